@@ -34,20 +34,12 @@ from protocol.wire.slots import SlotGrant
 from rollouts.calibration.limits import RolloutCalibration
 from rollouts.engines.opening import open_engine
 from rollouts.files.samples import RolloutFile
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import PAIRS, eligible_prompts, read_recipe, write_recipe
 from rollouts.sandbox import Sandboxes
 from trainer.presets import devnet_base
-from validator.audit.draw import (
-    RowDraw,
-)
-from validator.examination.interface import (
-    Conclusion,
-    NotJudged,
-)
+from validator.audit.draw import RowDraw
+from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
 from validator.examination.orders import Order
 from validator.examination.procedure import Procedure

@@ -18,17 +18,11 @@ from rich.table import Table
 
 from benchmarks.ending import end_in_order
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.engines.interface import (
-    Completion,
-    FinishReason,
-)
+from rollouts.engines.interface import Completion, FinishReason
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits, read_rollout_bytes, table_of, write_table
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sandbox import Sandboxes, SandboxSettings
 from rollouts.sandboxed_decoder import Decoder
 

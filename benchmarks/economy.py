@@ -42,10 +42,7 @@ from orchestrator.domain.steps import StepCount, Window, choose_step
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address, digest, run_id
 from protocol.verdicts import Outcome
 from rollouts.seeds import draw_targets, slot_seed
-from validator.audit.draw import (
-    RowDraw,
-    draw_rows,
-)
+from validator.audit.draw import RowDraw, draw_rows
 from validator.audit.rate import NEW, AuditRecord, RatePolicy, share_of
 from validator.audit.rate import after as record_after
 

@@ -36,21 +36,13 @@ from rollouts.engines.opening import open_engine
 from rollouts.engines.vllm.settings import prepare_process
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sandbox import Sandboxes
 from tests.rollouts.made import GROUPS, PARTS, as_version, facts_of, make, sharpened
 from tests.rollouts.tiny import tiny_folder
-from validator.audit.draw import (
-    RowDraw,
-)
+from validator.audit.draw import RowDraw
 from validator.domain.submissions import SubmittedWork, WorkFacts
-from validator.examination.interface import (
-    Conclusion,
-    NotJudged,
-)
+from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
 from validator.examination.orders import Order
 from validator.examination.procedure import Procedure

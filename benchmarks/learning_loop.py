@@ -19,10 +19,7 @@ from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import eligible_prompts, read_recipe
 from trainer.evaluator import Evaluation, Evaluator, held_out_prompts
 from trainer.learning.groups import TrainingGroup, TrainingSample

@@ -25,15 +25,10 @@ from benchmarks.models import SHAPES, random_model
 from benchmarks.rollout_files import as_file
 from protocol.identifiers import ZERO_DIGEST
 from rollouts.checks import gather
-from rollouts.engines.interface import (
-    SampleRequest,
-)
+from rollouts.engines.interface import SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.prefill import PrefillItem, prefill
 from rollouts.sampling.parameters import SamplingParameters
 

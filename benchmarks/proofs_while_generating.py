@@ -29,15 +29,9 @@ from benchmarks.ending import end_in_order
 from benchmarks.models import random_model
 from protocol.errors import NotFound
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.engines.interface import (
-    Engine,
-    SampleRequest,
-)
+from rollouts.engines.interface import Engine, SampleRequest
 from rollouts.engines.opening import open_engine
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
 from tests.rollouts.tiny import tiny_folder
 

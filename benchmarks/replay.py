@@ -28,20 +28,14 @@ from benchmarks.rollout_files import as_file
 from protocol.identifiers import ZERO_DIGEST
 from rollouts.calibration.limits import CheckLimits, model_names
 from rollouts.checks import gather
-from rollouts.engines.interface import (
-    Engine,
-    SampleRequest,
-)
+from rollouts.engines.interface import Engine, SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
 from rollouts.files.samples import RolloutFile
 from rollouts.models.facts import read_model
 from rollouts.models.policy import Policy, load_policy
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
 from validator.calibration.figures import CalibrationFigures
 from validator.calibration.limits import ArithmeticPair, limits_around, merged

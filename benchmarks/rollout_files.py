@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rollouts.engines.interface import (
-    Completion,
-    SampleRequest,
-)
+from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.files.samples import RolloutFile
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 
 
 def as_file(

@@ -42,10 +42,7 @@ from benchmarks.ending import end_in_order
 from benchmarks.validator_rates import show_rates
 from cli.devnet.attacks.attack import End
 from cli.devnet.attacks.registry import CHEATS
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 
 ROOT = Path(__file__).parents[1]
 VLLM = ROOT / ".tools" / "vllm" / "bin" / "python"

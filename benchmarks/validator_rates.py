@@ -28,18 +28,12 @@ from cli.devnet.attacks.harness import AttackHarness, HandedIn
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.files.schema import read_rollouts
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.prefill import PrefillItem, prefill
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.sandbox import Job, JobKind, JobOutcome, Sandboxes
-from validator.audit.draw import (
-    RowDraw,
-)
-from validator.examination.interface import (
-    Conclusion,
-)
+from validator.audit.draw import RowDraw
+from validator.examination.interface import Conclusion
 from validator.examination.orders import Order
 from validator.examination.procedure import Procedure
 

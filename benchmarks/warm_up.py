@@ -18,12 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
-from cli.trainer.work import (
-    EvaluationChoices,
-    WarmUpChoices,
-    run_evaluation,
-    settings_of,
-)
+from cli.trainer.work import EvaluationChoices, WarmUpChoices, run_evaluation, settings_of
 from trainer.evaluator import Evaluation
 from trainer.presets import DEVNET, devnet_base
 from trainer.sft.settings import WarmUpSettings

@@ -1,1 +1,1 @@
-"""Discovery: where nodes leave what they are, pools find them, and invites wait for the node that they are for."""
+"""The discovery service: nodes register, pools find nodes, and invites wait for their nodes."""

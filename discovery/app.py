@@ -1,4 +1,4 @@
-"""Builds the service."""
+"""Builds the discovery application from its settings."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ from protocol.runtime.loops import BackgroundLoops
 from protocol.runtime.redis import check_redis
 from protocol.versions import release
 
-DESCRIPTION = """Nodes say here what they are, pools find them here, and invites wait here for their node.
+DESCRIPTION = """Nodes register here, pools find nodes here, and invites wait here for their nodes.
 
-Every request is signed. A node reads and writes its own record only; a pool's owner, manager, orchestrator and
-validators list the pool's nodes; nobody else learns an IP."""
+Every request is signed. A node reads and writes its own record only. A pool's owner, manager, orchestrator and
+validators list the pool's nodes. No other caller learns an IP."""
 
 
 def build_discovery(
@@ -49,11 +49,11 @@ def build_discovery(
     """Returns the application.
 
     Args:
-        settings: What it was told.
-        key: Signs answers; requests name its address as their audience.
-        pools: The contract that takes invites.
+        settings: Of the service.
+        key: Signs answers; its address is the audience of requests.
+        pools: Signing domain of the contract that accepts invites.
         redis: Shared by all instances; closed with the application.
-        ledger: Where roles and facts are read; closed with the application.
+        ledger: Source of roles and node facts; closed with the application.
         clock: The system's by default.
     """
     clock = SystemClock() if clock is None else clock
@@ -76,7 +76,7 @@ def build_discovery(
         mailbox=Mailbox(redis, doorbell=doorbell, clock=clock),
         polls=WaitingPolls(
             most=lambda: app.state.serving.guard.most * 3 // 4,  # the rest is for registering and inviting
-            per_ip=2 * settings.nodes_per_ip,  # a node that polls anew may have its former poll open for a moment
+            per_ip=2 * settings.nodes_per_ip,  # a node's former poll may still be open when it polls again
         ),
         pools=pools,
         facts_stale_after=timedelta(seconds=settings.stale_facts_seconds),

@@ -1,4 +1,4 @@
-"""What discovery does, whatever it is asked over: register, show, list, invite."""
+"""Use cases of discovery: register, show and list nodes, and leave invites."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDirectory:
-    """The domain of the service; routes are thin around it."""
+    """Implements the operations that the routes expose."""
 
     records: RecordStore
     facts: FactStore
@@ -31,20 +31,20 @@ class NodeDirectory:
     mailbox: Mailbox
     polls: WaitingPolls
     pools: SigningDomain
-    """The contract that takes invites."""
+    """Signing domain of the contract that accepts invites."""
     facts_stale_after: timedelta
     clock: Clock
 
     async def register(self, node: Address, registration: Registration, *, ip: str) -> NodeRecord:
-        """Keeps or refreshes what a node says of itself, and returns it as its pool sees it.
+        """Stores or refreshes a node's registration and returns the record as its pool sees it.
 
         Raises:
-            NotFound: The pool that it wants is not on the ledger.
-            RateLimited: Too many nodes from there, or the pool's room here is full.
+            NotFound: The requested pool is not on the ledger.
+            RateLimited: Too many nodes registered from this IP, or the pool has no room for more records.
         """
         pool_id = registration.pool_id
-        age = await self.facts.age()  # before the question: an answer must not be older than what it is judged by
-        # While the ledger can't be read the pool may be new: let the node in, its record is bounded anyhow.
+        age = await self.facts.age()  # read first: the age must not be newer than the answer that it qualifies
+        # While the ledger can't be read, an unknown pool may be new: accept the node, since records are bounded.
         fresh = not age.is_stale(now=self.clock.now(), after=self.facts_stale_after)
         if not await self.facts.has_pool(pool_id) and fresh:
             raise NotFound(
@@ -57,22 +57,22 @@ class NodeDirectory:
         return await self._shown(record)
 
     async def record(self, node: Address) -> NodeRecord:
-        """A node's own record.
+        """Returns the node's own record.
 
         Raises:
-            NotFound: There is none.
+            NotFound: The node is not registered.
         """
         return await self._shown(await self.records.record(node))
 
     async def remove(self, node: Address) -> None:
-        """Forgets a node."""
+        """Deletes a node's record and invites."""
         await self.records.remove(node)
 
     async def page(self, pool_id: int, reader: Address, *, after: Address | None, most: int) -> NodePage:
-        """Some of a pool's nodes, for those who may know where they are.
+        """Returns one page of a pool's nodes to a reader with a role in the pool.
 
         Raises:
-            Forbidden: `reader` is none of them.
+            Forbidden: `reader` has no role that may list nodes.
             NotFound: There is no such pool.
         """
         await self.access.require(pool_id, reader, READERS)
@@ -83,12 +83,13 @@ class NodeDirectory:
         return NodePage(nodes=nodes, next_cursor=page.last)
 
     async def invite(self, node: Address, invite: SignedInvite, *, poster: Address) -> None:
-        """Leaves an invite for a node.
+        """Stores an invite for a node.
 
         Raises:
-            InvalidInput: The invite is not for this node and ledger, has expired, or its signature is broken.
+            InvalidInput: The invite names another node or ledger, has expired, or its signature is invalid.
             Forbidden: Poster or signer do not hold the pool's orchestrator key.
-            NotFound, Conflict: The node is not here, or wants another pool.
+            NotFound: The node is not registered here.
+            Conflict: The node wants to join another pool.
         """
         signer = signer_of(invite, node=node, pools=self.pools, now=self.clock.now())
         orchestrator = frozenset({PoolRole.ORCHESTRATOR})
@@ -100,11 +101,11 @@ class NodeDirectory:
     async def invites(
         self, node: Address, *, ip: str, patience: timedelta, stopping: asyncio.Event
     ) -> tuple[SignedInvite, ...]:
-        """A node's own invites, waiting up to `patience` for the first.
+        """Returns a node's invites, waiting up to `patience` for the first one.
 
         Raises:
-            NotFound: The node is not registered, so no invite can come.
-            RateLimited: Too many polls wait.
+            NotFound: The node is not registered, so no invite can arrive.
+            RateLimited: Too many long polls are waiting.
         """
         if patience <= timedelta():
             return await self.mailbox.invites(node)

@@ -1,4 +1,4 @@
-"""Background work: forget what expired, ring for invites, read the ledger."""
+"""Background loops: expiry of records, wake-ups for invites, and reading of the ledger."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DirectoryGauges:
-    """What Prometheus sees of the directory."""
+    """Prometheus gauges of the directory."""
 
     records: Gauge
     facts_age: Gauge
 
     @classmethod
     def on(cls, registry: CollectorRegistry, *, polls: WaitingPolls) -> DirectoryGauges:
-        """Makes the gauges."""
+        """Registers the gauges and returns them."""
         waiting = Gauge("muster_discovery_polls", "Long polls that wait now", registry=registry)
         waiting.set_function(lambda: len(polls))
         return cls(
@@ -51,7 +51,7 @@ def add_loops(
     poll: timedelta,
     clock: Clock,
 ) -> None:
-    """Adds the service's loops. Every instance runs all of them; doing a thing twice changes nothing."""
+    """Adds the service's loops. Every instance runs all of them; each is idempotent."""
 
     async def expire() -> None:
         while await directory.records.prune(PRUNED_AT_ONCE) == PRUNED_AT_ONCE:
@@ -66,9 +66,9 @@ def add_loops(
 
 
 def patient(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
-    """The same work, for which a chain that is down is no crash.
+    """Wraps `work` so that an unavailable chain is logged once instead of failing the loop.
 
-    The service goes on with what it knows, and must stay ready: facts are marked with their age instead.
+    The service keeps serving older facts, marked with their age, and stays ready.
     """
     down = False
 

@@ -1,4 +1,4 @@
-"""What a discovery service can be told."""
+"""Settings of the discovery service."""
 
 from __future__ import annotations
 
@@ -19,24 +19,30 @@ class DiscoverySettings(Settings):
 
     service: ClassVar[str] = "discovery"
 
-    host: str = Field("127.0.0.1", description="Address to listen on; TLS is a reverse proxy's work")
+    host: str = Field("127.0.0.1", description="Address to listen on; a reverse proxy terminates TLS")
     port: int = Field(8001, ge=0, le=65535, description="Port to listen on; 0 for any free one")
-    redis_url: SecretStr = Field(SecretStr("redis://127.0.0.1:6379/0"), description="Where records and invites live")
+    redis_url: SecretStr = Field(
+        SecretStr("redis://127.0.0.1:6379/0"), description="Redis that holds records and invites"
+    )
     chain_url: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC of the ledger's chain")
     deployment: Path = Field(description="File that names the chain and the contracts' addresses")
     keystore: Path | None = Field(
-        None, description="Key that signs answers, and whose address requests name; or MUSTER_DISCOVERY_KEY"
+        None, description="Key that signs responses; its address is the audience of requests. Or MUSTER_DISCOVERY_KEY"
     )
     password_file: Path | None = Field(None, description="File with the keystore's password; or ..._PASSWORD")
-    trusted_proxies: tuple[str, ...] = Field((), description="Networks whose X-Forwarded-For is believed")
+    trusted_proxies: tuple[str, ...] = Field((), description="Networks whose X-Forwarded-For header is trusted")
 
     record_seconds: Seconds = Field(300, description="How long a record lasts unless the node refreshes it")
-    nodes_per_ip: int = Field(64, ge=1, le=100_000, description="Addresses seen from one IP (IPv6: one /64) at a time")
+    nodes_per_ip: int = Field(
+        64, ge=1, le=100_000, description="Nodes registered from one IP (IPv6: one /64) at a time"
+    )
     nodes_per_pool: int = Field(
         100_000, ge=2, le=10_000_000, description="Records of a pool; the second half is kept for nodes on the ledger"
     )
-    role_seconds: Seconds = Field(15, description="How long a role that was read from the ledger is believed")
-    stale_role_seconds: Seconds = Field(600, description="The same while the chain can't be asked")
+    role_seconds: Seconds = Field(15, description="How long a role read from the ledger is cached")
+    stale_role_seconds: Seconds = Field(
+        600, description="How long a cached role is used while the chain is unavailable"
+    )
     poll_seconds: Seconds = Field(2, description="How often the ledger's events are read")
     stale_facts_seconds: Seconds = Field(60, description="Age at which the ledger's facts count as stale")
     confirmations: int = Field(0, ge=0, le=1000, description="Blocks on top of one before its events count")

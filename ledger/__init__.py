@@ -1,1 +1,1 @@
-"""The money of Muster: contracts, their typed client, event cursors and the chains to run them on."""
+"""The ledger: contracts, their typed client, event cursors, and development chains to run them on."""

@@ -1,4 +1,4 @@
-"""Values between the ABI and our own types."""
+"""Converts decoded ABI values to our own types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 _NOTHING = (0, ZERO_ADDRESS, bytes(32))
 _LAST_SECOND = 253_402_300_799
-"""The end of the year 9999, as far as `datetime` goes; contracts say "for ever" with larger numbers."""
+"""The end of the year 9999, the maximum of `datetime`; contracts use larger numbers for "never"."""
 
 
 def from_abi(kind: Any, value: Any) -> Any:  # noqa: ANN401 - the type is an argument
@@ -23,7 +23,7 @@ def from_abi(kind: Any, value: Any) -> Any:  # noqa: ANN401 - the type is an arg
 
     Addresses and 32-byte strings get their canonical form, times are Unix seconds, and for `X | None` zero is None.
     """
-    if get_origin(kind) in {Union, UnionType}:  # a NewType makes the former
+    if get_origin(kind) in {Union, UnionType}:  # `X | None` is a `Union` if X is a NewType, else a `UnionType`
         if value in _NOTHING:
             return None
         kind = next(part for part in get_args(kind) if part is not NoneType)
@@ -39,13 +39,13 @@ def from_abi(kind: Any, value: Any) -> Any:  # noqa: ANN401 - the type is an arg
 
 
 def struct_from_abi(kind: type[T], values: Sequence[Any]) -> T:
-    """Makes a dataclass from a decoded ABI struct whose components stand in the order of its fields.
+    """Builds a dataclass from a decoded ABI struct; its fields have the order of the struct's components.
 
     Raises:
-        TypeError: They are not as many as the fields: client and contract are of different versions.
+        TypeError: The numbers of components and fields differ: client and contract are of different versions.
     """
     if not is_dataclass(kind):
-        raise TypeError(f"{kind.__name__} is no dataclass")
+        raise TypeError(f"{kind.__name__} is not a dataclass")
     hints = get_type_hints(kind)
     names = [field.name for field in fields(kind)]
     if len(names) != len(values):

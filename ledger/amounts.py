@@ -1,4 +1,4 @@
-"""Amounts of MUST for people. Inside the code money is an integer in the smallest unit, 10⁻¹⁸ MUST."""
+"""Parses and formats amounts of MUST. Everywhere else money is an integer in the smallest unit, 10⁻¹⁸ MUST."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _AMOUNT = re.compile(r"([0-9]{1,30})(?:\.([0-9]{1,18}))?")
 
 
 def parse_amount(text: str) -> int:
-    """Reads MUST as people write it, for example `12.5`, into the smallest unit.
+    """Parses an amount of MUST, for example `12.5`, into the smallest unit.
 
     Raises:
         InvalidInput: The text is not a plain non-negative decimal number with at most 18 decimals.
@@ -27,7 +27,7 @@ def parse_amount(text: str) -> int:
 
 
 def format_amount(amount: int) -> str:
-    """Writes the smallest unit as MUST, exactly and without needless zeros; thousands are set apart by commas."""
+    """Formats the smallest unit as MUST: exact, without trailing zeros, with commas between thousands."""
     sign = "-" if amount < 0 else ""
     whole, fraction = divmod(abs(amount), UNIT)
     decimals = f"{fraction:0{DECIMALS}d}".rstrip("0")

@@ -1,4 +1,4 @@
-"""The compiled contracts, as they are committed: ABI, bytecode, and what they were compiled from."""
+"""The committed artifacts of the contracts: ABI, bytecode, compiler version and source hash."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from protocol.errors import Unavailable
 class Contract(StrEnum):
     """The contracts of the ledger, in the order in which they are deployed.
 
-    The order is part of the protocol: each contract learns the others' addresses from the deployer's nonces before
-    they exist.
+    The order is part of the protocol: contract addresses follow from the deployer's nonces, and each contract gets the
+    addresses of the others before they exist.
     """
 
     MUSTER = "MusterToken"
@@ -37,13 +37,13 @@ class Artifact:
     """One compiled contract.
 
     Attributes:
-        contract: Which one.
+        contract: The contract.
         abi: Its JSON ABI.
-        bytecode: What a deployment sends, before the constructor's arguments.
+        bytecode: Creation code, without the constructor's arguments.
         deployed_size: Bytes of code on the chain; EIP-170 allows 24,576.
-        compiler: The full version of the compiler.
-        openzeppelin: The version of OpenZeppelin's contracts that was compiled in.
-        source_hash: `source_hash()` of the Solidity files that it was compiled from.
+        compiler: Full version of the compiler.
+        openzeppelin: Version of the OpenZeppelin contracts that it was compiled with.
+        source_hash: `source_hash()` of all Solidity files at the time of compilation.
     """
 
     contract: Contract
@@ -87,7 +87,7 @@ def artifact(contract: Contract) -> Artifact:
 
 
 def sources() -> dict[str, str]:
-    """Returns our Solidity files: path below `ledger/contracts` to text, sorted by path."""
+    """Returns our Solidity files: text by path below `ledger/contracts`, sorted by path."""
     root = Path(str(CONTRACTS))
     return {path.relative_to(root).as_posix(): path.read_text(encoding="utf-8") for path in sorted(root.rglob("*.sol"))}
 

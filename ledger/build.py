@@ -1,7 +1,7 @@
 """Compiles the contracts into the committed artifacts: `python -m ledger.build [--check]`.
 
-Needs Node.js and, once, the pinned npm packages of `deploy/npm` in `.tools/node_modules`. Nothing at run time does.
-The output depends on nothing but the sources and the pins: no paths, no time, no metadata hash.
+It needs Node.js and the pinned npm packages of `deploy/npm` in `.tools/node_modules`; nothing at run time needs them.
+The output depends only on the sources and the pinned versions: it contains no paths, times or metadata hash.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from protocol.errors import InvalidInput, Unavailable
 SOLC: Final = "0.8.37"
 OPENZEPPELIN: Final = "5.7.0"
 SIZE_LIMIT: Final = 24_576
-"""Bytes of code that a chain accepts (EIP-170)."""
+"""Largest contract that a chain accepts, in bytes of code (EIP-170)."""
 
 SETTINGS: Final[dict[str, Any]] = {
-    # The cost of a call matters more than that of the one deployment, as far as the size limit allows.
+    # 200 runs: calls are cheaper and the code is larger. ComputePools is close to the size limit.
     "optimizer": {"enabled": True, "runs": 200},
     "viaIR": True,
     "evmVersion": "cancun",
-    # No hash of the metadata in the bytecode: the same code gives the same bytes whatever the comments say.
+    # No metadata hash in the bytecode, so that a changed comment does not change it.
     "metadata": {"bytecodeHash": "none", "appendCBOR": False},
     "outputSelection": {
         f"{contract.value}.sol": {contract.value: ["abi", "evm.bytecode.object", "evm.deployedBytecode.object"]}
@@ -45,10 +45,10 @@ process.stdout.write(JSON.stringify({version: solc.version(), output: JSON.parse
 
 
 def tools_directory() -> Path:
-    """Returns where the npm packages are: `MUSTER_TOOLS`, or `.tools` at the root of the repository.
+    """Returns the directory of the npm packages: `MUSTER_TOOLS`, or `.tools` at the root of the repository.
 
     Raises:
-        Unavailable: There is no `node_modules` in it.
+        Unavailable: It has no `node_modules`.
     """
     root = Path(os.environ.get("MUSTER_TOOLS") or Path(__file__).resolve().parent.parent / ".tools")
     if not (root / "node_modules").is_dir():
@@ -62,10 +62,10 @@ def tools_directory() -> Path:
 
 
 def compile_contracts() -> dict[str, dict[str, Any]]:
-    """Compiles every contract and returns the artifacts, ready to be written as JSON, by name.
+    """Compiles every contract and returns the artifacts by name, as JSON objects.
 
     Raises:
-        Unavailable: The tools are missing or are not the pinned versions.
+        Unavailable: The tools are missing, or not of the pinned versions.
         InvalidInput: The sources do not compile, the compiler warns, or a contract is too large for a chain.
     """
     modules = tools_directory() / "node_modules"
@@ -75,7 +75,7 @@ def compile_contracts() -> dict[str, dict[str, Any]]:
     if pinned["version"] != OPENZEPPELIN or not result["version"].startswith(f"{SOLC}+"):
         raise Unavailable(
             f"found OpenZeppelin {pinned['version']} and solc {result['version']}, need {OPENZEPPELIN} and {SOLC}",
-            hint="install the pins of deploy/npm again",
+            hint="run `npm ci` with deploy/npm/package.json again",
             code="tools-wrong",
             retryable=False,
         )
@@ -95,7 +95,7 @@ def render(artifact: dict[str, Any]) -> str:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the artifacts, or with `--check` says which differ; returns the exit status."""
+    """Writes the artifacts, or with `--check` reports which are out of date; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m ledger.build", description=__doc__.splitlines()[0])
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if an artifact is out of date")
     options = parser.parse_args(arguments)
@@ -129,7 +129,7 @@ def _artifact(contract: Contract, compiled: dict[str, Any], compiler: str, diges
 
 
 def _with_imports(own: dict[str, str], modules: Path) -> dict[str, str]:
-    """Adds every OpenZeppelin file that the sources reach, so that the compiler reads no files itself."""
+    """Adds every OpenZeppelin file that the sources import, so that the compiler reads no files itself."""
     texts = dict(own)
     waiting = list(own)
     while waiting:

@@ -1,4 +1,4 @@
-"""Whether a service waits for enough blocks before it believes an event; said once, when it starts."""
+"""Warns at the start of a service that reads events without confirmations on a public chain."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import Final
 import structlog
 
 DEVELOPMENT_CHAINS: Final = frozenset({1337, 31337})
-"""Ids that tools give to chains of one machine by default: geth, anvil, and the embedded one."""
+"""Default chain ids of local development chains: geth (1337), anvil and the embedded chain (31337)."""
 
 _log = structlog.get_logger(__name__)
 
 
 def is_unconfirmed(*, chain_id: int, confirmations: int) -> bool:
-    """Whether events count before anything is built on them, on a chain whose newest blocks others may replace."""
+    """Returns whether events are read with 0 confirmations on a chain that is not a development chain."""
     return confirmations == 0 and chain_id not in DEVELOPMENT_CHAINS
 
 
 def warn_if_unconfirmed(*, chain_id: int, confirmations: int) -> None:
-    """Says in words what may come of a service's setting.
+    """Logs a warning if a reorg could undo events that the service has acted on.
 
     Args:
-        chain_id: Of the deployment that the service was given.
-        confirmations: Blocks on top of one before its events count.
+        chain_id: Chain id of the service's deployment.
+        confirmations: Blocks that must stand on top of a block before its events are read.
     """
     if is_unconfirmed(chain_id=chain_id, confirmations=confirmations):
         _log.warning(
             "unconfirmed-events",
             chain_id=chain_id,
             confirmations=confirmations,
-            why="an event counts as soon as its block is there, and a block that is replaced takes seeds, joinings and "
-            "verdicts along",
-            hint="set `confirmations` to what this chain needs, say 3: the same number in every service of the pool",
+            why="the service acts on an event as soon as its block exists; a reorg that replaces the block also undoes "
+            "its seeds, joins and verdicts",
+            hint="set `confirmations` to what this chain needs, such as 3, and to the same number in every service",
         )

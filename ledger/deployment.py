@@ -1,7 +1,7 @@
-"""Where the contracts are, and how they get there.
+"""Deploys the contracts, and reads, writes and checks deployment files.
 
-The contracts name each other as immutables, so that nobody can later appoint another slasher. Each address is therefore
-known before anything is deployed: a contract's address follows from its deployer and the deployer's transaction count.
+The contracts hold each other's addresses as immutables, so that no one can later replace, say, the contract that may
+slash. The addresses are computed before anything is deployed, from the deployer's address and nonces.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _DOMAIN_TYPES = ["bytes1", "string", "string", "uint256", "address", "bytes32", 
 
 
 class DeploymentDiffers(Unavailable):
-    """What stands at the addresses is not what the deployment says."""
+    """The code at the deployment's addresses is missing or of another version."""
 
     code = "deployment-differs"
     retryable = False
@@ -46,31 +46,31 @@ class DeploymentDiffers(Unavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deployment:
-    """The contracts of one Muster on one chain."""
+    """Addresses of one set of contracts on one chain."""
 
     chain_id: int
     block: int
-    """The first block that can hold an event of theirs."""
+    """The first block that can contain events of the contracts."""
     contracts: Mapping[Contract, Address]
     version: str = VERSION
-    """Of the contracts: that of the EIP-712 domain which everything is signed for."""
+    """Version of the contracts, which is that of the EIP-712 domain of all signatures."""
 
     def __getitem__(self, name: Contract) -> Address:
         return self.contracts[name]
 
     def save(self, path: Path) -> None:
-        """Writes the deployment as JSON, whole or not at all."""
+        """Writes the deployment as JSON, atomically."""
         partial = path.with_suffix(".partial")
         partial.write_text(json.dumps(asdict(self), indent=2) + "\n")
         partial.replace(path)
 
     @classmethod
     def load(cls, path: Path) -> Deployment:
-        """Reads a deployment.
+        """Reads a deployment file.
 
         Raises:
             NotFound: There is no such file.
-            InvalidInput: It is not a deployment.
+            InvalidInput: It is not a deployment, or of another contract version.
         """
         hint = "`muster ledger deploy` writes it; a pool's owner can send you theirs"
         try:
@@ -79,8 +79,8 @@ class Deployment:
             version = str(content.get("version", "1"))
             if version != VERSION:
                 raise InvalidInput(
-                    f"{path} is of contract version {version[:20]}; this release speaks version {VERSION}",
-                    hint="ask the pool's owner for the present deployment, or use the release that it was made with",
+                    f"{path} has contract version {version[:20]}; this release uses version {VERSION}",
+                    hint="ask the pool's owner for the present deployment, or use the release that made this one",
                     code="other-contract-version",
                 )
             return cls(
@@ -97,7 +97,7 @@ class Deployment:
 
 
 def created_address(deployer: Address, nonce: int) -> Address:
-    """The address of the contract that `deployer`'s transaction number `nonce` creates (yellow paper, section 7)."""
+    """Returns the address of the contract that `deployer` creates with `nonce` (yellow paper, section 7)."""
     encoded: bytes = rlp.encode([bytes.fromhex(deployer[2:]), nonce])
     return address("0x" + keccak(encoded)[-20:].hex())
 
@@ -109,12 +109,12 @@ async def deploy(
 
     Args:
         web3: The connection.
-        sender: Pays for it; it must send nothing else meanwhile.
-        governor: Who mints and makes domains.
-        unbonding_period: How long stake stays slashable after its owner asked for it back.
+        sender: Sends and pays for the transactions; it must send nothing else meanwhile.
+        governor: The account that may mint MUST and create domains.
+        unbonding_period: How long stake stays slashable after its owner began to unbond it.
 
     Raises:
-        DeploymentDiffers: The sender sent something else meanwhile, so that an address came out wrong.
+        DeploymentDiffers: Another transaction of the sender's key shifted the nonces, so that an address is wrong.
     """
     first = await web3.eth.get_transaction_count(sender.address, "pending")
     places = {name: created_address(sender.address, first + i) for i, name in enumerate(Contract)}
@@ -131,23 +131,23 @@ async def deploy(
     block = await web3.eth.block_number + 1
     codes = [_creation(artifact(name), arguments) for name in Contract]
     costs = await asyncio.gather(*(sender.estimate(TransactionCall(to=None, data=code)) for code in codes))
-    # With the gas known, nonces are given out in this order, and all of them may share a block.
+    # With a gas limit, `send` assigns nonces in the order of the calls, and all of them may share a block.
     creations = [TransactionCall(to=None, data=code, gas=gas) for code, gas in zip(codes, costs, strict=True)]
     receipts = await asyncio.gather(*(sender.send(creation, deadline=_DEADLINE) for creation in creations))
     for name, receipt in zip(Contract, receipts, strict=True):
         if receipt.created != places[name]:
             raise DeploymentDiffers(
-                f"{name} came to {receipt.created} instead of {places[name]}",
+                f"{name} was deployed at {receipt.created} instead of {places[name]}",
                 hint="deploy again with a key that nothing else uses",
             )
     return Deployment(chain_id=await web3.eth.chain_id, block=block, contracts=places)
 
 
 async def check_deployment(web3: AsyncWeb3[Any], deployment: Deployment) -> None:
-    """Makes sure that code stands at every address, and that it is of the version that this release speaks.
+    """Checks that there is code at every address, and that the contracts have this release's version.
 
     Raises:
-        DeploymentDiffers: Somewhere there is none, or it is of another version.
+        DeploymentDiffers: An address has no code, or the contracts are of another version.
     """
     for name, place in deployment.contracts.items():
         if not await web3.eth.get_code(place):
@@ -155,13 +155,13 @@ async def check_deployment(web3: AsyncWeb3[Any], deployment: Deployment) -> None
     found = await _version_at(web3, deployment[Contract.WORK_LEDGER])
     if found != VERSION:
         raise DeploymentDiffers(
-            f"the contracts on chain {deployment.chain_id} are of version {found}; this release speaks {VERSION}",
-            hint="use the release that they were deployed with, or deploy this one's: `muster ledger deploy`",
+            f"the contracts on chain {deployment.chain_id} have version {found}; this release uses {VERSION}",
+            hint="use the release that deployed them, or deploy this release's: `muster ledger deploy`",
         )
 
 
 async def _version_at(web3: AsyncWeb3[Any], place: Address) -> str:
-    """The version of a contract's EIP-712 domain (EIP-5267)."""
+    """Returns the version of a contract's EIP-712 domain (EIP-5267); `unknown` if it has none."""
     try:
         answer = await web3.eth.call({"to": place, "data": HexStr("0x" + _DOMAIN_SELECTOR.hex())})
         return str(decode(_DOMAIN_TYPES, bytes(answer))[2])[:20]
@@ -170,6 +170,6 @@ async def _version_at(web3: AsyncWeb3[Any], place: Address) -> str:
 
 
 def _creation(compiled: Artifact, arguments: Mapping[str, object]) -> bytes:
-    """The creation code with the constructor's arguments, which are looked up by their names in the ABI."""
+    """Returns creation code and constructor arguments, which are looked up by their names in the ABI."""
     inputs = [item for entry in compiled.abi if entry["type"] == "constructor" for item in entry["inputs"]]
     return compiled.bytecode + encode([item["type"] for item in inputs], [arguments[item["name"]] for item in inputs])

@@ -1,12 +1,12 @@
-"""Why attacks do not pay: the stake inequality, and what poisoning, laundering, stalling and Sybils cost in one pool.
+"""Economics of a pool: the stake inequality, and the cost of poisoning, laundering, stalling and Sybil attacks.
 
 A node that forges everything is caught on an audited unit (probability q, the audit floor) and gains the price on the
-others. Its expectation per unit is `(1 - q)·price - q·penalty`, which is at most zero when
+others. Its expected gain per unit is `(1 - q)·price - q·penalty`, which is at most zero when
 `penalty ≥ price·(1 - q)/q`. The reward is for the units of the file; the penalty is for all units of the lease, so
-claiming few units does not make forging cheap. The stake must cover the penalty of all work that is open at a time.
+claiming few units does not make forging cheap. The stake must cover the penalties of all open work.
 
-Money is in the token's smallest unit. What costs an attacker something is rounded down and what gains it something is
-rounded up, so no figure makes the pool look safer than it is.
+Money is in the token's smallest unit. Costs of an attacker are rounded down and its gains are rounded up, so that no
+figure makes the pool look safer than it is.
 """
 
 from __future__ import annotations
@@ -22,50 +22,50 @@ from ledger.client.work import LOST_DISPUTE_BPS
 from protocol.errors import InvalidInput
 
 CONFIRMED_FROM = 4
-"""The number of validators from which on one alone can't overturn a verdict (`WorkLedger.CONFIRMED_FROM`)."""
+"""With this many validators or more, overturning a verdict takes two of them (`WorkLedger.CONFIRMED_FROM`)."""
 
 HOUR = timedelta(hours=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Economics:
-    """A pool's numbers for one typical node; money in the token's smallest unit."""
+    """Figures of a pool for one typical node; money in the token's smallest unit."""
 
     price_per_unit: int
     penalty_per_unit: int
     least_penalty_per_unit: int
     audit_floor_bps: int
     units: int
-    """Of a typical file."""
+    """Units of a typical file."""
     max_units: int
-    """Of its lease."""
+    """Units of its lease."""
     pays: int
-    """What an accepted file pays."""
+    """Reward of an accepted file."""
     costs_if_forged: int
-    """What a forged one costs: the penalty for all units of the lease."""
+    """Penalty of a forged file, for all units of the lease."""
     lost_dispute_costs: int
-    """What a dispute of a rejection costs if the work stays rejected, as `WorkLedger` takes it; a won one is free."""
+    """Cost of a lost dispute of a rejection, as `WorkLedger` charges it; a won dispute is free."""
     gain_from_forging: int
-    """The expectation per submission of a node that forges everything; never above zero."""
+    """Expected gain per submission of a node that forges everything; never above zero."""
     stake_for_open_work: int
-    """The penalties that `open_work` submissions lock while they wait for their verdicts."""
+    """Stake that `open_work` submissions lock for their penalties."""
     open_work: int
     reserved: int
-    """What one submission reserves of the escrow: its reward and `MAX_FEES` fees."""
+    """Escrow that one submission reserves: its reward and `MAX_FEES` fees."""
     submissions_covered: int
-    """How many more submissions the free escrow can cover."""
+    """Submissions that the free escrow covers."""
 
     def raw(self) -> dict[str, object]:
-        """For machines: integers as decimal strings."""
+        """Returns the figures for JSON output: integers as decimal strings."""
         return {name: str(value) for name, value in asdict(self).items()}
 
     def lines(self) -> dict[str, object]:
-        """For people."""
+        """Returns the figures as labelled text."""
         audit = self.audit_floor_bps / 100
         return {
             "one work unit pays": f"{format_amount(self.price_per_unit)} MUST",
             "one forged unit costs": f"{format_amount(self.penalty_per_unit)} MUST",
-            "least that deters": (
+            "the least penalty that deters": (
                 f"{format_amount(self.least_penalty_per_unit)} MUST = price·(1 - q)/q at audit floor q = {audit:g} %"
             ),
             f"a submission of {self.units} units pays": f"{format_amount(self.pays)} MUST",
@@ -88,14 +88,14 @@ class Economics:
 def explain_economics(
     terms: Terms, escrow: Escrow, *, units: int, open_work: int, max_units: int | None = None
 ) -> Economics:
-    """Works out a pool's economics for typical submissions.
+    """Computes a pool's economics for typical submissions.
 
     Args:
-        terms: The pool's.
-        escrow: The pool's.
-        units: Of a typical file.
-        open_work: How many of a node's submissions are open at a time.
-        max_units: Of its lease; as many as are in the file if left out.
+        terms: The pool's terms.
+        escrow: The pool's escrow.
+        units: Units of a typical file.
+        open_work: A node's open submissions at a time.
+        max_units: Units of the file's lease; as many as in the file by default.
 
     Raises:
         InvalidInput: The lease has fewer units than the file.
@@ -128,12 +128,12 @@ def explain_economics(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poisoning:
-    """What one bad row in an otherwise honest file costs a node that is audited at the floor.
+    """Cost of one bad row in an otherwise honest file, for a node that is audited at the floor.
 
     Args:
-        caught: The probability that the row is drawn.
-        if_caught: The penalty and the reward that is not paid.
-        per_learned_row: The expected cost for each bad row that is learned: `caught / (1 - caught) · if_caught`.
+        caught: Probability that the audit draws the row.
+        if_caught: The penalty plus the lost reward.
+        per_learned_row: Expected cost per bad row that reaches training: `caught / (1 - caught) · if_caught`.
     """
 
     caught: float
@@ -142,12 +142,12 @@ class Poisoning:
 
 
 def poisoning(economics: Economics, *, rows: int, drawn: int) -> Poisoning:
-    """Works out what it costs to poison one row.
+    """Computes the cost of poisoning one row.
 
     Args:
-        economics: The pool's.
-        rows: Of a file, at least 1.
-        drawn: How many of them are computed again at the audit floor, 1 to `rows`.
+        economics: The pool's economics.
+        rows: Rows of a file, at least 1.
+        drawn: Rows that a validator recomputes at the audit floor, 1 to `rows`.
     """
     if_caught = economics.costs_if_forged + economics.pays
     missed = rows - drawn
@@ -157,16 +157,17 @@ def poisoning(economics: Economics, *, rows: int, drawn: int) -> Poisoning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chances:
-    """The probabilities with which k corrupt validators of n decide over one file, by the rules of `WorkLedger`.
+    """Probabilities that k corrupt of n validators decide the outcome of one file, by the rules of `WorkLedger`.
 
-    A corrupt validator gives the first verdict or leaves it to an honest one, as it likes: the ledger orders the
-    validators of a dispute, not those of a first verdict. The honest ones are at work, and take their turns.
+    A corrupt validator chooses whether to give the first verdict: the ledger determines the order of validators only
+    in a dispute. Honest validators are assumed to be online and to take their turns.
 
     Args:
-        launders_by_dispute: A forged file is accepted after an honest validator called it forged and the node disputed.
-        launders_first: A forged file stays accepted after a corrupt validator accepted it and an honest one disputed.
-        frames_first: An honest file is slashed after a corrupt validator called it forged and the node disputed.
-        frames_by_dispute: An honest file is slashed after an honest validator accepted it and a corrupt one disputed.
+        launders_by_dispute: A forged file is accepted, although an honest validator called it forged, because the node
+            disputed that.
+        launders_first: A forged file that a corrupt validator accepted stays accepted when an honest one disputes it.
+        frames_first: An honest file that a corrupt validator called forged is slashed although the node disputes it.
+        frames_by_dispute: An honest file that an honest validator accepted is slashed after a corrupt one disputes it.
     """
 
     launders_by_dispute: Fraction
@@ -176,21 +177,21 @@ class Chances:
 
     @property
     def launders(self) -> Fraction:
-        """A forged file is paid although an honest validator looks at it: the better of the two ways."""
+        """Probability that a forged file is paid although an honest validator examines it, by the better way."""
         return max(self.launders_by_dispute, self.launders_first)
 
     @property
     def frames(self) -> Fraction:
-        """An honest file costs its penalty although its node disputes: the better of the two ways."""
+        """Probability that an honest file is slashed, by the better of the two ways."""
         return max(self.frames_first, self.frames_by_dispute)
 
 
 def chances(*, validators: int, corrupt: int) -> Chances:
-    """Works out what `corrupt` of `validators` can decide together.
+    """Computes what `corrupt` of `validators` can decide together.
 
     Args:
-        validators: How many the pool has, at least 1.
-        corrupt: How many of them, 0 to `validators`.
+        validators: Validators of the pool, at least 1.
+        corrupt: How many of them collude, 0 to `validators`.
 
     Raises:
         InvalidInput: There are more corrupt validators than validators.
@@ -202,11 +203,12 @@ def chances(*, validators: int, corrupt: int) -> Chances:
     if corrupt == 0:
         return Chances(launders_by_dispute=zero, launders_first=zero, frames_first=zero, frames_by_dispute=zero)
     return Chances(
-        # The honest judge can't decide; where nobody else can, its verdict stands without the penalty and without pay.
+        # The honest judge can't decide the dispute. If no other validator can, its verdict becomes a rejection: the
+        # node is neither slashed nor paid.
         launders_by_dispute=(
             _decided(eligible=others, corrupt=corrupt, agree=False, confirmed=confirmed) if honest else one
         ),
-        # The corrupt judge and the honest disputer can't decide; where nobody else can, the work stays accepted.
+        # The corrupt judge and the honest disputer can't decide. If no other validator can, the work stays accepted.
         launders_first=(
             _decided(eligible=others - 1, corrupt=corrupt - 1, agree=True, confirmed=confirmed)
             if honest and others > 1
@@ -222,16 +224,16 @@ def chances(*, validators: int, corrupt: int) -> Chances:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collusion:
-    """What k of n validators can do that act together.
+    """Success probability and gain of k colluding validators of n.
 
     Args:
-        validators: n, all that may judge.
-        corrupt: k of them.
+        validators: n, the validators of the pool.
+        corrupt: k, the colluding ones.
         launders_by_dispute: As in `Chances`.
-        launders_first: The probability that a forged file is accepted when a corrupt validator judges it first, with
-            second looks by the honest ones at a share of the work.
-        frames: The probability that honest work is slashed although its node disputes.
-        gain: What laundering gains per forged file on average, by the better of the two ways.
+        launders_first: Probability that a forged file is accepted when a corrupt validator judges it first and honest
+            ones take a second look at a share of the accepted work.
+        frames: Probability that honest work is slashed, as in `Chances`.
+        gain: Average gain per forged file from laundering, by the better of the two ways.
     """
 
     validators: int
@@ -243,13 +245,13 @@ class Collusion:
 
 
 def collusion(economics: Economics, *, validators: int, corrupt: int, looked_at: float) -> Collusion:
-    """Works out what it pays `corrupt` of `validators` to act together.
+    """Computes what `corrupt` of `validators` gain by colluding.
 
     Args:
-        economics: The pool's.
-        validators: How many the pool has, at least 1.
-        corrupt: How many of them, 0 to `validators`.
-        looked_at: The probability that an honest validator looks at work again that was accepted.
+        economics: The pool's economics.
+        validators: Validators of the pool, at least 1.
+        corrupt: How many of them collude, 0 to `validators`.
+        looked_at: Probability that an honest validator takes a second look at accepted work.
 
     Raises:
         InvalidInput: There are more corrupt validators than validators.
@@ -269,16 +271,16 @@ def collusion(economics: Economics, *, validators: int, corrupt: int, looked_at:
 
 
 def _decided(*, eligible: int, corrupt: int, agree: bool, confirmed: bool) -> Fraction:
-    """The probability that corrupt validators decide a dispute as they like.
+    """Returns the probability that corrupt validators decide a dispute in their favour.
 
-    The validators that may decide are ordered at random. The first alone decides where no second one is needed, and
-    where it agrees with the first verdict; one that contradicts it needs the next one to agree.
+    The eligible validators are in random order. The first of them decides alone if it agrees with the first verdict or
+    if no confirmation is needed; to contradict the first verdict it needs the agreement of the next one.
 
     Args:
-        eligible: How many may decide.
+        eligible: Validators that may decide.
         corrupt: How many of them are corrupt.
-        agree: Whether the first verdict is what the corrupt ones want.
-        confirmed: Whether a verdict that contradicts the first needs a second one.
+        agree: Whether the first verdict is the one that the corrupt validators want.
+        confirmed: Whether a verdict that contradicts the first one needs a second validator.
     """
     if eligible <= 0 or corrupt <= 0:
         return Fraction()
@@ -291,15 +293,15 @@ def _decided(*, eligible: int, corrupt: int, agree: bool, confirmed: bool) -> Fr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryRules:
-    """The orchestrator's rules that decide how long a node can hold a step up.
+    """The orchestrator's rules that limit how long a node can delay a step.
 
     Args:
-        found_after: How long a submission without its file goes unnoticed.
-        lease: How long a slot is leased.
-        typical: How long a typical node takes for a slot.
-        least: Leases before a node is judged by what it delivers.
-        rest: How long a node rests whose delivered share is too low.
-        providers_per_step: How many providers it takes to hold all slots of a step.
+        found_after: Time until a submission without an uploaded file is detected.
+        lease: Duration of a lease.
+        typical: Time that a typical node takes for a slot.
+        least: Leases that a node gets before its delivery rate counts.
+        rest: Pause between leases of a node whose delivery rate is too low.
+        providers_per_step: Providers that it takes to hold all slots of a step.
     """
 
     found_after: timedelta
@@ -310,7 +312,7 @@ class DeliveryRules:
     providers_per_step: int
 
     def __post_init__(self) -> None:
-        """Refuses times that are not above zero, and counts below one."""
+        """Checks that times are above zero and counts at least one."""
         times = (self.found_after, self.lease, self.typical, self.rest)
         if min(times) <= timedelta() or min(self.least, self.providers_per_step) < 1:
             raise InvalidInput("times and counts of the delivery rules must be above zero")
@@ -318,14 +320,14 @@ class DeliveryRules:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stalling:
-    """What it takes to hold a run up for one hour.
+    """Cost of delaying a run for one hour.
 
     Args:
-        way: How.
-        nodes: How many nodes must take part, each of a provider of its own.
-        stake_bound: What their memberships and the penalties of their open work bind; it comes back.
-        pay_missed: What they would have been paid for the slots that they did not deliver.
-        slowed_to: The share of its usual speed at which the run goes on.
+        way: Description of the attack.
+        nodes: Nodes that it takes, each of its own provider.
+        stake_bound: Stake locked by their memberships and the penalties of their open work; it is not lost.
+        pay_missed: Rewards that they miss for the slots that they did not deliver.
+        slowed_to: Speed of the run during the attack, as a share of its normal speed.
     """
 
     way: str
@@ -336,10 +338,10 @@ class Stalling:
 
 
 def stalling(terms: Terms, economics: Economics, rules: DeliveryRules) -> tuple[Stalling, ...]:
-    """Works out what ghosts, nodes that let leases expire, and slow nodes cost, for an hour of a run.
+    """Computes the cost of delaying a run for an hour: by ghosts, by expired leases, and by slow nodes.
 
-    A node that does not deliver is stopped by its record: `least` leases at once, then one after each rest. A slow
-    node delivers, so nothing stops it; it slows the run down to the length of a lease.
+    A ghost submits work and never uploads the file. A node that does not deliver is throttled: it gets `least` leases
+    at once, then one after each rest. A slow node delivers and is not throttled; each slot then takes a whole lease.
     """
     leases = rules.least + HOUR // rules.rest
     per_node = terms.stake_per_capacity * max(1, terms.min_capacity)
@@ -371,12 +373,12 @@ def stalling(terms: Terms, economics: Economics, rules: DeliveryRules) -> tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sybils:
-    """What one more key costs.
+    """Cost of one more Sybil key.
 
     Args:
-        binds: The stake of its membership and the penalties of its open work; it comes back after unbonding.
-        honest_files: How many files it must deliver without fault before it is audited at the floor.
-        work_before: What these files would cost at their price, which they are paid.
+        binds: Stake locked by its membership and the penalties of its open work; it can be unbonded later.
+        honest_files: Honest files that it must deliver before its audit rate falls to the floor.
+        work_before: Price of those files, which the pool pays for.
     """
 
     binds: int
@@ -385,12 +387,12 @@ class Sybils:
 
 
 def sybils(terms: Terms, economics: Economics, *, honest_files: int) -> Sybils:
-    """Works out what one more key of an attacker costs.
+    """Computes the cost of one more Sybil key.
 
     Args:
-        terms: The pool's.
-        economics: The pool's.
-        honest_files: From how many clean verdicts on a node is audited at the floor.
+        terms: The pool's terms.
+        economics: The pool's economics.
+        honest_files: Clean verdicts after which a node is audited at the floor.
     """
     return Sybils(
         binds=terms.stake_per_capacity * max(1, terms.min_capacity) + economics.stake_for_open_work,
@@ -401,16 +403,16 @@ def sybils(terms: Terms, economics: Economics, *, honest_files: int) -> Sybils:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictFees:
-    """What verdicts cost a pool and earn a validator.
+    """Verdict fees: cost for the pool and profit of a validator.
 
     Args:
-        verdict_fee: For a verdict or a paid second look that the final outcome bears out.
-        look_bps: The share of first verdicts for which a second look is paid.
-        per_submission: What a submission costs in fees on average, without disputes.
-        most_per_submission: What it reserves.
-        cost: What one verdict or look costs a validator, as its owner says.
-        earns: What one verdict or look earns after that; below zero it does not pay.
-        of_reward: Average fees of a submission as a share of its reward; 0 if it pays nothing.
+        verdict_fee: Fee for a verdict or paid second look that agrees with the final outcome.
+        look_bps: Share of first verdicts for which a second look is paid, in basis points.
+        per_submission: Average fees per submission, without disputes.
+        most_per_submission: Fees that a submission reserves.
+        cost: Cost of one verdict or second look for the validator, given by the caller.
+        earns: Profit of one verdict or second look: fee minus cost.
+        of_reward: Average fees of a submission as a share of its reward; 0 if the reward is zero.
     """
 
     verdict_fee: int
@@ -423,17 +425,17 @@ class VerdictFees:
 
     @property
     def pays(self) -> bool:
-        """Whether honest looking pays."""
+        """True if a verdict earns more than it costs."""
         return self.earns > 0
 
 
 def fees(terms: Terms, economics: Economics, *, cost: int) -> VerdictFees:
-    """Works out what verdicts cost the pool and earn a validator.
+    """Computes the cost of verdicts for the pool and the profit of a validator.
 
     Args:
-        terms: The pool's.
-        economics: The pool's.
-        cost: What one verdict or look costs a validator: computing and gas.
+        terms: The pool's terms.
+        economics: The pool's economics.
+        cost: Compute and gas cost of one verdict or second look for a validator.
     """
     average = math.ceil(terms.verdict_fee * (1 + Fraction(terms.look_bps, 10_000)))
     return VerdictFees(

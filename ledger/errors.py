@@ -1,19 +1,19 @@
-"""What can go wrong between us and a chain.
+"""Errors of the chain connection, transactions and event cursors.
 
 MusterError
 ├── Unavailable
 │   ├── ChainUnavailable       down, slow, or not a JSON-RPC endpoint          retryable
 │   │   └── AnswerTooBig       the node refuses a query of this size           ask for less
-│   ├── TransactionNotMined    the deadline passed first; it may still happen  retryable, with the same intent
-│   ├── WrongChain             another chain than the one expected
-│   ├── AnvilMissing           the development chain's binary is not there
-│   ├── NoFreePort             whatever is started here would have nowhere to listen
-│   └── CursorTooOld           a reorg went deeper than what the cursor remembers
+│   ├── TransactionNotMined    the deadline passed; it may still be mined      retryable after a check of `hashes`
+│   ├── WrongChain             another chain than the expected one
+│   ├── AnvilMissing           there is no anvil binary
+│   ├── NoFreePort             there is no free port for a development chain
+│   └── CursorTooOld           a reorg is deeper than the blocks that the cursor remembers
 └── Conflict
-    ├── TransactionReverted    the contract said no; `name` and `arguments` say how
+    ├── TransactionReverted    the contract reverted; see `name` and `arguments`
     ├── InsufficientFunds      the account can't pay for gas and value
     ├── NonceTaken             another sender with the same key used the nonce
-    └── ChainRefused           the node took the question and declined
+    └── ChainRefused           the node refused the request
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ChainUnavailable(Unavailable):
 
 
 class AnswerTooBig(ChainUnavailable):
-    """The node refuses a query that would return so much."""
+    """The node refuses a query of this size, or its response is too large."""
 
     code = "chain-answer-too-big"
     default_hint = "ask for fewer blocks at a time"
@@ -41,13 +41,13 @@ class TransactionNotMined(Unavailable):
     """The deadline passed before the transaction was in a block. It may still be mined later.
 
     Args:
-        detail: Which transaction, and how long was waited.
-        hashes: Every version of it that was sent, 0x-prefixed; at most one of them can ever be mined.
-        nonce: The nonce that all of them use.
+        detail: The transaction, and how long the sender waited.
+        hashes: Hash of every version that was sent, 0x-prefixed; at most one of them can ever be mined.
+        nonce: The nonce of all versions.
     """
 
     code = "transaction-not-mined"
-    default_hint = "look the hashes up before sending the same intent again"
+    default_hint = "look the hashes up before you send the same call again"
 
     def __init__(self, detail: str, *, hashes: tuple[str, ...] = (), nonce: int | None = None) -> None:
         super().__init__(detail)
@@ -56,7 +56,7 @@ class TransactionNotMined(Unavailable):
 
 
 class WrongChain(Unavailable):
-    """The endpoint serves another chain than the one expected."""
+    """The endpoint serves another chain than the expected one."""
 
     code = "wrong-chain"
     retryable = False
@@ -72,14 +72,14 @@ class AnvilMissing(Unavailable):
 
 
 class NoFreePort(Unavailable):
-    """Whatever is started here would have nowhere to listen."""
+    """There is no free port for a process that is to be started."""
 
     code = "no-free-port"
     default_hint = "see with `ss -tln` what listens on them, and stop what is not needed"
 
 
 class CursorTooOld(Unavailable):
-    """The chain was reorganised deeper than the cursor remembers blocks."""
+    """A reorg is deeper than the blocks that the cursor remembers."""
 
     code = "cursor-too-old"
     retryable = False
@@ -87,18 +87,18 @@ class CursorTooOld(Unavailable):
 
 
 class TransactionReverted(Conflict):
-    """A contract refused the call.
+    """A contract reverted the call.
 
     Args:
-        detail: What was called and how it failed.
-        name: The custom error's name, `Error` or `Panic`; empty if the contract gave no data that we can read.
+        detail: The call and the decoded error.
+        name: Name of the custom error, `Error` or `Panic`; empty if the revert data can't be decoded.
         arguments: The error's arguments by name.
-        data: What the contract gave back, 0x-prefixed.
-        transaction: The mined transaction's hash; None if it failed before it was sent, which cost nothing.
+        data: The revert data, 0x-prefixed.
+        transaction: Hash of the mined transaction; None if it was never sent and cost nothing.
     """
 
     code = "transaction-reverted"
-    default_hint = "the error's name says which rule of the contract was broken"
+    default_hint = "the error's name tells which rule of the contract was broken"
 
     def __init__(
         self,
@@ -124,13 +124,13 @@ class InsufficientFunds(Conflict):
 
 
 class NonceTaken(Conflict):
-    """Another sender with the same key used the nonce; ours can't be mined any more."""
+    """Another sender with the same key used the nonce, so this transaction can't be mined any more."""
 
     code = "nonce-taken"
     retryable = True
 
 
 class ChainRefused(Conflict):
-    """The node understood and declined."""
+    """The node refused the request."""
 
     code = "chain-refused"

@@ -1,4 +1,4 @@
-"""Refuses to run without native secp256k1: in pure Python a signature costs 5 and a recovery 50 times as much."""
+"""Requires native secp256k1: in pure Python signing takes 5 times and recovery 50 times as long."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from protocol.errors import Unavailable
 
 
 class NativeSigningMissing(Unavailable):
-    """The C library for signatures can't be loaded."""
+    """libsecp256k1 can't be loaded."""
 
     code = "native-signing-missing"
     retryable = False
@@ -16,11 +16,11 @@ class NativeSigningMissing(Unavailable):
 
 
 def require_native_signing() -> None:
-    """Returns if signatures are made by libsecp256k1.
+    """Checks that eth-keys uses libsecp256k1.
 
     Raises:
-        NativeSigningMissing: They would be made in pure Python.
+        NativeSigningMissing: eth-keys would sign in pure Python.
     """
     backend = get_default_backend_class()
     if "CoinCurve" not in backend.rsplit(".", 1)[-1]:
-        raise NativeSigningMissing(f"signatures would be made by {backend}, which is too slow for a network")
+        raise NativeSigningMissing(f"eth-keys uses {backend}, which is too slow: libsecp256k1 is not available")

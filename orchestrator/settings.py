@@ -12,9 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr
 from orchestrator.domain.deliveries import DeliveryTerms
 from orchestrator.domain.heartbeat_interval import HeartbeatInterval
 from orchestrator.domain.run_terms import RunTerms
-from orchestrator.domain.upload_quota import (
-    Quota,
-)
+from orchestrator.domain.upload_quota import Quota
 from orchestrator.scheduler.plan import SchedulerTimeouts
 from protocol.http.rates import Rate
 from protocol.http.tokens import TokenSetting

@@ -1,1 +1,1 @@
-"""What a rollout is: seeds, sampling, environments, proofs, files, engines, and the task that generates."""
+"""Rollouts: seeds, sampling, environments, proofs, files, engines and the generation task."""

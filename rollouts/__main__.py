@@ -1,4 +1,4 @@
-"""`python -m rollouts`."""
+"""Entry point of the generation task: `python -m rollouts`."""
 
 import os
 import sys
@@ -21,4 +21,4 @@ if __name__ == "__main__":
     status = _run()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # at once: a thread that still computes can't be interrupted, and has nothing to put in order
+    os._exit(status)  # skips interpreter shutdown, which would wait for compute threads; they have nothing to clean up

@@ -1,8 +1,8 @@
-"""INTELLECT-2's offline filter: prompts that a model solves sometimes, neither hardly ever nor nearly always.
+"""INTELLECT-2's offline difficulty filter: keeps prompts that a model solves sometimes.
 
-Each candidate is asked k times, and what share was solved is noted. Prompts between two bounds are worth training on;
-for the others nearly all groups would have equal rewards, and with them no signal (arXiv 2505.07291, section 3.3.1:
-there k = 8, from 12.5 to 50 %).
+The model answers each candidate k times; the pass rate is recorded. Prompts with a rate between two bounds are kept.
+Others would produce groups with equal rewards, which carry no training signal (arXiv 2505.07291, section 3.3.1: k = 8,
+bounds 12.5 % and 50 %).
 """
 
 from __future__ import annotations
@@ -18,17 +18,12 @@ import numpy as np
 
 from protocol.errors import InvalidInput
 from rollouts.engines.errors import PromptTooLong
-from rollouts.engines.interface import (
-    Engine,
-    SampleRequest,
-)
+from rollouts.engines.interface import Engine, SampleRequest
 from rollouts.environments.interface import Environment
 from rollouts.environments.pass_rate_journal import JournalSubject, PassJournal, PromptPasses
 from rollouts.errors import BadVersionFolder
 from rollouts.plan import PlannedGroup, SlotPlanner, Tokenizer
-from rollouts.precision import (
-    arithmetic_name,
-)
+from rollouts.precision import arithmetic_name
 from rollouts.recipe import PromptTable, Recipe, write_recipe
 
 _TAG = b"muster-difficulty-v1"
@@ -36,10 +31,10 @@ _TAG = b"muster-difficulty-v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Which share of answers must be right, both ends included.
+    """Inclusive bounds of the share of correct answers.
 
     Raises:
-        InvalidInput: They are not 0 ≤ least ≤ most ≤ 1.
+        InvalidInput: Not 0 ≤ least ≤ most ≤ 1.
     """
 
     least: float = 0.125
@@ -50,22 +45,22 @@ class Bounds:
             raise InvalidInput(f"bounds from {self.least} to {self.most}", hint="give shares from 0 to 1, least first")
 
     def keep(self, passes: PromptPasses) -> bool:
-        """Whether the prompt is worth training on."""
+        """Returns whether the prompt's pass rate is within the bounds."""
         return passes.rate is not None and self.least <= passes.rate <= self.most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DifficultyFilter:
-    """Measures prompts with one model.
+    """Measures the pass rates of prompts with one model.
 
     Args:
-        environment: What the recipe names.
-        engine: It has loaded the model.
-        tokenizer: The model's.
-        recipe: How answers are drawn; its table of prompts and its group size are not looked at.
-        samples: Answers to each prompt.
-        block: Prompts that are asked together. With the same block, a run that went on gives what one that was never
-            stopped would have given.
+        environment: The environment named by the recipe.
+        engine: An engine that has loaded the model.
+        tokenizer: The model's tokenizer.
+        recipe: Sampling settings; its prompt table and group size are ignored.
+        samples: Answers per prompt.
+        block: Prompts per engine call. A resumed run gives the same results as an uninterrupted one with the same
+            block size.
     """
 
     environment: Environment
@@ -81,7 +76,7 @@ class DifficultyFilter:
             raise InvalidInput(f"{self.samples} samples of {self.block} prompts at a time", hint="give at least one")
 
     def measured(self, candidates: Sequence[int]) -> JournalSubject:
-        """What a journal of this is about."""
+        """Returns the journal's subject: model, environment, recipe and candidates of this measurement."""
         return JournalSubject(
             model=str(self.engine.version),
             arithmetic=arithmetic_name(self.engine.name, self.engine.dtype),
@@ -94,14 +89,14 @@ class DifficultyFilter:
         )
 
     def run(self, candidates: Sequence[int], journal: PassJournal) -> Iterator[Sequence[PromptPasses]]:
-        """Measures every candidate that the journal does not have yet, a block at a time, and notes each block.
+        """Measures the candidates that the journal lacks, block by block, and appends each block to the journal.
 
         Yields:
-            The blocks, once they are on the disk.
+            Each block, after it was written to disk.
 
         Raises:
-            SandboxUnavailable: Answers can't be checked on this machine.
-            GenerationStopped: `should_stop` said so.
+            SandboxUnavailable: This machine has no sandbox for scoring answers.
+            GenerationStopped: `should_stop` returned true.
         """
         for start in range(journal.blocks * self.block, len(candidates), self.block):
             passes = self._measure(candidates[start : start + self.block])
@@ -109,7 +104,7 @@ class DifficultyFilter:
             yield passes
 
     def _measure(self, indices: Sequence[int]) -> list[PromptPasses]:
-        """One block. A prompt that is too long for the recipe or the model is noted as not asked."""
+        """Measures one block. A prompt too long for the recipe or the model is recorded with zero samples."""
         planned = [asked for asked in map(self._plan, indices) if asked is not None]
         try:
             found = self._ask(planned)
@@ -153,7 +148,7 @@ class DifficultyFilter:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A prompt that is put to the model."""
+    """A prompt planned for the model."""
 
     planner: SlotPlanner
     seed: bytes
@@ -161,16 +156,16 @@ class _Asked:
 
 
 def write_eligible(folder: Path, recipe: Recipe, passes: Sequence[PromptPasses], bounds: Bounds) -> int:
-    """Writes what was kept as a version's recipe and table of eligible prompts; returns how many there are.
+    """Writes a recipe and table with the prompts within the bounds; returns their number.
 
     Args:
-        folder: Gets `recipe.json` and `prompts.u64`, to be published beside the weights.
-        recipe: The one that was measured with.
-        passes: What is known.
-        bounds: What is kept.
+        folder: Receives `recipe.json` and `prompts.u64`, to be published beside the weights.
+        recipe: The recipe of the measurement.
+        passes: The measured pass rates.
+        bounds: Bounds of the pass rate.
 
     Raises:
-        InvalidInput: Nothing was kept, and a table can't be empty.
+        InvalidInput: No prompt is within the bounds; a table can't be empty.
     """
     kept = sorted(each.prompt for each in passes if bounds.keep(each))
     if not kept:

@@ -1,11 +1,14 @@
-"""What can be wrong with a policy's folder and with a file of rollouts.
+"""Errors of policy folders, rollout files and engines.
 
 InvalidInput
-├── BadVersionFolder   a folder that no policy can be loaded from
-└── BadRolloutFile     a file that is not what this format says; `code` names what it breaks
+├── BadVersionFolder   no policy can be loaded from the folder
+└── BadRolloutFile     the file violates the format; `code` names the violated rule
 Unavailable
-└── NotDecoded         nothing can be said about a file: this machine could not decode it
-    └── TooLargeHere   it is larger than this machine reads, and not too large for what it is
+└── NotDecoded         this machine could not decode the file, so the file's validity is unknown
+    └── TooLargeHere   the file exceeds a limit of this machine, but none of its lease
+MusterError
+└── EngineFailed       the engine crashed or computed NaN or infinity
+    └── OutOfMemory    one sequence alone does not fit into memory
 """
 
 from __future__ import annotations
@@ -14,19 +17,19 @@ from protocol.errors import InvalidInput, MusterError, Unavailable
 
 
 class BadVersionFolder(InvalidInput):
-    """No policy can be used from this folder."""
+    """The folder does not hold a usable policy."""
 
     code = "bad-version-folder"
 
 
 class BadRolloutFile(InvalidInput):
-    """The bytes are no file of rollouts."""
+    """The bytes are not a valid rollout file."""
 
     code = "bad-rollout-file"
 
 
 class NotDecoded(Unavailable):
-    """This machine could not decode a file, which says nothing about who wrote it."""
+    """This machine could not decode a file. The error implies nothing about the file's author."""
 
     code = "not-decoded"
 
@@ -39,14 +42,14 @@ class TooLargeHere(NotDecoded):
 
 
 class EngineFailed(MusterError):
-    """The engine crashed, or it computed something that is no number."""
+    """The engine crashed, or it computed NaN or infinity."""
 
     code = "engine-failed"
     default_hint = "restart the task; if it fails again on this version, the model or the machine is broken"
 
 
 class OutOfMemory(EngineFailed):
-    """Not even one sequence fits into memory; smaller batches were tried."""
+    """A single sequence does not fit into memory; the engine has already tried smaller batches."""
 
     code = "out-of-memory"
     default_hint = "use a machine with more memory, a shorter limit of new tokens, or a smaller data type"

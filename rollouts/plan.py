@@ -1,6 +1,6 @@
-"""What a slot asks for: its prompts, target lengths and samples, all from the seed and the version's own folder.
+"""The work of a slot: prompts, target lengths and samples, derived from the seed and the version folder.
 
-The node that generates and everybody who checks build the same plan, so a file can be held against it row by row.
+The generating node and every verifier build the same plan, so that a file can be compared with it row by row.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from rollouts.errors import BadVersionFolder
 from rollouts.recipe import Recipe
 from rollouts.seeds import check_groups, draw_targets, prompt_positions
 
-_PASSED_OVER = 10_000
-_PASSED_OVER_FOR_EACH = 200
+_MAX_SKIPPED = 10_000
+_MAX_SKIPPED_PER_GROUP = 200
 """A plan skips at most 10,000 held-out prompts and 200 more for each group, which bounds its work. A recipe holds out
 at most 99 %, so the expected number of skipped prompts is 99 for each group."""
 
 
 class Tokenizer(Protocol):
-    """Text to tokens and back: the tokenizer of the version's folder."""
+    """Interface of the version's tokenizer."""
 
     def encode(self, text: str, *, chat: bool = False) -> Sequence[int]:
-        """The tokens that the model reads; with `chat`, of the user's turn in the tokenizer's chat template."""
+        """Returns the token ids of a text; `chat` wraps it as a user turn in the tokenizer's chat template."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some tokens, special ones left out."""
+        """Returns the text of token ids, without special tokens."""
         ...
 
 
@@ -39,10 +39,10 @@ class PlannedGroup:
     """One prompt of a slot.
 
     Args:
-        group: Its number in the slot, from 0.
-        prompt: With its target length, if there is a length reward; its text as the model reads it.
-        tokens: That text, encoded.
-        samples: The numbers of its samples in the slot.
+        group: The group's number in the slot, from 0.
+        prompt: The prompt as the model reads it, with its target length if there is a length reward.
+        tokens: The encoded prompt text.
+        samples: Numbers of the group's samples in the slot.
     """
 
     group: int
@@ -53,13 +53,13 @@ class PlannedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotPlan:
-    """Everything that a slot asks for, in the order in which its file lists it."""
+    """The complete work of a slot, in the order in which its file lists it."""
 
     seed: bytes
     groups: tuple[PlannedGroup, ...]
 
     def requests(self) -> list[SampleRequest]:
-        """What an engine is asked."""
+        """Returns one engine request per sample."""
         return [
             SampleRequest(sample=sample, prompt_tokens=group.tokens, seed=self.seed)
             for group in self.groups
@@ -68,13 +68,13 @@ class SlotPlan:
 
 
 class SlotPlanner:
-    """Plans slots of one version.
+    """Plans the slots of one version.
 
     Args:
-        recipe: The version's.
-        eligible: The indices of its eligible prompts.
-        environment: The one that the recipe names.
-        tokenizer: The one of the version's folder.
+        recipe: The version's recipe.
+        eligible: Indices of the version's eligible prompts.
+        environment: The environment named by the recipe.
+        tokenizer: The tokenizer in the version folder.
     """
 
     def __init__(
@@ -86,12 +86,12 @@ class SlotPlanner:
         self._tokenizer = tokenizer
 
     def plan(self, seed: bytes, *, groups: int) -> SlotPlan:
-        """Returns what the slot with this seed asks for.
+        """Returns the plan of the slot with this seed.
 
         Raises:
             InvalidInput: There are no groups or too many.
-            BadVersionFolder: The version lists a prompt that its environment lacks, or one that is too long or empty,
-                or too few that are not held out.
+            BadVersionFolder: The version lists a prompt that its environment lacks or that is empty or too long, or
+                too many of the drawn prompts are held out.
         """
         check_groups(groups)
         indices = self._draw(seed, groups)
@@ -107,7 +107,7 @@ class SlotPlanner:
         return SlotPlan(seed=seed, groups=tuple(planned))
 
     def _draw(self, seed: bytes, groups: int) -> Iterator[int]:
-        """Draws the indices of the slot's prompts and passes over those that are held out."""
+        """Yields indices of the slot's prompts, skipping held-out prompts."""
         share = self._recipe.held_out
         drawn = passed = 0
         for position in prompt_positions(seed, len(self._eligible)):
@@ -119,7 +119,7 @@ class SlotPlanner:
                     return
                 continue
             passed += 1
-            if passed > _PASSED_OVER + _PASSED_OVER_FOR_EACH * groups:
+            if passed > _MAX_SKIPPED + _MAX_SKIPPED_PER_GROUP * groups:
                 raise BadVersionFolder(
                     f"{passed} of {passed + drawn} prompts that were drawn are held out, at a share of {share}",
                     hint="lower held_out in the recipe, or list prompts that are not held out in prompts.u64",
@@ -132,10 +132,10 @@ class SlotPlanner:
             raise BadVersionFolder(f"the version lists prompt {index}: {error.detail}") from error
 
     def ask(self, index: int, target: int | None) -> tuple[Prompt, tuple[int, ...]]:
-        """Returns a prompt as the model reads it, with its target length if it has one, and its tokens.
+        """Returns a prompt as the model reads it, with its target length if any, and its tokens.
 
         Raises:
-            BadVersionFolder: The environment lacks it, or it is too long or empty.
+            BadVersionFolder: The environment lacks the prompt, or its text is empty or too long.
         """
         prompt = self._prompt(index)
         if target is not None and self._recipe.length is not None:
@@ -150,15 +150,15 @@ class SlotPlanner:
         return prompt, tokens
 
     def reward(self, prompt: Prompt, output_tokens: Sequence[int], finish: FinishReason) -> Reward:
-        """Returns what an answer earns; its end token is no part of it.
+        """Returns the reward of an answer. Its end token is not part of the scored text.
 
         Args:
-            prompt: A planned one.
-            output_tokens: All tokens that were drawn, the end token included.
+            prompt: A planned prompt.
+            output_tokens: All sampled tokens, including the end token.
             finish: Why the answer ended.
 
         Raises:
-            SandboxUnavailable: The answer can't be checked on this machine.
+            SandboxUnavailable: This machine has no sandbox for scoring the answer.
         """
         finished = finish is FinishReason.EOS
         answer = output_tokens[:-1] if finished else output_tokens

@@ -1,4 +1,4 @@
-"""Engines and data types that rollouts are generated with."""
+"""Engines and data types with which rollouts are generated."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from enum import StrEnum
 
 
 class EngineName(StrEnum):
-    """The engines that there are; a lease, a file and a calibration name one."""
+    """Engines that a lease, a rollout file or a calibration can name."""
 
     TORCH = "torch"
     VLLM = "vllm"
 
 
 class Dtype(StrEnum):
-    """What weights and activations are computed in."""
+    """Data type of weights and activations."""
 
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
 
 
 def arithmetic_name(engine: EngineName, dtype: Dtype) -> str:
-    """An engine in a type, as recipes and people name it: `torch/float32`."""
+    """Returns the name of an engine and data type as recipes spell it, e.g. `torch/float32`."""
     return f"{engine.value}/{dtype.value}"

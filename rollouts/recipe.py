@@ -1,7 +1,7 @@
-"""How a version of the policy is used: `recipe.json` in its folder, and the table of eligible prompts beside it.
+"""The recipe of a policy version: `recipe.json` in its folder, and the table of eligible prompts beside it.
 
-Both stand under the version's digest, and the lease names the digest. So whoever generates and whoever checks read the
-same environment, sampling and prompts, and nobody between the publisher and them can change any of it.
+The version digest covers both files and the lease names the digest. So the generating node and every verifier use the
+same environment, sampling parameters and prompts, and no intermediary can change them.
 """
 
 from __future__ import annotations
@@ -30,11 +30,7 @@ from protocol.errors import InvalidInput
 from protocol.wire.base import Name
 from rollouts.environments.rewards import LengthReward
 from rollouts.errors import BadVersionFolder
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-    arithmetic_name,
-)
+from rollouts.precision import Dtype, EngineName, arithmetic_name
 from rollouts.sampling.parameters import (
     LEAST_TEMPERATURE,
     MOST_NEW_TOKENS,
@@ -45,7 +41,7 @@ from rollouts.sampling.parameters import (
 
 RECIPE_FILE = "recipe.json"
 PROMPTS_FILE = "prompts.u64"
-"""Indices of eligible prompts in increasing order: unsigned 64-bit integers, little endian, nothing else."""
+"""Indices of eligible prompts in increasing order: unsigned 64-bit little-endian integers, without a header."""
 
 MOST_HELD_OUT = 0.99
 _LARGEST_RECIPE = 256 * 1024
@@ -58,7 +54,7 @@ class _RecipeModel(BaseModel):
 
 
 class EnvironmentChoice(_RecipeModel):
-    """Which family of tasks, in which version, with which options."""
+    """An environment's name, version and options."""
 
     name: Name
     version: Annotated[str, Field(min_length=1, max_length=64)]
@@ -66,7 +62,7 @@ class EnvironmentChoice(_RecipeModel):
 
 
 class SamplingChoice(_RecipeModel):
-    """How tokens are drawn. Pools that train keep `top_p` 1 and `top_k` 0 (off), or the policy gradient is biased."""
+    """Sampling settings. Training pools keep `top_p` 1 and `top_k` 0 (off); otherwise the policy gradient is biased."""
 
     temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)] = 1.0
     top_p: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -75,22 +71,22 @@ class SamplingChoice(_RecipeModel):
 
     @property
     def parameters(self) -> SamplingParameters:
-        """The same for an engine."""
+        """The same settings in the engine's type."""
         return SamplingParameters(**dict(self))
 
 
 class LengthTargets(_RecipeModel):
-    """The length reward: `reward = task - alpha * |target - length|`, the target drawn by the slot's seed."""
+    """The length reward: `reward = task - alpha * |target - length|`. The slot's seed draws the target."""
 
     targets: Annotated[tuple[Annotated[int, Field(ge=0, le=2**20)], ...], Field(min_length=1, max_length=64)]
-    """In output tokens, the end of sequence not counted."""
+    """Output tokens, without the end token."""
     alpha: Annotated[float, Field(gt=0, le=1)]
     template: Annotated[str, Field(max_length=1024)] = "{prompt}"
-    """How a prompt tells its target: `{prompt}` and `{target}` are replaced."""
+    """Prompt text for the model; `{prompt}` and `{target}` are replaced."""
 
 
 class PromptRange(_RecipeModel):
-    """All prompts from `first` on, `count` of them."""
+    """A range of `count` prompts starting at `first`."""
 
     kind: Literal["range"] = "range"
     first: Annotated[int, Field(ge=0, le=_LARGEST_INDEX)] = 0
@@ -105,11 +101,11 @@ class PromptTable(_RecipeModel):
 
 
 PAIRS = tuple(arithmetic_name(engine, dtype) for engine in EngineName for dtype in Dtype)
-"""Every engine in every type that there is, as a recipe names them."""
+"""All combinations of engine and data type, as a recipe names them."""
 
 UNNAMED = tuple(arithmetic_name(engine, Dtype.FLOAT32) for engine in EngineName)
-"""What is paid where a recipe names nothing. Limits of other types are wider, and which of them a run can live with is
-its owner's to say (decision 48)."""
+"""Combinations that are paid if the recipe names none. Other data types have wider limits; the run's owner decides
+which of them the run accepts (decision 48)."""
 
 
 def _check_arithmetic(names: tuple[str, ...]) -> tuple[str, ...]:
@@ -125,31 +121,31 @@ TakenArithmetic = Annotated[
     Field(max_length=len(PAIRS)),
     AfterValidator(_check_arithmetic),
 ]
-"""Some of `PAIRS`; none for `UNNAMED`."""
+"""A subset of `PAIRS`; an empty one means `UNNAMED`."""
 
 
 class Recipe(_RecipeModel):
-    """How rollouts of one version are made."""
+    """Defines how rollouts of one version are generated."""
 
     format: Literal[2] = 2
-    """Format 1 had the same fields. Its slots also drew held-out prompts, and its texts could become control tokens."""
+    """Format 1 had the same fields, but its slots drew held-out prompts, and its texts could become control tokens."""
     environment: EnvironmentChoice
     sampling: SamplingChoice
     group_size: Annotated[int, Field(ge=1, le=4096)]
-    """Samples of each prompt."""
+    """Samples per prompt."""
     max_prompt_tokens: Annotated[int, Field(ge=1, le=2**20)] = 4096
     chat: bool = False
-    """Whether a prompt is put into the tokenizer's chat template, as the user's turn."""
+    """Wraps each prompt as a user turn in the tokenizer's chat template."""
     length: LengthTargets | None = None
     held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.0
-    """The share of prompts, by `is_held_out`, that no slot draws, whatever `prompts` lists: what evaluations ask."""
+    """Share of prompts (by `is_held_out`) that slots skip even if `prompts` lists them; evaluations use them."""
     arithmetic: TakenArithmetic = ()
-    """The engines and types that are paid, such as `vllm/bfloat16`; empty for float32 of either engine. It stands in
-    the file only where it is not empty, so that recipes from before it keep their bytes and digests."""
+    """The engines and data types that are paid, e.g. `vllm/bfloat16`; empty means float32 with either engine. It is
+    serialised only if not empty, so that older recipes keep their bytes and digests."""
     prompts: Annotated[PromptRange | PromptTable, Field(discriminator="kind")]
 
     @model_serializer(mode="wrap")
-    def _without_what_is_not_said(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_empty_arithmetic(self, serialise: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = serialise(self)
         if not self.arithmetic:
             values.pop("arithmetic", None)
@@ -163,30 +159,30 @@ class Recipe(_RecipeModel):
 
     @property
     def length_reward(self) -> LengthReward | None:
-        """The length reward's rule, if there is one."""
+        """The length reward's rule; None if the recipe has none."""
         return None if self.length is None else LengthReward(self.length.targets, self.length.alpha)
 
     @property
     def taken(self) -> tuple[str, ...]:
-        """The engines and types that are paid: those that are named, or `UNNAMED`."""
+        """The engines and data types that are paid: `arithmetic`, or `UNNAMED` if that is empty."""
         return self.arithmetic or UNNAMED
 
     def takes(self, name: str) -> bool:
-        """Whether what an engine in a type generates is paid.
+        """Returns whether rollouts of this engine and data type are paid.
 
         Args:
-            name: Such as `torch/float32`.
+            name: For example `torch/float32`.
         """
         return name in self.taken
 
     @property
     def units_per_group(self) -> int:
-        """The most tokens that one group can have: what a lease's limit of work units is made of."""
+        """Maximum tokens of one group; a lease's limit of work units is a multiple of it."""
         return self.group_size * self.sampling.max_new_tokens
 
 
 class EligiblePrompts(Sequence[int]):
-    """The indices of the prompts that a slot may be given, in increasing order."""
+    """The indices of the prompts that slots draw from, in increasing order."""
 
     def __init__(self, indices: range | NDArray[np.uint64]) -> None:
         self._indices = indices
@@ -207,10 +203,10 @@ class EligiblePrompts(Sequence[int]):
 
 
 def read_recipe(folder: Path) -> Recipe:
-    """Reads `recipe.json` of a version's folder.
+    """Reads `recipe.json` from a version folder.
 
     Raises:
-        BadVersionFolder: It is not there, too large, or says what no version of this format can.
+        BadVersionFolder: The file is missing, too large or invalid.
     """
     path = folder / RECIPE_FILE
     try:
@@ -238,7 +234,7 @@ def write_recipe(folder: Path, recipe: Recipe, *, eligible: Sequence[int] = ()) 
     """Writes a version's recipe, and its table of eligible prompts if the recipe names one.
 
     Raises:
-        InvalidInput: The table is not as long as the recipe says, or not increasing.
+        InvalidInput: The table's length differs from the recipe's count, or the indices do not increase.
     """
     if isinstance(recipe.prompts, PromptTable):
         indices = np.asarray(eligible, dtype=np.uint64)
@@ -252,13 +248,13 @@ def write_recipe(folder: Path, recipe: Recipe, *, eligible: Sequence[int] = ()) 
 
 
 def eligible_prompts(folder: Path, recipe: Recipe) -> EligiblePrompts:
-    """Returns the prompts that slots of this version are drawn from; a slot passes over those that are held out.
+    """Returns the prompts that slots of this version are drawn from, including held-out ones, which slots skip.
 
-    A table is read, at most 512 MiB of it, and not mapped: who can write to the folder could change a mapped one after
-    it was checked, or end the process by cutting it off.
+    The table (at most 512 MiB) is read into memory, not mapped: a process that can write to the folder could change a
+    mapped table after its check, or crash this process by truncating the file.
 
     Raises:
-        BadVersionFolder: The table is missing, of another length than the recipe says, or not increasing.
+        BadVersionFolder: The table is missing, differs in length from the recipe's count, or does not increase.
     """
     prompts = recipe.prompts
     if isinstance(prompts, PromptRange):

@@ -1,8 +1,8 @@
-"""Strangers' files of rollouts, decoded in a sandbox whose word is believed in nothing: `rollouts.files.packed_format`.
+"""Decodes untrusted rollout files in a sandbox and validates every field of the result.
 
-Whoever holds a key, or a model, decodes here: a fault of the Parquet library is then one of a process that has neither.
-A decoder that crashes, or needs more memory or time than any honest file does, says something about the file: but only
-if it does so twice, and only if this machine had that memory to give.
+Processes that hold a key or a model decode here, so that an exploited bug of the Parquet library compromises neither. A
+decoder that crashes or exceeds the memory or time of any honest file counts against the file only if it happens twice
+and this machine had that memory available.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollouts.models.memory import available_memory
 from rollouts.sandbox import Job, JobEnding, JobKind, JobLimits, JobOutcome, Sandboxes, SandboxUnavailable
 
 CRASHED, BEYOND_LIMITS = "decoder-crashed", "beyond-limits"
-"""Codes of `BadRolloutFile`, beside those of `rollouts.files.schema`: what became of two decoders."""
+"""Codes of `BadRolloutFile` beside those of `rollouts.files.schema`, for files that ended two decoders."""
 
 LIMIT_OF = {"file-too-large": "decoded_bytes", "too-many-rows": "rows", "too-long": "tokens"}
 """The field of `ReadLimits` that a file has passed, by the code of `TooLargeHere`."""
@@ -29,42 +29,42 @@ LIMIT_OF = {"file-too-large": "decoded_bytes", "too-many-rows": "rows", "too-lon
 _FILE, _REFUSED, _TOO_LARGE = b"F", b"R", b"L"
 _LONGEST_REFUSAL = 4096
 _LIBRARIES = 2 << 30
-"""Address space that the decoder takes before it reads anything: 0.3 GiB here, and other builds of it may take more. An
-honest file must never meet this limit, and a bomb meets it all the same."""
+"""Address space of the decoder before it reads anything: 0.3 GiB measured, other builds may take more. The margin keeps
+honest files below the limit and still stops decompression bombs."""
 _COPIES = 4
-"""How often a file's numbers stand in memory at a time: decoded, as columns, as rows, packed."""
+"""Copies of a file's numbers in memory at once: decoded, as columns, as rows, packed."""
 _CPU = timedelta(seconds=2)
 _CPU_PER_MIB = timedelta(milliseconds=60)
 _CPU_PER_ROW = timedelta(microseconds=200)
-"""Decoding honest files takes less than a seventh of it."""
+"""Decoding an honest file takes less than a seventh of this CPU time."""
 _WALL = 10
 _ATTEMPTS = 2
-_SAID_OUT_OF_MEMORY = 77
+_EXIT_OUT_OF_MEMORY = 77
 
 
 @dataclass(frozen=True, slots=True)
-class _Broken:
-    """How a decoder ended that gave no answer: the code of a refusal, and words."""
+class _DecoderFailure:
+    """The refusal code and description of a decoder that ended without an answer."""
 
     code: str
     what: str
 
 
 class Decoder:
-    """Decodes files, for any number of threads.
+    """Decodes rollout files in sandboxes; thread-safe.
 
     Args:
-        sandboxes: Where.
+        sandboxes: The sandboxes to run decoders in.
     """
 
     def __init__(self, sandboxes: Sandboxes) -> None:
         self._sandboxes = sandboxes
 
     def warm_up(self) -> None:
-        """Starts a decoder, which stays for files to come.
+        """Starts a decoder and keeps it for later files.
 
         Raises:
-            SandboxUnavailable: Nothing untrusted can be decoded here.
+            SandboxUnavailable: This machine has no sandbox for untrusted files.
         """
         with self._sandboxes.borrow(JobKind.FILES):
             pass
@@ -73,43 +73,43 @@ class Decoder:
         """Decodes a file.
 
         Args:
-            content: What a stranger wrote.
-            limits: What a file may be.
-            here: What this machine reads, if that is less.
+            content: The untrusted file.
+            limits: Size limits of the file's lease.
+            here: Size limits of this machine, where they are smaller.
 
         Raises:
-            BadRolloutFile: It is no file of rollouts within `limits`; or two decoders ended on it, likewise.
-            TooLargeHere: It is beyond `here`, and within `limits` as far as it was read.
-            NotDecoded: Nothing can be said about it: no sandbox, no memory, no time, or decoders that disagree.
+            BadRolloutFile: The file is invalid or exceeds `limits`, or two decoders failed on it in the same way.
+            TooLargeHere: The file exceeds `here`, and does not exceed `limits` as far as it was read.
+            NotDecoded: Validity is unknown: no sandbox, memory or time, or the two decoders failed differently.
         """
         least = limits if here is None else limits.within(here)
         wanted = _LIBRARIES + len(content) + _COPIES * least.decoded_bytes
         memory = min(wanted, max(_LIBRARIES, available_memory(torch.device("cpu"))))
         job = _job(content, limits, least, memory)
-        broken: list[_Broken] = []
+        failures: list[_DecoderFailure] = []
         for _ in range(_ATTEMPTS):
             try:
                 outcome = self._sandboxes.run(JobKind.FILES, job)
             except SandboxUnavailable as error:
                 raise NotDecoded(error.detail, code="no-sandbox", hint=error.hint) from error
-            ended = _ended(outcome, job.limits)
-            if ended is None:
+            failure = _failure_of(outcome, job.limits)
+            if failure is None:
                 return _file(outcome.answer, limits, least)
             if outcome.ending is JobEnding.OUT_OF_MEMORY and memory < wanted:
                 raise no_memory(f"reading it takes more than {memory >> 20} MiB")
-            broken.append(ended)
-        if broken[0] != broken[1]:
-            why = f"one decoder {broken[0].what}, and another one {broken[1].what}"
+            failures.append(failure)
+        if failures[0] != failures[1]:
+            why = f"one decoder {failures[0].what}, and another one {failures[1].what}"
             raise NotDecoded(why, code="decoders-disagree")
-        raise BadRolloutFile(f"two decoders were tried, and each {broken[0].what}", code=broken[0].code)
+        raise BadRolloutFile(f"two decoders were tried, and each {failures[0].what}", code=failures[0].code)
 
 
 def no_memory(what: str) -> NotDecoded:
-    """This machine had too little memory for a file."""
+    """Returns the error for a file that needs more memory than this machine has available."""
     return NotDecoded(
         f"{what}, and this machine does not have that memory now",
         code="out-of-memory",
-        hint="give this process more memory, or let fewer work at a time",
+        hint="give this process more memory, or let it decode fewer files at a time",
     )
 
 
@@ -125,28 +125,28 @@ def _job(content: bytes, limits: ReadLimits, least: ReadLimits, memory: int) -> 
     )
 
 
-def _ended(outcome: JobOutcome, limits: JobLimits) -> _Broken | None:
-    """What the decoder's end says; None if it gave an answer.
+def _failure_of(outcome: JobOutcome, limits: JobLimits) -> _DecoderFailure | None:
+    """Returns how the decoder failed on the file; None if it answered.
 
     Raises:
-        NotDecoded: It says nothing about the file.
+        NotDecoded: The failure does not depend on the file.
     """
     if outcome.succeeded:
         return None
     if outcome.ending is JobEnding.OUT_OF_TIME and outcome.waited:
         raise NotDecoded(
-            f"a decoder had {outcome.cpu.total_seconds():.1f} s of processor time in all its time",
+            f"a decoder had {outcome.cpu.total_seconds():.1f} s of CPU time before its wall-clock limit",
             code="took-too-long",
-            hint="this machine does more than it can",
+            hint="this machine is overloaded; run fewer jobs at a time",
         )
-    if outcome.ending is JobEnding.EXITED and outcome.exit_code != _SAID_OUT_OF_MEMORY:
+    if outcome.ending is JobEnding.EXITED and outcome.exit_code != _EXIT_OUT_OF_MEMORY:
         raise NotDecoded(
-            f"a decoder ended with {outcome.exit_code}, which is a fault of ours",
+            f"a decoder ended with {outcome.exit_code}, which is a bug in Muster",
             code="decoder-failed",
             retryable=False,
             hint="look at the file with `muster rollouts show`, and report it",
         )
-    if outcome.ending is JobEnding.OUT_OF_MEMORY and outcome.exit_code != _SAID_OUT_OF_MEMORY:
+    if outcome.ending is JobEnding.OUT_OF_MEMORY and outcome.exit_code != _EXIT_OUT_OF_MEMORY:
         raise no_memory("the system ended the decoder")
     beyond = {
         JobEnding.OUT_OF_TIME: f"took more than {limits.cpu_seconds} s",
@@ -154,25 +154,25 @@ def _ended(outcome: JobOutcome, limits: JobLimits) -> _Broken | None:
         JobEnding.TOO_MUCH_OUTPUT: f"gave more than {limits.output_bytes} bytes",
     }
     if outcome.ending in beyond:
-        return _Broken(BEYOND_LIMITS, beyond[outcome.ending])
-    return _Broken(CRASHED, "crashed")
+        return _DecoderFailure(BEYOND_LIMITS, beyond[outcome.ending])
+    return _DecoderFailure(CRASHED, "crashed")
 
 
 def _file(answer: bytes, limits: ReadLimits, least: ReadLimits) -> RolloutFile:
-    """The file that a decoder answered.
+    """Returns the file in the decoder's answer.
 
     Raises:
-        BadRolloutFile: It refused it, or its answer is none.
-        TooLargeHere: It refused it for a limit of this machine.
+        BadRolloutFile: The decoder refused the file, or its answer is malformed.
+        TooLargeHere: The file exceeds a limit of this machine.
     """
     if answer[:1] == _FILE:
         return unpack(answer[1:], limits=least)
     try:
         is_json = answer[:1] in {_REFUSED, _TOO_LARGE} and len(answer) <= _LONGEST_REFUSAL
-        said = json.loads(answer[1:]) if is_json else {}
-        code, detail = str(said["code"]), str(said["detail"])
+        refusal = json.loads(answer[1:]) if is_json else {}
+        code, detail = str(refusal["code"]), str(refusal["detail"])
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise BadRolloutFile("its decoder gave no answer", code="not-parquet") from error
+        raise BadRolloutFile("its decoder gave no valid answer", code="not-parquet") from error
     detail = "".join(each if each.isprintable() else "?" for each in detail)
     if answer[:1] == _REFUSED:
         raise BadRolloutFile(detail, code=code)

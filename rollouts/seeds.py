@@ -1,8 +1,8 @@
-"""The seed of a slot, and what it decides: prompts, target lengths, and (in `rollouts.sampling`) every token.
+"""A slot's seed and the draws made from it: prompts and target lengths.
 
-A node can't choose any of it: everything in the seed is fixed when the slot is leased, the salt is known to nobody but
-the orchestrator before that, and the beacon is a block's hash that nobody knew when the version was announced and the
-node joined. Chain and pool are part of it, so that a file is the work of one pool only.
+`rollouts.sampling` derives the token noise from the same seed. A node can't influence the seed: all its parts are fixed
+when the slot is leased. Until then only the orchestrator knows the salt, and the beacon is the hash of a block that was
+not mined yet when the version was announced and the node joined. Chain and pool id bind a file to one pool.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from protocol.identifiers import Address, Digest
 SLOT_TAG = b"muster-rollout-v2"
 PROMPTS_TAG = b"muster-prompts-v1"
 TARGETS_TAG = b"muster-targets-v1"
-"""The tags keep the seed's uses apart. Another tag is another protocol: files made under one fail under the other."""
+"""Domain separation tags. Changing one changes the protocol: existing files then fail their checks."""
 
 MOST_GROUPS = 1 << 20
 
@@ -34,7 +34,7 @@ def slot_seed(
     beacon: Digest,
     salt: Digest,
 ) -> bytes:
-    """Returns the 32 bytes that decide everything in a slot: SHA-256 over 193 bytes of fixed layout.
+    """Returns the slot's 32-byte seed: SHA-256 over 193 bytes of fixed layout.
 
     `muster-rollout-v2` (17) ‖ chain id (8, big-endian) ‖ pool (8, big-endian) ‖ run (32) ‖ step (8, big-endian) ‖
     node (20) ‖ index (4, big-endian) ‖ version digest (32) ‖ beacon (32) ‖ salt (32). Every field has one width, so no
@@ -49,7 +49,7 @@ def slot_seed(
         index: The slot's number for this node in this step.
         digest: The version digest of the policy.
         beacon: The hash of the block that binds version and node.
-        salt: The lease's, which only the orchestrator knew before it signed the lease.
+        salt: The lease's salt, known only to the orchestrator before it signed the lease.
 
     Raises:
         InvalidInput: Chain id, pool or step does not fit in 8 bytes, or the index in 4.
@@ -72,17 +72,17 @@ def slot_seed(
 
 
 def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:
-    """Draws positions in the version's table of eligible prompts, without end.
+    """Yields positions in the version's table of eligible prompts, endlessly.
 
-    They are one random permutation after another (Fisher-Yates), so each prompt is as likely as any other, and none
-    comes twice while there are enough.
+    The positions are one random permutation (Fisher-Yates) after another: all are equally likely, and none repeats
+    while prompts last.
 
     Args:
-        seed: The slot's.
-        eligible_count: How many prompts are in the table, at least 1.
+        seed: The slot's seed.
+        eligible_count: Number of prompts in the table, at least 1.
 
     Raises:
-        InvalidInput: The table is empty, or the seed has another length.
+        InvalidInput: The table is empty, or the seed is not 32 bytes long.
     """
     if not 1 <= eligible_count < 1 << 64:
         raise InvalidInput(f"{eligible_count} eligible prompts", hint="the table of a version has at least one")
@@ -102,12 +102,12 @@ def check_groups(groups: int) -> None:
 
 
 def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
-    """Draws a target length for each group, each value as likely as any other and independent of the prompts.
+    """Draws a target length for each group, uniformly and independently of the prompts.
 
     Args:
-        seed: The slot's.
-        targets: The set of lengths, in the order in which the recipe lists them.
-        groups: How many groups are in the slot.
+        seed: The slot's seed.
+        targets: The possible lengths, in the recipe's order.
+        groups: Number of groups in the slot.
 
     Raises:
         InvalidInput: There are no targets, or there are no groups or too many.
@@ -120,16 +120,16 @@ def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
 
 
 def draw_places(tag: bytes, seed: bytes, count: int, wanted: int) -> list[int]:
-    """Draws `wanted` different numbers below `count`: the head of a random permutation.
+    """Draws `wanted` distinct numbers below `count`: the head of a random permutation.
 
     Args:
-        tag: Keeps this use of the seed apart from its others.
+        tag: Domain separation tag of this use of the seed.
         seed: 32 bytes.
-        count: How many numbers there are to draw from.
-        wanted: How many are drawn, at most `count`.
+        count: Exclusive upper bound of the numbers.
+        wanted: Number of draws, at most `count`.
 
     Raises:
-        InvalidInput: More are wanted than there are, or the seed has another length.
+        InvalidInput: `wanted` exceeds `count`, or the seed is not 32 bytes long.
     """
     if not 0 <= wanted <= count < 1 << 64:
         raise InvalidInput(f"{wanted} of {count} places can't be drawn")
@@ -137,7 +137,7 @@ def draw_places(tag: bytes, seed: bytes, count: int, wanted: int) -> list[int]:
 
 
 def _words(tag: bytes, seed: bytes) -> Iterator[int]:
-    """64-bit words without end: SHA-256 of tag, seed and a counter of 8 bytes gives four, each big-endian."""
+    """Yields 64-bit words endlessly: four big-endian words per SHA-256 of tag, seed and an 8-byte counter."""
     if len(seed) != 32:
         raise InvalidInput(f"a seed of {len(seed)} bytes", hint="a slot's seed has 32")
     counter = 0
@@ -148,13 +148,13 @@ def _words(tag: bytes, seed: bytes) -> Iterator[int]:
 
 
 def _below(words: Iterator[int], bound: int) -> int:
-    """A whole number under `bound` without bias: words in the incomplete last stretch are passed over."""
+    """Returns an unbiased integer below `bound`, by rejecting words past the largest multiple of `bound`."""
     whole = (1 << 64) - (1 << 64) % bound
     return next(word for word in words if word < whole) % bound
 
 
 def _permutation(words: Iterator[int], count: int) -> Iterator[int]:
-    """A shuffled `range(count)`; only places that were swapped take memory."""
+    """Yields a shuffled `range(count)`; memory grows only with the number of swapped places."""
     moved: dict[int, int] = {}
     for place in range(count):
         other = place + _below(words, count - place)
@@ -163,5 +163,5 @@ def _permutation(words: Iterator[int], count: int) -> Iterator[int]:
 
 
 def _raw(name: str) -> bytes:
-    """The bytes of an address or a digest in its canonical form."""
+    """Returns the bytes of an address or digest in canonical form (0x and hex)."""
     return bytes.fromhex(name[2:])

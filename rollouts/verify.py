@@ -1,9 +1,8 @@
-"""A file of rollouts held against its version: every check, in one call.
+"""Runs all checks of a rollout file against its version.
 
     muster rollouts verify FILE --model DIR --lease GRANT
 
-The validator judges submissions by the same checks; what it does besides (which rows to look at, second prefills,
-verdicts) is its own.
+The validator judges submissions by the same checks. It adds row selection, repeated prefills and verdicts.
 """
 
 from __future__ import annotations
@@ -36,10 +35,7 @@ from rollouts.errors import BadVersionFolder
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandboxed_decoder import Decoder
 from rollouts.toploc import Arithmetic
@@ -49,13 +45,13 @@ _DOES_NOT_FIT = "tokens or lengths are out of bounds, see there"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What all checks say.
+    """The results of all checks.
 
     Args:
-        file: The file; None if it is none.
-        results: One for each check, in their order.
-        limits: What statistical checks compared with; None if nobody measured it.
-        not_taken: Why the recipe does not take it though nothing may be wrong with it; empty if it does.
+        file: The decoded file; None if it could not be decoded.
+        results: One result per check, in order of execution.
+        limits: Limits of the statistical checks; None without a calibration.
+        not_taken: Reason why the recipe does not accept the file's engine and data type; empty if it does.
     """
 
     file: RolloutFile | None
@@ -65,17 +61,17 @@ class Verification:
 
     @property
     def rejected(self) -> bool:
-        """Whether a validator would say no; without guilt if no check failed."""
+        """True if a validator would reject the file. Without a failed check, the node is not at fault."""
         return bool(self.failed or self.not_taken)
 
     @property
     def failed(self) -> tuple[CheckResult, ...]:
-        """The checks that say no."""
+        """Results of the failed checks."""
         return tuple(one for one in self.results if one.state is CheckOutcome.FAILED)
 
     @property
     def unknown(self) -> tuple[CheckResult, ...]:
-        """The checks that could not be judged."""
+        """Results of the checks that could not be judged."""
         return tuple(one for one in self.results if one.state is CheckOutcome.UNKNOWN)
 
 
@@ -93,25 +89,25 @@ def verify_file(
     read_limits: ReadLimits | None = None,
     decoder: Decoder | None = None,
 ) -> Verification:
-    """Reads a file and runs all checks that make sense: all exact ones, and the others if the tokens fit the model.
+    """Reads a file and runs all applicable checks: the exact ones, and the others if the tokens fit the model.
 
     Args:
         path: The file.
-        version: That its slot was leased for.
-        facts: Of its slot; None if all that is known of it is in the file, and these two:
-        parts: The parts of the slot's seed that are not in the file.
-        units: The work units that were submitted.
-        calibration: Limits; None for those that were shipped. For float32 on both sides there are some without.
-        dtype: What to compute in; None for what the file names.
-        device: Where; None for an accelerator if there is one.
-        rows: Which rows to compute again; None for all.
-        read_limits: How large a file is taken.
-        decoder: Decodes the file in a sandbox; None for files of one's own, which are decoded in this process.
+        version: The version that the slot was leased for.
+        facts: Facts of the slot; None to take them from the file, `parts` and `units`.
+        parts: Parts of the slot's seed that are not in the file.
+        units: The submitted work units.
+        calibration: Limits; None for the shipped ones. float32 on both sides has limits without a calibration.
+        dtype: Data type of the prefill; None for the file's.
+        device: Device of the prefill; None for an accelerator if there is one.
+        rows: Rows to compute again; None for all.
+        read_limits: Size limits of the file.
+        decoder: Decodes the file in a sandbox; None decodes it in this process, which is safe only for trusted files.
 
     Raises:
         BadVersionFolder: The version's weights can't be loaded.
-        NotDecoded: The decoder can say nothing about the file.
-        OutOfMemory: They do not fit.
+        NotDecoded: The decoder failed without establishing whether the file is valid.
+        OutOfMemory: The weights do not fit into memory.
     """
     file, format_result = read(path, limits=read_limits, decoder=decoder)
     if file is None:
@@ -139,7 +135,7 @@ def _not_taken(case: CheckInput) -> str:
 
 
 def _not_computed(case: CheckInput) -> str | None:
-    """Why nothing of the file is scored or computed: it does not fit the model, or would cost more than its slot."""
+    """Returns why scoring and prefill are skipped: tokens don't fit the model, or the file has too many samples."""
     if not fits_model(case):
         return _DOES_NOT_FIT
     rows, wanted = len(case.file.samples), case.facts.groups * case.version.recipe.group_size
@@ -147,7 +143,7 @@ def _not_computed(case: CheckInput) -> str | None:
 
 
 def run_check(check: Check, case: CheckInput) -> CheckResult:
-    """One check; what this machine or the version can't do is no verdict about the file."""
+    """Runs one check. The result is `unknown` if this machine or the version prevents a judgement."""
     try:
         return check.judge(case)
     except (SandboxUnavailable, BadVersionFolder, EnvironmentFault) as error:
@@ -155,10 +151,10 @@ def run_check(check: Check, case: CheckInput) -> CheckResult:
 
 
 def with_evidence(case: CheckInput, policy: Policy, *, rows: Sequence[int] | None = None) -> CheckInput:
-    """The case with what a prefill says about some rows, or about all.
+    """Returns the check input with evidence from a prefill of the given rows, or of all.
 
     Raises:
-        InvalidInput: A row does not fit the model; check 5 says so before.
+        InvalidInput: A row does not fit the model; check 5 reports such rows.
     """
     evidence = gather(
         policy,
@@ -173,7 +169,7 @@ def with_evidence(case: CheckInput, policy: Policy, *, rows: Sequence[int] | Non
 def limits_of(
     file: RolloutFile, version: CheckedVersion, *, calibration: RolloutCalibration, dtype: Dtype
 ) -> CheckLimits | None:
-    """What honest work shows for this file's engine and type, checked by torch in `dtype`; None if nobody measured."""
+    """Returns the limits for this file's engine and data type, verified by torch in `dtype`; None if not calibrated."""
     names = model_names(version.model, digest=version.digest)
     prover = Arithmetic(engine=file.header.engine, dtype=file.header.dtype)
     verifier = Arithmetic(engine=EngineName.TORCH, dtype=dtype)

@@ -20,9 +20,7 @@ from rollouts.errors import BadVersionFolder
 from rollouts.models.architecture import check_architecture
 from rollouts.models.facts import GENERATION_FILE, ModelFacts, read_model
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.recipe import Recipe, write_recipe
 from trainer.characters import END, PAD, write_character_tokenizer
 from trainer.errors import BadSettings

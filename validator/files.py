@@ -12,15 +12,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 
 from protocol.clients import NodeClient, OrchestratorClient
-from protocol.errors import (
-    Forbidden,
-    InvalidInput,
-    NotFound,
-    TooLarge,
-    Unauthenticated,
-    Unavailable,
-    Unprocessable,
-)
+from protocol.errors import Forbidden, InvalidInput, NotFound, TooLarge, Unauthenticated, Unavailable, Unprocessable
 from protocol.http.object_store_errors import BytesRefused, UrlStale
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import Address, Digest, digest

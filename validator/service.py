@@ -25,9 +25,7 @@ from protocol.runtime.budgets import keep_rule, machine_memory, weights_budget
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.redis import connect_redis
 from rollouts.files.schema import ReadLimits
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from validator.app import build_validator
 from validator.chain.connection import PoolChain
 from validator.dependencies import Remote

@@ -17,14 +17,7 @@ from protocol import __version__
 from protocol.errors import MusterError, RateLimited, Unauthenticated
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
-from protocol.wire.heartbeat import (
-    MAX_COMMANDS,
-    Command,
-    CommandKind,
-    Heartbeat,
-    HeartbeatAnswer,
-    NodeState,
-)
+from protocol.wire.heartbeat import MAX_COMMANDS, Command, CommandKind, Heartbeat, HeartbeatAnswer, NodeState
 from worker.backoff import GrowingPause, sleep_or
 from worker.chain.ledger_chain import NodeStatus, WorkerChain, why
 from worker.logs.push import LogPusher

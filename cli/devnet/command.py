@@ -21,9 +21,7 @@ from ledger.devchain import ChainKind
 from protocol.errors import InvalidInput
 from protocol.runtime.extras import require_extra
 from protocol.wire.nodes import RuntimeKind
-from rollouts.precision import (
-    EngineName,
-)
+from rollouts.precision import EngineName
 
 
 class AsynchronyChoice(StrEnum):

@@ -12,9 +12,7 @@ from cli.devnet.goals import Goal
 from cli.devnet.presets import PRESETS, Preset, PresetName
 from ledger.devchain import ChainKind
 from protocol.wire.nodes import RuntimeKind
-from rollouts.precision import (
-    EngineName,
-)
+from rollouts.precision import EngineName
 
 NO_CHEAT = "none"
 DEFAULT_CHEAT = "previous-checkpoint"

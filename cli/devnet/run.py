@@ -20,9 +20,7 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.pool import NodeView
 from protocol.wire.tasks import MEBIBYTE, NetworkMode, Resources, RestartKind, RestartRule, TaskSpec
-from rollouts.precision import (
-    EngineName,
-)
+from rollouts.precision import EngineName
 
 NAME = "rollouts"
 VLLM_PYTHON = ROOT / ".tools" / "vllm" / "bin" / "python"

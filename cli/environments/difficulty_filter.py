@@ -14,10 +14,7 @@ from rollouts.engines.opening import open_engine
 from rollouts.environments import Environment, is_held_out, load_environment
 from rollouts.environments.pass_rate_journal import PassJournal
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import Recipe, eligible_prompts, read_recipe
 
 _T = TypeVar("_T", EngineName, Dtype)

@@ -8,13 +8,7 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import (
-    OwnerKey,
-    PoolOption,
-    chosen_pool,
-    open_ledger,
-    run,
-)
+from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger, run
 from cli.keys import resolve_address
 from cli.output import JsonOption, say, show_fields, show_json, warn
 from cli.pool.economics import attacks, audit_stages, forgeries, show_attacks, show_audits

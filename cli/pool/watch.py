@@ -12,14 +12,7 @@ import typer
 from cli.connection import run
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, printable, printable_json, show_json, warn
-from cli.pool.connection import (
-    Manager,
-    Where,
-    find_task,
-    open_orchestrator,
-    short,
-    working_nodes,
-)
+from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short, working_nodes
 from cli.quantities import moment
 from protocol.clients import OrchestratorClient
 from protocol.errors import Conflict, MusterError, NotFound

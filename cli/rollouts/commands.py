@@ -13,9 +13,7 @@ import typer
 
 from cli.output import JsonOption, show_error
 from protocol.errors import MusterError
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 
 app = typer.Typer(no_args_is_help=True, help="Files of rollouts: look at them, and check them.")
 

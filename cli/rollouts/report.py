@@ -20,9 +20,7 @@ from rollouts.checks.reading import read
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.files.schema import ReadLimits
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.sandbox import Sandboxes
 from rollouts.sandboxed_decoder import Decoder
 from rollouts.verify import Verification, verify_file

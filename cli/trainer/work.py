@@ -15,10 +15,7 @@ from protocol.errors import InvalidInput
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import read_recipe
 from trainer.errors import BadSettings
 from trainer.evaluator import Evaluation, Evaluator, held_out_prompts

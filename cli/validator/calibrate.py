@@ -10,10 +10,7 @@ import typer
 
 from cli.output import JsonOption, note, say, show_error, show_json, show_table, warn
 from protocol.errors import InvalidInput, MusterError, NotFound
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 
 if TYPE_CHECKING:
     from validator.calibration.measuring import MeasuredEntry

@@ -1,4 +1,4 @@
-"""The REST API. Who may call what is decided before a body is read into anything."""
+"""The REST API. Callers are authorised before a request body is parsed."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from protocol.wire.mailbox import InviteList
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
 
 LONGEST_WAIT_S = 30
-"""Under the idle time of common proxies (60 s)."""
+"""Longest poll; below the idle time-out of common proxies (60 s)."""
 REGISTRATION_LIMIT = 24 * 1024
 INVITE_LIMIT = 4 * 1024
 
 router = APIRouter(prefix="/v1")
 
 
-async def _itself(signer: Address, request: Request) -> None:
-    """A node speaks for itself only."""
+async def _require_own_record(signer: Address, request: Request) -> None:
+    """Refuses a signer other than the node in the path."""
     named = address(request.path_params["node"])
     if signer != named:
         raise Forbidden(f"{signer} may not speak for {named}", hint="sign with the node's own key", code="another-node")
 
 
 def _body(model: type[Registration | SignedInvite]) -> dict[str, object]:
-    """Declares a body that the route reads from the signed request, so that OpenAPI knows it."""
+    """Returns the OpenAPI entry of a body that the route reads from the signed request."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
-ByNode = Annotated[SignedRequest, Depends(signed_request(authorize=_itself, body_limit=REGISTRATION_LIMIT))]
+ByNode = Annotated[SignedRequest, Depends(signed_request(authorize=_require_own_record, body_limit=REGISTRATION_LIMIT))]
 ByAnybody = Annotated[SignedRequest, Depends(signed_request(body_limit=INVITE_LIMIT))]
 NodePath = Annotated[WireAddress, Path(description="The node's address", pattern="^0x[0-9a-fA-F]{40}$")]
 NoncePath = Annotated[str, Path(description="The invite's nonce, in decimal", pattern="^(0|[1-9][0-9]{0,77})$")]
@@ -49,7 +49,7 @@ PoolPath = Annotated[int, Path(description="The pool's number on the ledger", ge
 
 @router.get("/identity", tags=["identity"])
 async def identity(request: Request) -> ServiceIdentity:
-    """Who this service is, and whose ledger it reads. Not signed: TLS or a pinned address vouches for it."""
+    """Return the service's address and its contract. Unsigned: TLS or a pinned address protects it."""
     pools = _directory(request).pools
     return ServiceIdentity(
         service="discovery", address=_key(request).address, chain_id=pools.chain_id, contract=pools.contract
@@ -58,7 +58,7 @@ async def identity(request: Request) -> ServiceIdentity:
 
 @router.put("/nodes/{node}", response_model=NodeRecord, tags=["nodes"], openapi_extra=_body(Registration))
 async def register(node: NodePath, signed: ByNode, request: Request) -> Response:
-    """A node registers, or refreshes its record. Signed by the node; so is the answer by this service."""
+    """Register a node or refresh its record. The node signs the request, this service the response."""
     record = await _directory(request).register(
         node, signed.read(Registration), ip=request.scope.get("muster.ip", "local")
     )
@@ -67,13 +67,13 @@ async def register(node: NodePath, signed: ByNode, request: Request) -> Response
 
 @router.get("/nodes/{node}", response_model=NodeRecord, tags=["nodes"])
 async def show(node: NodePath, signed: ByNode, request: Request) -> Response:
-    """A node reads its own record; nobody else may."""
+    """Return the node's own record; other callers are refused."""
     return signed.answer(_key(request), await _directory(request).record(node))
 
 
 @router.delete("/nodes/{node}", status_code=204, tags=["nodes"])
 async def remove(node: NodePath, _signed: ByNode, request: Request) -> Response:
-    """A node signs off; its record and its invites are gone."""
+    """Delete the node's record and invites."""
     await _directory(request).remove(node)
     return Response(status_code=204)
 
@@ -86,13 +86,13 @@ async def list_nodes(
     cursor: Annotated[str | None, Query(max_length=64, description="`next_cursor` of the page before")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_PER_PAGE)] = DEFAULT_PER_PAGE,
 ) -> NodePage:
-    """Who wants to join a pool. For its owner, manager, orchestrator and validators only."""
+    """List the nodes that want to join a pool. For its owner, manager, orchestrator and validators only."""
     return await _directory(request).page(pool_id, signed.address, after=read_cursor(cursor), most=limit)
 
 
 @router.post("/nodes/{node}/invites", status_code=204, tags=["invites"], openapi_extra=_body(SignedInvite))
 async def invite(node: NodePath, signed: ByAnybody, request: Request) -> Response:
-    """An orchestrator leaves an invite. Signed by the pool's orchestrator key, and the invite in it too."""
+    """Store an invite. The pool's orchestrator key signs both the request and the invite."""
     await _directory(request).invite(node, signed.read(SignedInvite), poster=signed.address)
     return Response(status_code=204)
 
@@ -104,7 +104,7 @@ async def invites(
     request: Request,
     wait: Annotated[int, Query(ge=0, le=LONGEST_WAIT_S, description="Seconds to wait for the first one")] = 0,
 ) -> Response:
-    """A registered node fetches its own invites, by long poll. They stay until they expire or are acknowledged."""
+    """Return the node's invites, by long poll. They stay until they expire or are acknowledged."""
     found = await _directory(request).invites(
         node,
         ip=request.scope.get("muster.ip", "local"),
@@ -116,7 +116,7 @@ async def invites(
 
 @router.delete("/nodes/{node}/invites/{nonce}", status_code=204, tags=["invites"])
 async def acknowledge(node: NodePath, nonce: NoncePath, _signed: ByNode, request: Request) -> Response:
-    """A node has used an invite, or can't: it need not be delivered again."""
+    """Acknowledge an invite that the node has used or can't use; it is not delivered again."""
     await _directory(request).mailbox.acknowledge(node, nonce)
     return Response(status_code=204)
 

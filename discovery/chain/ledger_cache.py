@@ -1,4 +1,4 @@
-"""What the ledger said of nodes, kept in Redis: every instance has it, and a chain that is down blocks nothing."""
+"""Ledger facts about nodes, cached in Redis for all instances and for outages of the chain."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ _AS_OF = KEYS.of("ledger", "asof")
 
 @dataclass(slots=True, kw_only=True)
 class FactChanges:
-    """What some events changed. Every entry is the whole new truth, so that applying it twice changes nothing."""
+    """Changes from a batch of events. Entries are whole new values, so applying them is idempotent."""
 
     providers: dict[Address, Address | None] = field(default_factory=dict)
-    """Node to provider; None for one that is retired."""
+    """Provider by node; None for a retired node."""
     stakes: dict[Address, int] = field(default_factory=dict)
-    """Provider to active stake."""
+    """Active stake by provider."""
     bans: dict[tuple[int, Address], bool] = field(default_factory=dict)
-    """(Pool, node or provider) to banned or not."""
+    """Ban by (pool, node or provider)."""
     pools: set[int] = field(default_factory=set)
     """Pools that exist."""
     joined: set[Address] = field(default_factory=set)
-    """Nodes that redeemed an invite."""
+    """Nodes that joined a pool by an invite."""
 
 
 class FactStore:
-    """Reads and writes the facts; several readers and writers may share them.
+    """Reads and writes cached facts; safe with several readers and writers.
 
     Args:
         redis: Shared by all instances.
@@ -46,7 +46,7 @@ class FactStore:
         self._redis = redis
 
     async def of(self, pool_id: int, nodes: Sequence[Address]) -> Mapping[Address, NodeFacts]:
-        """The facts of these nodes, in two round trips however many there are."""
+        """Returns the facts of these nodes in two round trips, however many nodes there are."""
         if not nodes:
             return {}
         with store_errors():
@@ -67,27 +67,27 @@ class FactStore:
         }
 
     async def knows(self, node: Address) -> bool:
-        """Whether the ledger knows the node."""
+        """Returns whether the node is registered on the ledger."""
         with store_errors():
             return bool(await self._redis.hexists(_PROVIDERS, node))
 
     async def has_pool(self, pool_id: int) -> bool:
-        """Whether the pool was seen on the ledger."""
+        """Returns whether the pool was seen on the ledger."""
         with store_errors():
             return bool(await self._redis.sismember(_POOLS, str(pool_id)))
 
     async def age(self) -> FactsAge:
-        """How fresh the facts are."""
+        """Returns the age of the facts."""
         with store_errors():
             value = await self._redis.get(_AS_OF)
         return FactsAge(as_of_ms=int(value or 0))
 
     async def apply(self, changes: FactChanges, *, as_of_ms: int | None = None) -> None:
-        """Writes changes, all or none; doing it twice is doing it once.
+        """Writes changes atomically and idempotently.
 
         Args:
-            changes: What is new.
-            as_of_ms: When the events had been read up to the chain's head; None while there are more.
+            changes: To write.
+            as_of_ms: Time at which events were read up to the chain's head; None while more events wait.
         """
         with store_errors():
             pipe = self._redis.pipeline(transaction=True)

@@ -1,4 +1,4 @@
-"""Where discovery meets the chain, and nowhere else: roles when they are asked for, facts as events come in."""
+"""Discovery's only access to the chain: roles on request, facts from events."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ledger.client import Ledger
 from ledger.client.event_follower import EventFollower
 from ledger.client.pools import Role
 from ledger.deployment import Deployment
-from ledger.events import types as happened
+from ledger.events import types as events
 from ledger.events.cursor import EventBatch
 from ledger.events.types import LedgerEvent
 from protocol.errors import NotFound
@@ -32,37 +32,37 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 ANSWER_PATIENCE = timedelta(seconds=5)
-"""For one question to the chain; a caller of ours waits for it."""
+"""Time limit of one chain read; a caller waits for it."""
 COUNT_GOOD_FOR = timedelta(seconds=1)
-"""A new pool is noticed so late. Strangers who name pools that don't exist cause no more reads than that."""
+"""How long the number of pools is cached. Requests for unknown pools cause one read per period at most."""
 READS_AT_ONCE = 16
 CURSOR = "facts"
 
 FOLLOWED: tuple[type[LedgerEvent], ...] = (
-    happened.NodeRegistered,
-    happened.NodeRetired,
-    happened.Staked,
-    happened.UnbondStarted,
-    happened.UnbondCancelled,
-    happened.Slashed,
-    happened.PoolCreated,
-    happened.MemberJoined,
-    happened.NodeBanned,
-    happened.NodeUnbanned,
-    happened.ProviderBanned,
-    happened.ProviderUnbanned,
+    events.NodeRegistered,
+    events.NodeRetired,
+    events.Staked,
+    events.UnbondStarted,
+    events.UnbondCancelled,
+    events.Slashed,
+    events.PoolCreated,
+    events.MemberJoined,
+    events.NodeBanned,
+    events.NodeUnbanned,
+    events.ProviderBanned,
+    events.ProviderUnbanned,
 )
 
 
 class LedgerSource(Protocol):
-    """What the service needs of the ledger. Every method may raise `Unavailable` while the chain is down."""
+    """Ledger operations that the service needs. Every method may raise `Unavailable`."""
 
     async def roles(self, pool_id: int) -> PoolRoles:
-        """Everybody who has a role in a pool; `NotFound` if there is no such pool."""
+        """Returns the holders of all roles in a pool; raises `NotFound` for an unknown pool."""
         ...
 
     async def read(self, facts: FactStore, mailbox: Mailbox) -> None:
-        """Brings facts up to date with the ledger; one round of a loop."""
+        """Updates the facts from the ledger; one iteration of a loop."""
         ...
 
     async def aclose(self) -> None:
@@ -72,10 +72,9 @@ class LedgerSource(Protocol):
 
 @dataclass(slots=True)
 class Touched:
-    """What some events were about; the truth itself is then read from the chain.
+    """Identifiers that a batch of events names; their current values are read from the chain.
 
-    So a reorg that takes events back, and two instances of which one lags behind, can't leave wrong facts: whatever was
-    touched is read as it is now.
+    Reading current values keeps facts right after a reorg, and when one of two instances lags behind.
     """
 
     nodes: set[Address] = field(default_factory=set)
@@ -86,33 +85,33 @@ class Touched:
     joined: set[Address] = field(default_factory=set)
 
     def note(self, event: LedgerEvent, *, reverted: bool) -> None:
-        """Adds what one event is about."""
+        """Adds the identifiers that one event names."""
         match event:
-            case happened.NodeRegistered() | happened.NodeRetired():
+            case events.NodeRegistered() | events.NodeRetired():
                 self.nodes.add(event.node)
                 self.providers.add(event.provider)
-            case happened.Staked() | happened.UnbondStarted() | happened.UnbondCancelled() | happened.Slashed():
+            case events.Staked() | events.UnbondStarted() | events.UnbondCancelled() | events.Slashed():
                 self.providers.add(event.provider)
-            case happened.PoolCreated():
+            case events.PoolCreated():
                 self.pools.add(event.pool_id)
-            case happened.NodeBanned() | happened.NodeUnbanned():
+            case events.NodeBanned() | events.NodeUnbanned():
                 self.banned_nodes.add((event.pool_id, event.node))
-            case happened.ProviderBanned() | happened.ProviderUnbanned():
+            case events.ProviderBanned() | events.ProviderUnbanned():
                 self.banned_providers.add((event.pool_id, event.provider))
-            case happened.MemberJoined() if not reverted:
+            case events.MemberJoined() if not reverted:
                 self.joined.add(event.node)
             case _:
                 pass
 
 
 class LedgerLink:
-    """The ledger over JSON-RPC. Connects when it is first needed, and again when it has to.
+    """Reads the ledger over JSON-RPC; connects on first use and reconnects after failures.
 
     Args:
         chain_url: JSON-RPC endpoint.
-        deployment: Where the contracts are.
-        redis: Where the position in the events is kept, shared by all instances.
-        confirmations: Blocks on top of one before its events count.
+        deployment: Addresses of the contracts.
+        redis: Stores the event cursor, shared by all instances.
+        confirmations: Blocks required on top of an event's block.
         clock: The system's by default.
     """
 
@@ -136,19 +135,19 @@ class LedgerLink:
             confirmations=confirmations,
             clock=self._clock,
         )
-        self._turn = LeaderLease(redis, name="ledger")
-        # Requests of strangers cause the reads of roles, and these must not delay the events.
+        self._lease = LeaderLease(redis, name="ledger")
+        # Strangers can cause role reads; a connection of their own keeps them from delaying the events.
         self._for_events = _Connection(chain_url, deployment, clock=self._clock)
         self._for_roles = _Connection(chain_url, deployment, clock=self._clock)
         self._pools = 0
         self._count_again = 0.0
 
     async def roles(self, pool_id: int) -> PoolRoles:
-        """Everybody who has a role in a pool now, read over a connection of its own.
+        """Returns the current holders of all roles in a pool, read over a separate connection.
 
         Raises:
             NotFound: There is no such pool.
-            ChainUnavailable: The chain can't be asked.
+            ChainUnavailable: The chain can't be read.
         """
         pools = (await self._for_roles.get()).pools
         if pool_id > self._pools and self._clock.monotonic() >= self._count_again:
@@ -171,12 +170,12 @@ class LedgerLink:
         }
 
     async def read(self, facts: FactStore, mailbox: Mailbox) -> None:
-        """Reads events up to the chain's head, if it is this instance's turn.
+        """Reads events up to the chain's head while this instance holds the leader lease.
 
         Raises:
-            ChainUnavailable: The chain can't be asked; the next round goes on where this one stopped.
+            ChainUnavailable: The chain can't be read; the next call continues where this one stopped.
         """
-        while await self._turn.mine():
+        while await self._lease.acquire():
             ledger = await self._for_events.get()
             batch = await self._following.poll(ledger)
             touched = self._touched(batch)
@@ -188,7 +187,7 @@ class LedgerLink:
             await self._following.commit(batch)
             if at_head:
                 return
-        self._following.forget_position()  # another instance reads on
+        self._following.forget_position()  # another instance continues
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -204,7 +203,7 @@ class LedgerLink:
 
     async def _truth(self, touched: Touched, ledger: Ledger) -> FactChanges:
         async def provider_ban(key: tuple[int, Address]) -> bool:
-            # Nobody is node zero, so what is left of the answer is the provider's part.
+            # No node has address zero, so the result is the provider's ban alone.
             return await ledger.pools.is_banned(key[0], ZERO_ADDRESS, key[1])
 
         async def stake(provider: Address) -> int:
@@ -221,7 +220,7 @@ class LedgerLink:
 
 
 class _Connection:
-    """One connection to the chain, opened when it is first needed."""
+    """A connection to the chain, opened on first use."""
 
     def __init__(self, chain_url: str, deployment: Deployment, *, clock: Clock) -> None:
         self._chain_url = chain_url

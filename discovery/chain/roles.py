@@ -1,4 +1,4 @@
-"""Who may do what: the roles of pools, as the ledger has them, believed for a short while."""
+"""Access control by pool roles on the ledger, cached for a short time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.runtime.clock import Clock
 
 
 class PoolRole(Enum):
-    """What an address is to a pool, as far as discovery cares."""
+    """A role in a pool that discovery distinguishes."""
 
     OWNER = auto()
     MANAGER = auto()
@@ -23,38 +23,37 @@ class PoolRole(Enum):
 
 
 READERS = frozenset(PoolRole)
-"""Who may list a pool's nodes with their IPs. Publishers and everybody else may not."""
+"""Roles that may list a pool's nodes with their IPs; publishers may not."""
 
 PoolRoles = Mapping[PoolRole, frozenset[Address]]
 """The holders of each role."""
 
 
 class RoleSource(Protocol):
-    """Where roles are read: the ledger."""
+    """Source of pool roles."""
 
     async def roles(self, pool_id: int) -> PoolRoles:
-        """Everybody who has a role in the pool now.
+        """Returns the current holders of all roles in a pool.
 
         Raises:
             NotFound: There is no such pool.
-            Unavailable: The chain can't be asked.
+            Unavailable: The chain can't be read.
         """
         ...
 
 
 class Access:
-    """Answers who may, from a small memory in front of the ledger.
+    """Checks roles against a cache in front of the ledger.
 
-    A pool's roles are read all at once, so a stranger with ever new keys causes no read. A pool that was asked about by
-    a holder of a role stays remembered, however many others strangers ask about. While the chain can't be
-    asked, the last answer counts for longer, so that an outage of the chain stops no pool; a role that was never read
-    is refused as unavailable, not as forbidden.
+    All roles of a pool are read together, so requests under new keys cause no further reads. Roles of a pool that a
+    role holder asked about stay cached, however many other pools strangers ask about. During an outage of the chain the
+    cached roles are used for longer. A pool whose roles were never read is refused as unavailable, not as forbidden.
 
     Args:
-        source: The ledger.
-        fresh: How long an answer is believed.
-        stale: How long it is believed while the chain can't be asked.
-        clock: Whose time counts.
+        source: Reads roles from the ledger.
+        fresh: How long roles are cached.
+        stale: How long cached roles are used while the chain is unavailable.
+        clock: Source of time.
     """
 
     def __init__(self, source: RoleSource, *, fresh: timedelta, stale: timedelta, clock: Clock) -> None:
@@ -67,12 +66,12 @@ class Access:
         )
 
     async def require(self, pool_id: int, who: Address, allowed: frozenset[PoolRole]) -> None:
-        """Returns if `who` has one of the roles.
+        """Checks that `who` has one of the allowed roles.
 
         Raises:
             Forbidden: It has none of them.
             NotFound: There is no such pool.
-            Unavailable: The ledger can't be asked, and was not lately.
+            Unavailable: The ledger can't be read and no cached roles are left.
             RateLimited: Too many pools are being looked up.
         """
         if allowed.isdisjoint(await self.roles(pool_id, who)):
@@ -84,11 +83,11 @@ class Access:
             )
 
     async def roles(self, pool_id: int, who: Address) -> frozenset[PoolRole]:
-        """What `who` is to the pool, at most `fresh` old; older while the chain is down.
+        """Returns the roles of `who`, at most `fresh` old, or `stale` while the chain is unavailable.
 
         Raises:
             NotFound: There is no such pool.
-            Unavailable: The ledger can't be asked, and was not lately.
+            Unavailable: The ledger can't be read and no cached roles are left.
             RateLimited: Too many pools are being looked up.
         """
         holders = await self._lookups.get(pool_id)

@@ -1,4 +1,4 @@
-"""Whether an invite is what it says it is. Pure."""
+"""Validation of invites, without I/O."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from protocol.wire.invites import SignedInvite
 
 
 def signer_of(invite: SignedInvite, *, node: Address, pools: SigningDomain, now: datetime) -> Address:
-    """Returns who signed an invite that is for this node and this ledger, and is still good.
+    """Validates an invite and returns its signer.
 
-    Whether that is the pool's orchestrator, the ledger knows.
+    The caller checks on the ledger that the signer is the pool's orchestrator.
 
     Args:
         invite: As it was posted.
-        node: Whose mailbox it was posted to.
-        pools: The contract that takes invites here.
-        now: The time.
+        node: Owner of the mailbox that it was posted to.
+        pools: Signing domain of the contract that accepts invites.
+        now: Current time.
 
     Raises:
-        InvalidInput: It is for somebody else, has expired or lasts too long, or its signature is broken.
+        InvalidInput: It names another node or contract, has expired, lasts too long, or its signature is invalid.
     """
     if invite.node != node:
         raise _refused(f"the invite is for {invite.node}, not for {node}", "post it to the node that it names")

@@ -14,11 +14,11 @@ RETRY_AFTER = timedelta(seconds=5)
 
 
 class WaitingPolls:
-    """Counts waiting polls in all and by the caller's address.
+    """Counts waiting polls in total and per caller address.
 
     Args:
-        most: Polls in all; asked for each poll, because it follows from the limit of open files.
-        per_ip: Polls of one IPv4 address or one IPv6 /64.
+        most: Limit of all polls; called for each poll, because it follows the limit of open files.
+        per_ip: Limit for one IPv4 address or one IPv6 /64.
     """
 
     def __init__(self, *, most: Callable[[], int], per_ip: int) -> None:
@@ -29,10 +29,10 @@ class WaitingPolls:
 
     @contextmanager
     def one_from(self, ip: str) -> Iterator[None]:
-        """Counts a poll while it is entered.
+        """Counts one poll for the duration of the context.
 
         Raises:
-            RateLimited: Too many wait already.
+            RateLimited: Too many polls are waiting.
         """
         caller = counted_as(ip)
         if self._waiting[caller] >= self._per_ip:

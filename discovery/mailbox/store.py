@@ -1,4 +1,4 @@
-"""Invites that wait for their node, and the doorbell that wakes the node's long poll in whatever instance it hangs."""
+"""Invites in Redis, and notifications that wake a node's long poll on any instance."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ CHANNEL = KEYS.of("doorbell")
 
 
 class Doorbell:
-    """Wakes those who wait for an address, whichever instance the invite came to.
+    """Wakes waiting polls when an invite arrives, whichever instance received it.
 
-    A ring that is missed (Redis restarts, a subscription breaks) costs time, never an invite: every poll looks into the
-    mailbox when it begins, and everybody is woken when the subscription is new.
+    A lost notification (Redis restarted, the subscription broke) delays an invite but never loses it: every poll reads
+    the mailbox when it begins, and a new subscription wakes all polls.
     """
 
     def __init__(self, redis: Redis) -> None:
@@ -38,7 +38,7 @@ class Doorbell:
 
     @contextmanager
     def waiting(self, node: Address) -> Iterator[asyncio.Event]:
-        """An event that is set when the bell rings for `node`; an older poll of the same node is sent home."""
+        """Yields an event that is set when an invite for `node` arrives; ends an older poll of the same node."""
         event = asyncio.Event()
         if (older := self._waiting.get(node)) is not None:
             older.set()
@@ -50,10 +50,10 @@ class Doorbell:
                 del self._waiting[node]
 
     async def listen(self) -> None:
-        """Rings until it is cancelled; a background loop.
+        """Forwards notifications until it is cancelled; a background loop.
 
         Raises:
-            StoreUnavailable: The subscription broke; the loop begins anew.
+            StoreUnavailable: The subscription broke; the loop runner starts again.
         """
         with store_errors():
             async with self._redis.pubsub() as subscription:
@@ -64,11 +64,11 @@ class Doorbell:
                         continue
                     if message["type"] == "message":
                         self.ring(message["data"].decode())
-                    else:  # subscribed, for the first time or by redis-py itself after the connection was lost
+                    else:  # a subscription: the first, or redis-py's own after a lost connection
                         self._ring_all()
 
     def ring(self, node: str) -> None:
-        """Wakes who waits here for `node`."""
+        """Wakes the poll of `node` on this instance."""
         if (event := self._waiting.get(node)) is not None:
             event.set()
 
@@ -78,10 +78,10 @@ class Doorbell:
 
 
 class Mailbox:
-    """The invites of each node, newest expiry first, until they expire or the node acknowledges them.
+    """Stores the invites of each node until they expire or the node acknowledges them.
 
-    Delivery is at least once: a node that crashes between fetching and joining gets the invite again. Joining happens
-    once all the same, because the ledger takes each invite once.
+    Delivery is at least once: a node that crashes between fetching and joining gets the invite again. The ledger
+    accepts each invite once.
     """
 
     def __init__(self, redis: Redis, *, doorbell: Doorbell, clock: Clock, keys: RedisKeys = KEYS) -> None:
@@ -92,7 +92,7 @@ class Mailbox:
         self._post = redis.register_script(script("post_invite"))
 
     async def post(self, invite: SignedInvite) -> None:
-        """Leaves a checked invite for its node; the same one twice is one.
+        """Stores a validated invite for its node; storing the same invite again changes nothing.
 
         Raises:
             NotFound: The node is not registered here.
@@ -117,15 +117,17 @@ class Mailbox:
             raise Conflict(f"{invite.node} wants to join another pool than {invite.pool_id}", code="other-pool")
 
     async def invites(self, node: Address) -> tuple[SignedInvite, ...]:
-        """The invites that have not expired, the one that lasts longest first.
+        """Returns the invites that have not expired, latest expiry first.
 
         Raises:
-            NotFound: The node is not registered here, so no invite can come.
+            NotFound: The node is not registered here, so no invite can arrive.
         """
         now = self._clock.now()
         now_s = int(now.timestamp())
         with store_errors():
-            async with self._redis.pipeline(transaction=False) as pipe:  # one round trip: it begins and ends every poll
+            async with self._redis.pipeline(
+                transaction=False
+            ) as pipe:  # one round trip, because every poll begins and ends with it
                 pipe.hget(self._keys.of("node", node), "expires")
                 pipe.zrevrangebyscore(self._box(node), "+inf", f"({now_s}", 0, MAX_INVITES)
                 expires, texts = await pipe.execute()
@@ -134,10 +136,10 @@ class Mailbox:
         return tuple(invite for text in texts if (invite := _parsed(text)) is not None)
 
     async def wait(self, node: Address, patience: timedelta, *, stopping: asyncio.Event) -> tuple[SignedInvite, ...]:
-        """The same as `invites`, but waits up to `patience` for the first one, or until the service stops.
+        """Returns the invites, waiting up to `patience` for the first one or until the service stops.
 
-        Polls that began together must not come back together, because thousands at once are more than Redis answers in
-        time: each ends at a random moment of its last fifth. Unless the bell rang, Redis is not asked again then.
+        Each poll ends at a random moment in the last fifth of its time, so that thousands of polls that began together
+        do not return together and overload Redis. A poll that was not notified does not read Redis again.
         """
         with self._doorbell.waiting(node) as rung:
             found = await self.invites(node)
@@ -153,7 +155,7 @@ class Mailbox:
             return await self.invites(node) if rung.is_set() else ()
 
     async def acknowledge(self, node: Address, nonce: str) -> None:
-        """Takes an invite away that the node has used or can't use; nothing happens if it is not there."""
+        """Deletes an invite that the node has used or can't use; a missing one is ignored."""
         with store_errors():
             texts: list[Any] = await self._redis.zrange(self._box(node), 0, -1)
             used = [text for text in texts if (invite := _parsed(text)) is not None and invite.nonce == nonce]
@@ -161,7 +163,7 @@ class Mailbox:
                 await self._redis.zrem(self._box(node), *used)
 
     async def clear(self, node: Address) -> None:
-        """Takes all invites of a node away, because it has joined."""
+        """Deletes all invites of a node that has joined."""
         with store_errors():
             await self._redis.delete(self._box(node))
 
@@ -172,5 +174,5 @@ class Mailbox:
 def _parsed(text: bytes) -> SignedInvite | None:
     try:
         return SignedInvite.model_validate_json(text)
-    except ValidationError:  # left by another release; it expires by itself
+    except ValidationError:  # written by another release; it expires by itself
         return None

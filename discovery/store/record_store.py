@@ -1,4 +1,4 @@
-"""Records in Redis: one hash per node, one sorted set per pool, one of what runs out when, one per origin."""
+"""Records in Redis: a hash per node, and sorted sets by pool, by expiry and by origin."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ from protocol.runtime.redis import RedisKeys, store_errors
 from protocol.wire.nodes import Registration
 
 KEYS = RedisKeys("discovery")
-"""All instances on one Redis share these names."""
+"""Key prefix shared by all instances on one Redis."""
 
 POOL_FULL_AGAIN = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordLimits:
-    """How many records there may be."""
+    """Limits on the number and life of records."""
 
     life: timedelta
-    """Of a record that is not refreshed."""
+    """Time until a record expires unless it is refreshed."""
     per_origin: int
-    """Addresses seen from one IPv4 address or one IPv6 /64 within a record's life."""
+    """Nodes per IPv4 address or IPv6 /64 within a record's life."""
     per_pool: int
-    """Records of one pool; nodes that the ledger does not know get half of them."""
+    """Records of one pool; nodes that are not on the ledger get at most half of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredPage:
-    """Some of a pool's records in the order of their addresses."""
+    """One page of a pool's records, ordered by address."""
 
     records: tuple[StoredRecord, ...]
     last: Address | None
-    """Go on after this one; None when there are no more."""
+    """Cursor of the next page; None on the last page."""
 
 
 class RecordStore:
-    """Keeps records while they are refreshed.
+    """Stores node records that expire unless refreshed.
 
     Args:
         redis: Shared by all instances.
-        limits: How many records there may be.
-        clock: Whose time counts.
+        limits: On number and life of records.
+        clock: Source of time.
     """
 
     def __init__(self, redis: Redis, *, limits: RecordLimits, clock: Clock) -> None:
@@ -64,16 +64,16 @@ class RecordStore:
         self._prune = redis.register_script(PRUNE)
 
     async def register(self, node: Address, registration: Registration, *, ip: str, on_ledger: bool) -> StoredRecord:
-        """Keeps or refreshes what a node says of itself.
+        """Stores or refreshes a node's registration.
 
         Args:
-            node: Who says it.
-            registration: What it says.
-            ip: Where it was seen.
-            on_ledger: Whether the ledger knows the node; when a pool is half full, others are turned away.
+            node: Signer of the request.
+            registration: Body of the request.
+            ip: Source address of the request.
+            on_ledger: Whether the node is on the ledger; others are refused once the pool is half full.
 
         Raises:
-            RateLimited: Too many addresses were seen from there, or the pool is full.
+            RateLimited: Too many nodes registered from this IP, or the pool is full.
             StoreUnavailable: Redis is down.
         """
         now, life = self._now(), round(self._limits.life.total_seconds() * 1000)
@@ -102,10 +102,10 @@ class RecordStore:
                 raise Unavailable("the store's answer can't be read")
 
     async def record(self, node: Address) -> StoredRecord:
-        """What is kept of a node.
+        """Returns a node's record.
 
         Raises:
-            NotFound: Nothing, or its time is over.
+            NotFound: There is none, or it has expired.
         """
         with store_errors():
             fields: list[Any] = await self._redis.hmget(
@@ -119,12 +119,12 @@ class RecordStore:
         raise not_registered(node)
 
     async def remove(self, node: Address) -> None:
-        """Forgets a node and its invites; nothing happens if it is not there."""
+        """Deletes a node's record and invites; a missing one is ignored."""
         with store_errors():
             await self._remove(keys=(_node_key(node), _EXPIRY), args=(KEYS.prefix, node))
 
     async def page(self, pool_id: int, *, after: Address | None, most: int) -> StoredPage:
-        """Up to `most` records of a pool, after an address; costs O(log n + most)."""
+        """Returns up to `most` records of a pool after an address, in O(log n + most)."""
         arguments = (KEYS.prefix, after or "", most, self._now())
         with store_errors():
             answer: list[Any] = await self._page(keys=(KEYS.of("pool", str(pool_id)),), args=arguments)
@@ -132,13 +132,13 @@ class RecordStore:
         return StoredPage(records=tuple(_parsed(fields) for fields in answer[1:]), last=address(last) if last else None)
 
     async def prune(self, most: int = 1000) -> int:
-        """Takes away records whose time is over; returns how many there were, at most `most`."""
+        """Deletes at most `most` expired records; returns their number."""
         with store_errors():
             gone: int = await self._prune(keys=(_EXPIRY,), args=(KEYS.prefix, self._now(), most))
         return gone
 
     async def count(self) -> int:
-        """How many records there are."""
+        """Returns the number of records."""
         with store_errors():
             count: int = await self._redis.zcard(_EXPIRY)
         return count
@@ -167,7 +167,7 @@ def _parsed(fields: Sequence[bytes]) -> StoredRecord:
 
 
 def not_registered(node: Address) -> NotFound:
-    """The error for a node without a record."""
+    """Returns the error for a node without a record."""
     return NotFound(f"{node} is not registered here", hint="register first: records expire unless refreshed")
 
 

@@ -1,4 +1,4 @@
-"""What discovery knows of a node: what the node said, where it was seen from, and what the ledger says. Pure."""
+"""Node records: the registration, the source IP and ledger facts. No I/O."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULT_PER_PAGE = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecord:
-    """A node's record as it is kept."""
+    """A node's record as it is stored."""
 
     address: Address
     registration: Registration
@@ -28,29 +28,29 @@ class StoredRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
-    """What the ledger said of a node, as far as its events were read."""
+    """Ledger facts about a node."""
 
     provider: Address | None = None
     stake: int = 0
-    """The provider's active stake, in the token's smallest unit."""
+    """Active stake of the provider, in 10⁻¹⁸ MUST."""
     banned: bool = False
     """Whether the pool banned the node or its provider."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactsAge:
-    """How fresh the facts are."""
+    """Age of the cached ledger facts."""
 
     as_of_ms: int
-    """When the events were last read up to the chain's head; 0 for never."""
+    """Time of the last read up to the chain's head, Unix ms; 0 for never."""
 
     def is_stale(self, *, now: datetime, after: timedelta) -> bool:
-        """Whether the facts are older than `after`."""
+        """Returns whether the facts are older than `after`."""
         return now.timestamp() * 1000 - self.as_of_ms > after.total_seconds() * 1000
 
 
 def shown(record: StoredRecord, facts: NodeFacts, age: FactsAge) -> NodeRecord:
-    """The record as those see it who may."""
+    """Returns the record as authorised readers see it."""
     return NodeRecord(
         address=record.address,
         registration=record.registration,
@@ -66,7 +66,10 @@ def shown(record: StoredRecord, facts: NodeFacts, age: FactsAge) -> NodeRecord:
 
 
 def origin_of(ip: str) -> str:
-    """Who is behind an IP, for limits: the IP itself, or its /64, because whoever has one IPv6 address has them all."""
+    """Returns the unit that limits count: the IPv4 address, or the /64 of an IPv6 address.
+
+    One customer usually controls a whole IPv6 /64.
+    """
     try:
         parsed = ipaddress.ip_address(ip)
     except ValueError:
@@ -79,10 +82,10 @@ def origin_of(ip: str) -> str:
 
 
 def read_cursor(text: str | None) -> Address | None:
-    """Where a page begins: after this address; None for the first page.
+    """Parses a page cursor into the address after which the page begins; None for the first page.
 
     Raises:
-        InvalidInput: The cursor is none that a page gave.
+        InvalidInput: The cursor was not issued by this service.
     """
     if text is None:
         return None

@@ -1,4 +1,4 @@
-"""The typed client of the ledger: no caller sees an ABI tuple.
+"""Typed client of the ledger contracts; callers never handle ABI tuples.
 
 async with Ledger.connect("http://127.0.0.1:8545", deployment, key=key) as ledger:
     await ledger.stake.add(10 * UNIT)

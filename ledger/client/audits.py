@@ -1,4 +1,7 @@
-"""Validators' secrets: committed before an epoch, revealed after it, so that anybody can recompute the audit's draw."""
+"""Audit secrets of validators: committed before an epoch and revealed after it.
+
+With the revealed secret anyone can recompute which work the audit had to draw.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest
 
 @dataclass(frozen=True, slots=True)
 class Commitment:
-    """A validator's secret of one epoch; `secret` is zero until it is revealed."""
+    """A validator's commitment for one epoch; `secret` is zero until it is revealed."""
 
     commitment: Digest
     secret: Digest
@@ -25,12 +28,12 @@ class Commitment:
 
 
 def commitment_of(*, pool_id: int, validator: Address, epoch: int, secret: bytes) -> Digest:
-    """Keccak-256 of the ABI encoding of (pool, validator, epoch, secret): what is committed to.
+    """Returns the commitment to a secret: Keccak-256 of the ABI encoding of (pool, validator, epoch, secret).
 
     Args:
         pool_id: The pool.
-        validator: Who will reveal.
-        epoch: The epoch the secret draws for.
+        validator: The validator that will reveal the secret.
+        epoch: The epoch whose audits the secret draws.
         secret: 32 random bytes.
     """
     encoded = encode(["uint256", "address", "uint64", "bytes32"], [pool_id, validator, epoch, secret])
@@ -38,25 +41,25 @@ def commitment_of(*, pool_id: int, validator: Address, epoch: int, secret: bytes
 
 
 class AuditSecrets:
-    """Commitments and revelations."""
+    """Client of the `AuditSecrets` contract: reads, makes and reveals commitments."""
 
     def __init__(self, contract: BoundContract) -> None:
         self._contract = contract
         self.at = contract.at
 
     async def get(self, *, pool_id: int, validator: Address, epoch: int) -> Commitment | None:
-        """A validator's commitment; None if it made none for the epoch."""
+        """Returns a validator's commitment for an epoch; None if it made none."""
         found = await self._contract.read_struct(Commitment, "commitmentOf", pool_id, validator, epoch)
         return None if found.commitment == ZERO_DIGEST else found
 
     async def latest(self, *, pool_id: int, validator: Address) -> int:
-        """The newest epoch that a validator committed to; 0 if none."""
+        """Returns the newest epoch that a validator committed to; 0 if none."""
         return await self._contract.read_number("latestEpochOf", pool_id, validator)
 
     async def commit(self, *, pool_id: int, epoch: int, commitment: Digest) -> Receipt:
-        """Commits the caller, a validator, to a secret for an epoch later than its last."""
+        """Commits the calling validator to a secret; the epoch must be later than its last one."""
         return await self._contract.send("commit", pool_id, epoch, commitment)
 
     async def reveal(self, *, pool_id: int, epoch: int, secret: bytes) -> Receipt:
-        """Reveals the caller's secret of an epoch that is over."""
+        """Reveals the calling validator's secret for an epoch that is over."""
         return await self._contract.send("reveal", pool_id, epoch, secret)

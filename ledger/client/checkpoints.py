@@ -1,4 +1,4 @@
-"""Announced checkpoints: what is the newest policy, and since which block."""
+"""Checkpoint announcements: the versions of a run's policy and the blocks that hold them."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from protocol.identifiers import ZERO_DIGEST, Digest
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """One version of a run's policy as its publisher announced it."""
+    """One policy version of a run, as the pool's publisher announced it."""
 
     version: int
     attempt: int
     block: int
-    """The block that holds the announcement; its hash is half of the seeds' beacon."""
+    """Height of the block with the announcement; its hash is one half of the beacon that seeds are derived from."""
     announced_at: datetime
     digest: Digest
 
 
 class Checkpoints:
-    """Reads announcements; a pool's publisher makes them."""
+    """Client of the `Checkpoints` contract: reads and makes announcements."""
 
     def __init__(self, contract: BoundContract) -> None:
         self._contract = contract
         self.at = contract.at
 
     async def latest(self, pool_id: int, run: Digest) -> Announcement | None:
-        """The newest version of a run; None before the first."""
-        return _known(await self._contract.read_struct(Announcement, "latestOf", pool_id, run))
+        """Returns the newest version of a run; None before the first."""
+        return _or_none(await self._contract.read_struct(Announcement, "latestOf", pool_id, run))
 
     async def get(self, pool_id: int, run: Digest, version: int) -> Announcement | None:
-        """One version of a run in its newest attempt; None if it was never announced."""
-        return _known(await self._contract.read_struct(Announcement, "announcementOf", pool_id, run, version))
+        """Returns the newest attempt of one version of a run; None if the version was never announced."""
+        return _or_none(await self._contract.read_struct(Announcement, "announcementOf", pool_id, run, version))
 
     async def announce(self, *, pool_id: int, run: Digest, version: int, attempt: int, digest: Digest) -> Receipt:
-        """Announces a version, or a newer attempt of the newest version; the pool's publisher only."""
+        """Announces a version, or a newer attempt of the newest version. Only the pool's publisher may call this."""
         return await self._contract.send("announce", pool_id, run, version, attempt, digest)
 
 
-def _known(announcement: Announcement) -> Announcement | None:
+def _or_none(announcement: Announcement) -> Announcement | None:
     return None if announcement.digest == ZERO_DIGEST else announcement

@@ -1,4 +1,4 @@
-"""One deployed contract: calls and transactions by name, with plain values in and typed values out."""
+"""Calls functions of one deployed contract by name, with plain arguments and typed results."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ E = TypeVar("E", bound=LedgerEvent)
 
 
 class ReadOnly(InvalidInput):
-    """A write was asked of a client that has no key."""
+    """A write on a client that has no key."""
 
     code = "read-only"
     default_hint = "open the ledger with a key to send transactions"
 
 
 class BoundContract:
-    """Reads and writes one contract. The typed clients are built on it; nobody else needs it.
+    """Reads and writes one contract. The typed clients (`Registry`, `WorkBook`, …) are built on it.
 
     Args:
         web3: The connection.
-        artifact: Its ABI.
-        domain: Its address and chain, to which signatures for it are bound.
-        decoder: Reads the events in receipts.
-        reverts: Reads the reasons of refused batch items.
+        artifact: The contract's ABI.
+        domain: The contract's EIP-712 domain: its address and chain, to which signatures are bound.
+        decoder: Decodes the events in receipts.
+        reverts: Decodes the revert data of refused batch items.
         sender: Sends transactions; without one the contract is read-only.
     """
 
@@ -71,23 +71,23 @@ class BoundContract:
 
     @property
     def caller(self) -> Address:
-        """Who signs the writes.
+        """The address that signs transactions.
 
         Raises:
-            ReadOnly: Nobody does.
+            ReadOnly: The client has no key.
         """
         return self._writer().address
 
     async def read(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - as the ABI says
-        """Reads a view function; one output is returned as it is, several as a tuple.
+        """Calls a view function; returns a single output as it is, several as a tuple.
 
         Raises:
-            InvalidInput: A value does not fit the contract's type.
+            InvalidInput: An argument does not fit the parameter's ABI type.
             ChainUnavailable: The node did not answer in time.
             TransactionReverted: The function reverted; the custom error is decoded.
         """
         view = self._views[name]
-        with _fitting(name):
+        with _encoding_errors(name):
             question = {"to": self.at, "data": view.call_data(arguments)}
         try:
             answer = await self._chain.make_request(RPCEndpoint("eth_call"), [question, "latest"])
@@ -96,45 +96,45 @@ class BoundContract:
         return view.answer(answer["result"])
 
     async def read_number(self, name: str, *arguments: object) -> int:
-        """Reads a view function that returns an integer."""
+        """Calls a view function that returns an integer."""
         return int(await self.read(name, *arguments))
 
     async def read_flag(self, name: str, *arguments: object) -> bool:
-        """Reads a view function that returns a boolean."""
+        """Calls a view function that returns a boolean."""
         return bool(await self.read(name, *arguments))
 
     async def read_struct(self, kind: type[T], name: str, *arguments: object) -> T:
-        """Reads a view function that returns a struct."""
+        """Calls a view function that returns a struct, and converts it to the dataclass `kind`."""
         return struct_from_abi(kind, await self.read(name, *arguments))
 
     async def send(self, name: str, *arguments: object) -> Receipt:
-        """Sends a transaction and waits until it is mined. An overloaded function is named with its types.
+        """Sends a transaction and waits until it is mined. Name an overloaded function with its parameter types.
 
         Raises:
-            ReadOnly: There is no key.
-            InvalidInput: A value does not fit the contract's type.
-            TransactionReverted: It can't succeed (nothing was sent) or did not (it was mined and failed).
-            TransactionNotMined: It was not mined within the sender's patience.
+            ReadOnly: The client has no key.
+            InvalidInput: An argument does not fit the parameter's ABI type.
+            TransactionReverted: The gas estimate failed (nothing was sent), or the mined transaction failed.
+            TransactionNotMined: It was not mined before the sender's default deadline.
             InsufficientFunds: The sender can't pay for gas.
         """
-        with _fitting(name):
+        with _encoding_errors(name):
             data = self._contract.encode_abi(name, args=list(arguments))
         try:
             return await self._writer().send(TransactionCall(to=self.at, data=bytes.fromhex(data[2:])))
         except TransactionReverted as error:
             raise in_plain_words(error) from error
 
-    async def refusal(self, name: str, *arguments: object) -> str:
-        """The contract's error that a transaction of the caller would meet now, in its own words; empty if none.
+    async def dry_run(self, name: str, *arguments: object) -> str:
+        """Returns the contract error with which a transaction would revert now; empty if it would succeed.
 
-        Nothing is sent, so the answer costs no gas.
+        It estimates gas and sends nothing, so it costs no gas.
 
         Raises:
-            ReadOnly: There is no key.
-            InvalidInput: A value does not fit the contract's type.
-            ChainUnavailable: The chain could not be asked.
+            ReadOnly: The client has no key.
+            InvalidInput: An argument does not fit the parameter's ABI type.
+            ChainUnavailable: The node did not answer.
         """
-        with _fitting(name):
+        with _encoding_errors(name):
             data = self._contract.encode_abi(name, args=list(arguments))
         try:
             await self._writer().estimate(TransactionCall(to=self.at, data=bytes.fromhex(data[2:])))
@@ -143,12 +143,12 @@ class BoundContract:
         return ""
 
     def events(self, kind: type[E], receipt: Receipt) -> list[E]:
-        """The events of a kind in a receipt, in order."""
+        """Returns the events of one type in a receipt, in order."""
         decoded = (self._decoder.decode(log) for log in receipt.logs)
         return [event for event in decoded if isinstance(event, kind)]
 
     def explain(self, reason: bytes) -> str:
-        """The contract's error behind a refused item of a batch, in its own words."""
+        """Decodes the revert data of a refused batch item: the error's name and arguments."""
         return str(self._reverts.read(reason))
 
     def _writer(self) -> TransactionSender:
@@ -158,11 +158,11 @@ class BoundContract:
 
 
 @contextmanager
-def _fitting(name: str) -> Iterator[None]:
-    """Says in words that a number is too large, or a text none, for what the contract takes."""
+def _encoding_errors(name: str) -> Iterator[None]:
+    """Converts errors of the ABI encoder into `InvalidInput`."""
     try:
         yield
     except (MismatchedABI, EncodingError) as error:
         raise InvalidInput(
-            f"{name} can't take these values: one of them is out of range", hint="check the numbers that you gave"
+            f"an argument of {name} is out of range or of the wrong type", hint="check the numbers that you gave"
         ) from error

@@ -1,4 +1,4 @@
-"""Domains: the fields of work that pools belong to."""
+"""Domains: categories of work, with validation rules, to which pools belong."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Address, Digest
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A field of work with its rules of validation."""
+    """A category of work and its validation rules."""
 
     reserve: Address
-    """Where penalties go; the zero address burns them."""
+    """The recipient of penalties; the zero address burns them."""
     active: bool
     validation_hash: Digest
     name: str
@@ -23,33 +23,33 @@ class Domain:
 
 
 class Domains:
-    """Reads domains; the governor makes them."""
+    """Client of the `DomainRegistry` contract. Only the governor may write."""
 
     def __init__(self, contract: BoundContract) -> None:
         self._contract = contract
         self.at = contract.at
 
     async def count(self) -> int:
-        """How many there are; ids run from 1."""
+        """Returns the number of domains; ids start at 1."""
         return await self._contract.read_number("domainCount")
 
     async def get(self, domain_id: int) -> Domain:
-        """One domain."""
+        """Returns one domain."""
         return await self._contract.read_struct(Domain, "domainOf", domain_id)
 
     async def create(
         self, *, name: str, uri: str = "", validation_hash: Digest = ZERO_DIGEST, reserve: Address = ZERO_ADDRESS
     ) -> int:
-        """Makes a domain and returns its id; the governor only."""
+        """Creates a domain and returns its id."""
         receipt = await self._contract.send("createDomain", name, uri, validation_hash, reserve)
         return self._contract.events(DomainSet, receipt)[0].domain_id
 
     async def update(
         self, domain_id: int, *, name: str, uri: str, validation_hash: Digest, reserve: Address
     ) -> Receipt:
-        """Describes a domain anew; the governor only."""
+        """Replaces a domain's description and reserve."""
         return await self._contract.send("updateDomain", domain_id, name, uri, validation_hash, reserve)
 
     async def set_active(self, domain_id: int, *, active: bool) -> Receipt:
-        """Opens or closes a domain for new pools and members; the governor only."""
+        """Opens or closes a domain for new pools and members."""
         return await self._contract.send("setDomainActive", domain_id, active)

@@ -1,4 +1,4 @@
-"""Following some kinds of events from a stored position: what every service that reads the ledger does."""
+"""Follows selected ledger events from a position stored in Redis; used by every service that reads the ledger."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from protocol.runtime.redis import RedisKeys, store_errors
 
 
 class EventFollower:
-    """Reads batches of events, each from where the last one was committed, over restarts and reorgs.
+    """Reads events in batches and resumes after the last committed batch, across restarts and reorgs.
 
     Args:
-        name: Of the position.
-        deployment: Where the contracts are.
-        kinds: Which events.
-        contracts: Which of the contracts emit them.
-        redis: Keeps the position, for all instances of the service.
-        keys: The service's.
-        confirmations: Blocks on top of one before its events count.
-        clock: Whose time counts.
+        name: Name of the stored position.
+        deployment: Addresses of the contracts.
+        kinds: The event types to read.
+        contracts: The contracts that emit them.
+        redis: Holds the position, shared by all instances of the service.
+        keys: The service's Redis key names.
+        confirmations: Blocks that must stand on top of a block before its events are read.
+        clock: Clock for back-off.
     """
 
     def __init__(
@@ -57,14 +57,14 @@ class EventFollower:
         self._cursor: EventCursor | None = None
 
     async def poll(self, ledger: Ledger) -> EventBatch:
-        """The next events; the same again until they are committed.
+        """Returns the next batch of events; the same batch again until it is committed.
 
         Raises:
-            CursorTooOld: The chain began anew, or a reorg is deeper than anybody remembers. The position is forgotten,
-                so that the next round reads from the start: what is true now is asked of the ledger, never taken from
-                events, so nothing has to be taken back.
-            ChainUnavailable: The chain can't be asked.
-            StoreUnavailable: The position can't be read.
+            CursorTooOld: The chain was restarted, or a reorg is deeper than the remembered blocks. The stored position
+                is deleted, and the next call reads from the deployment's block. Nothing has to be undone: services
+                read the current state from the ledger and use events only as a signal.
+            ChainUnavailable: The node did not answer.
+            StoreUnavailable: Redis did not answer.
         """
         cursor = self._cursor = self._cursor or self._new_cursor(ledger)
         try:
@@ -77,25 +77,25 @@ class EventFollower:
             raise
 
     async def commit(self, batch: EventBatch) -> None:
-        """Says that a batch was handled.
+        """Stores the position after a handled batch.
 
         Raises:
-            StoreUnavailable: The position can't be written; the batch will come again.
+            StoreUnavailable: Redis did not answer; the batch will be delivered again.
         """
         if self._cursor is not None:
             with store_errors():
                 await self._cursor.commit(batch)
 
     def decode(self, log: EventLog) -> LedgerEvent | None:
-        """The event, if it is one of the contracts' own."""
+        """Decodes a log; None if it is not an event of the ledger's contracts."""
         return self._decoder.decode(log)
 
     def at_head(self, batch: EventBatch) -> bool:
-        """Whether nothing that counts comes after the batch yet."""
+        """Returns whether the batch reaches the newest block that has enough confirmations."""
         return batch.position.next_block > batch.head - self._confirmations
 
     def forget_position(self) -> None:
-        """Reads the position from the store again: another instance may have read on."""
+        """Makes the next `poll` read the position from Redis again; another instance may have moved it."""
         self._cursor = None
 
     def _new_cursor(self, ledger: Ledger) -> EventCursor:

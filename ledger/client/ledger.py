@@ -1,4 +1,4 @@
-"""All contracts of one Muster behind one object."""
+"""Client of all contracts of one deployment."""
 
 from __future__ import annotations
 
@@ -43,22 +43,22 @@ E = TypeVar("E", bound=LedgerEvent)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Head:
-    """The newest block at some moment."""
+    """Header of the newest block at the time of the call."""
 
     number: int
     hash: Digest
     parent: Digest
-    """The hash of the block before."""
+    """Hash of the parent block."""
     time: datetime
 
 
 class Ledger:
-    """Reads and writes the ledger. Made by `connect`.
+    """Reads and writes the ledger. Create it with `Ledger.connect`.
 
     Args:
-        web3: A connection to the right chain.
-        deployment: Where the contracts are.
-        sender: Signs and sends; without one everything that writes raises `ReadOnly`.
+        web3: A connection to the deployment's chain.
+        deployment: Addresses of the contracts.
+        sender: Signs and sends transactions; without one every write raises `ReadOnly`.
     """
 
     def __init__(self, web3: AsyncWeb3[Any], deployment: Deployment, sender: TransactionSender | None = None) -> None:
@@ -99,20 +99,20 @@ class Ledger:
         clock: Clock | None = None,
         policy: SendPolicy | None = None,
     ) -> AsyncIterator[Ledger]:
-        """Connects, and makes sure that it is the right chain with the contracts on it.
+        """Connects to a node and checks the chain id and the deployed contracts.
 
         Args:
             rpc: URL of a JSON-RPC node.
-            deployment: Where the contracts are.
-            key: Signs what is written; without it the ledger is read-only.
-            timeout: For one request.
-            clock: Time for deadlines.
-            policy: How transactions are offered and watched.
+            deployment: Addresses of the contracts.
+            key: Signs transactions; without it the ledger is read-only.
+            timeout: Time limit of one request.
+            clock: Clock for deadlines.
+            policy: Fees, polling and deadlines of transactions.
 
         Raises:
             ChainUnavailable: The node does not answer.
-            WrongChain: It serves another chain.
-            DeploymentDiffers: The contracts are not there.
+            WrongChain: The node serves another chain.
+            DeploymentDiffers: The contracts are missing, or of another version.
         """
         web3 = await connect(rpc, expected_chain_id=deployment.chain_id, timeout=timeout, reverts=_REVERTS, clock=clock)
         try:
@@ -129,21 +129,21 @@ class Ledger:
 
     @property
     def address(self) -> Address:
-        """Who signs what is written.
+        """The address that signs transactions.
 
         Raises:
-            InvalidInput: Nobody does: the ledger is read-only.
+            InvalidInput: The ledger is read-only.
         """
         if self._sender is None:
             raise InvalidInput("this ledger client has no key", hint="open it with a key")
         return self._sender.address
 
     async def now(self) -> datetime:
-        """The time of the newest block: the only clock that contracts know."""
+        """Returns the time of the newest block, which is the contracts' only clock."""
         return (await self.newest()).time
 
     async def newest(self) -> Head:
-        """The newest block."""
+        """Returns the header of the newest block."""
         block = await self._header("latest")
         return Head(
             number=int(block["number"], 16),
@@ -153,11 +153,11 @@ class Ledger:
         )
 
     async def block(self) -> int:
-        """The height of the newest block."""
+        """Returns the height of the newest block."""
         return int(await self.web3.eth.block_number)
 
     async def block_hash(self, number: int) -> Digest:
-        """The hash of a block.
+        """Returns the hash of a block.
 
         Raises:
             NotFound: The chain has no such block (any more).
@@ -165,7 +165,7 @@ class Ledger:
         return digest((await self._header(hex(number)))["hash"])
 
     async def block_time(self, number: int) -> int:
-        """The time of a block, Unix time in seconds.
+        """Returns the time of a block, Unix time in seconds.
 
         Raises:
             NotFound: The chain has no such block (any more).
@@ -173,7 +173,7 @@ class Ledger:
         return int((await self._header(hex(number)))["timestamp"], 16)
 
     async def sender_of(self, transaction: Digest) -> Address:
-        """Who signed a transaction.
+        """Returns the address that signed a transaction.
 
         Raises:
             NotFound: The chain has no such transaction (any more).
@@ -185,11 +185,11 @@ class Ledger:
         return address(found["from"])
 
     async def balance(self, who: Address) -> int:
-        """What `who` can pay for gas, in wei."""
+        """Returns an account's balance in the chain's native coin, in wei."""
         return int(await self.web3.eth.get_balance(who))
 
     async def validators(self, pool_id: int) -> list[Address]:
-        """The validators of a pool now, in the order of their seats."""
+        """Returns the current validators of a pool, in the order of their seats."""
         return await self.pools.validators(pool_id)
 
     async def history(
@@ -201,16 +201,16 @@ class Ledger:
         third: Digest | None = None,
         since: int | None = None,
     ) -> list[E]:
-        """Every event of a kind since the deployment, or since a block, oldest first.
+        """Returns every event of one type since the deployment, or since a block, oldest first.
 
-        For people and for a first look: a service follows events by cursor instead of reading all of them again.
+        Use it in command-line tools. A service follows events with an `EventFollower`, which reads each of them once.
 
         Args:
-            kind: Which event.
-            pool_id: Only this pool's, for events whose first topic is a pool.
-            second: Only those with this as their second topic: a node's joinings, a run's announcements; needs a pool.
-            third: Only those with this as their third topic, a work key say; needs the second.
-            since: Only from this block on.
+            kind: The event type.
+            pool_id: Only this pool's events; the event's first indexed parameter must be the pool.
+            second: Only events with this second indexed parameter, such as a node or a run; needs `pool_id`.
+            third: Only events with this third indexed parameter, such as a work key; needs `second`.
+            since: First block to read.
         """
         topics: list[str | None] = [topic_of(kind)]
         if pool_id is not None:
@@ -224,7 +224,7 @@ class Ledger:
         return [event for event in decoded if isinstance(event, kind)]
 
     async def _header(self, which: str) -> Mapping[str, Any]:
-        """A block's fields as the node has them: web3 would read all of them, and one is wanted."""
+        """Returns a block's raw JSON fields; web3 would convert all of them, and callers need one or two."""
         asked = await self.web3.provider.make_request(RPCEndpoint("eth_getBlockByNumber"), [which, False])
         found: Mapping[str, Any] | None = asked["result"]
         if found is None:
@@ -233,7 +233,7 @@ class Ledger:
         return found
 
     async def _logs(self, place: Address, topics: list[str | None], first: int, last: int) -> list[EventLog]:
-        """Logs of a range of blocks; the range is halved for as long as the node finds it too large."""
+        """Returns the logs of a block range; halves the range while the node refuses its size."""
         if first > last:
             return []
         try:

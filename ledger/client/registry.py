@@ -1,4 +1,4 @@
-"""The registry of nodes: which provider answers for which machine."""
+"""The node registry: which provider owns which node."""
 
 from __future__ import annotations
 
@@ -12,45 +12,45 @@ from protocol.identifiers import ZERO_ADDRESS, Address, Digest, address
 
 @dataclass(frozen=True, slots=True)
 class RegisteredNode:
-    """A registered machine."""
+    """A registered node."""
 
     provider: Address
-    """Who owns it and answers for it with stake."""
+    """The owner, whose stake is slashed for the node's forged work."""
     capacity: int
-    """What the hardware is worth, in the pool's stake units."""
+    """Size of the hardware; a pool's stake requirement is per unit of capacity."""
     registered_at: datetime
     retired: bool
     specs_hash: Digest
-    """Hash of the description of the hardware."""
+    """Hash of the hardware description."""
 
 
 class Registry:
-    """Registers nodes under providers. A registration needs the consent of both keys."""
+    """Client of the `ComputeRegistry` contract. A registration needs the consent of both keys: provider and node."""
 
     def __init__(self, contract: BoundContract) -> None:
         self._contract = contract
         self.at = contract.at
         self.domain = contract.domain
-        """What signatures for this contract are bound to."""
+        """EIP-712 domain of signatures for this contract."""
 
     async def provider_of(self, node: Address) -> Address | None:
-        """The provider of a node in service; None if it was never registered or is retired."""
+        """Returns the provider of a node; None if the node was never registered or is retired."""
         provider = address(await self._contract.read("providerOf", node))
         return None if provider == ZERO_ADDRESS else provider
 
     async def node(self, node: Address) -> RegisteredNode | None:
-        """What is known of a node; None if it was never registered."""
+        """Returns a node's registration; None if it was never registered."""
         found = await self._contract.read_struct(RegisteredNode, "nodeOf", node)
         return None if found.provider == ZERO_ADDRESS else found
 
     async def consent_nonce(self, node: Address) -> int:
-        """The nonce that the node's next consent must carry."""
+        """Returns the nonce that the node's next signed consent must contain."""
         return await self._contract.read_number("consentNonce", node)
 
     async def register(
         self, *, node: Address, specs_hash: Digest, capacity: int, deadline: datetime, node_signature: bytes
     ) -> Receipt:
-        """Registers a node under the caller, with the node's signed consent."""
+        """Registers a node under the calling provider, with the node's signed consent."""
         return await self._contract.send(
             "registerNode", node, specs_hash, capacity, int(deadline.timestamp()), node_signature
         )
@@ -66,7 +66,7 @@ class Registry:
         provider_signature: bytes,
         node_signature: bytes,
     ) -> Receipt:
-        """Carries the consents of both keys, so that neither needs gas."""
+        """Registers a node with the signed consents of both keys; the caller pays the gas for them."""
         return await self._contract.send(
             "registerNodeFor",
             provider,
@@ -79,13 +79,13 @@ class Registry:
         )
 
     async def update(self, *, node: Address, specs_hash: Digest, capacity: int) -> Receipt:
-        """Describes the caller's node anew; counts from its next joining on."""
+        """Updates capacity and hardware of the calling provider's node; takes effect when it next joins a pool."""
         return await self._contract.send("updateNode", node, specs_hash, capacity)
 
     async def retire(self, node: Address) -> Receipt:
-        """Takes the caller's node out of service everywhere."""
+        """Takes the calling provider's node out of service in all pools."""
         return await self._contract.send("retireNode", node)
 
     async def revoke_consent(self) -> Receipt:
-        """Makes every consent that the caller, a node, has signed and nobody has used worthless."""
+        """Invalidates every unused consent that the calling node has signed."""
         return await self._contract.send("revokeConsent")

@@ -1,4 +1,4 @@
-"""Stake: what providers put at risk, and how they get it back."""
+"""Stake of providers: deposits, locks and the unbonding queue."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ class Stake:
     active: int
     """Can be locked, slashed and unbonded."""
     unbonding: int
-    """On its way back; slashable until it is withdrawn."""
+    """In the unbonding queue; slashable until it is withdrawn."""
     membership_lock: int
-    """What memberships bind of `active`."""
+    """Part of `active` that memberships lock."""
     work_lock: int
-    """What open work binds of `active`."""
+    """Part of `active` that open work locks."""
 
     @property
     def free(self) -> int:
-        """What neither a membership nor open work binds."""
+        """The active stake that neither a membership nor open work locks."""
         return max(0, self.active - self.membership_lock - self.work_lock)
 
 
 @dataclass(frozen=True, slots=True)
 class Unbond:
-    """One request to get stake back."""
+    """One entry of the unbonding queue."""
 
     id: int
     amount: int
-    """What slashes left of it; 0 if it was cancelled."""
+    """Remaining amount after slashes."""
     matures_at: datetime
 
 
@@ -49,7 +49,7 @@ class _Entry:
 
 
 class StakeAccounts:
-    """Stakes and the unbonding queue."""
+    """Client of the `StakeManager` contract."""
 
     def __init__(self, contract: BoundContract, token: Token) -> None:
         self._contract = contract
@@ -57,39 +57,39 @@ class StakeAccounts:
         self.at = contract.at
 
     async def of(self, provider: Address) -> Stake:
-        """The stake of a provider."""
+        """Returns the stake of a provider."""
         return await self._contract.read_struct(Stake, "stakeOf", provider)
 
     async def unbonds_of(self, provider: Address) -> list[Unbond]:
-        """What a provider asked to get back and has not withdrawn, oldest first."""
+        """Returns a provider's open unbonds, neither withdrawn nor cancelled, oldest first."""
         first, entries = await self._contract.read("unbondsOf", provider)
         found = [struct_from_abi(_Entry, entry) for entry in entries]
         return [Unbond(first + i, entry.amount, entry.matures_at) for i, entry in enumerate(found) if entry.amount]
 
     async def unbonding_period(self) -> timedelta:
-        """How long stake stays slashable after its owner asked for it back."""
+        """Returns how long stake stays slashable after its owner began to unbond it."""
         return timedelta(seconds=await self._contract.read_number("unbondingPeriod"))
 
     async def add(self, amount: int) -> Receipt:
-        """Adds to the caller's stake; approves the transfer first if need be."""
+        """Adds to the caller's stake; approves the token transfer first if necessary."""
         await self._token.ensure_allowance(self.at, amount)
         return await self._contract.send("stake", amount)
 
     async def add_for(self, provider: Address, amount: int) -> Receipt:
-        """Adds to another provider's stake from the caller's tokens."""
+        """Adds to another provider's stake, paid by the caller."""
         await self._token.ensure_allowance(self.at, amount)
         return await self._contract.send("stakeFor", provider, amount)
 
     async def unbond(self, amount: int) -> Receipt:
-        """Asks for free stake back; it can be withdrawn after the unbonding period."""
+        """Begins to unbond free stake; it can be withdrawn after the unbonding period."""
         return await self._contract.send("beginUnbond", amount)
 
     async def cancel_unbond(self, unbond_id: int) -> Receipt:
-        """Leaves stake in after all."""
+        """Cancels an open unbond; its amount becomes active stake again."""
         return await self._contract.send("cancelUnbond", unbond_id)
 
     async def withdraw(self, to: Address | None = None) -> int:
-        """Takes everything that has matured, and returns how much it was."""
+        """Withdraws all matured unbonds and returns the amount."""
         receipt = await (
             self._contract.send("withdraw()") if to is None else self._contract.send("withdraw(address)", to)
         )

@@ -1,7 +1,7 @@
-"""Calls of view functions as bytes, and their answers as values.
+"""Encodes calls of view functions and decodes their results.
 
-Services ask the ledger several times for each piece of work, and web3 takes 2 ms of CPU for each question, most of it
-to find out anew which function is meant; here that is known once for all.
+Services read the ledger several times per work item. web3 takes 2 ms of CPU per call, mostly to look the function up
+in the ABI; this module does the look-up once per contract.
 """
 
 from __future__ import annotations
@@ -30,33 +30,33 @@ class ViewCall:
     outputs: tuple[str, ...]
 
     def call_data(self, arguments: Sequence[object]) -> str:
-        """What is sent, as 0x and hex digits; bytes may be given as such digits too.
+        """Returns the encoded call, 0x-prefixed hex. Bytes arguments may be given as 0x-prefixed hex too.
 
         Raises:
-            EncodingError: A value does not fit its type.
-            ValueError: There are more or fewer values than the function takes.
+            EncodingError: An argument does not fit its type.
+            ValueError: The number of arguments is wrong.
         """
         values = [_raw(kind, value) for kind, value in zip(self.inputs, arguments, strict=True)]
         return "0x" + (self.selector + encode(self.inputs, values)).hex()
 
     def answer(self, output: str) -> Any:  # noqa: ANN401 - as the ABI says
-        """What came back: one output as it is, several as a tuple.
+        """Decodes a result: a single output as it is, several as a tuple.
 
         Raises:
-            ChainUnavailable: It is no answer of such a function.
+            ChainUnavailable: The bytes are not a result of this function.
         """
         try:
             values = decode(self.outputs, bytes.fromhex(output[2:]))
         except (DecodingError, ValueError) as error:
             raise ChainUnavailable(
                 f"the chain's node gave no answer of {self.name}: {output[:80]}",
-                hint="is it in step with the chain, and is the deployment the right one?",
+                hint="check that the node is synchronised and that the deployment file belongs to this chain",
             ) from error
         return values[0] if len(values) == 1 else values
 
 
 def views_of(artifact: Artifact) -> dict[str, ViewCall]:
-    """The view functions of a contract, by name; none of them is overloaded in ours."""
+    """Returns a contract's view functions by name; none of our contracts overloads one."""
     return {
         function["name"]: ViewCall(
             function["name"],

@@ -1,4 +1,4 @@
-"""Work, from the lease to the money: submissions, verdicts, disputes, rewards."""
+"""Work records: submissions, verdicts, disputes and rewards."""
 
 from __future__ import annotations
 
@@ -16,105 +16,108 @@ from protocol.leases import Lease
 from protocol.verdicts import Outcome
 
 LOST_DISPUTE_BPS = 1_000
-"""The part of the penalty that a dispute of a rejection costs if it stands (`LOST_DISPUTE_BPS` of `WorkTypes.sol`)."""
+"""Share of the penalty that the node's side loses if a rejection that it disputed is upheld, in basis points.
+
+The same as `LOST_DISPUTE_BPS` of `WorkTypes.sol`.
+"""
 
 
 class WorkStatus(IntEnum):
-    """Where a piece of work is on its way to money."""
+    """State of a work record."""
 
     SUBMITTED = 1
     PROVISIONAL = 2
-    """Judged once; can be disputed until its deadline."""
+    """Has a first verdict; can be disputed until the deadline."""
     DISPUTED = 3
     FINAL = 4
     EXPIRED = 5
-    """Nobody judged it in time: unpaid, blameless."""
+    """No validator judged it in time: neither paid nor slashed."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkRecord:
-    """A piece of work on the ledger. Money is in the token's smallest unit."""
+    """State of one work item on the ledger. Money is in the token's smallest unit."""
 
     node: Address
     provider: Address
     pool_id: int
     units: int
     max_units: int
-    """Of the lease; the penalty is for all of them."""
+    """Units of the lease; the penalty is for all of them."""
     sha256: Digest
     status: WorkStatus
     outcome: Outcome | None
-    """The verdict that counts so far; None before the first."""
+    """The latest verdict; None before the first."""
     reason: int
     judge: Address | None
     looker: Address | None
     """The validator that confirmed the first verdict."""
     disputer: Address | None
     juror: Address | None
-    """The first validator that contradicted the first verdict in a dispute; a second one decides."""
+    """The first validator that contradicted the first verdict in a dispute; a second validator then decides."""
     opinion: Outcome | None
-    """What the juror found."""
+    """The outcome that the juror voted for."""
     since: datetime
-    """When it came to its status."""
+    """When the record entered its current status."""
     deadline: datetime | None
-    """Until when the next step may come; None if none may."""
+    """Latest time of the next transition; None if there is none."""
     reward: int
     penalty: int
 
     @property
     def lost_dispute_cost(self) -> int:
-        """The stake that node or provider loses by disputing a rejection that a validator then decides to be one."""
+        """The stake that the provider loses if its side disputes a rejection and a validator upholds it."""
         return self.penalty * LOST_DISPUTE_BPS // 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A leased piece of work, ready to be carried to the ledger by anybody."""
+    """A signed work claim; any account can submit it to the ledger."""
 
     lease: Lease
     lease_signature: bytes
     sha256: Digest
     units: int
     node_signature: bytes
-    """May be empty if the carrier is the node itself."""
+    """May be empty if the node itself sends the transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A validator's finding on one piece of work, and of which submission it is.
+    """A validator's verdict on one submission.
 
-    The ledger refuses it if another file, or another number of units, was submitted under the key: a reorganisation can
-    bring that about.
+    The ledger refuses it if the submission under the key has another file or number of units, which can happen after a
+    chain reorganisation.
     """
 
     key: Digest
     sha256: Digest
-    """Of the file that was judged."""
+    """SHA-256 of the file that was judged."""
     units: int
-    """Of the submission that was judged."""
+    """Units of the submission that was judged."""
     outcome: Outcome
     reason: int
     audit_hash: Digest = ZERO_DIGEST
     decisive: bool = False
-    """Whether it answers a dispute. The ledger takes a first verdict and a decisive one never for each other."""
+    """True if it decides a dispute. The ledger refuses a first verdict on disputed work, and the reverse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confirmation:
-    """A second look by another validator that agrees with the first verdict, and that the terms pay for."""
+    """A paid second look by another validator that agrees with the first verdict."""
 
     key: Digest
     sha256: Digest
-    """Of the file that was examined."""
+    """SHA-256 of the file that was examined."""
     outcome: Outcome
-    """What was found; the ledger refuses it if another outcome stands there."""
+    """The outcome that was found; the ledger refuses it if the first verdict has another one."""
     reason: int
     audit_hash: Digest
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """An item of a batch that the ledger did not take; the others are not touched by it."""
+    """A batch item that the ledger refused; the other items of the batch are unaffected."""
 
     key: Digest
     reason: str
@@ -123,105 +126,113 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True)
 class PaidTotals:
-    """What a pool has paid so far."""
+    """Totals of a pool's rewards and fees, in the token's smallest unit."""
 
     accrued: int
     paid: int
 
 
 class WorkBook:
-    """Reads work and does everything that nodes, validators and providers may do with it."""
+    """Client of the `WorkLedger` contract, for nodes, validators and providers."""
 
     def __init__(self, contract: BoundContract) -> None:
         self._contract = contract
         self.at = contract.at
         self.domain = contract.domain
-        """What signatures for this contract are bound to."""
+        """EIP-712 domain of signatures for this contract."""
 
     # Reads
 
     async def get(self, key: Digest) -> WorkRecord | None:
-        """A piece of work; None if it was never submitted."""
+        """Returns a work record; None if nothing was submitted under the key."""
         values = await self._contract.read("workOf", key)
         return struct_from_abi(WorkRecord, values) if values[6] else None
 
     async def accrued(self, pool_id: int, provider: Address) -> int:
-        """What a provider has earned in a pool and not claimed."""
+        """Returns what a provider has earned in a pool and not claimed."""
         return await self._contract.read_number("accruedOf", pool_id, provider)
 
     async def totals(self, pool_id: int) -> PaidTotals:
-        """What a pool has paid so far."""
+        """Returns how much a pool has accrued to providers and paid out."""
         return await self._contract.read_struct(PaidTotals, "totalsOf", pool_id)
 
     # Nodes
 
     async def submit(self, submission: Submission) -> Digest:
-        """Submits work and returns its key; reverts with the reason if the ledger does not take it."""
+        """Submits work and returns its key; reverts with the reason if the ledger refuses it."""
         receipt = await self._contract.send("submitWork", *_abi_submission(submission))
         return self._contract.events(WorkSubmitted, receipt)[0].key
 
     async def refusal_of(self, submission: Submission) -> Refusal | None:
-        """Why the ledger would not take a submission now; None if it would. Costs no gas."""
-        reason = await self._contract.refusal("submitWork", *_abi_submission(submission))
+        """Returns why the ledger would refuse a submission now; None if it would accept it. Costs no gas."""
+        reason = await self._contract.dry_run("submitWork", *_abi_submission(submission))
         return Refusal(submission.lease.key.hash, reason) if reason else None
 
     async def submit_batch(self, submissions: Sequence[Submission]) -> list[Refusal]:
-        """Carries many submissions; returns those that were refused, with the reason."""
+        """Submits work of several nodes; returns the refused submissions with the reason."""
         receipt = await self._contract.send("submitBatch", [_abi_submission(item) for item in submissions])
         return self._refusals(WorkRefused, receipt)
 
     async def dispute(
         self, key: Digest, evidence_hash: Digest, *, deadline: datetime | None = None, node_signature: bytes = b""
     ) -> Receipt:
-        """Disputes a provisional verdict: the node, its provider, another validator, or who carries the node's word."""
+        """Disputes a provisional verdict.
+
+        The node, its provider and other validators may; any other caller needs the node's signature.
+        """
         until = 0 if deadline is None else int(deadline.timestamp())
         return await self._contract.send("dispute", key, evidence_hash, until, node_signature)
 
     # Validators
 
     async def judge(self, verdicts: Sequence[Verdict]) -> list[Refusal]:
-        """Gives verdicts; returns those that the ledger did not take, with the reason."""
+        """Records verdicts; returns the refused ones with the reason."""
         receipt = await self._contract.send("judge", [_abi_verdict(verdict) for verdict in verdicts])
         return self._refusals(VerdictRefused, receipt)
 
     async def confirm(self, looks: Sequence[Confirmation]) -> list[Refusal]:
-        """Records second looks that agree with first verdicts; returns those that the ledger did not take."""
+        """Records second looks that agree with the first verdict; returns the refused ones with the reason."""
         receipt = await self._contract.send("confirm", [_abi_confirmation(look) for look in looks])
         return self._refusals(VerdictRefused, receipt)
 
     async def look_wanted(self, key: Digest) -> bool:
-        """Whether the terms pay for a second look at provisional work that nobody has looked at yet.
+        """Returns whether the pool pays for a second look at this provisional work, and none was recorded yet.
 
-        False also while the block that draws it is not there, and 256 blocks later, when its hash can't be read.
+        A block hash draws the share that is paid. The result is also False before that block exists, and 256 blocks
+        after it, when the EVM can't read its hash any more.
         """
         return await self._contract.read_flag("lookWanted", key)
 
     async def turn_of(self, key: Digest, validator: Address) -> datetime | None:
-        """From when on a validator may decide a dispute; None if it may not, or if the order is not drawn yet."""
+        """Returns from when on a validator may decide a dispute.
+
+        None if it may not, or if the order of the validators is not drawn yet.
+        """
         opens_at = await self._contract.read_number("turnOf", key, validator)
         return datetime.fromtimestamp(opens_at, UTC) if opens_at else None
 
     async def draw_juries(self, keys: Sequence[Digest]) -> Receipt:
-        """Records the hashes that order the validators of disputes; needed within 256 blocks, and `judge` does it too.
+        """Records the block hashes that determine the order of validators in disputes.
 
-        Keys without an open dispute are skipped.
+        It must happen within 256 blocks, after which the EVM can't read the hash any more; `judge` does it too. Skips
+        keys without an open dispute.
         """
         return await self._contract.send("drawJuries", list(keys))
 
-    # Anybody
+    # Any account
 
     async def expire(self, keys: Sequence[Digest]) -> Receipt:
-        """Lets go of work that nobody judged in time. Keys that are not due are skipped."""
+        """Expires work that no validator judged in time. Skips keys that are not due."""
         return await self._contract.send("expire", list(keys))
 
     async def finalize(self, keys: Sequence[Digest]) -> Receipt:
-        """Pays and slashes what is decided. Keys that are not due are skipped."""
+        """Pays or slashes decided work. Skips keys that are not due."""
         return await self._contract.send("finalize", list(keys))
 
     # Providers
 
     async def claim(self, pool_ids: Sequence[int], to: Address) -> int:
-        """Sends all that the caller has earned in these pools to `to`; returns how much it was."""
+        """Sends the calling provider's unclaimed rewards in these pools to `to`; returns the amount."""
         receipt = await self._contract.send("claim", list(pool_ids), to)
         return sum(event.amount for event in self._contract.events(RewardsClaimed, receipt))
 

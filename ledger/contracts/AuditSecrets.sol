@@ -3,18 +3,18 @@ pragma solidity 0.8.37;
 
 import {IComputePools} from "./interfaces/IComputePools.sol";
 
-/// @title The secrets behind the validators' draws
-/// @notice A validator binds itself to a secret before it draws with it and shows the secret afterwards, so that
-/// anybody can repeat the draw.
+/// @title Audit secrets of validators
+/// @notice A validator commits to a secret before it draws audits with it, and reveals it afterwards, so that anyone
+/// can repeat the draw.
 /// @dev An epoch begins with the block after its commitment and ends with the commitment of the next one. No clock is
-/// needed: `committedBlock` says which submissions the secret was bound before.
+/// needed: submissions after `committedBlock` came after the commitment.
 contract AuditSecrets {
-    /// @notice What a validator has bound itself to for one epoch.
+    /// @notice A validator's commitment for one epoch.
     /// @param commitment keccak256(abi.encode(poolId, validator, epoch, secret)); zero if there is none.
     /// @param secret The secret, once revealed.
     /// @param committedBlock The block of the commitment.
     /// @param committedAt Unix time in seconds of the commitment.
-    /// @param revealedAt Unix time in seconds of the revelation; zero if it is still secret.
+    /// @param revealedAt Unix time in seconds of the reveal; zero before it.
     struct Commitment {
         bytes32 commitment;
         bytes32 secret;
@@ -23,43 +23,43 @@ contract AuditSecrets {
         uint64 revealedAt;
     }
 
-    /// @notice Where the validators' role is kept.
+    /// @notice The ComputePools contract, which knows the validators.
     IComputePools public immutable pools;
 
-    /// @notice The newest epoch that a validator has bound itself for; zero if none.
+    /// @notice The newest epoch that a validator has committed to; zero if none.
     mapping(uint256 poolId => mapping(address validator => uint64)) public latestEpochOf;
 
     mapping(uint256 poolId => mapping(address validator => mapping(uint64 epoch => Commitment))) private _commitments;
 
-    /// @notice A validator bound itself to a secret.
+    /// @notice A validator committed to a secret.
     event SecretCommitted(
         uint256 indexed poolId, address indexed validator, uint64 indexed epoch, bytes32 commitment
     );
-    /// @notice A validator showed its secret.
+    /// @notice A validator revealed its secret.
     event SecretRevealed(uint256 indexed poolId, address indexed validator, uint64 indexed epoch, bytes32 secret);
 
     /// @notice The caller is not a validator of the pool.
     error NotValidator(uint256 poolId, address caller);
-    /// @notice Epochs count up from 1; `latest` was committed already.
+    /// @notice The epoch must be above `latest`, the newest that the caller has committed to.
     error EpochNotNewer(uint64 epoch, uint64 latest);
     /// @notice The commitment must not be zero.
     error NoCommitment();
-    /// @notice The epoch goes on until the next one is committed; its secret must wait.
+    /// @notice The epoch lasts until the caller commits to the next one; only then may its secret be revealed.
     error EpochNotOver(uint64 epoch);
     /// @notice The secret was revealed already.
     error RevealedAlready(uint64 epoch);
-    /// @notice The secret is not what the caller bound itself to.
+    /// @notice The secret does not match the caller's commitment.
     error WrongSecret(uint64 epoch);
 
-    /// @notice Creates the record of secrets.
-    /// @param pools_ Where the validators' role is kept.
+    /// @notice Sets the pools contract, which can't be changed later.
+    /// @param pools_ The ComputePools contract.
     constructor(IComputePools pools_) {
         pools = pools_;
     }
 
-    /// @notice Binds the caller to a secret and begins an epoch. Only a validator of the pool may.
+    /// @notice Commits the caller to a secret and begins an epoch. Only a validator of the pool may call this.
     /// @param poolId The pool.
-    /// @param epoch A number above every epoch that the caller committed before, from 1.
+    /// @param epoch A number above every epoch that the caller committed to before, from 1.
     /// @param commitment keccak256(abi.encode(poolId, validator, epoch, secret)).
     function commit(uint256 poolId, uint64 epoch, bytes32 commitment) external {
         if (!pools.isValidator(poolId, msg.sender)) revert NotValidator(poolId, msg.sender);
@@ -74,9 +74,9 @@ contract AuditSecrets {
         emit SecretCommitted(poolId, msg.sender, epoch, commitment);
     }
 
-    /// @notice Shows the secret of an epoch that is over. One who is no validator any more may still do so.
+    /// @notice Reveals the secret of an epoch that is over. A former validator may call this too.
     /// @param poolId The pool.
-    /// @param epoch The epoch; the caller has committed a later one.
+    /// @param epoch The epoch; a current validator must have committed to a later one.
     /// @param secret The secret.
     function reveal(uint256 poolId, uint64 epoch, bytes32 secret) external {
         Commitment storage entry = _commitments[poolId][msg.sender][epoch];
@@ -89,7 +89,7 @@ contract AuditSecrets {
         emit SecretRevealed(poolId, msg.sender, epoch, secret);
     }
 
-    /// @notice What a validator bound itself to for an epoch; all zero if nothing.
+    /// @notice Returns a validator's commitment for an epoch; all zero if there is none.
     /// @param poolId The pool.
     /// @param validator The validator.
     /// @param epoch The epoch.

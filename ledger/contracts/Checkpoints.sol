@@ -3,13 +3,13 @@ pragma solidity 0.8.37;
 
 import {IComputePools} from "./interfaces/IComputePools.sol";
 
-/// @title Which policy is the newest
-/// @notice The publisher announces checkpoints here. Clients learn freshness from it rather than from a relay, and the
-/// block of an announcement is a source of the seeds.
+/// @title Checkpoint announcements
+/// @notice The publisher announces policy versions here, so that clients need not trust a relay for the newest one. The
+/// hash of an announcement's block is one source of the seeds.
 contract Checkpoints {
     /// @notice One announced checkpoint.
     /// @param version The policy's version.
-    /// @param attempt Which attempt at publishing it this was.
+    /// @param attempt Number of the attempt at publishing this version.
     /// @param blockNumber The block of the announcement.
     /// @param announcedAt Unix time in seconds of the announcement.
     /// @param digest The version digest; zero if nothing was announced.
@@ -21,10 +21,10 @@ contract Checkpoints {
         bytes32 digest;
     }
 
-    /// @notice The most by which one announcement may raise a run's version; a run begins at version zero. An orchestrator
-    /// leases at most 64 steps ahead of a version, so that a trainer never needs more than 65.
+    /// @notice The most by which one announcement may raise a run's version; a run begins at version zero. An
+    /// orchestrator leases at most 64 steps ahead of a version, so a trainer never needs more than 65.
     uint64 public constant MAX_ADVANCE = 256;
-    /// @notice Where the publisher's role is kept.
+    /// @notice The ComputePools contract, which knows the publisher.
     IComputePools public immutable pools;
 
     mapping(uint256 poolId => mapping(bytes32 run => mapping(uint64 version => Announcement))) private _announcements;
@@ -37,25 +37,25 @@ contract Checkpoints {
 
     /// @notice The caller is not the pool's publisher.
     error NotPublisher(uint256 poolId, address caller);
-    /// @notice (version, attempt) must be above the run's latest: versions never go back.
+    /// @notice (version, attempt) must be above the run's latest.
     error NotNewer(uint64 latestVersion, uint32 latestAttempt);
-    /// @notice One announcement raises the version by at most `MAX_ADVANCE`; `highest` is what it may name now.
+    /// @notice One announcement raises the version by at most `MAX_ADVANCE`; `highest` is the highest allowed now.
     error TooFarAhead(uint64 version, uint256 highest);
     /// @notice The digest must not be zero.
     error NoDigest();
 
-    /// @notice Creates the record of announcements.
-    /// @param pools_ Where the publisher's role is kept.
+    /// @notice Sets the pools contract, which can't be changed later.
+    /// @param pools_ The ComputePools contract.
     constructor(IComputePools pools_) {
         pools = pools_;
     }
 
-    /// @notice Announces a checkpoint. Only the pool's publisher may. Versions only go forward, and by at most
-    /// `MAX_ADVANCE` at a time, so that no single announcement uses up a run's numbers.
+    /// @notice Announces a checkpoint. Only the pool's publisher may call this. Versions only increase, and by at most
+    /// `MAX_ADVANCE` at a time, so that a single announcement can't use up a run's version numbers.
     /// @param poolId The pool.
     /// @param run The run within the pool.
     /// @param version The policy's version.
-    /// @param attempt Which attempt at publishing it this is; a newer one replaces the older.
+    /// @param attempt Number of the attempt at publishing this version; a higher one replaces the lower.
     /// @param digest The version digest of the full content.
     function announce(uint256 poolId, bytes32 run, uint64 version, uint32 attempt, bytes32 digest) external {
         if (!pools.isPublisher(poolId, msg.sender)) revert NotPublisher(poolId, msg.sender);
@@ -78,7 +78,7 @@ contract Checkpoints {
         emit CheckpointAnnounced(poolId, run, version, attempt, digest);
     }
 
-    /// @notice The newest attempt that was announced for a version; digest zero if none was.
+    /// @notice Returns the newest attempt announced for a version; digest zero if there is none.
     /// @param poolId The pool.
     /// @param run The run within the pool.
     /// @param version The policy's version.
@@ -86,7 +86,7 @@ contract Checkpoints {
         return _announcements[poolId][run][version];
     }
 
-    /// @notice The run's newest announcement; digest zero if there is none.
+    /// @notice Returns the run's newest announcement; digest zero if there is none.
     /// @param poolId The pool.
     /// @param run The run within the pool.
     function latestOf(uint256 poolId, bytes32 run) external view returns (Announcement memory) {

@@ -11,15 +11,15 @@ import {PoolBook} from "./pools/PoolBook.sol";
 import {PoolEscrow} from "./pools/PoolEscrow.sol";
 import {PoolMembers} from "./pools/PoolMembers.sol";
 
-/// @title Pools of compute
-/// @notice A pool is one owner's task: its terms, the keys that speak for it, its money and its members.
+/// @title Pools of compute nodes
+/// @notice A pool has an owner, terms of work, role keys, escrow and member nodes.
 contract ComputePools is PoolEscrow, PoolMembers {
-    /// @notice Fixes the other contracts for ever.
-    /// @param token_ The token that escrow is in.
-    /// @param registry_ Where nodes are registered.
-    /// @param stakeManager_ Where stake is.
-    /// @param domains_ Where domains are.
-    /// @param workLedger_ Where work is.
+    /// @notice Sets the other contracts, which can't be changed later.
+    /// @param token_ The token of escrow.
+    /// @param registry_ The ComputeRegistry contract.
+    /// @param stakeManager_ The StakeManager contract.
+    /// @param domains_ The DomainRegistry contract.
+    /// @param workLedger_ The WorkLedger contract.
     constructor(
         MusterToken token_,
         IComputeRegistry registry_,
@@ -28,12 +28,12 @@ contract ComputePools is PoolEscrow, PoolMembers {
         address workLedger_
     ) PoolBook(domains_, stakeManager_, workLedger_) PoolEscrow(token_) PoolMembers(registry_) {}
 
-    /// @notice Creates a pool, pending until its owner activates it. The caller becomes its owner, and nothing else.
+    /// @notice Creates a pool, pending until its owner activates it. The caller becomes its owner, but gets no role.
     /// @param domainId An active domain.
-    /// @param roles The keys that speak for the pool.
-    /// @param terms What its members work under.
-    /// @param dataUri Where it describes itself.
-    /// @return poolId Its number, from 1.
+    /// @param roles The keys of the pool's roles.
+    /// @param terms The terms of work.
+    /// @param dataUri URI of the pool's description.
+    /// @return poolId The id, from 1.
     function createPool(uint256 domainId, Roles calldata roles, Terms calldata terms, string calldata dataUri)
         external
         returns (uint256 poolId)

@@ -6,9 +6,11 @@ import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
 import {SignatureChecker} from "@openzeppelin/contracts/utils/cryptography/SignatureChecker.sol";
 import {IComputeRegistry} from "./interfaces/IComputeRegistry.sol";
 
-/// @title Who answers for which machine
-/// @notice A node is a key on a machine; a provider answers for it with stake. Both consent, each with its own key.
-/// @dev A node never changes its provider: stake locks and rewards find their owner through it even after retirement.
+/// @title Registry of nodes
+/// @notice A node is a key on a machine; its provider's stake is slashed for the node's forged work. A registration
+/// needs the consent of both keys.
+/// @dev A node never changes its provider: stake locks and rewards find their owner through the node, even after its
+/// retirement.
 contract ComputeRegistry is IComputeRegistry, EIP712 {
     bytes32 private constant _NODE_CONSENT =
         keccak256("NodeConsent(address provider,address node,uint256 nonce,uint256 deadline)");
@@ -16,45 +18,45 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
         "ProviderConsent(address provider,address node,bytes32 specsHash,uint32 capacity,uint256 nonce,uint256 deadline)"
     );
 
-    /// @notice A node entered the service of a provider.
+    /// @notice A node was registered under a provider.
     event NodeRegistered(address indexed provider, address indexed node, bytes32 specsHash, uint32 capacity);
-    /// @notice A provider described a node anew.
+    /// @notice A provider updated a node's capacity and hardware description.
     event NodeUpdated(address indexed provider, address indexed node, bytes32 specsHash, uint32 capacity);
     /// @notice A provider took a node out of service.
     event NodeRetired(address indexed provider, address indexed node);
-    /// @notice A node made every consent that it signed so far worthless.
+    /// @notice A node invalidated every consent that it had signed.
     event ConsentRevoked(address indexed node, uint256 nextNonce);
 
     /// @notice A node and its provider must be two keys, neither of them zero.
     error KeysNotApart(address provider, address node);
-    /// @notice The node is in service already, or belongs to another provider.
+    /// @notice The node is in service already, or registered by another provider.
     error NodeTaken(address node, address provider);
-    /// @notice The caller is not the provider of a node in service.
+    /// @notice The node is not in service under the caller.
     error NotProvider(address node, address caller);
     /// @notice Capacity must be at least 1.
     error NoCapacity();
-    /// @notice The consent was to be used by `deadline`.
+    /// @notice The consent expired at `deadline`.
     error ConsentExpired(uint256 deadline);
-    /// @notice The signature is not `signer`'s over this consent.
+    /// @notice The consent is not signed by `signer`.
     error BadConsent(address signer);
 
     mapping(address node => Node) private _nodes;
 
-    /// @notice The nonce that a node's next consent, and its provider's, must carry.
+    /// @notice The nonce that the next consent of a node, and of its provider, must contain.
     mapping(address node => uint256) public consentNonce;
 
-    /// @notice How many nodes of a provider are in service.
+    /// @notice The number of a provider's nodes in service.
     mapping(address provider => uint256) public nodeCountOf;
 
     /// @notice Creates an empty registry.
     constructor() EIP712("Muster", "2") {}
 
-    /// @notice Registers a node of the caller's, with the node's consent.
+    /// @notice Registers a node under the caller, with the node's consent.
     /// @param node The node's address.
-    /// @param specsHash Hash of the description of its hardware.
-    /// @param capacity What the hardware is worth, at least 1.
+    /// @param specsHash Hash of the hardware description.
+    /// @param capacity Size of the hardware, at least 1; stake requirements are per unit of capacity.
     /// @param deadline Unix time in seconds until which the consent may be used.
-    /// @param nodeSignature The node's EIP-712 `NodeConsent`.
+    /// @param nodeSignature The node's EIP-712 signature of the `NodeConsent`.
     function registerNode(
         address node,
         bytes32 specsHash,
@@ -66,14 +68,14 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
         _register(msg.sender, node, specsHash, capacity, nonce);
     }
 
-    /// @notice Registers a node for a provider that signed for it; anyone may carry both consents.
+    /// @notice Registers a node with the signed consents of both keys. Any account may call this.
     /// @param provider The provider, an account or a contract wallet (ERC-1271).
     /// @param node The node's address.
-    /// @param specsHash Hash of the description of its hardware.
-    /// @param capacity What the hardware is worth, at least 1.
+    /// @param specsHash Hash of the hardware description.
+    /// @param capacity Size of the hardware, at least 1; stake requirements are per unit of capacity.
     /// @param deadline Unix time in seconds until which both consents may be used.
-    /// @param providerSignature The provider's EIP-712 `ProviderConsent`.
-    /// @param nodeSignature The node's EIP-712 `NodeConsent`.
+    /// @param providerSignature The provider's EIP-712 signature of the `ProviderConsent`.
+    /// @param nodeSignature The node's EIP-712 signature of the `NodeConsent`.
     function registerNodeFor(
         address provider,
         address node,
@@ -87,7 +89,7 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
         bytes32 digest = _hashTypedDataV4(
             keccak256(abi.encode(_PROVIDER_CONSENT, provider, node, specsHash, capacity, nonce, deadline))
         );
-        // The plain signature is tried first: an account with delegated code (EIP-7702) still owns its key.
+        // Try the plain signature first: an account with delegated code (EIP-7702) can still sign with its key.
         if (
             !_signed(provider, digest, providerSignature)
                 && !SignatureChecker.isValidERC1271SignatureNowCalldata(provider, digest, providerSignature)
@@ -95,9 +97,9 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
         _register(provider, node, specsHash, capacity, nonce);
     }
 
-    /// @notice Describes a node anew; memberships that exist keep what they were joined with.
-    /// @param node A node of the caller's in service.
-    /// @param specsHash Hash of the new description.
+    /// @notice Updates a node. Existing memberships keep the stake lock of the capacity with which the node joined.
+    /// @param node A node in service under the caller.
+    /// @param specsHash Hash of the new hardware description.
     /// @param capacity The new capacity, at least 1.
     function updateNode(address node, bytes32 specsHash, uint32 capacity) external {
         _requireProvider(node);
@@ -107,8 +109,8 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
         emit NodeUpdated(msg.sender, node, specsHash, capacity);
     }
 
-    /// @notice Takes a node out of service: it joins nothing and submits nothing until its provider registers it again.
-    /// @param node A node of the caller's in service.
+    /// @notice Takes a node out of service: it can't join pools or submit work until its provider registers it again.
+    /// @param node A node in service under the caller.
     function retireNode(address node) external {
         _requireProvider(node);
         _nodes[node].retired = true;
@@ -116,7 +118,7 @@ contract ComputeRegistry is IComputeRegistry, EIP712 {
         emit NodeRetired(msg.sender, node);
     }
 
-    /// @notice Makes every unused consent of the calling node, and of a provider for it, worthless.
+    /// @notice Invalidates every unused consent of the calling node, and of providers for it.
     function revokeConsent() external {
         emit ConsentRevoked(msg.sender, ++consentNonce[msg.sender]);
     }

@@ -4,41 +4,41 @@ pragma solidity 0.8.37;
 import {Ownable, Ownable2Step} from "@openzeppelin/contracts/access/Ownable2Step.sol";
 import {IDomainRegistry} from "./interfaces/IDomainRegistry.sol";
 
-/// @title The fields of work
-/// @notice The governor opens domains, says how their work is validated and where penalties go.
+/// @title Registry of domains
+/// @notice The governor creates domains, and sets their validation rules and the recipient of their penalties.
 contract DomainRegistry is IDomainRegistry, Ownable2Step {
     /// @notice The longest name or URI, in bytes.
     uint256 public constant MAX_TEXT = 512;
 
-    /// @notice How many domains there are; their ids are 1 to this.
+    /// @notice Number of domains; their ids are 1 to this number.
     uint256 public domainCount;
 
     mapping(uint256 domainId => Domain) private _domains;
 
-    /// @notice A domain was opened or described anew.
+    /// @notice A domain was created or updated.
     event DomainSet(
         uint256 indexed domainId, string name, string uri, bytes32 validationHash, address indexed reserve
     );
-    /// @notice A domain was opened to, or closed for, new pools and members.
+    /// @notice A domain was opened or closed for new pools and members.
     event DomainActiveSet(uint256 indexed domainId, bool active);
 
     /// @notice There is no such domain.
     error NoSuchDomain(uint256 domainId);
     /// @notice A name is needed.
     error NoName();
-    /// @notice The text has `length` bytes; `limit` is the most.
+    /// @notice The text has `length` bytes; at most `limit` are allowed.
     error TextTooLong(uint256 length, uint256 limit);
 
     /// @notice Creates an empty registry.
-    /// @param governor Who opens and describes domains.
+    /// @param governor The account that may create and update domains.
     constructor(address governor) Ownable(governor) {}
 
-    /// @notice Opens a domain. Only the governor may.
-    /// @param name What people call it.
-    /// @param uri Where it is described.
+    /// @notice Creates a domain. Only the governor may call this.
+    /// @param name The name.
+    /// @param uri URI of the description.
     /// @param validationHash Hash of its validation parameters.
-    /// @param reserve Where penalties go; zero burns them.
-    /// @return domainId Its number, from 1.
+    /// @param reserve The recipient of penalties; zero burns them.
+    /// @return domainId The id, from 1.
     function createDomain(string calldata name, string calldata uri, bytes32 validationHash, address reserve)
         external
         onlyOwner
@@ -50,12 +50,12 @@ contract DomainRegistry is IDomainRegistry, Ownable2Step {
         emit DomainActiveSet(domainId, true);
     }
 
-    /// @notice Describes a domain anew. Only the governor may.
+    /// @notice Updates a domain. Only the governor may call this.
     /// @param domainId The domain.
-    /// @param name What people call it.
-    /// @param uri Where it is described.
+    /// @param name The name.
+    /// @param uri URI of the description.
     /// @param validationHash Hash of its validation parameters.
-    /// @param reserve Where penalties go; zero burns them.
+    /// @param reserve The recipient of penalties; zero burns them.
     function updateDomain(
         uint256 domainId,
         string calldata name,
@@ -67,16 +67,17 @@ contract DomainRegistry is IDomainRegistry, Ownable2Step {
         _set(domainId, name, uri, validationHash, reserve);
     }
 
-    /// @notice Opens a domain to, or closes it for, new pools and members; what runs goes on. Only the governor may.
+    /// @notice Opens or closes a domain for new pools and members; existing ones go on. Only the governor may call
+    /// this.
     /// @param domainId The domain.
-    /// @param active Whether new pools and members are welcome.
+    /// @param active Whether it takes new pools and members.
     function setDomainActive(uint256 domainId, bool active) external onlyOwner {
         _requireExists(domainId);
         _domains[domainId].active = active;
         emit DomainActiveSet(domainId, active);
     }
 
-    /// @notice Everything about a domain.
+    /// @notice Returns a domain; reverts if there is none.
     /// @param domainId The domain.
     function domainOf(uint256 domainId) external view returns (Domain memory) {
         _requireExists(domainId);

@@ -6,16 +6,16 @@ import {ERC20} from "@openzeppelin/contracts/token/ERC20/ERC20.sol";
 import {ERC20Burnable} from "@openzeppelin/contracts/token/ERC20/extensions/ERC20Burnable.sol";
 import {ERC20Permit} from "@openzeppelin/contracts/token/ERC20/extensions/ERC20Permit.sol";
 
-/// @title The token that stake and rewards are in
-/// @notice An ERC-20 with permit (EIP-2612) whose supply only the governor can raise and every holder can lower.
+/// @title MUST, the token of stake and rewards
+/// @notice An ERC-20 with permit (EIP-2612). Only the governor can mint; holders can burn their own tokens.
 contract MusterToken is ERC20Burnable, ERC20Permit, Ownable2Step {
     /// @notice Creates the token with no supply.
-    /// @param governor Who may mint.
+    /// @param governor The account that may mint.
     constructor(address governor) ERC20("Muster", "MUST") ERC20Permit("Muster") Ownable(governor) {}
 
-    /// @notice Creates `amount` of the smallest unit (18 decimals) for `to`. Only the governor may.
-    /// @param to Who receives it.
-    /// @param amount How much, in the smallest unit.
+    /// @notice Mints tokens. Only the governor may call this.
+    /// @param to The recipient.
+    /// @param amount Amount in the smallest unit (18 decimals).
     function mint(address to, uint256 amount) external onlyOwner {
         _mint(to, amount);
     }

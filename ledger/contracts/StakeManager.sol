@@ -5,18 +5,18 @@ import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {MusterToken} from "./MusterToken.sol";
 import {IStakeManager} from "./interfaces/IStakeManager.sol";
 
-/// @title What providers put at risk
-/// @notice Holds stake, the queue of stake on its way back, and executes the slashes that WorkLedger decides.
-/// @dev The token is ours and calls nobody back. Only the two addresses fixed at deployment can lock or slash, and
-/// nobody can add another.
+/// @title Stake of providers
+/// @notice Holds stake and the unbonding queue, and executes the slashes that WorkLedger decides.
+/// @dev Transfers can't reenter: the token is our own and makes no callbacks. Only the two addresses set at deployment
+/// can lock or slash, and no others can be added.
 contract StakeManager is IStakeManager {
     using SafeCast for uint256;
 
     /// @notice The stake of a provider, in the token's smallest unit.
     /// @param active Stake that can be locked, slashed and unbonded.
-    /// @param unbonding Stake on its way back, slashable until it is withdrawn.
-    /// @param membershipLock What memberships bind of `active`.
-    /// @param workLock What open work binds of `active`.
+    /// @param unbonding Stake in the unbonding queue, slashable until it is withdrawn.
+    /// @param membershipLock Part of `active` that memberships lock.
+    /// @param workLock Part of `active` that open work locks.
     struct Stake {
         uint128 active;
         uint128 unbonding;
@@ -24,8 +24,8 @@ contract StakeManager is IStakeManager {
         uint128 workLock;
     }
 
-    /// @notice One request to get stake back.
-    /// @param amount What is left of it after slashes; zero if it was cancelled or withdrawn.
+    /// @notice One entry of the unbonding queue.
+    /// @param amount What is left after slashes; zero if it was cancelled or withdrawn.
     /// @param maturesAt Unix time in seconds from which it can be withdrawn.
     struct Unbond {
         uint128 amount;
@@ -38,10 +38,10 @@ contract StakeManager is IStakeManager {
         uint128 tail;
     }
 
-    /// @notice The most open entries of one provider's queue: it bounds the work of a slash and of a withdrawal.
+    /// @notice The most open entries in a provider's queue; it limits the gas of a slash and of a withdrawal.
     uint256 public constant MAX_UNBONDS = 32;
 
-    /// @notice The token that stake is in.
+    /// @notice The token of stake.
     MusterToken public immutable token;
     /// @notice The only contract that locks stake for memberships.
     address public immutable pools;
@@ -54,22 +54,22 @@ contract StakeManager is IStakeManager {
     mapping(address provider => Queue) private _queues;
     mapping(address provider => mapping(uint256 id => Unbond)) private _unbonds;
 
-    /// @notice Somebody added to a provider's stake.
+    /// @notice An account added to a provider's stake.
     event Staked(address indexed provider, address indexed from, uint256 amount);
-    /// @notice A provider asked for stake back.
+    /// @notice A provider began to unbond stake.
     event UnbondStarted(address indexed provider, uint256 indexed id, uint256 amount, uint256 maturesAt);
-    /// @notice A provider left stake in after all.
+    /// @notice A provider cancelled an unbond.
     event UnbondCancelled(address indexed provider, uint256 indexed id, uint256 amount);
-    /// @notice Matured stake went back.
+    /// @notice A provider withdrew matured stake.
     event Withdrawn(address indexed provider, address indexed to, uint256 amount);
-    /// @notice Stake was taken; `recipient` zero means that it was burned.
+    /// @notice Stake was slashed; it was burned if `recipient` is zero.
     event Slashed(address indexed provider, address indexed recipient, uint256 asked, uint256 taken);
-    /// @notice The stake that a provider's memberships and open work bind changed.
+    /// @notice A membership of the provider began or ended; the event has the new locks.
     event LocksChanged(address indexed provider, uint256 membershipLock, uint256 workLock);
 
     /// @notice Amounts must be above zero.
     error NothingAsked();
-    /// @notice The provider has `free` stake that nothing binds; `asked` is more.
+    /// @notice The provider has `free` unlocked stake, and `asked` is more.
     error StakeTooLow(address provider, uint256 free, uint256 asked);
     /// @notice The provider has `MAX_UNBONDS` open entries; withdraw or cancel some first.
     error TooManyUnbonds(address provider);
@@ -77,11 +77,11 @@ contract StakeManager is IStakeManager {
     error NoSuchUnbond(address provider, uint256 id);
     /// @notice No entry has matured.
     error NothingMatured(address provider);
-    /// @notice Only the contract fixed at deployment may do this.
+    /// @notice Only a contract set at deployment may call this.
     error NotAllowed(address caller);
     /// @notice The unbonding period must be above zero.
     error NoUnbondingPeriod();
-    /// @notice Stake can't go back to the zero address.
+    /// @notice The zero address can't receive stake.
     error NoRecipient();
 
     modifier only(address caller) {
@@ -89,11 +89,11 @@ contract StakeManager is IStakeManager {
         _;
     }
 
-    /// @notice Fixes for ever who may lock and slash.
-    /// @param token_ The token that stake is in.
-    /// @param pools_ ComputePools.
-    /// @param workLedger_ WorkLedger.
-    /// @param unbondingPeriod_ Seconds that stake stays slashable after its owner asked for it.
+    /// @notice Sets the contracts that may lock and slash, which can't be changed later.
+    /// @param token_ The token of stake.
+    /// @param pools_ The ComputePools contract.
+    /// @param workLedger_ The WorkLedger contract.
+    /// @param unbondingPeriod_ Seconds that stake stays slashable after its owner began to unbond it.
     constructor(MusterToken token_, address pools_, address workLedger_, uint64 unbondingPeriod_) {
         if (unbondingPeriod_ == 0) revert NoUnbondingPeriod();
         token = token_;
@@ -103,15 +103,15 @@ contract StakeManager is IStakeManager {
     }
 
     /// @notice Adds to the caller's stake; needs an allowance.
-    /// @param amount How much, in the token's smallest unit.
+    /// @param amount Amount in the token's smallest unit.
     function stake(uint256 amount) external {
         _stake(msg.sender, amount);
     }
 
-    /// @notice Adds to the caller's stake under a permit. A permit that somebody else has carried already is no
-    /// obstacle.
-    /// @param amount How much, in the token's smallest unit.
-    /// @param deadline Unix time in seconds until which the permit holds.
+    /// @notice Adds to the caller's stake under a permit (EIP-2612). It also works if another account has submitted the
+    /// permit before.
+    /// @param amount Amount in the token's smallest unit.
+    /// @param deadline Unix time in seconds until which the permit is valid.
     /// @param v Signature of the permit.
     /// @param r Signature of the permit.
     /// @param s Signature of the permit.
@@ -121,15 +121,15 @@ contract StakeManager is IStakeManager {
     }
 
     /// @notice Adds to another provider's stake from the caller's tokens.
-    /// @param provider Who gets the stake.
-    /// @param amount How much, in the token's smallest unit.
+    /// @param provider The provider.
+    /// @param amount Amount in the token's smallest unit.
     function stakeFor(address provider, uint256 amount) external {
         _stake(provider, amount);
     }
 
-    /// @notice Asks for stake back that nothing binds; it can be withdrawn after `unbondingPeriod`.
-    /// @param amount How much, in the token's smallest unit.
-    /// @return id The entry's number among the caller's open ones; that of a cancelled entry may be given again.
+    /// @notice Begins to unbond unlocked stake; it can be withdrawn after `unbondingPeriod`.
+    /// @param amount Amount in the token's smallest unit.
+    /// @return id The entry's id among the caller's open entries; the id of a cancelled entry may be used again.
     function beginUnbond(uint128 amount) external returns (uint256 id) {
         if (amount == 0) revert NothingAsked();
         Stake storage account = _stakes[msg.sender];
@@ -145,8 +145,8 @@ contract StakeManager is IStakeManager {
         emit UnbondStarted(msg.sender, id, amount, maturesAt);
     }
 
-    /// @notice Makes an open entry of the caller's active stake again, matured or not.
-    /// @param id The entry's number.
+    /// @notice Cancels an open entry of the caller, matured or not: it becomes active stake again.
+    /// @param id The entry's id.
     function cancelUnbond(uint256 id) external {
         uint128 amount = _unbonds[msg.sender][id].amount;
         if (amount == 0) revert NoSuchUnbond(msg.sender, id);
@@ -158,15 +158,15 @@ contract StakeManager is IStakeManager {
         emit UnbondCancelled(msg.sender, id, amount);
     }
 
-    /// @notice Sends everything that has matured to the caller.
-    /// @return amount How much it was.
+    /// @notice Sends the caller's matured stake to the caller.
+    /// @return amount The amount sent.
     function withdraw() external returns (uint256 amount) {
         return _withdraw(msg.sender);
     }
 
-    /// @notice Sends everything of the caller's that has matured to `to`.
-    /// @param to Who receives it.
-    /// @return amount How much it was.
+    /// @notice Sends the caller's matured stake to `to`.
+    /// @param to The recipient.
+    /// @return amount The amount sent.
     function withdraw(address to) external returns (uint256 amount) {
         if (to == address(0)) revert NoRecipient();
         return _withdraw(to);
@@ -215,16 +215,16 @@ contract StakeManager is IStakeManager {
         else token.transfer(recipient, taken);
     }
 
-    /// @notice A provider's stake and what binds it.
-    /// @param provider Whose.
+    /// @notice Returns a provider's stake and its locks.
+    /// @param provider The provider.
     function stakeOf(address provider) external view returns (Stake memory) {
         return _stakes[provider];
     }
 
-    /// @notice A provider's open entries, oldest first; a cancelled one among them has amount zero.
-    /// @param provider Whose.
-    /// @return firstId The number of the first entry; the others follow it.
-    /// @return entries At most `MAX_UNBONDS`.
+    /// @notice Returns a provider's open unbonds, oldest first; a cancelled one between open ones has amount zero.
+    /// @param provider The provider.
+    /// @return firstId The id of the first entry; the ids of the others follow it.
+    /// @return entries At most `MAX_UNBONDS` entries.
     function unbondsOf(address provider) external view returns (uint256 firstId, Unbond[] memory entries) {
         Queue memory queue = _queues[provider];
         firstId = queue.head;
@@ -256,7 +256,7 @@ contract StakeManager is IStakeManager {
         token.transfer(to, amount);
     }
 
-    /// @dev Takes up to `amount` from the queue, oldest first: what matures next is what would escape next.
+    /// @dev Slashes up to `amount` from the queue, oldest first: the oldest entries can be withdrawn first.
     function _slashQueue(address provider, Stake storage account, uint128 amount) private returns (uint128 taken) {
         Queue storage queue = _queues[provider];
         for (uint256 id = queue.head; id < queue.tail && taken < amount; ++id) {
@@ -269,7 +269,7 @@ contract StakeManager is IStakeManager {
         _trim(provider);
     }
 
-    /// @dev Gives room back to the queue where its ends are empty.
+    /// @dev Drops empty entries at both ends of the queue, so that they don't count towards `MAX_UNBONDS`.
     function _trim(address provider) private {
         Queue storage queue = _queues[provider];
         (uint256 head, uint256 tail) = (queue.head, queue.tail);

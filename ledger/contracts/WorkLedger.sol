@@ -21,19 +21,19 @@ import {
     WorkView
 } from "./work/WorkTypes.sol";
 
-/// @title From lease to money
+/// @title Ledger of work: submissions, verdicts, disputes and payment
 /// @notice Work is submitted under a lease, judged, disputed at most once, and becomes final: paid, unpaid or slashed.
-/// A step that is not taken in time never costs the contributor anything: without a first verdict the work expires
-/// without blame; without a decision of its dispute there is no penalty.
+/// A missed deadline of validators never costs the node stake: without a first verdict the work expires; without a
+/// decision of its dispute there is no penalty.
 ///
-/// A dispute is decided by the pool's other validators in an order that nobody can choose: by a hash of the key, of the
-/// block after the dispute and of the validator. Each has a turn of the dispute period before the next may decide, too.
-/// In a pool with `CONFIRMED_FROM` validators or more, one that contradicts the first verdict needs a second one: the
-/// outcome is then the median of the three.
-/// @dev A deadline's own second still counts; what follows a deadline needs a later second. Every batch goes on past
-/// an item that it refuses, and says why by the error that the item alone would have had.
+/// The pool's other validators decide a dispute, in an order that is unpredictable: by a hash of the key, of the block
+/// after the dispute, and of the validator. The dispute period is divided into turns; in its turn a validator may
+/// decide in addition to those before it. In a pool with `CONFIRMED_FROM` validators or more, a validator that
+/// contradicts the first verdict needs a second one: the outcome is then the median of the three verdicts.
+/// @dev A step may be taken up to and including the second of its deadline; what follows a deadline needs a later
+/// second. A batch skips refused items and emits an event with the error.
 contract WorkLedger is WorkSignatures, Rewards {
-    /// @dev What one batch has asked ComputePools already: its items are mostly of one pool and one version.
+    /// @dev Cache of ComputePools reads during a batch, whose items mostly have the same pool and terms version.
     struct Docket {
         uint256 termsPool;
         uint256 termsVersion;
@@ -42,23 +42,23 @@ contract WorkLedger is WorkSignatures, Rewards {
         uint16 seat;
     }
 
-    /// @notice The most items of a batch.
+    /// @notice The most items in a batch.
     uint256 public constant MAX_BATCH = 256;
-    /// @notice The number of validators from which on one alone can't overturn a verdict.
+    /// @notice With this many validators or more, overturning a verdict takes two of them.
     uint256 public constant CONFIRMED_FROM = 4;
-    /// @notice Where pools are.
+    /// @notice The ComputePools contract.
     IComputePools public immutable pools;
-    /// @notice Where nodes are registered.
+    /// @notice The ComputeRegistry contract.
     IComputeRegistry public immutable registry;
-    /// @notice Where stake is.
+    /// @notice The StakeManager contract.
     IStakeManager public immutable stakeManager;
-    /// @notice Where domains are, which say where penalties go.
+    /// @notice The DomainRegistry contract, which holds the recipients of penalties.
     IDomainRegistry public immutable domains;
 
     mapping(bytes32 key => Work) private _works;
     mapping(bytes32 key => Dispute) private _disputes;
 
-    /// @notice Work was submitted; its reward, fees and penalty are set aside.
+    /// @notice Work was submitted; its reward and fees are reserved, and stake is locked for its penalty.
     event WorkSubmitted(
         uint256 indexed poolId,
         address indexed node,
@@ -75,9 +75,9 @@ contract WorkLedger is WorkSignatures, Rewards {
         bytes32 sha256Hash,
         uint64 units
     );
-    /// @notice An item of `submitBatch` was refused; `reason` is the error that it alone would have reverted with.
+    /// @notice An item of `submitBatch` was refused; `reason` is the revert data.
     event WorkRefused(bytes32 indexed key, bytes reason);
-    /// @notice A validator gave its verdict; one that is decisive ended a dispute and made the work final.
+    /// @notice A validator gave a verdict; a decisive one ended a dispute and made the work final.
     event VerdictGiven(
         uint256 indexed poolId,
         address indexed node,
@@ -88,7 +88,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         bytes32 auditHash,
         bool decisive
     );
-    /// @notice A validator contradicted the first verdict in a dispute; a second one decides.
+    /// @notice A validator contradicted the first verdict in a dispute; a second validator then decides.
     event VerdictContradicted(
         uint256 indexed poolId,
         address indexed node,
@@ -98,7 +98,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         uint16 reason,
         bytes32 auditHash
     );
-    /// @notice Another validator examined the work and agrees with the first verdict.
+    /// @notice Another validator took a second look at the work and agrees with the first verdict.
     event VerdictConfirmed(
         uint256 indexed poolId,
         address indexed node,
@@ -109,13 +109,14 @@ contract WorkLedger is WorkSignatures, Rewards {
     );
     /// @notice An item of `judge` or `confirm` was refused; `reason` is the selector of the error.
     event VerdictRefused(bytes32 indexed key, address indexed validator, bytes4 reason);
-    /// @notice Somebody disputes a verdict.
+    /// @notice A verdict was disputed.
     event WorkDisputed(
         uint256 indexed poolId, address indexed node, bytes32 indexed key, address disputer, bytes32 evidenceHash
     );
-    /// @notice Node or provider disputed a rejection, and the decision is to reject: `taken` is what that cost their stake.
+    /// @notice A rejection that the node or its provider disputed was upheld; `taken` of the provider's stake was
+    /// slashed.
     event DisputeLost(uint256 indexed poolId, address indexed node, bytes32 indexed key, uint256 taken);
-    /// @notice Work is final: `paid` accrued to its provider, `slashed` was taken from its stake for forgery.
+    /// @notice Work is final: `paid` accrued to its provider; `slashed` of its stake was slashed for forged work.
     event WorkFinal(
         uint256 indexed poolId,
         address indexed node,
@@ -124,49 +125,49 @@ contract WorkLedger is WorkSignatures, Rewards {
         uint256 paid,
         uint256 slashed
     );
-    /// @notice Nobody judged the work in time; it is unpaid and blameless.
+    /// @notice No validator judged the work in time: it is neither paid nor slashed.
     event WorkExpired(uint256 indexed poolId, address indexed node, bytes32 indexed key);
 
-    /// @notice The batch has `length` items; `limit` is the most.
+    /// @notice The batch has `length` items; at most `limit` are allowed.
     error BatchTooLong(uint256 length, uint256 limit);
-    /// @notice The lease held until `expiry`.
+    /// @notice The lease expired at `expiry`.
     error LeaseExpired(uint64 expiry);
     /// @notice Work must be 1 to `maxUnits` units.
     error UnitsOutOfRange(uint64 units, uint64 maxUnits);
-    /// @notice This slot's work was submitted already.
+    /// @notice Work was submitted under this key already.
     error WorkExists(bytes32 key);
-    /// @notice The node neither calls nor has signed.
+    /// @notice The node is not the caller, and did not sign.
     error NodeNotWilling(address node);
     /// @notice There is no such work, or its status does not allow this.
     error WrongStatus(bytes32 key, Status status);
-    /// @notice The time for this step ended at `deadline`.
+    /// @notice The deadline of this step has passed.
     error TooLate(bytes32 key, uint256 deadline);
     /// @notice The caller is not a validator of the work's pool.
     error NotValidator(uint256 poolId, address caller);
-    /// @notice The caller is the node, its provider, or has judged, confirmed or disputed this before.
+    /// @notice The caller is the node or its provider, or has judged, confirmed or disputed this work before.
     error ConflictOfInterest(bytes32 key, address caller);
-    /// @notice It is not this validator's turn to decide the dispute: others come before it, or the block whose hash
-    /// orders them is not there yet. `turnOf` says when it is.
+    /// @notice The validator's turn to decide the dispute has not begun, or the block whose hash determines the order
+    /// does not exist yet. `turnOf` returns when the turn begins.
     error NotYourTurn(bytes32 key, address caller);
-    /// @notice The verdict is on another file, or on other units, than what was submitted.
+    /// @notice The verdict names another file or number of units than the submission.
     error OtherSubmission(bytes32 key, bytes32 sha256Hash, uint64 units);
     /// @notice A verdict must accept, reject, or call the work forged.
     error NoOutcome(bytes32 key);
-    /// @notice The terms pay for no second look at this work, or another validator has looked at it already.
+    /// @notice The pool does not pay for a second look at this work, or another validator has confirmed it already.
     error NoLookWanted(bytes32 key);
-    /// @notice A confirmation must have the outcome of the first verdict; one that differs is a dispute.
+    /// @notice A confirmation must have the outcome of the first verdict; to disagree, dispute the verdict.
     error OutcomeDiffers(bytes32 key, Outcome outcome);
-    /// @notice Only a validator other than the judge may dispute, and the node or its provider unless it was accepted.
+    /// @notice Only a validator other than the judge may dispute; the node or its provider too, unless it was accepted.
     error NotDisputant(bytes32 key, address caller);
-    /// @notice The signature was to be used by `deadline`.
+    /// @notice The signature expired at `deadline`.
     error SignatureExpired(uint256 deadline);
 
-    /// @notice Fixes the other contracts for ever.
-    /// @param pools_ Where pools are.
-    /// @param registry_ Where nodes are registered.
-    /// @param stakeManager_ Where stake is.
-    /// @param token_ The token that rewards are in.
-    /// @param domains_ Where domains are.
+    /// @notice Sets the other contracts, which can't be changed later.
+    /// @param pools_ The ComputePools contract.
+    /// @param registry_ The ComputeRegistry contract.
+    /// @param stakeManager_ The StakeManager contract.
+    /// @param token_ The token of rewards.
+    /// @param domains_ The DomainRegistry contract.
     constructor(
         IComputePools pools_,
         IComputeRegistry registry_,
@@ -180,14 +181,14 @@ contract WorkLedger is WorkSignatures, Rewards {
         domains = domains_;
     }
 
-    /// @notice Submits work under a lease and sets its reward, fees and penalty aside. The node calls, or anyone who
-    /// carries its signature. The reward is for the submitted units; the penalty is for all units of the lease, so that
-    /// claiming few of them does not make forging cheap.
+    /// @notice Submits work under a lease, reserves its reward and fees, and locks stake for its penalty. Any account
+    /// may call this with the node's signature. The reward is for the submitted units; the penalty is for all units of
+    /// the lease, so that claiming few of them does not make forging cheap.
     /// @param lease The lease.
-    /// @param leaseSignature The orchestrator's EIP-712 `Lease`.
+    /// @param leaseSignature The orchestrator's EIP-712 signature of the `Lease`.
     /// @param sha256Hash SHA-256 of the file.
-    /// @param units How much work it holds, 1 to the lease's `maxUnits`.
-    /// @param nodeSignature The node's EIP-712 `Work`; may be empty if the node calls.
+    /// @param units Work units in the file, 1 to the lease's `maxUnits`.
+    /// @param nodeSignature The node's EIP-712 signature of the `Work`; may be empty if the node calls.
     function submitWork(
         Lease calldata lease,
         bytes calldata leaseSignature,
@@ -228,7 +229,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         stakeManager.lockWork(provider, penalty);
     }
 
-    /// @notice Submits many pieces of work; one that is refused does not stop the others.
+    /// @notice Submits several work items; a refused one does not affect the others.
     /// @param items At most `MAX_BATCH`; each needs its node's signature.
     function submitBatch(Submission[] calldata items) external {
         _requireBatch(items.length);
@@ -241,9 +242,9 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Gives verdicts: a first one on submitted work, a decisive one on disputed work, and never one in place of
-    /// the other. Each names the submission that was judged, since a reorganisation may have put another one under its
-    /// key. An item that is refused does not stop the others. Only validators of the works' pools may.
+    /// @notice Records verdicts: first ones on submitted work, decisive ones on disputed work. Each names the
+    /// submission that was judged, because a reorganisation may have put another one under its key. A refused item does
+    /// not affect the others. Only validators of the work's pool may call this.
     /// @param verdicts At most `MAX_BATCH`.
     function judge(Verdict[] calldata verdicts) external {
         _requireBatch(verdicts.length);
@@ -254,10 +255,11 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Records second looks that agree with provisional verdicts. The terms pay for a share of them, one for each
-    /// piece of work, drawn by the hash of the block after the first verdict, so that its judge can't know beforehand.
-    /// They must come within 256 blocks, after which that hash is gone, and within the challenge window. An item that
-    /// is refused does not stop the others. Only validators of the works' pools may, and not the judge.
+    /// @notice Records second looks that agree with provisional verdicts. The pool pays for one second look at a share
+    /// of the work, drawn by the hash of the block after the first verdict, so that the judge can't know it beforehand.
+    /// A second look must come within 256 blocks, after which the EVM can't read that hash, and within the challenge
+    /// period. A refused item does not affect the others. Only validators of the work's pool other than its judge may
+    /// call this.
     /// @param looks At most `MAX_BATCH`.
     function confirm(Confirmation[] calldata looks) external {
         _requireBatch(looks.length);
@@ -268,14 +270,14 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Disputes a provisional verdict, once, within the challenge window. Another validator calls; or the node or
-    /// its provider, unless the work was accepted, since a dispute has all of it computed again. If a rejection that node
-    /// or provider disputes is decided to be one, `LOST_DISPUTE_BPS` of the work's penalty is taken. Anyone may carry the
-    /// node's signature.
+    /// @notice Disputes a provisional verdict, once, within the challenge period. Validators other than the judge may;
+    /// the node and its provider too, unless the work was accepted, because a dispute makes validators recompute all of
+    /// it. Any account may call this with the node's signature. If a rejection that the node's side disputed is upheld,
+    /// its provider loses `LOST_DISPUTE_BPS` of the work's penalty.
     /// @param key The work.
-    /// @param evidenceHash Hash of what the disputant has to say.
-    /// @param deadline Unix time in seconds until which the signature holds; not used without one.
-    /// @param signature The node's EIP-712 `Dispute`; empty if the disputant calls.
+    /// @param evidenceHash Hash of the disputant's evidence.
+    /// @param deadline Unix time in seconds until which the signature is valid; not used without one.
+    /// @param signature The node's EIP-712 signature of the `Dispute`; empty if the disputant calls.
     function dispute(bytes32 key, bytes32 evidenceHash, uint256 deadline, bytes calldata signature) external {
         Work storage work = _works[key];
         if (work.status != Status.Provisional) revert WrongStatus(key, work.status);
@@ -288,9 +290,9 @@ contract WorkLedger is WorkSignatures, Rewards {
         emit WorkDisputed(work.poolId, work.node, key, disputer, evidenceHash);
     }
 
-    /// @notice Records the hashes that order the validators of disputes, before they are too old to be read. `judge` does
-    /// it too; this is for validators whose verdict takes longer than 256 blocks. Keys without an open dispute are
-    /// passed over. Anyone may.
+    /// @notice Records the block hashes that determine the order of validators in disputes, while the EVM can still
+    /// read them. `judge` does it too; this is for verdicts that take longer than 256 blocks. Skips keys without an
+    /// open dispute. Any account may call this.
     /// @param keys At most `MAX_BATCH`.
     function drawJuries(bytes32[] calldata keys) external {
         _requireBatch(keys.length);
@@ -299,7 +301,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Makes work final whose windows have ended; keys that are not due are passed over. Anyone may.
+    /// @notice Makes work final whose challenge or dispute period is over. Skips keys that are not due. Any account may
+    /// call this.
     /// @param keys At most `MAX_BATCH`.
     function finalize(bytes32[] calldata keys) external {
         _requireBatch(keys.length);
@@ -307,8 +310,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         for (uint256 i; i < keys.length; ++i) _finalize(keys[i], docket);
     }
 
-    /// @notice Closes work that nobody judged in time, unpaid and blameless; keys that are not due are passed over.
-    /// Anyone may.
+    /// @notice Expires work that no validator judged in time: it is neither paid nor slashed. Skips keys that are not
+    /// due. Any account may call this.
     /// @param keys At most `MAX_BATCH`.
     function expire(bytes32[] calldata keys) external {
         _requireBatch(keys.length);
@@ -326,7 +329,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         }
     }
 
-    /// @notice Everything that is known of a piece of work; status `None` if it was never submitted.
+    /// @notice Returns a work record; status `None` if nothing was submitted under the key.
     /// @param key The work.
     function workOf(bytes32 key) external view returns (WorkView memory) {
         Work storage work = _works[key];
@@ -354,8 +357,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         });
     }
 
-    /// @notice From when on a validator may decide a dispute, Unix time in seconds; zero if it may not, or if the block
-    /// whose hash orders the validators is not known (yet).
+    /// @notice Returns from when on a validator may decide a dispute, Unix time in seconds; zero if it may not, or if
+    /// the block hash that determines the order can't be read (yet).
     /// @param key The work.
     /// @param validator The validator.
     function turnOf(bytes32 key, address validator) external view returns (uint256) {
@@ -367,15 +370,15 @@ contract WorkLedger is WorkSignatures, Rewards {
         return found && entry.seed != 0 ? opensAt : 0;
     }
 
-    /// @notice Whether the terms pay for a second look at a piece of work that is provisional, and nobody has looked yet.
-    /// False also while the block that draws it is not there, and when its hash is too old to be read.
+    /// @notice Returns whether the pool pays for a second look at this provisional work, and none was recorded yet.
+    /// False also before the block exists whose hash draws it, and when that hash is too old to be read.
     /// @param key The work.
     function lookWanted(bytes32 key) external view returns (bool) {
         Work storage work = _works[key];
         return work.status == Status.Provisional && work.looker == 0 && _lookDrawn(key, work, _termsOf(work));
     }
 
-    /// @dev Takes one verdict, or returns the selector of the error that refuses it.
+    /// @dev Records one verdict; returns zero, or the selector of the error if it is refused.
     function _judge(Verdict calldata verdict, Docket memory docket) private returns (bytes4) {
         bytes32 key = verdict.key;
         Work storage work = _works[key];
@@ -400,7 +403,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         return 0;
     }
 
-    /// @dev Takes one verdict on disputed work, or returns the selector of the error that refuses it.
+    /// @dev Records one verdict on disputed work; returns zero, or the selector of the error if it is refused.
     function _decide(Verdict calldata verdict, Work storage work, Terms memory terms, uint16 seat)
         private
         returns (bytes4)
@@ -430,7 +433,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         return 0;
     }
 
-    /// @dev Takes what a lost dispute costs, if it was the node's or its provider's. The closed work's lock covered it.
+    /// @dev Slashes for a lost dispute, if the node or its provider opened it. The stake that the work had locked
+    /// covers it.
     function _chargeDispute(bytes32 key, Work storage work, Terms memory terms, uint256 poolId, address node) private {
         address provider = registry.payeeOf(node);
         address disputer = _disputes[key].disputer;
@@ -440,12 +444,12 @@ contract WorkLedger is WorkSignatures, Rewards {
         emit DisputeLost(poolId, node, key, _slash(poolId, provider, part));
     }
 
-    /// @dev Takes stake: to the domain's reserve, or burned if it has none. Returns how much it was.
+    /// @dev Slashes stake: to the domain's reserve, or burned if it has none. Returns the amount.
     function _slash(uint256 poolId, address provider, uint128 amount) private returns (uint128) {
         return stakeManager.slash(provider, amount, domains.reserveOf(pools.domainOf(poolId)));
     }
 
-    /// @dev Records one second look, or returns the selector of the error that refuses it.
+    /// @dev Records one second look; returns zero, or the selector of the error if it is refused.
     function _confirm(Confirmation calldata look, Docket memory docket) private returns (bytes4) {
         bytes32 key = look.key;
         Work storage work = _works[key];
@@ -466,7 +470,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         return 0;
     }
 
-    /// @dev A dispute that nobody decided takes the penalty off the first verdict.
+    /// @dev If no validator decided a dispute, a verdict of forged work becomes a rejection, without a penalty.
     function _finalize(bytes32 key, Docket memory docket) private {
         Work storage work = _works[key];
         Status status = work.status;
@@ -478,9 +482,9 @@ contract WorkLedger is WorkSignatures, Rewards {
         _close(key, work, terms, outcome, 0, Outcome.None);
     }
 
-    /// @dev The only way to `Final`: pays, releases or slashes, once.
-    /// @param decider The seat of the validator whose verdict ended a dispute; zero if none did.
-    /// @param decision What that validator found.
+    /// @dev The only transition to `Final`: pays, releases or slashes, once.
+    /// @param decider The seat of the validator whose verdict ended a dispute; zero if there is none.
+    /// @param decision The outcome that this validator voted for.
     function _close(
         bytes32 key,
         Work storage work,
@@ -508,9 +512,9 @@ contract WorkLedger is WorkSignatures, Rewards {
         emit WorkFinal(poolId, node, key, outcome, reward, slashed);
     }
 
-    /// @dev Pays every validator whose finding is the final outcome: judge, confirming validator, and those that decided
-    /// a dispute; and the validator whose dispute overturned the first verdict. A judge whose dispute nobody decided is
-    /// paid, too. Returns how much it was; never more than `MAX_FEES` fees.
+    /// @dev Pays every validator that agrees with the final outcome: the judge, the confirming validator, and those
+    /// that decided a dispute; also a validator whose dispute overturned the first verdict. If no validator decided the
+    /// dispute, the judge and the confirming validator are paid. Returns the total, at most `MAX_FEES` fees.
     function _payFees(
         bytes32 key,
         Work storage work,
@@ -556,8 +560,8 @@ contract WorkLedger is WorkSignatures, Rewards {
         return msg.sender;
     }
 
-    /// @dev Records the seed that orders a dispute's validators; false while there is none. A hash that is too old to be
-    /// read is replaced by that of the block after this one.
+    /// @dev Records the seed for the order of a dispute's validators; false while there is none. If the hash is too old
+    /// to be read, the hash of the block after the current one will be used instead.
     function _draw(Dispute storage entry) private returns (bool) {
         if (entry.seed != 0) return true;
         uint40 drawnBy = entry.blockNumber;
@@ -568,14 +572,14 @@ contract WorkLedger is WorkSignatures, Rewards {
         return seed != 0;
     }
 
-    /// @dev 56 bits of the hash of the block after `blockNumber`; zero if it can't be read (yet, or any more).
+    /// @dev Returns 56 bits of the hash of the block after `blockNumber`; zero if it can't be read (yet, or any more).
     function _seedOf(uint40 blockNumber) private view returns (uint56) {
         bytes32 hash = blockhash(uint256(blockNumber) + 1);
         return hash == 0 ? 0 : uint56(uint256(hash)) | 1;
     }
 
-    /// @dev The turn of one validator in a dispute: whether it may decide it, from when on, and how many validators the
-    /// pool has. The turns of all that may are of equal length, and one more remains after the last has begun.
+    /// @dev Returns whether a validator may decide a dispute, from when on, and how many validators the pool has. With
+    /// n eligible validators the dispute period has n + 1 parts of equal length: the last validator in order has two.
     function _turn(bytes32 key, Work storage work, Dispute memory entry, address validator, uint256 period)
         private
         view
@@ -604,13 +608,13 @@ contract WorkLedger is WorkSignatures, Rewards {
         opensAt = work.since + rank * (period / (eligible + 1));
     }
 
-    /// @dev Whether the block after the first verdict draws a piece of work for a paid second look.
+    /// @dev Returns whether the hash of the block after the first verdict draws this work for a paid second look.
     function _lookDrawn(bytes32 key, Work storage work, Terms memory terms) private view returns (bool) {
         bytes32 hash = blockhash(uint256(work.judgedBlock) + 1);
         return hash != 0 && uint256(keccak256(abi.encode(key, hash))) % 10_000 < terms.lookBps;
     }
 
-    /// @dev Of three findings the one in the middle, from accepted to forged: what two of them agree on, if two do.
+    /// @dev Returns the median of three outcomes, from accepted to forged; if two of them agree, it is theirs.
     function _median(Outcome a, Outcome b, Outcome c) private pure returns (Outcome) {
         (Outcome low, Outcome high) = a < b ? (a, b) : (b, a);
         return c < low ? low : c > high ? high : c;
@@ -642,7 +646,7 @@ contract WorkLedger is WorkSignatures, Rewards {
         return pools.termsAt(work.poolId, work.terms);
     }
 
-    /// @dev Unix time in seconds until which the next step may come; zero if none may.
+    /// @dev Returns the deadline of the next step, Unix time in seconds; zero if there is none.
     function _deadline(Status status, uint256 since, Terms memory terms) private pure returns (uint64) {
         if (status == Status.Submitted) return uint64(since + terms.judgePeriod);
         if (status == Status.Provisional) return uint64(since + terms.challengePeriod);
@@ -650,12 +654,12 @@ contract WorkLedger is WorkSignatures, Rewards {
         return 0;
     }
 
-    /// @dev The escrow that a piece of work reserves: its reward and the most fees.
+    /// @dev Returns the escrow that a work item reserves: its reward and `MAX_FEES` fees.
     function _reserved(Work storage work, Terms memory terms) private view returns (uint128) {
         return _product(terms.pricePerUnit, work.units) + _product(terms.verdictFee, MAX_FEES);
     }
 
-    /// @dev Never overflows: ComputePools refused the submission if it did.
+    /// @dev Can't overflow: ComputePools refuses submissions whose amounts would.
     function _product(uint128 perUnit, uint256 units) private pure returns (uint128) {
         return uint128(perUnit * units);
     }

@@ -1,26 +1,15 @@
-"""Development chains: an embedded one that pip alone installs, and anvil, behind one interface.
+"""Development chains behind one interface: an embedded one, which needs only pip packages, and anvil.
 
     async with start_chain("embedded", state=directory / "chain.sqlite") as chain:
         web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
 
-Both speak JSON-RPC over HTTP on loopback, fund the same well-known development accounts, and keep their state over a
-restart. Neither is for money: the keys are public.
+Both serve JSON-RPC over HTTP on loopback, fund the same well-known development accounts, and keep their state across
+restarts. Never use them with real money: the keys are public.
 """
 
-from ledger.devchain.accounts import (
-    DEVELOPMENT_MNEMONIC,
-    DevelopmentAccount,
-    development_accounts,
-)
+from ledger.devchain.accounts import DEVELOPMENT_MNEMONIC, DevelopmentAccount, development_accounts
 from ledger.devchain.controls import ChainControls
-from ledger.devchain.process import (
-    ChainKind,
-    ChainProcess,
-    chain_command,
-    chain_environment,
-    free_port,
-    start_chain,
-)
+from ledger.devchain.process import ChainKind, ChainProcess, chain_command, chain_environment, free_port, start_chain
 
 __all__ = [
     "DEVELOPMENT_MNEMONIC",

@@ -1,7 +1,7 @@
 """The accounts that a development chain funds.
 
-Their keys follow from a mnemonic that every EVM tool knows. They are public: whoever sends money to them on a real
-chain has lost it.
+Their keys are derived from the well-known test mnemonic of EVM tools. The keys are public: money sent to these accounts
+on a real chain is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ DEVELOPMENT_MNEMONIC = "test test test test test test test test test test test j
 """The mnemonic of anvil and Hardhat, for development chains only."""
 
 DEVELOPMENT_BALANCE = 10_000 * 10**18
-"""What each account holds at the start, in wei; anvil's own default."""
+"""Initial balance of each account, in wei; anvil's default."""
 
 _PATH = "m/44'/60'/0'/0/{index}"
 
@@ -27,8 +27,8 @@ class DevelopmentAccount:
     """A funded account whose key is public knowledge.
 
     Args:
-        address: Checksummed.
-        key: The private key, 0x and 64 hex digits. Not shown by `repr`, so that no habit of logging keys begins here.
+        address: Checksummed address.
+        key: Private key, 0x and 64 hex digits. `repr` omits it, as for real keys, which must never be logged.
     """
 
     address: Address

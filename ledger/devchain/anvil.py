@@ -1,4 +1,4 @@
-"""Finds anvil and says how to start it. It comes as a platform package from npm; nothing is downloaded here."""
+"""Finds the anvil binary and builds its command line. It is installed from npm; this module downloads nothing."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PACKAGES = ".tools/node_modules/@foundry-rs"
 
 
 def find_anvil() -> Path:
-    """The anvil binary: `MUSTER_ANVIL`, else the repository's `.tools`, else PATH.
+    """Returns the anvil binary: `MUSTER_ANVIL`, else from the repository's `.tools`, else from PATH.
 
-    The ELF of the platform package is meant: the npm launcher starts a child that outlives it.
+    It is the ELF binary of the platform package: the npm launcher would start a child process that outlives it.
 
     Raises:
-        AnvilMissing: None of them holds one.
+        AnvilMissing: There is none in these places.
     """
     named = os.environ.get(ANVIL_VARIABLE)
     if named:
         if not os.access(named, os.X_OK):
-            raise AnvilMissing(f"{ANVIL_VARIABLE} names {named}, which can't be run")
+            raise AnvilMissing(f"{ANVIL_VARIABLE} names {named}, which is not an executable file")
         return Path(named)
     for candidate in sorted((_REPOSITORY / _PACKAGES).glob("anvil-*/bin/anvil")):
         if os.access(candidate, os.X_OK):
@@ -40,7 +40,7 @@ def find_anvil() -> Path:
 def anvil_command(
     *, port: int, host: str, state: Path | None, block_time: timedelta | None, chain_id: int, accounts: int
 ) -> list[str]:
-    """The command line of an anvil that behaves like the embedded chain."""
+    """Returns the command line for an anvil with the same settings as the embedded chain."""
     command = [
         str(find_anvil()),
         *("--port", str(port), "--host", host, "--chain-id", str(chain_id), "--accounts", str(accounts)),

@@ -1,4 +1,4 @@
-"""What a development chain can do and a real one can't: go back, jump in time, mine now. Same on both kinds."""
+"""Controls that only development chains have: snapshots, time travel, mining on demand. The same for both chains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TIMEOUT = timedelta(seconds=30)
 
 
 class ChainControls:
-    """Drives one development chain. Use as an async context manager, or call `close`.
+    """Controls one development chain. Use it as an async context manager, or call `close`.
 
     Args:
         url: Its JSON-RPC endpoint.
@@ -33,11 +33,11 @@ class ChainControls:
         await self._client.aclose()
 
     async def snapshot(self) -> str:
-        """Remembers the chain as it is; the answer goes to `revert`."""
+        """Takes a snapshot of the chain; returns its id for `revert`."""
         return str(await self._call("evm_snapshot"))
 
     async def revert(self, snapshot: str) -> None:
-        """Goes back to a snapshot. It is used up, and so are all that were taken after it.
+        """Reverts the chain to a snapshot. This deletes the snapshot and all later ones.
 
         Raises:
             ChainRefused: There is no such snapshot (any more).
@@ -46,7 +46,7 @@ class ChainControls:
             raise ChainRefused(f"there is no snapshot {snapshot}", hint="a snapshot can be used once")
 
     async def mine(self, blocks: int = 1) -> None:
-        """Makes blocks at once."""
+        """Mines blocks immediately."""
         for _ in range(blocks):
             await self._call("evm_mine")
 
@@ -56,19 +56,19 @@ class ChainControls:
         await self._call("evm_mine")
 
     async def set_next_timestamp(self, timestamp: int) -> None:
-        """Chooses the Unix time in seconds of the next block; the clock goes on from there."""
+        """Sets the timestamp of the next block (Unix time in seconds); the chain's clock continues from there."""
         await self._call("evm_setNextBlockTimestamp", timestamp)
 
     async def set_balance(self, account: Address, wei: int) -> None:
-        """Gives an account exactly as much."""
+        """Sets an account's balance."""
         await self._call("anvil_setBalance", account, hex(wei))
 
     async def block_number(self) -> int:
-        """The height of the newest block."""
+        """Returns the height of the newest block."""
         return int(str(await self._call("eth_blockNumber")), 16)
 
     async def timestamp(self) -> int:
-        """Unix time in seconds of the newest block."""
+        """Returns the timestamp of the newest block, Unix time in seconds."""
         block = await self._call("eth_getBlockByNumber", "latest", False)
         if not isinstance(block, dict):
             raise ChainUnavailable(f"{self._client.base_url} has no newest block")

@@ -1,4 +1,4 @@
-"""Starts a development chain as a process of its own, waits until it answers, and never leaves it behind."""
+"""Runs a development chain as a child process: starts it, waits until it answers, and always stops it."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from protocol.runtime.clock import Clock, SystemClock
 _POLL = timedelta(milliseconds=50)
 _LOG_TAIL = 4096
 _PORTS = range(18_000, 32_000)
-"""Below what Linux gives away (net.ipv4.ip_local_port_range), and IANA too; above most services' own."""
+"""Below the ephemeral ports of Linux (net.ipv4.ip_local_port_range) and IANA, and above most well-known services."""
 
-_given: set[int] = set()
+_used_ports: set[int] = set()
 
 
 class ChainKind(StrEnum):
-    """Which program is the chain."""
+    """The program that runs the chain."""
 
     EMBEDDED = "embedded"
     ANVIL = "anvil"
@@ -42,15 +42,15 @@ class ChainKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainProcess:
-    """A development chain that answers.
+    """A running development chain.
 
     Args:
-        kind: Which program it is.
+        kind: The program that runs it.
         url: Its JSON-RPC endpoint.
-        chain_id: EIP-155's.
-        pid: Its process.
+        chain_id: EIP-155 chain id.
+        pid: Its process id.
         accounts: Funded accounts; their keys are public.
-        log: What it writes to stdout and stderr.
+        log: File with its stdout and stderr.
     """
 
     kind: ChainKind
@@ -72,21 +72,21 @@ def chain_command(
     chain_id: int = 31337,
     accounts: int = 10,
 ) -> list[str]:
-    """The command line of a chain, for a supervisor that owns processes itself.
+    """Returns the command line of a chain, for callers that supervise processes themselves.
 
     Args:
         kind: `embedded` or `anvil`.
         port: TCP port of the JSON-RPC endpoint.
         host: Address to listen on.
-        state: File that keeps the chain over restarts; None forgets.
-        block_time: Time between blocks; None makes one for each transaction.
-        gather: A transaction waits so long for others to share an early block; None: until the block's time. Anvil
-            knows no such thing, and keeps to the block's time.
-        chain_id: EIP-155's.
-        accounts: How many of the development accounts to fund.
+        state: File that keeps the chain across restarts; None keeps it in memory.
+        block_time: Time between blocks; None mines a block for each transaction.
+        gather: How long a transaction waits for others before a block is mined early; None mines only at the block
+            time. Anvil has no such option and always mines at the block time.
+        chain_id: EIP-155 chain id.
+        accounts: Number of development accounts to fund.
 
     Raises:
-        AnvilMissing: `kind` is anvil and there is none.
+        AnvilMissing: `kind` is anvil and there is no binary.
     """
     if ChainKind(kind) is ChainKind.ANVIL:
         return anvil_command(
@@ -103,7 +103,7 @@ def chain_command(
 
 
 def chain_environment() -> Mapping[str, str]:
-    """What to add to the environment of `chain_command`, so that it finds this very code from any directory."""
+    """Returns environment variables for `chain_command`, so that it imports this code from any directory."""
     root = str(Path(__file__).resolve().parents[2])
     inherited = os.environ.get("PYTHONPATH")
     return MappingProxyType({"PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"})
@@ -127,24 +127,25 @@ async def start_chain(
 
     Args:
         kind: `embedded` or `anvil`.
-        state: File that keeps the chain over restarts; None forgets.
-        block_time: Time between blocks; None makes one for each transaction.
-        gather: How long a transaction waits for others at the most; see `chain_command`.
-        port: TCP port on loopback; None takes a free one.
-        chain_id: EIP-155's.
-        accounts: How many of the development accounts are funded.
-        log: File for its output; None takes a temporary one, deleted at the end.
-        ready_within: How long it may take until it answers.
-        clock: Time for that deadline.
+        state: File that keeps the chain across restarts; None keeps it in memory.
+        block_time: Time between blocks; None mines a block for each transaction.
+        gather: How long a transaction waits for others; see `chain_command`.
+        port: TCP port on loopback; None chooses a free one.
+        chain_id: EIP-155 chain id.
+        accounts: Number of development accounts to fund.
+        log: File for its output; None uses a temporary file, deleted at the end.
+        ready_within: Time limit for the first answer.
+        clock: Clock for that limit.
 
     Raises:
-        ChainUnavailable: The port is taken, or it ended or did not answer in time; the message has its log's end.
-        WrongChain: Something else answers on that port.
+        ChainUnavailable: The port is taken, or the process ended or did not answer in time; the message contains the
+            end of its log.
+        WrongChain: Another chain answers on that port.
     """
     if port is None:
         port = free_port()
     elif _listening(port):
-        raise ChainUnavailable(f"something listens on port {port} already", hint="choose another port, or stop it")
+        raise ChainUnavailable(f"port {port} is in use already", hint="choose another port, or stop what uses it")
     command = chain_command(
         kind, port=port, state=state, block_time=block_time, gather=gather, chain_id=chain_id, accounts=accounts
     )
@@ -158,7 +159,7 @@ async def start_chain(
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,  # Ctrl-C reaches us; we stop the chain after those who use it
+                start_new_session=True,  # Ctrl-C reaches only us: the chain must stop after the services that use it
             )
         stack.push_async_callback(_stop, process)
         chain = ChainProcess(
@@ -174,19 +175,20 @@ async def start_chain(
 
 
 def free_port() -> int:
-    """A TCP port on loopback that nobody listens on at this moment, and that systems give to nobody by themselves.
+    """Returns a free TCP port on loopback outside the range of ephemeral ports.
 
-    A port that the system chose would be given again, before whoever wanted it listens: to an outgoing connection.
+    An ephemeral port, as `bind` to port 0 returns it, could be taken by an outgoing connection before the caller's
+    process listens on it.
 
     Raises:
-        NoFreePort: All of them are taken, or were given by this process before.
+        NoFreePort: All ports of the range are taken, or were returned by this process before.
     """
-    for port in random.sample(_PORTS, len(_PORTS)):  # so that two processes hardly ever choose alike
-        if port in _given:
+    for port in random.sample(_PORTS, len(_PORTS)):  # random: two processes should not choose the same port
+        if port in _used_ports:
             continue
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
-            _given.add(port)
+            _used_ports.add(port)
             return port
     raise NoFreePort(f"none of the ports {_PORTS.start} to {_PORTS.stop - 1} on 127.0.0.1 is free")
 
@@ -228,7 +230,7 @@ def _failed(chain: ChainProcess, what: str) -> ChainUnavailable:
 
 
 async def _stop(process: asyncio.subprocess.Process, grace: timedelta = timedelta(seconds=5)) -> None:
-    """SIGTERM, then SIGKILL to its whole session. Shielded: a cancelled test must not leave a chain running."""
+    """Sends SIGTERM, then SIGKILL to the process group, also when cancelled: a test must not leave a chain running."""
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
         with contextlib.suppress(TimeoutError, asyncio.CancelledError):

@@ -1,4 +1,4 @@
-"""Reads a chain's events in order, at least once, over restarts and reorgs.
+"""Reads a chain's events in order, at least once, across restarts and reorgs.
 
     cursor = EventCursor(Web3Events(web3, addresses=[contract]), name="verdicts", store=store, start_block=deployed_at)
     async for batch in cursor.follow():
@@ -6,9 +6,9 @@
             undo(event.log) if event.reverted else apply(event.log)
         await cursor.commit(batch)
 
-What was delivered and not committed is delivered again. When the chain is reorganised, events that are gone come first
-with `reverted` set, newest first, then those of the new branch. (After a long catch-up only the ends of the ranges read
-are remembered: an event that the reorg left in place may then be taken back and delivered again.)
+A batch that was not committed is delivered again. After a reorg the cursor first delivers the removed events with
+`reverted` set, newest first, and then the events of the new branch. (After a long catch-up the cursor remembers only
+the last block of each range; it may then revert and redeliver events that the reorg did not touch.)
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from protocol.runtime.clock import Clock, SystemClock
 _log = structlog.get_logger(__name__)
 
 _MEMORY = 128
-"""Blocks a reorg may be deep; Ethereum's finality needs 64, a development chain goes back as far as a test asks."""
+"""Depth of reorg that a cursor can undo, in blocks. Ethereum finalises after 64; test chains are reverted further."""
 
-_UNSTEADY_TRIES = 8
+_MAX_UNSTABLE_READS = 8
 
-_FEW = 4
-"""Up to so many blocks are read one by one, by their hashes: fewer questions than a range takes, and fewer in a row."""
+_MAX_SINGLE_BLOCKS = 4
+"""Up to this many new blocks are read one by one, by hash: that takes fewer requests than a range, most in parallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainEvent:
-    """Something that happened on the chain, or, with `reverted`, that turned out not to have happened."""
+    """An event on the chain; with `reverted`, one that a reorg removed."""
 
     log: EventLog
     reverted: bool = False
@@ -48,14 +48,14 @@ class ChainEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventBatch:
-    """Events to handle, and where the cursor stands when they are.
+    """Events to handle, and the cursor's position after them.
 
     Args:
-        events: In the order to handle them; may be empty.
-        position: What `commit` saves.
-        head: The newest height when it was read.
-        head_time: When that block was made, Unix time in seconds.
-        since: When the first block with an event was made, if the reading showed it; else None.
+        events: Events in the order in which to handle them; may be empty.
+        position: The position that `commit` saves.
+        head: Height of the chain when the batch was read.
+        head_time: Timestamp of that newest block, Unix time in seconds.
+        since: Timestamp of the first block with an event, Unix time in seconds; None if the read did not show it.
     """
 
     events: tuple[ChainEvent, ...]
@@ -66,18 +66,18 @@ class EventBatch:
 
 
 class EventCursor:
-    """One reader of one source. Not for several tasks at once.
+    """Reads one event source. Not safe for concurrent tasks.
 
     Args:
-        source: What is read.
-        name: Its name in the store.
-        store: Where its position is kept.
-        start_block: The first block that matters, for instance the contract's own.
-        confirmations: Blocks on top of one before it is read. Deeper reorgs than this are still handled.
-        max_range: The most blocks that are asked for at once; less when the node refuses.
-        memory: Blocks that a reorg may be deep.
-        poll: Time between looks in `follow`.
-        clock: Time for that.
+        source: The events to read.
+        name: Name of the cursor in the store.
+        store: Keeps the position.
+        start_block: The first block to read, for instance that of the contract's deployment.
+        confirmations: Blocks that must stand on top of a block before it is read. Deeper reorgs are handled too.
+        max_range: The most blocks per request; the cursor asks for fewer when the node refuses.
+        memory: Depth of reorg that the cursor can undo, in blocks.
+        poll: Polling interval of `follow`.
+        clock: Clock for the polling interval.
     """
 
     def __init__(
@@ -106,35 +106,37 @@ class EventCursor:
         self._position: Position | None = None
 
     async def poll(self) -> EventBatch:
-        """What happened since the last commit, as far as one question to the chain reaches.
+        """Returns the next events after the last commit: one range of blocks, or up to four single blocks.
 
         Raises:
-            ChainUnavailable: The chain could not be asked, or kept changing while it was.
-            CursorTooOld: The chain was reorganised deeper than the cursor remembers.
+            ChainUnavailable: The node did not answer, or the chain was reorganised during every attempt.
+            CursorTooOld: The reorg is deeper than the blocks that the cursor remembers.
         """
-        unsteady = 0
-        while unsteady < _UNSTEADY_TRIES:
+        unstable = 0
+        while unstable < _MAX_UNSTABLE_READS:
             span = self._span
             batch = await self._attempt()
             if batch is not None:
                 return batch
-            unsteady += self._span >= span  # a smaller range is progress: it ends at one block
-        raise ChainUnavailable(f"the chain changed {_UNSTEADY_TRIES} times while {self._name} was reading it")
+            unstable += self._span >= span  # a halved range is progress, and it can't shrink below one block
+        raise ChainUnavailable(
+            f"the chain changed {_MAX_UNSTABLE_READS} times while cursor {self._name} was reading it"
+        )
 
     async def commit(self, batch: EventBatch) -> None:
-        """Saves that a batch was handled; the next `poll` goes on after it."""
+        """Saves the batch's position; the next `poll` continues after it."""
         if batch.position is self._position:
             return
         await self._store.save(self._name, dump(batch.position))
         self._position = batch.position
 
     async def follow(self) -> AsyncIterator[EventBatch]:
-        """Yields batches with events for ever; waits when there are none. The consumer commits each one.
+        """Yields batches that contain events, without end. The consumer commits each batch.
 
-        While the chain can't be asked it waits and tries again.
+        While the node does not answer, it logs a warning and tries again after the polling interval.
 
         Raises:
-            CursorTooOld: The chain was reorganised deeper than the cursor remembers.
+            CursorTooOld: The reorg is deeper than the blocks that the cursor remembers.
         """
         while True:
             try:
@@ -142,19 +144,19 @@ class EventCursor:
             except ChainUnavailable as error:
                 if not error.retryable:
                     raise
-                _log.warning("events can't be read", cursor=self._name, detail=error.detail)
+                _log.warning("can't read events", cursor=self._name, detail=error.detail)
                 await self._clock.sleep(self._poll)
                 continue
             if batch.events:
                 yield batch
             elif batch.position != self._position:
                 await self.commit(batch)
-            uncommitted = batch.position != self._position  # it comes again, but not in a hot loop
+            uncommitted = batch.position != self._position  # it is delivered again: sleep, to avoid a busy loop
             if uncommitted or batch.position.next_block > batch.head - self._confirmations:
                 await self._clock.sleep(self._poll)
 
     async def _attempt(self) -> EventBatch | None:
-        """One try; None if the chain changed in the middle of it."""
+        """Reads once; None if the chain changed during the read."""
         position = await self._current()
         tip = await self._source.tip()
         if position.read and position.read[-1] == tip.ref:
@@ -162,16 +164,16 @@ class EventCursor:
         return await self._next_blocks(position, tip) or await self._next_range(position, tip)
 
     async def _next_blocks(self, position: Position, tip: Header) -> EventBatch | None:
-        """The few blocks on top of the newest that was read, if each of them stands on the one before.
+        """Reads up to `_MAX_SINGLE_BLOCKS` new blocks; None if they don't extend the last block read, or are more.
 
-        Their parents' hashes say so, and events are asked for by a block's own: no reorg comes between the questions.
+        It compares parent hashes and requests events by block hash, so a reorg between requests can't mix branches.
         """
         target = tip.ref.number - self._confirmations
         if not position.read or position.next_block != position.read[-1].number + 1:
             return None
-        if not position.next_block <= target < position.next_block + min(_FEW, self._max_range):
+        if not position.next_block <= target < position.next_block + min(_MAX_SINGLE_BLOCKS, self._max_range):
             return None
-        blocks = await self._linked(position.read[-1], [*range(position.next_block, target + 1)], tip)
+        blocks = await self._chain_of(position.read[-1], [*range(position.next_block, target + 1)], tip)
         found = None if blocks is None else await asyncio.gather(*map(self._events_of, blocks))
         if blocks is None or found is None or None in found:
             return None
@@ -184,8 +186,8 @@ class EventCursor:
         events = tuple(ChainEvent(log=log) for log in logs)
         return EventBatch(events=events, position=position, head=tip.ref.number, head_time=tip.time, since=since)
 
-    async def _linked(self, below: BlockRef, numbers: list[int], tip: Header) -> list[Header] | None:
-        """The blocks at these heights; None if they are no chain on top of `below`."""
+    async def _chain_of(self, below: BlockRef, numbers: list[int], tip: Header) -> list[Header] | None:
+        """Returns the blocks at these heights; None if their parent hashes don't lead back to `below`."""
         asked = [number for number in numbers if number != tip.ref.number]
         found = await asyncio.gather(*map(self._source.header, asked))
         blocks: list[Header] = []
@@ -197,18 +199,18 @@ class EventCursor:
         return blocks
 
     async def _events_of(self, block: Header) -> tuple[EventLog, ...] | None:
-        """A block's events; None if the node does not have it any more."""
+        """Returns a block's events; None if the node no longer has the block."""
         found = () if block.empty else await self._source.logs_of(block.ref.hash)
         return None if found is None else tuple(found)
 
     async def _next_range(self, position: Position, tip: Header) -> EventBatch | None:
-        """As many blocks as may be asked for at once, after what a reorg took back."""
+        """Reads one range of blocks, after the events that a reorg removed; None if the chain changed meanwhile."""
         head = tip.ref.number
         ancestor = await self._ancestor(position)
         rewound = rewind(position, ancestor=ancestor, start=self._start)
         if rewound is None:
-            raise CursorTooOld(f"cursor {self._name} knows none of its last {len(position.read)} blocks any more")
-        events = tuple(ChainEvent(log=log, reverted=True) for log in rewound.vanished)
+            raise CursorTooOld(f"none of the last {len(position.read)} blocks of cursor {self._name} is on the chain")
+        events = tuple(ChainEvent(log=log, reverted=True) for log in rewound.removed)
         if rewound.position != position:
             position = rewound.position
         wanted = next_range(position, target=head - self._confirmations, span=self._span)
@@ -218,15 +220,16 @@ class EventCursor:
         logs = await self._logs(*wanted)
         if logs is None:
             return None
-        # Read between two looks that agree, the range is of one branch, and that branch is what we stand on.
-        if upto is None or await self._ref(upto.number) != upto or not await self._stands(ancestor):
+        # If the range's last block and the ancestor are the same before and after the request for logs, all of the
+        # logs are from one branch, and that branch contains the ancestor.
+        if upto is None or await self._ref(upto.number) != upto or not await self._on_chain(ancestor):
             return None
         position = advance(position, upto=upto, logs=logs, memory=self._memory)
         events = (*events, *(ChainEvent(log=log) for log in logs))
         return EventBatch(events=events, position=position, head=head, head_time=tip.time)
 
     async def _logs(self, first: int, last: int) -> tuple[EventLog, ...] | None:
-        """The range's events; None, and a smaller range next time, if the node refuses so many blocks."""
+        """Returns the range's events; None if the node refuses its size, and then halves the next range."""
         try:
             logs = tuple(await self._source.logs(first, last))
         except AnswerTooBig:
@@ -249,21 +252,21 @@ class EventCursor:
         try:
             position = load(stored)
         except ValueError:
-            _log.error("a stored position can't be read; starting over", cursor=self._name)
+            _log.error("stored cursor position is unreadable; reading from the start block", cursor=self._name)
             return None
         if position.filter != self._source.identity:
-            _log.warning("the cursor reads other events than before; starting over", cursor=self._name)
+            _log.warning("event filter of the cursor has changed; reading from the start block", cursor=self._name)
             return None
         return position
 
     async def _ancestor(self, position: Position) -> BlockRef | None:
-        """The newest remembered block that is still on the chain."""
+        """Returns the newest remembered block that is still on the chain."""
         for ref in reversed(position.read):
-            if await self._stands(ref):
+            if await self._on_chain(ref):
                 return ref
         return None
 
-    async def _stands(self, ref: BlockRef | None) -> bool:
+    async def _on_chain(self, ref: BlockRef | None) -> bool:
         return ref is None or await self._ref(ref.number) == ref
 
     async def _ref(self, number: int) -> BlockRef | None:

@@ -1,8 +1,8 @@
-"""Where an event cursor stands, and how that changes: values in, values out, no chain and no disk.
+"""Position of an event cursor and its transitions, as pure functions.
 
-A position remembers the hashes of the newest blocks that were read (they need not be neighbours) and the events that
-were delivered from them. When one of the hashes is not on the chain any more, everything after the newest one that
-still is has vanished: those events are taken back, newest first, and reading goes on from there.
+A position remembers the hashes of the newest blocks read (which need not be adjacent) and the events delivered from
+them. After a reorg the newest remembered block that is still on the chain is the common ancestor: events after it are
+reverted, newest first, and reading continues from there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from protocol.identifiers import Digest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockRef:
-    """A block by height and hash."""
+    """Height and hash of a block."""
 
     number: int
     hash: Digest
@@ -26,14 +26,14 @@ class BlockRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Position:
-    """How far a cursor has read.
+    """Position of a cursor in the chain.
 
     Args:
         next_block: The first block not read yet.
-        read: The newest blocks read whose hashes are remembered, oldest first.
+        read: The newest blocks read, with their hashes, oldest first.
         delivered: Events from blocks after the oldest remembered one, in the chain's order.
-        complete: Nothing was ever forgotten: before the oldest remembered block lies only the start.
-        filter: What it reads; another filter needs another position.
+        complete: True while no block was dropped from `read`, so that even a reorg from the start block can be undone.
+        filter: Identity of the event filter; the position is void for another filter.
     """
 
     next_block: int
@@ -45,22 +45,22 @@ class Position:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewound:
-    """A position after a reorg, and the events that vanished, newest first."""
+    """A position after a reorg, and the removed events, newest first."""
 
     position: Position
-    vanished: tuple[EventLog, ...]
+    removed: tuple[EventLog, ...]
 
 
 def rewind(position: Position, *, ancestor: BlockRef | None, start: int) -> Rewound | None:
-    """Goes back to the newest remembered block that is still on the chain.
+    """Moves a position back to the common ancestor of the old and the new branch.
 
     Args:
-        position: Where the cursor stands.
-        ancestor: That block, one of `position.read`; None if none of them is left.
+        position: The current position.
+        ancestor: The newest block of `position.read` that is still on the chain; None if there is none.
         start: The cursor's first block.
 
     Returns:
-        The position there; None if the reorg goes deeper than what is remembered, so that it can't be undone.
+        The position and the removed events; None if the reorg is deeper than the remembered blocks.
     """
     if ancestor is None and not position.complete:
         return None
@@ -73,22 +73,22 @@ def rewind(position: Position, *, ancestor: BlockRef | None, start: int) -> Rewo
             complete=position.complete,
             filter=position.filter,
         ),
-        vanished=tuple(log for log in reversed(position.delivered) if log.block_number >= resume),
+        removed=tuple(log for log in reversed(position.delivered) if log.block_number >= resume),
     )
 
 
 def advance(position: Position, *, upto: BlockRef, logs: tuple[EventLog, ...], memory: int) -> Position:
-    """Moves past a range that was read.
+    """Moves a position past a range of blocks that was read.
 
     Args:
-        position: Where the cursor stood.
+        position: The position before the range.
         upto: The last block of the range.
         logs: The range's events, in the chain's order.
-        memory: How many blocks below the newest are remembered; a reorg may be as deep.
+        memory: How many blocks below the newest are remembered, which is the depth of reorg that can be undone.
     """
     horizon = upto.number - memory
     everything = (*position.read, upto)
-    # The newest one at or below the horizon stays: it is what a reorg of exactly `memory` blocks falls back to.
+    # Keep the newest block at or below the horizon: a reorg of exactly `memory` blocks falls back to it.
     below = [ref for ref in everything if ref.number <= horizon]
     read = (*below[-1:], *(ref for ref in everything if ref.number > horizon))
     oldest = read[0].number
@@ -103,12 +103,12 @@ def advance(position: Position, *, upto: BlockRef, logs: tuple[EventLog, ...], m
 
 
 def next_range(position: Position, *, target: int, span: int) -> tuple[int, int] | None:
-    """The blocks to read next, first and last; None if `target` is read already.
+    """Returns the first and last block to read next; None if `target` is read already.
 
     Args:
-        position: Where the cursor stands.
+        position: The current position.
         target: The newest block that may be read.
-        span: The most blocks to ask for at once.
+        span: The most blocks per request.
     """
     if position.next_block > target:
         return None
@@ -119,14 +119,14 @@ _ADAPTER = TypeAdapter(Position)
 
 
 def dump(position: Position) -> bytes:
-    """The position as JSON, for a store."""
+    """Serialises a position as JSON."""
     return _ADAPTER.dump_json(position)
 
 
 def load(stored: bytes) -> Position:
-    """The position that `dump` wrote.
+    """Parses a position written by `dump`.
 
     Raises:
-        ValueError: It did not.
+        ValueError: The bytes are not a position.
     """
     return _ADAPTER.validate_json(stored)

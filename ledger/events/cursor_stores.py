@@ -1,4 +1,4 @@
-"""Where cursors keep their positions: Redis, or memory."""
+"""Stores for cursor positions: Redis, or memory."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ class CursorStore(Protocol):
     """Keeps one value per cursor name."""
 
     async def load(self, name: str) -> bytes | None:
-        """What was saved last; None if nothing was."""
+        """Returns the last saved value; None if there is none."""
         ...
 
     async def save(self, name: str, value: bytes) -> None:
-        """Replaces what was saved, all or nothing."""
+        """Replaces the value atomically."""
         ...
 
 
 class MemoryCursorStore:
-    """Forgets everything with the process."""
+    """Keeps positions in the memory of the process."""
 
     def __init__(self) -> None:
         self._values: dict[str, bytes] = {}
 
     async def load(self, name: str) -> bytes | None:
-        """What was saved last."""
+        """Returns the last saved value."""
         return self._values.get(name)
 
     async def save(self, name: str, value: bytes) -> None:
-        """Replaces what was saved."""
+        """Replaces the value."""
         self._values[name] = value
 
 
 class RedisCursorStore:
-    """One key per cursor in Redis.
+    """Keeps each position under one Redis key.
 
     Args:
-        redis: Owned by the caller.
-        prefix: Before each name.
+        redis: The client; the caller closes it.
+        prefix: Key prefix before the cursor's name.
     """
 
     def __init__(self, redis: Redis, *, prefix: str = "muster:cursor:") -> None:
@@ -47,12 +47,12 @@ class RedisCursorStore:
         self._prefix = prefix
 
     async def load(self, name: str) -> bytes | None:
-        """What was saved last."""
+        """Returns the last saved value."""
         value = await self._redis.get(self._prefix + name)
         if value is None:
             return None
         return value if isinstance(value, bytes) else str(value).encode()
 
     async def save(self, name: str, value: bytes) -> None:
-        """Replaces what was saved."""
+        """Replaces the value."""
         await self._redis.set(self._prefix + name, value)

@@ -1,4 +1,4 @@
-"""Reads the ledger's logs as events, by the ABI of the contracts."""
+"""Decodes logs of the ledger contracts into typed events, using the contracts' ABI."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _log = structlog.get_logger(__name__)
 
 
 class Deployed(Protocol):
-    """Knows where the contracts are; `ledger.deployment.Deployment` does."""
+    """Addresses of deployed contracts; implemented by `ledger.deployment.Deployment`."""
 
     @property
     def contracts(self) -> Mapping[Contract, Address]:
-        """Addresses by contract."""
+        """The address of each contract."""
         ...
 
 
 class EventDecoder:
-    """Turns logs of one deployment's contracts into events.
+    """Decodes logs of one deployment's contracts.
 
     Args:
-        deployment: Where the contracts are; logs from elsewhere are nobody's.
+        deployment: Addresses of the contracts; logs of other addresses are ignored.
     """
 
     def __init__(self, deployment: Deployed) -> None:
@@ -44,10 +44,10 @@ class EventDecoder:
         }
 
     def decode(self, log: EventLog) -> LedgerEvent | None:
-        """Returns the event in a log, or None if it is none of ours.
+        """Returns the event in a log; None if it is not an event of the deployment.
 
-        A log of our contracts that does not fit the ABI is none either, and is logged: the deployment is of another
-        version. No caller of a contract can cause that, since strings are decoded whatever their bytes.
+        A log of our contracts that does not fit the ABI is logged as an error and skipped: the deployment is of another
+        contract version. A caller of a contract can't cause this, because strings that are not UTF-8 are decoded too.
         """
         shape = self._shapes.get((log.address, log.topics[0])) if log.topics else None
         if shape is None:
@@ -61,13 +61,13 @@ class EventDecoder:
                 contract=log.address,
                 transaction=log.transaction,
                 reason=str(error)[:200],
-                hint="check that the deployment file is of the contracts' version",
+                hint="check that the deployment file has the same version as the contracts",
             )
             return None
 
 
 def topic_of(kind: type[LedgerEvent]) -> Digest:
-    """The first topic of an event's logs, to filter by."""
+    """Returns the first topic of an event type's logs, for log filters."""
     for contract, kinds in EVENTS.items():
         if kind in kinds:
             return next(topic for topic, shape in _shapes(contract).items() if shape.kind is kind)
@@ -80,7 +80,7 @@ class _Shape:
     names: tuple[str, ...]
     hints: Mapping[str, Any]
     parameters: tuple[tuple[str, bool], ...]
-    """ABI type and whether it is a topic, in order."""
+    """ABI type of each parameter, and whether it is indexed (a topic)."""
 
     def read(self, log: EventLog) -> LedgerEvent:
         topics = iter(log.topics[1:])

@@ -1,4 +1,4 @@
-"""What an event cursor asks a chain: its newest block, a block at a height, and events of a range or of one block."""
+"""The chain queries of an event cursor: block headers, and events of a block range or of one block."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from protocol.identifiers import Address, Digest, address, digest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What a cursor wants to know of a block.
+    """The header fields that a cursor needs.
 
     Args:
         ref: Height and hash.
-        parent: The hash of the block below.
-        time: When it was made, Unix time in seconds.
-        empty: It holds no transaction, so no event.
+        parent: Hash of the parent block.
+        time: Timestamp, Unix time in seconds.
+        empty: The block has no transactions and therefore no events.
     """
 
     ref: BlockRef
@@ -35,48 +35,48 @@ class Header:
 
 
 class EventSource(Protocol):
-    """What a cursor asks a chain."""
+    """Chain queries of an event cursor."""
 
     @property
     def identity(self) -> str:
-        """Changes when other events are asked for."""
+        """A digest of the event filter; it changes when the filter does."""
         ...
 
     async def tip(self) -> Header:
-        """The newest block."""
+        """Returns the header of the newest block."""
         ...
 
     async def header(self, number: int) -> Header | None:
-        """The block at a height; None beyond the newest."""
+        """Returns the header at a height; None above the newest block."""
         ...
 
     async def logs(self, first: int, last: int) -> Sequence[EventLog]:
-        """The events of a range, both ends included, in order.
+        """Returns the events of a block range, both ends included, in order.
 
         Raises:
-            AnswerTooBig: The range must be smaller.
+            AnswerTooBig: The node refuses the range; ask for fewer blocks.
         """
         ...
 
     async def logs_of(self, block: Digest) -> Sequence[EventLog] | None:
-        """The events of one block, in order; None if the node does not have it (any more).
+        """Returns the events of one block, in order; None if the node does not have it (any more).
 
         Raises:
-            AnswerTooBig: There are more than the node gives.
+            AnswerTooBig: The block has more events than the node returns.
         """
         ...
 
 
 class Web3Events:
-    """The events of some contracts on a chain.
+    """Reads the events of given contracts over JSON-RPC.
 
-    It is asked several times a second, so its answers are read here, and not by web3, which takes twice the time for
-    fields that nobody looks at.
+    Services poll it several times a second. It parses responses itself: web3 takes twice the time, because it also
+    converts fields that the cursor does not use.
 
     Args:
         web3: From `ledger.rpc.connection.connect`.
         addresses: The contracts; at least one.
-        topics: The first topic is one of these; empty means any event.
+        topics: The accepted first topics; empty accepts every event.
     """
 
     def __init__(
@@ -89,26 +89,26 @@ class Web3Events:
 
     @property
     def identity(self) -> str:
-        """A digest of contracts and topics."""
+        """Digest of contracts and topics."""
         return hashlib.sha256(repr(sorted(self._filter.items())).encode()).hexdigest()[:32]
 
     async def tip(self) -> Header:
-        """The newest block."""
+        """Returns the header of the newest block."""
         found = await self._block("latest")
         if found is None:
             raise ChainUnavailable(f"{self._chain.shown_url} has no newest block")
         return found
 
     async def header(self, number: int) -> Header | None:
-        """The block at a height; None beyond the newest."""
+        """Returns the header at a height; None above the newest block."""
         return await self._block(hex(number))
 
     async def logs(self, first: int, last: int) -> Sequence[EventLog]:
-        """The events of a range."""
+        """Returns the events of a block range."""
         return await self._logs({"fromBlock": hex(first), "toBlock": hex(last)})
 
     async def logs_of(self, block: Digest) -> Sequence[EventLog] | None:
-        """The events of one block (EIP-234)."""
+        """Returns the events of one block (EIP-234)."""
         try:
             return await self._logs({"blockHash": block})
         except ChainRefused:

@@ -1,7 +1,7 @@
-"""The ledger's events as typed values: one class for each, in the order of the contracts.
+"""Typed ledger events: one class per event, in the order of the contracts.
 
-A class is called what the contract calls its event, and its fields stand in the order of the parameters, so that the
-ABI alone decides how a log is read (`ledger.events.decoder`).
+A class has the name of its Solidity event, and its fields have the order of the event's parameters, so that
+`ledger.events.decoder` can decode logs by the ABI alone.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from protocol.verdicts import Outcome
 
 
 class Departure(IntEnum):
-    """Why a node is no member any more."""
+    """Cause of the end of a membership."""
 
     LEFT = 0
     REMOVED = 1
-    """Without blame: it was dead."""
+    """The node was dead; no misconduct."""
     EVICTED = 2
     BANNED = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerEvent:
-    """What all events have."""
+    """Base class of all events."""
 
     log: EventLog
-    """Where it stands on the chain."""
+    """The raw log, with its block and transaction."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRegistered(LedgerEvent):
-    """A provider put a node in service."""
+    """A provider registered a node."""
 
     provider: Address
     node: Address
@@ -47,7 +47,7 @@ class NodeRegistered(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUpdated(LedgerEvent):
-    """A provider described a node anew."""
+    """A provider updated a node's hardware description or capacity."""
 
     provider: Address
     node: Address
@@ -65,7 +65,7 @@ class NodeRetired(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staked(LedgerEvent):
-    """Somebody added to a provider's stake."""
+    """An account added to a provider's stake."""
 
     provider: Address
     giver: Address
@@ -74,7 +74,7 @@ class Staked(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnbondStarted(LedgerEvent):
-    """A provider asked for stake back."""
+    """A provider began to unbond stake."""
 
     provider: Address
     id: int
@@ -84,7 +84,7 @@ class UnbondStarted(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnbondCancelled(LedgerEvent):
-    """A provider left stake in after all."""
+    """A provider cancelled an unbond; its amount is active stake again."""
 
     provider: Address
     id: int
@@ -93,7 +93,7 @@ class UnbondCancelled(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Withdrawn(LedgerEvent):
-    """Matured stake went back."""
+    """A provider withdrew matured stake."""
 
     provider: Address
     to: Address
@@ -102,7 +102,7 @@ class Withdrawn(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slashed(LedgerEvent):
-    """Stake was taken; without a recipient it was burned."""
+    """Stake was slashed; without a recipient it was burned."""
 
     provider: Address
     recipient: Address | None
@@ -112,7 +112,7 @@ class Slashed(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocksChanged(LedgerEvent):
-    """What memberships and open work bind of a provider's stake, after a membership began or ended."""
+    """Locked stake of a provider, after one of its memberships began or ended."""
 
     provider: Address
     membership_lock: int
@@ -121,7 +121,7 @@ class LocksChanged(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DomainSet(LedgerEvent):
-    """A domain was made or described anew."""
+    """A domain was created or updated."""
 
     domain_id: int
     name: str
@@ -140,7 +140,7 @@ class DomainActiveSet(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolCreated(LedgerEvent):
-    """A pool was made."""
+    """A pool was created."""
 
     pool_id: int
     domain_id: int
@@ -150,7 +150,7 @@ class PoolCreated(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolActivated(LedgerEvent):
-    """A pool was opened."""
+    """A pool was activated."""
 
     pool_id: int
 
@@ -173,7 +173,7 @@ class PoolTransferred(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleSet(LedgerEvent):
-    """A role has another key; the former one counts until `previous_until`."""
+    """A role's key was rotated; the previous key stays valid until `previous_until`."""
 
     pool_id: int
     role: int
@@ -184,7 +184,7 @@ class RoleSet(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatorAdded(LedgerEvent):
-    """A key may give verdicts."""
+    """A validator was added to a pool."""
 
     pool_id: int
     validator: Address
@@ -192,7 +192,7 @@ class ValidatorAdded(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValidatorRemoved(LedgerEvent):
-    """A key may give no verdicts from `until` on."""
+    """A validator was removed; it may give verdicts until `until`."""
 
     pool_id: int
     validator: Address
@@ -201,7 +201,7 @@ class ValidatorRemoved(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscrowFunded(LedgerEvent):
-    """A pool can pay more."""
+    """An account added to a pool's escrow."""
 
     pool_id: int
     giver: Address
@@ -210,7 +210,7 @@ class EscrowFunded(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WithdrawalAnnounced(LedgerEvent):
-    """An owner will take up to `amount` of the free escrow out between these times; zero cancels it."""
+    """A pool owner announced to withdraw up to `amount` of free escrow between these times; zero cancels it."""
 
     pool_id: int
     amount: int
@@ -220,7 +220,7 @@ class WithdrawalAnnounced(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EscrowWithdrawn(LedgerEvent):
-    """An owner took free escrow out."""
+    """A pool owner withdrew free escrow."""
 
     pool_id: int
     to: Address
@@ -229,7 +229,7 @@ class EscrowWithdrawn(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberJoined(LedgerEvent):
-    """A node redeemed an invite."""
+    """A node joined a pool with an invite."""
 
     pool_id: int
     node: Address
@@ -240,7 +240,7 @@ class MemberJoined(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLeft(LedgerEvent):
-    """A node is no member any more."""
+    """A node's membership ended."""
 
     pool_id: int
     node: Address
@@ -260,7 +260,7 @@ class JoinRefused(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeBanned(LedgerEvent):
-    """A node may not join any more."""
+    """A node was banned and can't join the pool."""
 
     pool_id: int
     node: Address
@@ -269,7 +269,7 @@ class NodeBanned(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUnbanned(LedgerEvent):
-    """A node may join again."""
+    """A node's ban was lifted."""
 
     pool_id: int
     node: Address
@@ -277,7 +277,7 @@ class NodeUnbanned(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderBanned(LedgerEvent):
-    """No node of a provider may join or work any more."""
+    """A provider was banned: none of its nodes can join or work."""
 
     pool_id: int
     provider: Address
@@ -286,7 +286,7 @@ class ProviderBanned(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderUnbanned(LedgerEvent):
-    """A provider's nodes may join again."""
+    """A provider's ban was lifted."""
 
     pool_id: int
     provider: Address
@@ -333,7 +333,7 @@ class WorkRefused(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictGiven(LedgerEvent):
-    """A validator judged work; a decisive verdict ended a dispute."""
+    """A validator gave a verdict; a decisive one ended a dispute."""
 
     pool_id: int
     node: Address
@@ -347,7 +347,7 @@ class VerdictGiven(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictContradicted(LedgerEvent):
-    """A validator contradicted the first verdict in a dispute; a second one decides."""
+    """A validator contradicted the first verdict in a dispute; a second validator then decides."""
 
     pool_id: int
     node: Address
@@ -360,7 +360,7 @@ class VerdictContradicted(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerdictConfirmed(LedgerEvent):
-    """Another validator examined the work and agrees with the first verdict."""
+    """Another validator took a second look and agrees with the first verdict."""
 
     pool_id: int
     node: Address
@@ -392,7 +392,7 @@ class WorkDisputed(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DisputeLost(LedgerEvent):
-    """A rejection that node or provider had disputed stands; `taken` is what that cost their stake."""
+    """A rejection that the node or its provider disputed was upheld; `taken` was slashed for the lost dispute."""
 
     pool_id: int
     node: Address
@@ -402,7 +402,7 @@ class DisputeLost(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkFinal(LedgerEvent):
-    """Work was paid or slashed, or neither."""
+    """Work became final: paid, slashed, or neither."""
 
     pool_id: int
     node: Address
@@ -414,7 +414,7 @@ class WorkFinal(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkExpired(LedgerEvent):
-    """Nobody judged the work in time."""
+    """Work expired because no validator judged it in time."""
 
     pool_id: int
     node: Address
@@ -423,7 +423,7 @@ class WorkExpired(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewardsClaimed(LedgerEvent):
-    """A provider took its rewards out of a pool."""
+    """A provider claimed its rewards in a pool."""
 
     pool_id: int
     provider: Address
@@ -433,7 +433,7 @@ class RewardsClaimed(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretCommitted(LedgerEvent):
-    """A validator committed to an epoch's secret."""
+    """A validator committed to its secret of an epoch."""
 
     pool_id: int
     validator: Address
@@ -443,7 +443,7 @@ class SecretCommitted(LedgerEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecretRevealed(LedgerEvent):
-    """A validator revealed an epoch's secret."""
+    """A validator revealed its secret of an epoch."""
 
     pool_id: int
     validator: Address
@@ -490,4 +490,4 @@ EVENTS: Mapping[Contract, tuple[type[LedgerEvent], ...]] = {
     ),
     Contract.AUDIT_SECRETS: (SecretCommitted, SecretRevealed),
 }
-"""Every event that somebody may want to follow, by the contract that emits it."""
+"""The event types of each contract."""

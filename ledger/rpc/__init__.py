@@ -1,1 +1,1 @@
-"""JSON-RPC connection to a chain, and decoding of revert data."""
+"""JSON-RPC connection to a node, and decoding of revert data."""

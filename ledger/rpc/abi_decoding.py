@@ -1,4 +1,4 @@
-"""Decodes ABI data that strangers may have written: strings need not be UTF-8."""
+"""Decodes untrusted ABI data, in which strings need not be UTF-8."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from eth_abi.registry import BaseEquals, registry
 
 def _lenient() -> ABICodec:
     # Solidity stores any bytes in a `string`, and eth-abi raises UnicodeDecodeError for bytes that are not UTF-8. One
-    # transaction of a stranger would then make every answer or event that carries its string unreadable.
+    # malicious transaction could then make every result or event that contains its string unreadable.
     lenient = registry.copy()  # type: ignore[no-untyped-call]  # eth-abi annotates neither
     lenient.unregister_decoder("string")
     strings = StringDecoder(handle_string_errors="replace")  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""The connection to a chain: bounded in time, retried where that is harmless, with errors that say what to do.
+"""JSON-RPC connection to a node: every request has a time limit, and reads are retried.
 
     web3 = await connect(url, expected_chain_id=31337, reverts=RevertReader([abi]))
 
-Everything that is asked through the returned object fails as one of `ledger.errors`, never as a library's exception.
+Requests through the returned object raise only errors of `ledger.errors`, never exceptions of a library.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.retry import Backoff, retry
 
 MAX_ANSWER = 64 * 1024 * 1024
-"""Bytes of one answer that are read; a node that sends more is not believed to be one."""
+"""Largest response body in bytes; a longer one raises `AnswerTooBig`."""
 
 _CONNECTIONS = 16
-"""Requests that are under way at once; the rest wait their turn."""
+"""Concurrent requests; further ones are queued."""
 
 _KEEP_IDLE = timedelta(seconds=3)
-"""Idle connections are closed before the other side does (uvicorn after 5 s), so that nothing is sent into one."""
+"""Idle connections are closed before the server closes them (uvicorn after 5 s): a request could meet that close."""
 
 _FIRST_WAIT = timedelta(milliseconds=100)
 _LONGEST_WAIT = timedelta(seconds=2)
@@ -59,7 +59,7 @@ _REFUSALS = (
     ("method not found", "method-not-found"),
     ("does not exist", "method-not-found"),
 )
-"""Words in nodes' messages (go-ethereum, Nethermind, Erigon, anvil) and the code that they become."""
+"""Phrases in error messages of nodes (go-ethereum, Nethermind, Erigon, anvil) and the `ChainRefused` code for each."""
 
 _TOO_BIG = (
     "query returned more than",
@@ -80,25 +80,25 @@ async def connect(
     reverts: RevertReader | None = None,
     clock: Clock | None = None,
 ) -> AsyncWeb3[ChainConnection]:
-    """Connects to a chain and makes sure that it is the right one.
+    """Connects to a node and checks its chain id.
 
     Args:
-        url: JSON-RPC endpoint over http or https. A key in it is never shown in errors.
-        expected_chain_id: EIP-155's.
-        timeout: For each attempt of each request.
-        attempts: How often a read is tried when the chain is down or slow; what changes something is sent once.
-        reverts: Knows the custom errors of the contracts that will be called.
-        clock: Time for the waits between attempts.
+        url: JSON-RPC endpoint over http or https. Error messages never contain an API key in it.
+        expected_chain_id: EIP-155 chain id.
+        timeout: Time limit of each attempt of each request.
+        attempts: Attempts per read while the node is down or slow. Requests that change something are sent once.
+        reverts: Decodes the custom errors of the contracts to be called.
+        clock: Clock for the waits between attempts.
 
     Raises:
-        ChainUnavailable: It did not answer.
-        WrongChain: It is another chain.
-        NativeSigningMissing: Signing would be too slow here.
+        ChainUnavailable: The node did not answer.
+        WrongChain: The node serves another chain.
+        NativeSigningMissing: libsecp256k1 is not installed.
     """
     require_native_signing()
     provider = ChainConnection(url, timeout=timeout, attempts=attempts, reverts=reverts, clock=clock)
     web3 = AsyncWeb3(provider)
-    web3.middleware_onion.remove("validation")  # asks for the chain's id before every estimate; we sign it in
+    web3.middleware_onion.remove("validation")  # queries the chain id before every estimate; our signatures contain it
     try:
         await _check_chain(web3, provider.shown_url, expected_chain_id)
     except BaseException:
@@ -114,17 +114,17 @@ async def _check_chain(web3: AsyncWeb3[ChainConnection], shown_url: str, expecte
 
 
 class ChainConnection(AsyncJSONBaseProvider):
-    """web3's provider, to be closed with `disconnect`.
+    """A web3 provider; close it with `disconnect`.
 
-    Over aiohttp, which web3 brings along: a request costs an eighth of the CPU that httpx takes, and every service asks
-    the chain several times a second.
+    It uses aiohttp, a dependency of web3, because a request takes an eighth of the CPU time that httpx needs, and every
+    service sends several requests per second.
 
     Args:
         url: JSON-RPC endpoint.
-        timeout: For each attempt.
-        attempts: How often a read is tried.
+        timeout: Time limit of each attempt.
+        attempts: Attempts per read.
         reverts: Decodes custom errors.
-        clock: Time for the waits between attempts.
+        clock: Clock for the waits between attempts.
     """
 
     def __init__(
@@ -153,24 +153,24 @@ class ChainConnection(AsyncJSONBaseProvider):
             self._opened = None
 
     def _session(self) -> aiohttp.ClientSession:
-        """Opened on first use, because it belongs to the event loop that runs then."""
+        """Returns the HTTP session, opened on first use because it is bound to the running event loop."""
         if self._opened is None:
             self._opened = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP_IDLE.total_seconds()),
-                timeout=aiohttp.ClientTimeout(total=None),  # `_ask` keeps the time (docs/decisions/0042)
+                timeout=aiohttp.ClientTimeout(total=None),  # `_ask` applies the time limit (docs/decisions/0042)
                 headers={"Content-Type": "application/json"},
                 trust_env=urlsplit(self._url).hostname not in {"127.0.0.1", "localhost", "::1"},
             )
         return self._opened
 
     async def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:  # noqa: ANN401 - web3's signature
-        """Asks the chain; reads are tried again while the chain is down or slow.
+        """Sends a request; retries reads while the node is down or slow.
 
         Raises:
             ChainUnavailable: Every attempt failed.
-            TransactionReverted: A contract refused the call.
+            TransactionReverted: A contract reverted the call.
             InsufficientFunds: The sender can't pay.
-            ChainRefused: The node declined otherwise; `code` says which kind of refusal where that is known.
+            ChainRefused: The node refused for another reason; `code` classifies it where the message is known.
         """
         body = self.encode_rpc_request(method, params)
         if method.startswith(_NOT_REPEATED):
@@ -178,7 +178,7 @@ class ChainConnection(AsyncJSONBaseProvider):
         return await retry(lambda: self._ask(method, body), clock=self._clock, backoff=self._backoff)
 
     async def make_batch_request(self, requests: list[tuple[RPCEndpoint, Any]]) -> NoReturn:
-        """Is not offered: nodes count, limit and order batches each in their own way.
+        """Not supported: nodes differ in how they count, limit and order the requests of a batch.
 
         Raises:
             ChainRefused: Always.
@@ -187,7 +187,8 @@ class ChainConnection(AsyncJSONBaseProvider):
 
     async def _ask(self, method: str, body: bytes) -> RPCResponse:
         try:
-            async with self._turns, asyncio.timeout(self._timeout.total_seconds()):  # a turn costs no timeout
+            # The time limit starts only when one of the 16 slots is free, so that queueing doesn't use it up.
+            async with self._turns, asyncio.timeout(self._timeout.total_seconds()):
                 status, content = await self._post(body)
         except TimeoutError as error:
             raise ChainUnavailable(f"{self.shown_url} did not answer {method} in time") from error
@@ -200,15 +201,15 @@ class ChainConnection(AsyncJSONBaseProvider):
         try:
             answer = from_json(content)
         except ValueError as error:
-            raise self._no_chain(method, status) from error
+            raise self._not_json_rpc(method, status) from error
         if not isinstance(answer, dict) or ("result" not in answer and not isinstance(answer.get("error"), dict)):
-            raise self._no_chain(method, status)
+            raise self._not_json_rpc(method, status)
         if "error" in answer:
             self._raise(method, answer["error"])
         return cast("RPCResponse", answer)
 
     async def _post(self, body: bytes) -> tuple[int, bytes]:
-        """The answer's status and all of its bytes."""
+        """Returns status and body of the response."""
         content = bytearray()
         async with self._session().post(self._url, data=body) as response:
             async for chunk in response.content.iter_any():
@@ -217,7 +218,7 @@ class ChainConnection(AsyncJSONBaseProvider):
                     raise AnswerTooBig(f"{self.shown_url} sent more than {MAX_ANSWER} bytes", retryable=False)
         return response.status, bytes(content)
 
-    def _no_chain(self, method: str, status: int) -> ChainUnavailable:
+    def _not_json_rpc(self, method: str, status: int) -> ChainUnavailable:
         return ChainUnavailable(
             f"{self.shown_url} answered {method} with something that is not JSON-RPC (HTTP {status})",
             hint="check the URL: another service may answer there",
@@ -243,7 +244,7 @@ class ChainConnection(AsyncJSONBaseProvider):
         raise ChainRefused(f"{method}: {message} (code {code})")
 
     def reverted(self, data: bytes, *, what: str, transaction: str | None = None) -> TransactionReverted:
-        """The error for revert data, with the contract's own name for it."""
+        """Returns the error for revert data, with the custom error decoded."""
         revert = self.reverts.read(data)
         return TransactionReverted(
             f"{what}: {revert}",
@@ -255,7 +256,7 @@ class ChainConnection(AsyncJSONBaseProvider):
 
 
 def revert_data(value: object) -> bytes | None:
-    """The contract's bytes in an RPC error's `data`; some nodes wrap them in an object or in words."""
+    """Extracts revert data from an RPC error's `data`; some nodes wrap the hex in an object or a sentence."""
     if isinstance(value, Mapping):
         value = value.get("data")
     if not isinstance(value, str):
@@ -268,14 +269,14 @@ def revert_data(value: object) -> bytes | None:
 
 
 def _reason(error: Exception) -> str:
-    """The system's words for a failed connection, without the address, which may hold a secret."""
+    """Returns the operating system's message for a failed connection, without the URL, which may hold a secret."""
     cause = error.os_error if isinstance(error, aiohttp.ClientConnectorError) else error
     number = cause.errno if isinstance(cause, OSError) else None
     return os.strerror(number) if number is not None and number > 0 else type(error).__name__
 
 
 def _without_secrets(url: str) -> str:
-    """Scheme, host and port: providers put keys into paths, queries and user names."""
+    """Returns scheme, host and port only: providers put API keys into paths, queries and user names."""
     parts = urlsplit(url)
     port = f":{parts.port}" if parts.port is not None else ""
     return f"{parts.scheme}://{parts.hostname}{port}"

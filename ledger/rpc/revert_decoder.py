@@ -1,4 +1,4 @@
-"""Reads what a contract reverted with: custom errors by their selector, from the ABIs that were handed in."""
+"""Decodes revert data: finds custom errors by selector in given ABIs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ _PANICS = {
     0x32: "index out of bounds",
     0x41: "out of memory",
 }
-"""Solidity's panic codes that a person may meet."""
+"""The common panic codes of Solidity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revert:
-    """Why a contract refused.
+    """Decoded revert data.
 
     Args:
-        name: The custom error's name, `Error`, `Panic`, or empty if it can't be read.
-        arguments: Its arguments by name; by position where the ABI gives no name.
-        data: What the contract gave back.
+        name: Name of the custom error, `Error`, `Panic`, or empty if the data can't be decoded.
+        arguments: Arguments by name; by position where the ABI gives no name.
+        data: The raw revert data.
     """
 
     name: str
@@ -59,7 +59,7 @@ class RevertReader:
     """Decodes revert data.
 
     Args:
-        abis: ABIs whose `error` entries are known; the first wins where two share a selector.
+        abis: ABIs with `error` entries; the first wins where two share a selector.
     """
 
     def __init__(self, abis: Iterable[Sequence[Mapping[str, Any]]] = ()) -> None:
@@ -71,7 +71,7 @@ class RevertReader:
                     self._shapes.setdefault(selector, shape)
 
     def read(self, data: bytes) -> Revert:
-        """Says why a contract refused; what can't be decoded keeps its bytes and has no name."""
+        """Decodes revert data; undecodable data gets an empty name."""
         selector, body = data[:4], data[4:]
         try:
             if selector == _ERROR:
@@ -80,13 +80,13 @@ class RevertReader:
                 code = int(decode(["uint256"], body)[0])
                 return Revert(name="Panic", arguments={"code": code, "meaning": _PANICS.get(code, "?")}, data=data)
             shape = self._shapes.get(selector)
-            if shape is not None and not body:  # a bare selector is how contracts name an error in an event
+            if shape is not None and not body:  # our contracts put a bare selector into `VerdictRefused` events
                 return Revert(name=shape.name, arguments={}, data=data)
             if shape is not None:
                 values = decode(list(shape.types), body)
                 return Revert(name=shape.name, arguments=dict(zip(shape.names, values, strict=True)), data=data)
         except (DecodingError, OverflowError):
-            pass  # a contract may revert with anything
+            pass  # a contract may revert with arbitrary bytes
         return Revert(name="", arguments={}, data=data)
 
 

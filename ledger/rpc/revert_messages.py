@@ -1,6 +1,6 @@
-"""The contracts' errors in plain words: what it means, and what to do.
+"""Messages and hints for the contracts' custom errors.
 
-Names are the custom errors of the contracts; arguments are filled in by name, amounts as MUST and times in UTC.
+The key is the error's name. Arguments are filled in by name: amounts as MUST, times in UTC.
 """
 
 from __future__ import annotations
@@ -12,42 +12,45 @@ from ledger.amounts import format_amount
 from ledger.errors import TransactionReverted
 from protocol.identifiers import address
 
-WORDS: Mapping[str, tuple[str, str]] = {
+MESSAGES: Mapping[str, tuple[str, str]] = {
     "StakeTooLow": (
-        "{asked} is asked of the stake of {provider}, and only {free} is free",
-        "add stake (`muster stake add`), or wait until memberships and open work let go of some",
+        "{asked} of the stake of {provider} is needed, and only {free} is free",
+        "add stake (`muster stake add`), or wait until memberships end and open work is final",
     ),
     "TooManyUnbonds": ("{provider} has too many unbonds open", "withdraw or cancel some first: `muster stake status`"),
-    "NoSuchUnbond": ("there is no open unbond {id}", "`muster stake status` lists those there are"),
-    "NothingMatured": ("nothing has matured yet", "`muster stake status` says when it will"),
+    "NoSuchUnbond": ("there is no open unbond {id}", "`muster stake status` lists the open ones"),
+    "NothingMatured": ("nothing has matured yet", "`muster stake status` shows when each one does"),
     "ERC20InsufficientBalance": ("{sender} has {balance}, and {needed} is needed", "get MUST first"),
     "OwnableUnauthorizedAccount": ("{account} is not the governor", "use the governor's key"),
     "KeysNotApart": ("provider and node are the same key", "give the node a key of its own: `muster keys new node`"),
-    "NodeTaken": ("{node} belongs to {provider}", "make a new key for your node"),
+    "NodeTaken": ("{node} is registered by {provider}", "make a new key for your node"),
     "NotProvider": ("{node} is not a node of {caller}", "use the key of the provider that registered it"),
     "NoCapacity": ("a node needs a capacity of at least 1", "give --capacity"),
     "ConsentExpired": ("the node's consent has expired", "sign a new one; check that this machine's clock is right"),
     "BadConsent": ("the consent is not signed by {signer}", "both keys must sign the same values"),
-    "NoSuchDomain": ("there is no domain {domainId}", "`muster ledger domain list` shows those there are"),
+    "NoSuchDomain": ("there is no domain {domainId}", "`muster ledger domain list` shows the existing ones"),
     "DomainClosed": ("domain {domainId} is closed or does not exist", "`muster ledger domain list`"),
     "NoSuchPool": ("there is no pool {poolId}", "check --pool"),
     "ERC20InvalidReceiver": ("{receiver} can't hold MUST", "check the address"),
-    "WrongStatus": ("it is {status}, so this can't be done now", "look at it with `show`"),
+    "WrongStatus": ("this can't be done while its status is {status}", "look at it with `show`"),
     "NotOwner": ("{caller} does not own pool {poolId}", "use the owner's key"),
     "NotManager": ("{caller} is not the manager of pool {poolId}", "use the manager's key: `muster pool roles`"),
-    "NotOperator": ("{caller} is not the orchestrator of pool {poolId}", "`muster pool roles` says who is"),
-    "NotOrchestrator": ("{signer} is not the orchestrator of pool {poolId}", "ask the pool for a lease of its own key"),
-    "NotPublisher": ("{caller} is not the publisher of pool {poolId}", "`muster pool roles` says who is"),
-    "NotValidator": ("this key is not a validator of pool {poolId}", "`muster pool roles` says who is"),
-    "NotHolder": ("{caller} neither owns pool {poolId} nor holds that role", "`muster pool roles` says who does"),
+    "NotOperator": ("{caller} is not the orchestrator of pool {poolId}", "`muster pool roles` shows its key"),
+    "NotOrchestrator": (
+        "the lease is signed by {signer}, which is not the orchestrator of pool {poolId}",
+        "lease a slot from the pool's own orchestrator",
+    ),
+    "NotPublisher": ("{caller} is not the publisher of pool {poolId}", "`muster pool roles` shows its key"),
+    "NotValidator": ("this key is not a validator of pool {poolId}", "`muster pool roles` shows the validators"),
+    "NotHolder": ("{caller} neither owns pool {poolId} nor holds that role", "`muster pool roles` shows both keys"),
     "NotOffered": ("pool {poolId} was not offered to {caller}", "its owner offers it with `muster pool transfer`"),
-    "GraceTooLong": ("the former key may count until {latest} at most", "give a shorter --grace"),
+    "GraceTooLong": ("the previous key may stay valid until {latest} at most", "give a shorter --grace"),
     "NothingAsked": ("the amount is zero", "give an amount above zero"),
     "EpochNotNewer": ("epoch {epoch} is not after {latest}", "commit to a later epoch"),
     "EpochNotOver": ("epoch {epoch} is not over", "commit to the next epoch first"),
     "WrongSecret": ("this is not the secret that was committed for epoch {epoch}", "reveal the one that was"),
-    "TextTooLong": ("a text of {length} bytes, where {limit} are the most", "shorten it"),
-    "BatchTooLong": ("a batch of {length}, where {limit} are the most", "send it in parts"),
+    "TextTooLong": ("the text has {length} bytes, and the limit is {limit}", "shorten it"),
+    "BatchTooLong": ("the batch has {length} items, and the limit is {limit}", "send it in parts"),
     "EscrowTooLow": (
         "pool {poolId} has {free} free, and {asked} is needed",
         "fund the pool: `muster pool fund`",
@@ -55,81 +58,84 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "InviteUsed": ("the invite was redeemed or cancelled before", "ask the pool for another"),
     "BadInvite": (
         "the invite is not signed by the orchestrator of pool {poolId}",
-        "it was altered, or is from somebody else: ask the pool for another",
+        "it was altered, or another key signed it: ask the pool for a new one",
     ),
     "NodeNotWilling": ("{node} did not sign this", "use the node's own key"),
-    "SignatureExpired": ("it expired at {deadline}", "ask for another; check that this machine's clock is right"),
+    "SignatureExpired": (
+        "the signature expired at {deadline}",
+        "ask for a new one; check that this machine's clock is right",
+    ),
     "NotRegistered": ("{node} is not registered", "`muster node register` registers it"),
-    "Banned": ("{who} is banned from pool {poolId}", "only the pool's manager can lift that: ask there"),
+    "Banned": ("{who} is banned from pool {poolId}", "ask the pool's manager, who alone can lift the ban"),
     "TooSoon": (
-        "work of a node of {provider} was forged: none of its nodes joins pool {poolId} before {until}",
+        "work of a node of {provider} was forged: none of its nodes can join pool {poolId} before {until}",
         "wait until then",
     ),
     "NoticeTooShort": (
-        "a notice period of {noticePeriod} s, and that of an active pool never becomes shorter than {least} s",
+        "the notice period of {noticePeriod} s is too short: an active pool can't go below its present {least} s",
         "keep the notice period, or make another pool",
     ),
     "NotAnnounced": (
-        "{asked} can't be withdrawn from pool {poolId}: {announced} is announced, between {readyAt} and {lapsesAt}",
+        "{asked} can't be withdrawn from pool {poolId} now: {announced} was announced, from {readyAt} to {lapsesAt}",
         "announce it, and withdraw it after the notice period: `muster pool withdraw`",
     ),
     "TooManyValidators": (
-        "pool {poolId} has all of its {limit} seats for validators",
-        "remove one; its seat is free one unbonding period after its end",
+        "all {limit} validator seats of pool {poolId} are in use",
+        "remove a validator; its seat becomes free one unbonding period after its end",
     ),
-    "LookShareOutOfRange": ("a look share of {lookBps} basis points", "give 0 to 10000"),
+    "LookShareOutOfRange": ("the share of second looks is {lookBps} basis points", "give 0 to 10000"),
     "NotYourTurn": (
         "it is not the turn of {caller} to decide the dispute of work {key}",
-        "`muster work show` says from when on each validator may decide",
+        "`muster work show` shows from when on each validator may decide",
     ),
     "NoLookWanted": (
-        "the terms pay for no second look at work {key}, or another validator has looked already",
+        "the pool does not pay for a second look at work {key}, or another validator has confirmed it already",
         "there is nothing to do",
     ),
     "OutcomeDiffers": (
-        "the verdict on work {key} has another outcome than the look",
+        "the first verdict on work {key} has another outcome than this confirmation",
         "dispute it instead of confirming it",
     ),
     "MemberAlready": ("{node} is a member of pool {poolId} already", "there is nothing to do"),
     "NotMember": ("{node} is not a member of pool {poolId}", "join first: `muster node join`"),
     "CapacityTooLow": (
-        "{node} has capacity {capacity}, and the pool wants {least}",
+        "{node} has capacity {capacity}, and the pool requires {least}",
         "register more capacity (`muster node update`), or join another pool",
     ),
     "PoolFull": ("pool {poolId} has its {maxNodes} members", "wait for a place, or join another pool"),
     "NotNodeNorProvider": ("{caller} is neither {node} nor its provider", "use one of their keys"),
-    "BanUnchanged": ("that ban stands, or is lifted, already", "there is nothing to do"),
+    "BanUnchanged": ("the ban is set, or lifted, already", "there is nothing to do"),
     "NotNewer": (
         "version {latestVersion}, attempt {latestAttempt} is announced already",
-        "versions never go back: announce a higher version, or a higher attempt of that one",
+        "announce a higher version, or a higher attempt of that one",
     ),
     "TooFarAhead": (
-        "version {version} is too far ahead: the run may go up to version {highest} now",
-        "a version's number is the steps that its policy has learned: check it",
+        "version {version} is too high: the highest that can be announced now is {highest}",
+        "check it: a version is the number of training steps of its policy",
     ),
     "LeaseExpired": ("the lease expired at {expiry}", "lease a new slot"),
-    "UnitsOutOfRange": ("{units} units, where the lease allows 1 to {maxUnits}", "submit what the lease allows"),
+    "UnitsOutOfRange": ("{units} units, and the lease allows 1 to {maxUnits}", "submit what the lease allows"),
     "WorkExists": ("work {key} was submitted before", "a lease is good for one submission: lease a new slot"),
-    "TooLate": ("the time for that ended at {deadline}", "nothing can be done about it any more"),
+    "TooLate": ("the deadline for this step was {deadline}", "it can't be done any more"),
     "OtherSubmission": (
-        "the verdict is on another file, or on other units, than what was submitted",
-        "the chain was reorganised: judge what is submitted now, `muster work show`",
+        "the verdict names another file or number of units than the submission",
+        "the chain was reorganised: judge the present submission, `muster work show`",
     ),
     "ConflictOfInterest": (
-        "{caller} gave the first verdict, opened the dispute, or answers for the node",
+        "{caller} is the node or its provider, or has judged, confirmed or disputed this work before",
         "another validator must judge this",
     ),
     "NotDisputant": ("{caller} may not dispute {key}", "the node, its provider or another validator may"),
-    "NothingToClaim": ("{provider} has earned nothing that it has not claimed", "rewards come when work is final"),
+    "NothingToClaim": ("{provider} has no unclaimed rewards", "rewards are paid when work is final"),
     "PenaltyTooLow": (
         "a penalty of {penaltyPerUnit} per unit does not deter at this audit floor; the least is {least}",
-        "leave --penalty out: the least that deters is taken",
+        "leave --penalty out: the default is the least that deters",
     ),
     "AuditFloorOutOfRange": ("the audit floor must be within 0.01 % and 100 %", "give another --audit-floor"),
     "PeriodMissing": ("every period must be at least a second", "give all periods"),
     "PeriodsTooLong": (
-        "judging, challenge, dispute and notice take {sum} s together, longer than stake unbonds ({unbondingPeriod} s)",
-        "shorten a period: stake must not be gone before work is judged",
+        "judge, challenge, dispute and notice period take {sum} s together, more than unbonding ({unbondingPeriod} s)",
+        "shorten a period: stake must stay slashable until work is final",
     ),
 }
 
@@ -143,18 +149,18 @@ _LAST_SECOND = 253_402_300_799
 
 
 def in_plain_words(error: TransactionReverted) -> TransactionReverted:
-    """The same error with a detail and a hint for people; unknown names keep the contract's own words."""
-    known = WORDS.get(error.name)
+    """Returns the error with a readable detail and a hint; an unknown error is returned unchanged."""
+    known = MESSAGES.get(error.name)
     if known is None:
         return error
-    words, hint = known
+    message, hint = known
     try:
         shown = {name: _shown(error.name, name, value) for name, value in error.arguments.items()}
         if error.name == "WrongStatus":
             shown["status"] = _status(error.arguments)
-        detail = words.format_map(shown)
+        detail = message.format_map(shown)
     except KeyError:
-        return error  # two contracts may give one name to errors with other arguments
+        return error  # two contracts may use one name for errors with different arguments
     plain = TransactionReverted(
         f"{detail} ({error.name})",
         name=error.name,
@@ -167,21 +173,21 @@ def in_plain_words(error: TransactionReverted) -> TransactionReverted:
 
 
 def name_in_plain_words(name: str) -> str:
-    """What an error's name alone says to people: batches tell no more of an item that they refused.
+    """Returns a message for an error whose arguments are unknown, as in events about refused batch items.
 
     Args:
-        name: The custom error's, with or without arguments in parentheses.
+        name: The custom error's name, with or without arguments in parentheses.
     """
     bare = name.partition("(")[0]
-    known = WORDS.get(bare)
+    known = MESSAGES.get(bare)
     if known is None:
         return name
-    words, hint = known
-    return f"{hint} ({bare})" if "{" in words else f"{words}: {hint} ({bare})"
+    message, hint = known
+    return f"{hint} ({bare})" if "{" in message else f"{message}: {hint} ({bare})"
 
 
 def _status(arguments: Mapping[str, object]) -> str:
-    """The word for a status: of work, whose error names its key, or of a pool."""
+    """Returns the name of a status: of work if the error has a `key` argument, else of a pool."""
     kinds = _WORK_STATUSES if "key" in arguments else _POOL_STATUSES
     status = arguments.get("status")
     return kinds[status] if isinstance(status, int) and 0 <= status < len(kinds) else str(status)

@@ -1,1 +1,1 @@
-"""Transactions: nonces, signing, fees, sending and receipts."""
+"""Sending transactions: nonces, fees, signing and receipts."""

@@ -1,4 +1,4 @@
-"""What a transaction offers to be mined (EIP-1559), and how much more it offers when it is not."""
+"""EIP-1559 fees of a transaction, and of the replacement of one that is not mined in time."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fees:
-    """An offer per gas, in wei.
+    """Fees per gas, in wei.
 
     Args:
-        most: The most that is paid in all (`maxFeePerGas`).
-        tip: What of it goes to whoever mines (`maxPriorityFeePerGas`).
+        most: The most that is paid in total (`maxFeePerGas`).
+        tip: The most of it that goes to the block producer (`maxPriorityFeePerGas`).
     """
 
     most: int
@@ -19,17 +19,17 @@ class Fees:
 
 
 BUMP_NUMERATOR, BUMP_DENOMINATOR = 9, 8
-"""A replacement offers 12.5 % more; nodes refuse less than 10 %, and anvil and Geth round differently."""
+"""A replacement offers 12.5 % more: nodes refuse less than 10 %, and anvil and geth round that differently."""
 
 
 def offer(*, base_fee: int, tip: int, limit: int) -> Fees:
-    """An offer that stays good while the base fee doubles (six full blocks), and never exceeds `limit`."""
+    """Returns fees that suffice until the base fee has doubled (six full blocks); `most` never exceeds `limit`."""
     most = min(2 * base_fee + tip, limit)
     return Fees(most=most, tip=min(tip, most))
 
 
 def bumped(former: Fees, *, market: Fees, limit: int) -> Fees | None:
-    """An offer that replaces `former` and is no worse than the market's; None if `limit` forbids it."""
+    """Returns fees that replace `former` and are at least the market's; None if they would exceed `limit`."""
     most = max(_more(former.most), market.most)
     tip = max(_more(former.tip), market.tip)
     if most > limit:

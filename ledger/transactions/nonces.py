@@ -1,4 +1,4 @@
-"""From a call to a nonce: signs and sends in the order of sending, one at a time, so that a refusal leaves no gap."""
+"""Allocates nonces and broadcasts transactions one at a time, so that a refused one leaves no nonce gap."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from ledger.transactions.wallet import Wallet
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
 
-_PLACEMENTS = 128
-"""Nonces that are tried for one transaction while other senders with the same key take them."""
+_MAX_NONCES_TRIED = 128
+"""Nonces tried for one transaction while other senders with the same key take them."""
 
 _SALT_WEI = 1_000
-"""Up to so many wei per gas are added at random, so that two senders' equal transactions are not one and the same."""
+"""Up to this many wei per gas are added at random.
+
+Otherwise two processes with the same key that send the same call would produce the same transaction hash, and both
+would take the one mined transaction for theirs.
+"""
 
 
 class NonceAllocator:
-    """Gives nonces away and keeps who has which.
+    """Assigns nonces to transactions and tracks the ones in flight.
 
     Args:
         wallet: Signs and sends.
-        clock: Says when something was sent.
+        clock: Clock for the time of sending.
     """
 
     def __init__(self, wallet: Wallet, *, clock: Clock) -> None:
@@ -33,37 +37,41 @@ class NonceAllocator:
         self._lock = asyncio.Lock()
         self._next = 0
         self._placed = 0
+        """Transactions that `place` began to place so far."""
         self.slots: dict[int, TransactionIntent] = {}
-        """What is on its way, by nonce."""
+        """Transactions in flight, by nonce."""
 
-    async def counted(self) -> tuple[int, int] | None:
-        """How much was placed before, and our used nonces; None while something is on its way: that is counted here.
+    async def nonce_hint(self) -> tuple[int, int] | None:
+        """Reads the account's next nonce ahead of `place`, so that callers can do so while they estimate gas.
 
-        What is being placed counts as placed, and the node may not have it yet.
+        Returns:
+            How many transactions were placed before, and the node's pending nonce count; the count is valid until
+            another transaction is placed. None while transactions are in flight or being placed: the node may not have
+            seen those yet, and nonces are then counted locally.
         """
         if self.slots or self._lock.locked():
             return None
         return self._placed, await self._wallet.count("pending")
 
     async def place(self, intent: TransactionIntent) -> bool:
-        """Gives the intent a nonce and sends it; False if its caller has gone meanwhile.
+        """Assigns a nonce to the transaction and sends it; False if its caller has stopped waiting meanwhile.
 
         Raises:
-            NonceTaken: Somebody else with this key is always faster.
+            NonceTaken: Another sender with this key took 128 nonces in a row.
             InsufficientFunds: The account can't pay.
-            ChainUnavailable: The chain could not be asked; nothing was sent.
+            ChainUnavailable: The node did not answer; nothing was sent.
         """
         async with self._lock:
             if not self.slots:
-                placed, count = intent.counted or (-1, 0)
+                placed, count = intent.nonce_hint or (-1, 0)
                 self._next = count if placed == self._placed else await self._wallet.count("pending")
             self._placed += 1
             fees = await self._wallet.market()
             salt = secrets.randbelow(_SALT_WEI)
             intent.fees = Fees(most=fees.most + salt, tip=min(fees.tip + salt, fees.most + salt))
-            for _ in range(_PLACEMENTS):
+            for _ in range(_MAX_NONCES_TRIED):
                 if intent.abandoned:
-                    return False  # its caller was told that it was not mined
+                    return False  # the caller got TransactionNotMined, so it must not be sent any more
                 nonce = self._next
                 intent.broadcasts = []
                 answer = await self.broadcast(intent, nonce)
@@ -71,20 +79,20 @@ class NonceAllocator:
                 if answer in {BroadcastResult.TAKEN, BroadcastResult.UNKNOWN}:
                     self.slots[nonce] = intent
                     return True
-                # Refused for certain: this version waits nowhere, so another nonce can't make it happen twice.
+                # The node certainly refused this version, so signing it under another nonce can't execute it twice.
                 self._next = max(self._next, await self._wallet.count("pending"))
             raise NonceTaken(
-                f"{_PLACEMENTS} nonces of {self._wallet.address} in a row were taken by somebody else",
-                hint="find out who else signs with this key",
+                f"another sender took {_MAX_NONCES_TRIED} nonces of {self._wallet.address} in a row",
+                hint="find the other process that sends with this key",
             )
 
     async def broadcast(self, intent: TransactionIntent, nonce: int) -> BroadcastResult:
-        """Signs and sends one version, and remembers it unless the node refused it for certain."""
+        """Signs and sends one version, and records it unless the node certainly refused it."""
         broadcast = self._wallet.sign(intent, nonce)
         if intent.hook is not None:
             await intent.hook(broadcast)
         intent.sent_at = self._clock.monotonic()
-        intent.broadcasts.append(broadcast)  # before it leaves: a cancelled await must not forget it
+        intent.broadcasts.append(broadcast)  # before sending: the node may get it although this await is cancelled
         try:
             answer = await self._wallet.submit(broadcast)
         except MusterError:

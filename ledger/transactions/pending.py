@@ -1,4 +1,4 @@
-"""One transaction on its way: what was asked, under which nonce, and every version of it that was sent."""
+"""State of a transaction in flight: its call, its nonce, and every version of it that was sent."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from protocol.identifiers import Address, Digest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionCall:
-    """What a transaction does.
+    """The call that a transaction makes.
 
     Args:
-        to: Whom it calls; None makes a contract of `data`.
+        to: The called address; None creates a contract from `data`.
         data: ABI-encoded call.
-        value: Wei that go along.
-        gas: Its limit; None estimates, which also says beforehand why the call would fail.
+        value: Wei to transfer.
+        gas: Gas limit; None estimates it, which also finds a revert before anything is sent.
     """
 
     to: Address | None
@@ -32,11 +32,11 @@ class TransactionCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broadcast:
-    """One signed version of a transaction, about to be sent. Enough to ask for its outcome after a crash.
+    """One signed version of a transaction. Store it before sending, to query the outcome after a crash.
 
     Args:
-        nonce: Of all versions of the same transaction at most one can be mined, because they share it.
-        transaction: The hash of this version.
+        nonce: Shared by all versions of a transaction, so that at most one of them can be mined.
+        transaction: Hash of this version.
         raw: The signed bytes.
     """
 
@@ -46,32 +46,32 @@ class Broadcast:
 
 
 BroadcastHook = Callable[[Broadcast], Awaitable[None]]
-"""Called before each version is sent, so that the caller can write it down first."""
+"""Called before each version is sent, so that the caller can store it first."""
 
 
 class BroadcastResult(Enum):
-    """What the node said to a broadcast."""
+    """The node's response to a broadcast."""
 
     TAKEN = auto()
-    """It waits to be mined."""
+    """Accepted; the transaction is pending."""
     UNKNOWN = auto()
-    """No answer came: it may or may not wait to be mined."""
+    """No response: the transaction may or may not be pending."""
     USED = auto()
-    """The nonce is in a block already."""
+    """Refused: the nonce is in a block already."""
     OCCUPIED = auto()
-    """Another transaction waits under the nonce, and ours does not outbid it."""
+    """Refused: another transaction is pending under the nonce, and ours does not pay enough to replace it."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class TransactionIntent:
-    """One logical send, whichever nonce it ends up with.
+    """One logical send; its nonce may change until it is mined.
 
     Args:
-        call: What to do.
-        gas: Limit, estimated or given.
-        confirmations: Blocks on top of its own before it counts as done.
-        hook: Told before each broadcast.
-        outcome: Resolves to the receipt, or to the error.
+        call: The call to make.
+        gas: Gas limit, estimated or given.
+        confirmations: Blocks that must stand on top of the transaction's own before it is done.
+        hook: Called before each broadcast.
+        outcome: Resolves to the receipt or an error.
     """
 
     call: TransactionCall
@@ -80,43 +80,43 @@ class TransactionIntent:
     confirmations: int = 0
     hook: BroadcastHook | None = None
     abandoned: bool = False
-    """Nobody waits any more: it is seen to its end under its nonce, but never moved to another one."""
+    """The caller no longer waits: the transaction is watched under its nonce, but never signed under another one."""
     broadcasts: list[Broadcast] = field(default_factory=list)
     """Every version under the current nonce that a node may hold, oldest first."""
     fees: Fees | None = None
-    counted: tuple[int, int] | None = None
-    """Nonces that were used up while the gas was estimated, after how much was placed; good until more is."""
+    nonce_hint: tuple[int, int] | None = None
+    """Result of `NonceAllocator.nonce_hint`, read while the gas was estimated."""
     sent_at: float = 0.0
-    """On the clock's monotonic time, in seconds."""
+    """Time of the newest broadcast, in seconds of the clock's monotonic time."""
     unanswered: bool = False
-    """The newest version got no answer and is sent again."""
+    """The newest version got no response and is sent again."""
     missing_since_ticks: int = 0
-    """Looks in a row at which its nonce was used for good and none of its versions had a receipt."""
+    """Consecutive polls at which the nonce was used irreversibly and none of the versions had a receipt."""
 
     @property
     def nonce(self) -> int | None:
-        """The nonce it was last sent under."""
+        """The nonce of the newest broadcast."""
         return self.broadcasts[-1].nonce if self.broadcasts else None
 
     @property
-    def named(self) -> str:
-        """Its versions' hashes, as part of a sentence."""
+    def hashes_text(self) -> str:
+        """The hashes of its versions, for error messages."""
         return " or ".join(broadcast.transaction for broadcast in self.broadcasts) or "a transaction never sent"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendPolicy:
-    """How a sender behaves.
+    """Settings of a transaction sender.
 
     Args:
-        bump_after: A transaction that is not mined for so long is offered again for more.
-        poll: Time between looks at the chain while something is on its way.
-        settled_after: Blocks after which a nonce that somebody else used is never given back by a reorg. Only then is
-            a transaction signed again under another nonce, because only then can its former self not be mined.
-        most_fee: The most that is ever offered per gas, in wei.
-        gas_margin_percent: Added to the estimate; state may change until the block.
-        quote_for: How long a look at the market's fees is used.
-        patience: How long a transaction is waited for, unless its caller says.
+        bump_after: A transaction that is not mined for this long is replaced by one with higher fees.
+        poll: Longest polling interval while transactions are in flight.
+        settled_after: Reorg depth in blocks. When another sender used our nonce, the transaction is signed again under
+            a new nonce only after this many blocks; before, a reorg could still let the old version be mined.
+        most_fee: The highest fee per gas that is ever offered, in wei.
+        gas_margin_percent: Added to the gas estimate, because the state may change before the block.
+        quote_for: How long queried market fees are cached.
+        deadline: How long `send` waits for a transaction unless its caller sets a deadline.
     """
 
     bump_after: timedelta = timedelta(seconds=30)
@@ -125,4 +125,4 @@ class SendPolicy:
     most_fee: int = 500 * 10**9
     gas_margin_percent: int = 25
     quote_for: timedelta = timedelta(seconds=5)
-    patience: timedelta = timedelta(seconds=90)
+    deadline: timedelta = timedelta(seconds=90)

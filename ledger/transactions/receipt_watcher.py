@@ -1,4 +1,4 @@
-"""From a nonce to a receipt: one look at the chain for all that is on its way; what is late is offered for more."""
+"""Polls the chain for receipts of all transactions in flight; replaces late ones with higher fees."""
 
 from __future__ import annotations
 
@@ -24,85 +24,86 @@ from protocol.runtime.clock import Clock
 _log = structlog.get_logger(__name__)
 
 _TICKS_UNTIL_LOST = 2
-"""Looks in a row that must miss a receipt: nodes behind one address are not equally far."""
+"""Consecutive polls that must find no receipt: the nodes behind one load-balanced URL may be at different heights."""
 
 _SHORTEST_PAUSE = timedelta(milliseconds=20)
-"""The first pause after something was sent; each that follows is twice as long, up to the policy's `poll`."""
+"""First polling interval after a broadcast; it doubles with each poll, up to the policy's `poll`."""
 
 _FILLER_GAS = 21_000
 
 
 class ReceiptWatcher:
-    """Sees what was placed to its end.
+    """Watches transactions in flight until each has a receipt or an error.
 
     Args:
         web3: From `ledger.rpc.connection.connect`.
-        wallet: Of the key.
-        placer: What is on its way, and who gives it another nonce.
-        clock: Time for bumps and looks.
-        policy: When to bump, how much to offer, how often to look.
+        wallet: Wallet of the sending key.
+        nonces: Holds the transactions in flight and assigns new nonces.
+        clock: Clock for polling and fee bumps.
+        policy: Fee bumps and polling interval.
     """
 
     def __init__(
         self,
         web3: AsyncWeb3[ChainConnection],
         wallet: Wallet,
-        placer: NonceAllocator,
+        nonces: NonceAllocator,
         *,
         clock: Clock,
         policy: SendPolicy,
     ) -> None:
         self._web3 = web3
         self._wallet = wallet
-        self._placer = placer
-        self._slots = placer.slots
+        self._nonces = nonces
+        self._slots = nonces.slots
         self._clock = clock
         self._policy = policy
-        self._looking: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._wake = asyncio.Event()
-        self._nap = _SHORTEST_PAUSE
-        self._stuck: tuple[int, float] | None = None
+        self._interval = _SHORTEST_PAUSE
+        self._gap: tuple[int, float] | None = None
+        """An unused nonce that blocks ours, and when it was first seen (monotonic seconds)."""
 
-    def begin(self) -> None:
-        """Looks soon: something was sent."""
+    def wake(self) -> None:
+        """Starts the polling loop, or makes it poll soon, because a transaction was sent."""
         self._wake.set()
-        self._nap = _SHORTEST_PAUSE
-        if self._looking is None or self._looking.done():
-            self._looking = asyncio.create_task(self._watch_all(), name=f"transactions of {self._wallet.address}")
+        self._interval = _SHORTEST_PAUSE
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._poll_loop(), name=f"transactions of {self._wallet.address}")
 
     async def stop(self) -> None:
-        """Looks no more."""
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.gather(self._looking, return_exceptions=True)
+        """Stops polling."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
 
-    async def look_for(self, intent: TransactionIntent) -> None:
-        """One look for one transaction, which may be none of those on their way; settles its outcome if it is known."""
+    async def check(self, intent: TransactionIntent) -> None:
+        """Polls once for one transaction, which need not be in flight here; sets its outcome if it is known."""
         mined, settled, head = await self._progress()
         await self._check_mined(intent, mined=mined, settled=settled, head=head)
 
-    async def _watch_all(self) -> None:
+    async def _poll_loop(self) -> None:
         while self._slots:
             self._wake.clear()
             try:
                 await self._tick()
             except MusterError as error:
-                _log.warning("chain not readable while transactions are on their way", detail=error.detail)
+                _log.warning("can't check transactions in flight", detail=error.detail)
             if self._slots:
                 await self._pause()
 
     async def _pause(self) -> None:
-        """Until the next look: soon after something was sent, which a quick chain has mined, then less and less."""
-        nap, self._nap = min(self._nap, self._policy.poll), min(2 * self._nap, self._policy.poll)
-        await self._clock.sleep(min(_SHORTEST_PAUSE, nap))
-        napping = asyncio.ensure_future(self._clock.sleep(nap - _SHORTEST_PAUSE))
+        """Waits until the next poll: 20 ms after a broadcast, then doubling up to the policy's `poll`."""
+        pause, self._interval = min(self._interval, self._policy.poll), min(2 * self._interval, self._policy.poll)
+        await self._clock.sleep(min(_SHORTEST_PAUSE, pause))
+        slept = asyncio.ensure_future(self._clock.sleep(pause - _SHORTEST_PAUSE))
         woken = asyncio.ensure_future(self._wake.wait())
         try:
-            await asyncio.wait({napping, woken}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({slept, woken}, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in (napping, woken):
+            for task in (slept, woken):
                 task.cancel()
-            await asyncio.gather(napping, woken, return_exceptions=True)
+            await asyncio.gather(slept, woken, return_exceptions=True)
 
     async def _tick(self) -> None:
         mined, settled, head = await self._progress()
@@ -118,7 +119,7 @@ class ReceiptWatcher:
         await self._fill_gap(mined)
 
     async def _progress(self) -> tuple[int, int, int]:
-        """Nonces below the first are in a block, below the second for good; the third is the height, if it matters."""
+        """Returns how many nonces are mined, how many of them irreversibly, and the height (0 if not needed)."""
         depth = self._policy.settled_after
         wanted = depth or any(intent.confirmations for intent in self._slots.values())
         head = int(await self._web3.eth.block_number) if wanted else 0
@@ -142,20 +143,20 @@ class ReceiptWatcher:
         if intent.missing_since_ticks >= _TICKS_UNTIL_LOST and intent.abandoned:
             intent.outcome.set_exception(
                 NonceTaken(
-                    f"nonce {nonce} of {self._wallet.address} was used by another transaction than {intent.named}"
+                    f"nonce {nonce} of {self._wallet.address} was used by another transaction than {intent.hashes_text}"
                 )
             )
-            intent.outcome.exception()  # may be nobody's any more
+            intent.outcome.exception()  # marks it as retrieved: the caller may be gone
 
     async def _finish(self, intent: TransactionIntent, broadcast: Broadcast, raw: dict[str, Any]) -> None:
         if raw["status"] == 1:
             intent.outcome.set_result(read_receipt(raw))
             return
-        intent.outcome.set_exception(await self._wallet.why(broadcast, int(raw["blockNumber"])))
+        intent.outcome.set_exception(await self._wallet.revert_reason(broadcast, int(raw["blockNumber"])))
         intent.outcome.exception()
 
     async def _move_lost(self) -> None:
-        """Signs under a new nonce what can't be mined under its old one any more."""
+        """Signs transactions under a new nonce whose old nonce another sender used irreversibly."""
         lost = [
             (nonce, intent)
             for nonce, intent in sorted(self._slots.items())
@@ -164,22 +165,22 @@ class ReceiptWatcher:
         for nonce, intent in lost:
             del self._slots[nonce]
             intent.missing_since_ticks = 0
-            _log.info("nonce was used by another sender with this key", address=self._wallet.address, nonce=nonce)
+            _log.info("another sender with this key used the nonce", address=self._wallet.address, nonce=nonce)
             try:
-                if await self._placer.place(intent):
-                    self.begin()
+                if await self._nonces.place(intent):
+                    self.wake()
             except MusterError as error:
                 intent.outcome.set_exception(error)
                 intent.outcome.exception()
 
     async def _repeat_unanswered(self) -> None:
-        """Sends again, unchanged, what the node may never have received."""
+        """Resends, unchanged, transactions whose broadcast got no response."""
         for intent in [intent for _, intent in sorted(self._slots.items()) if intent.unanswered]:
             with contextlib.suppress(InsufficientFunds):
                 intent.unanswered = await self._wallet.submit(intent.broadcasts[-1]) is BroadcastResult.UNKNOWN
 
     async def _bump_late(self) -> None:
-        """Offers more for what waits too long."""
+        """Replaces transactions that are not mined after `bump_after` by ones with higher fees."""
         now = self._clock.monotonic()
         late = [
             (nonce, intent)
@@ -191,29 +192,29 @@ class ReceiptWatcher:
             higher = bumped(intent.fees or market, market=market, limit=self._policy.most_fee)
             if higher is None:
                 intent.sent_at = now
-                await self._wallet.submit(intent.broadcasts[-1])  # the node may have forgotten it
+                await self._wallet.submit(intent.broadcasts[-1])  # the node may have dropped it from its pool
                 continue
             intent.fees = higher
-            _log.info("not mined in time, offered for more", nonce=nonce, most_fee=higher.most)
+            _log.info("transaction not mined in time, raising its fees", nonce=nonce, most_fee=higher.most)
             try:
-                await self._placer.broadcast(intent, nonce)
+                await self._nonces.broadcast(intent, nonce)
             except InsufficientFunds as error:
-                _log.warning("can't offer more", nonce=nonce, detail=error.detail)
+                _log.warning("can't pay higher fees", nonce=nonce, detail=error.detail)
                 await self._wallet.submit(intent.broadcasts[-1])
 
     async def _fill_gap(self, mined: int) -> None:
-        """Fills a nonce that nobody's transaction uses while ours wait behind it: with a transfer of nothing to us."""
+        """Fills an unused nonce that blocks our later ones for `bump_after`: transfers 0 wei to ourselves."""
         if not self._slots or min(self._slots) <= mined or await self._wallet.count("pending") > mined:
-            self._stuck = None
+            self._gap = None
             return
         now = self._clock.monotonic()
-        if self._stuck is None or self._stuck[0] != mined:
-            self._stuck = (mined, now)
+        if self._gap is None or self._gap[0] != mined:
+            self._gap = (mined, now)
             return
-        if now - self._stuck[1] < self._policy.bump_after.total_seconds():
+        if now - self._gap[1] < self._policy.bump_after.total_seconds():
             return
-        self._stuck = None
-        _log.warning("filling a gap before our transactions", address=self._wallet.address, nonce=mined)
+        self._gap = None
+        _log.warning("filling a nonce gap before our transactions", address=self._wallet.address, nonce=mined)
         filler = TransactionIntent(
             call=TransactionCall(to=self._wallet.address),
             gas=_FILLER_GAS,
@@ -221,5 +222,5 @@ class ReceiptWatcher:
             abandoned=True,
             fees=await self._wallet.market(),
         )
-        if await self._placer.broadcast(filler, mined) in {BroadcastResult.TAKEN, BroadcastResult.UNKNOWN}:
+        if await self._nonces.broadcast(filler, mined) in {BroadcastResult.TAKEN, BroadcastResult.UNKNOWN}:
             self._slots[mined] = filler

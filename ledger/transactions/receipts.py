@@ -1,4 +1,4 @@
-"""What became of a transaction, and the events it left: plain values, no library types."""
+"""Receipts and event logs as plain values, without web3 types."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ StoredBytes = Annotated[
     PlainSerializer(bytes.hex, return_type=str, when_used="json"),
     BeforeValidator(lambda value: bytes.fromhex(value) if isinstance(value, str) else value),
 ]
-"""Bytes that become hex digits in JSON, because they need not be text."""
+"""Bytes that are hex digits in JSON, because they need not be UTF-8."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,12 +24,12 @@ class EventLog:
 
     Args:
         address: The contract that emitted it.
-        topics: Up to four; the first names the event unless it is anonymous.
-        data: The arguments that are not topics, ABI-encoded.
+        topics: Up to four; the first identifies the event unless it is anonymous.
+        data: The parameters that are not indexed, ABI-encoded.
         block_number: Height of its block.
-        block_hash: Its block.
-        transaction: The transaction that caused it.
-        index: Its place in the block, over all transactions.
+        block_hash: Hash of its block.
+        transaction: Hash of the transaction that emitted it.
+        index: Its index in the block, over all transactions.
     """
 
     address: Address
@@ -43,15 +43,15 @@ class EventLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """A transaction that is in a block and did what it should.
+    """Receipt of a mined and successful transaction.
 
     Args:
-        transaction: Its hash.
+        transaction: Hash of the transaction.
         block_number: Height of its block.
-        block_hash: Its block.
-        gas_used: In gas.
-        gas_price: What was paid per gas, in wei.
-        created: The contract that it made, if it made one.
+        block_hash: Hash of its block.
+        gas_used: Gas units used.
+        gas_price: Price paid per gas, in wei.
+        created: Address of the created contract, if any.
         logs: Its events, in order.
     """
 
@@ -65,7 +65,7 @@ class Receipt:
 
 
 def read_log(raw: Mapping[str, Any]) -> EventLog:
-    """An event as web3 gives it."""
+    """Converts a web3 log."""
     return EventLog(
         address=address(str(raw["address"])),
         topics=tuple(digest(bytes(topic)) for topic in raw["topics"]),
@@ -78,7 +78,7 @@ def read_log(raw: Mapping[str, Any]) -> EventLog:
 
 
 def read_receipt(raw: Mapping[str, Any]) -> Receipt:
-    """A receipt as web3 gives it."""
+    """Converts a web3 receipt."""
     created = raw.get("contractAddress")
     return Receipt(
         transaction=digest(bytes(raw["transactionHash"])),

@@ -1,17 +1,17 @@
-"""Sends transactions from one key: many at once, without waiting for each other, each executed at most once.
+"""Sends transactions concurrently from one key; each is executed at most once.
 
-    async with Sender(web3, account, chain_id=31337) as sender:
-        receipt = await sender.send(Call(to=contract, data=payload), deadline=timedelta(seconds=60))
+    async with TransactionSender(web3, account, chain_id=31337) as sender:
+        receipt = await sender.send(TransactionCall(to=contract, data=payload), deadline=timedelta(seconds=60))
 
-Nonces are given out in the order of sending, so that a hundred transactions can share a block. One watcher looks at
-the chain while anything is on its way: one question about the account tells which nonces are done.
+Nonces are assigned in the order of sending, so that a hundred transactions can share a block. One watcher polls the
+chain while transactions are in flight: a single query of the account's nonce tells which of them are mined.
 
-**Two processes with the same key** meet at a nonce. The node refuses the second one, which then takes the next nonce.
-If ours had been accepted and was outbid, it is signed again under a new nonce only when the chain says that the old
-nonce went to somebody else and no reorg of `settled_after` blocks can give it back.
+**Two processes with the same key** may choose the same nonce. The node refuses the second transaction, which then takes
+the next nonce. If the node had accepted ours and the other one replaced it, ours is signed again under a new nonce, but
+only once the old nonce is used by the other transaction and `settled_after` blocks deep, so that no reorg frees it.
 
-**After a crash**: give `send` a hook that writes each `Broadcast` down before it leaves, and ask `outcome` about what
-was written. Contracts that key what they record (as ours do) are safe without.
+**After a crash**: pass `send` a hook that stores each `Broadcast` before it is sent, and call `outcome` with the stored
+ones. Calls that the contract refuses a second time, as ours do by their keys, can simply be sent again.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ __all__ = ["Broadcast", "SendPolicy", "TransactionCall", "TransactionSender"]
 
 
 class TransactionSender:
-    """Sends from one key. An async context manager; leaving it gives up on what is still on its way.
+    """Sends transactions from one key. As an async context manager it stops watching them on exit.
 
     Args:
         web3: From `ledger.rpc.connection.connect`.
-        account: Signs.
-        chain_id: Signed into every transaction, so that none is valid elsewhere.
-        clock: Time for deadlines and bumps.
-        policy: When to bump, how much to offer, how often to look.
+        account: The signing account.
+        chain_id: Signed into every transaction, so that it is invalid on other chains.
+        clock: Clock for deadlines and fee bumps.
+        policy: Fees, polling and the default deadline.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class TransactionSender:
         self._clock = clock or SystemClock()
         self._policy = policy or SendPolicy()
         self._wallet = Wallet(web3, account, chain_id=chain_id, clock=self._clock, policy=self._policy)
-        self._placer = NonceAllocator(self._wallet, clock=self._clock)
-        self._watcher = ReceiptWatcher(web3, self._wallet, self._placer, clock=self._clock, policy=self._policy)
+        self._nonces = NonceAllocator(self._wallet, clock=self._clock)
+        self._watcher = ReceiptWatcher(web3, self._wallet, self._nonces, clock=self._clock, policy=self._policy)
 
     @property
     def address(self) -> Address:
@@ -76,13 +76,13 @@ class TransactionSender:
         await self.close()
 
     async def close(self) -> None:
-        """Stops watching. Whoever still waits gets `TransactionNotMined` with the hashes."""
+        """Stops watching. Pending `send` calls raise `TransactionNotMined` with the hashes."""
         await self._watcher.stop()
-        for intent in self._placer.slots.values():
+        for intent in self._nonces.slots.values():
             if not intent.outcome.done():
                 intent.outcome.set_exception(_not_mined(intent, "the sender was closed first"))
-                intent.outcome.exception()  # seen: nobody has to fetch it
-        self._placer.slots.clear()
+                intent.outcome.exception()  # marks it as retrieved: the caller may be gone
+        self._nonces.slots.clear()
 
     async def send(
         self,
@@ -92,21 +92,21 @@ class TransactionSender:
         confirmations: int = 0,
         before_broadcast: BroadcastHook | None = None,
     ) -> Receipt:
-        """Has a call executed exactly once and returns its receipt.
+        """Sends a call, waits until it is mined, and returns its receipt.
 
         Args:
-            call: What to do.
-            deadline: How long to wait, in all; the policy's patience if it is not said.
-            confirmations: Blocks on top of the transaction's own that are waited for.
-            before_broadcast: Told of every signed version before it leaves.
+            call: The call to make.
+            deadline: How long to wait in total; the policy's `deadline` by default.
+            confirmations: Blocks to wait for on top of the transaction's own.
+            before_broadcast: Called with every signed version before it is sent.
 
         Raises:
-            TransactionReverted: A contract refused, before it was sent (`transaction` is None) or in its block.
+            TransactionReverted: The contract refused it, before it was sent (`transaction` is None) or in its block.
             InsufficientFunds: The account can't pay.
-            TransactionNotMined: The deadline passed. It may still be mined; `hashes` tells what to look for.
-            ChainUnavailable: The chain could not be asked; nothing was sent.
+            TransactionNotMined: The deadline passed. It may still be mined, under one of `hashes`.
+            ChainUnavailable: The node did not answer; nothing was sent.
         """
-        deadline = self._policy.patience if deadline is None else deadline
+        deadline = self._policy.deadline if deadline is None else deadline
         limit = Deadline.after(deadline, clock=self._clock)
         outcome: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         intent = TransactionIntent(call=call, confirmations=confirmations, hook=before_broadcast, outcome=outcome)
@@ -118,52 +118,52 @@ class TransactionSender:
             intent.abandoned = True
 
     async def estimate(self, call: TransactionCall) -> int:
-        """The gas that a call takes now, with the policy's margin; what `send` asks for unless the call says it.
+        """Returns the gas that a call takes now, plus the policy's margin; `send` uses it if the call has no limit.
 
         Raises:
-            TransactionReverted: A contract refuses it.
-            ChainUnavailable: The chain could not be asked.
+            TransactionReverted: The contract would refuse it.
+            ChainUnavailable: The node did not answer.
         """
         return await self._wallet.estimate(call)
 
     async def _deliver(self, intent: TransactionIntent) -> Receipt:
         if intent.call.gas is None:
-            gas, counted = self._wallet.estimate(intent.call), self._placer.counted()
-            intent.gas, intent.counted = await asyncio.gather(gas, counted)
+            gas, hint = self._wallet.estimate(intent.call), self._nonces.nonce_hint()
+            intent.gas, intent.nonce_hint = await asyncio.gather(gas, hint)
         else:
-            intent.gas = intent.call.gas  # asks nothing: such calls get nonces in the order in which they were sent
+            intent.gas = intent.call.gas  # no await here: calls with a gas limit get nonces in the order of `send`
         placing = asyncio.ensure_future(self._place(intent))
-        placing.add_done_callback(_seen)
-        await asyncio.shield(placing)  # half a placing would leave a nonce that nobody watches
+        placing.add_done_callback(_mark_retrieved)
+        await asyncio.shield(placing)  # cancelling it half-way could leave a sent transaction that is not watched
         return await asyncio.shield(intent.outcome)
 
     async def _place(self, intent: TransactionIntent) -> None:
-        if await self._placer.place(intent):
-            self._watcher.begin()
+        if await self._nonces.place(intent):
+            self._watcher.wake()
 
     async def outcome(self, broadcasts: Sequence[Broadcast], *, deadline: timedelta) -> Receipt:
-        """What became of a transaction that was written down before a crash.
+        """Returns the receipt of a transaction that was stored before a crash.
 
         Args:
-            broadcasts: All versions of it, oldest first. Those under an older nonce than the last are known to be void.
+            broadcasts: All stored versions, oldest first. Those with another nonce than the last are void.
             deadline: How long to wait for it to be mined. The newest version is sent once more.
 
         Raises:
-            NonceTaken: Another transaction used the nonce: this one never will be mined, and may be sent anew.
-            TransactionReverted: It is in a block and failed.
-            TransactionNotMined: Neither happened in time.
+            NonceTaken: Another transaction used the nonce; this one can't be mined any more and may be sent again.
+            TransactionReverted: It was mined and failed.
+            TransactionNotMined: It was not mined in time.
         """
         intent = TransactionIntent(
             call=TransactionCall(to=None),
             outcome=asyncio.get_running_loop().create_future(),
-            abandoned=True,  # so that it is never signed again here
+            abandoned=True,  # never sign it under another nonce: the call is not known here
             broadcasts=[version for version in broadcasts if version.nonce == broadcasts[-1].nonce],
         )
         limit = Deadline.after(deadline, clock=self._clock)
         with contextlib.suppress(InsufficientFunds):  # an older version may be mined all the same
             await self._wallet.submit(broadcasts[-1])
         while not intent.outcome.done():
-            await self._watcher.look_for(intent)
+            await self._watcher.check(intent)
             if intent.outcome.done():
                 break
             if limit.passed:
@@ -172,12 +172,12 @@ class TransactionSender:
         return intent.outcome.result()
 
 
-def _seen(task: asyncio.Future[None]) -> None:
-    """Fetches the exception of a task that may have nobody left to do so."""
+def _mark_retrieved(task: asyncio.Future[None]) -> None:
+    """Retrieves a task's exception, so that asyncio does not log it when the caller was cancelled."""
     if not task.cancelled():
         task.exception()
 
 
 def _not_mined(intent: TransactionIntent, why: str) -> TransactionNotMined:
     hashes = tuple(broadcast.transaction for broadcast in intent.broadcasts)
-    return TransactionNotMined(f"{intent.named} is not mined: {why}", hashes=hashes, nonce=intent.nonce)
+    return TransactionNotMined(f"{intent.hashes_text} is not mined: {why}", hashes=hashes, nonce=intent.nonce)

@@ -1,4 +1,4 @@
-"""One key at one chain: what a call costs, its signature, its sending, and why it failed. It remembers no nonces."""
+"""Node operations of one key: estimates gas, signs, sends, and finds revert reasons. It keeps no nonces."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from protocol.runtime.clock import Clock
 
 
 class Wallet:
-    """Speaks to a node for one key; the `Sender` decides what, and under which nonce.
+    """Signs and sends for one key; `NonceAllocator` chooses the nonces.
 
     Args:
         web3: From `ledger.rpc.connection.connect`.
-        account: Signs.
-        chain_id: Signed into every transaction, so that none is valid elsewhere.
-        clock: How long a quote is good.
-        policy: Margins and limits.
+        account: The signing account.
+        chain_id: Signed into every transaction, so that it is invalid on other chains.
+        clock: Clock for the cache of market fees.
+        policy: Gas margin and fee limits.
     """
 
     def __init__(
@@ -51,18 +51,18 @@ class Wallet:
         return Address(self._account.address)
 
     async def estimate(self, call: TransactionCall) -> int:
-        """The gas that a call takes now, with the policy's margin; what `send` asks for unless the call says it.
+        """Returns the gas that a call takes now, plus the policy's margin.
 
         Raises:
-            TransactionReverted: A contract refuses it.
-            ChainUnavailable: The chain could not be asked.
+            TransactionReverted: The contract would refuse it.
+            ChainUnavailable: The node did not answer.
         """
         fields = {**_fields(call), "from": self.address}
         estimate = await self._web3.eth.estimate_gas(cast("TxParams", fields))
         return estimate * (100 + self._policy.gas_margin_percent) // 100
 
     async def market(self) -> Fees:
-        """What is offered now; asked again when the last quote is old."""
+        """Returns the current market fees, cached for the policy's `quote_for`."""
         now = self._clock.monotonic()
         if self._quote is None or now - self._quote[0] >= self._policy.quote_for.total_seconds():
             history, tip = await asyncio.gather(
@@ -73,11 +73,11 @@ class Wallet:
         return self._quote[1]
 
     async def count(self, block: str | int) -> int:
-        """How many nonces are used up to a block; with `pending`, those that wait too."""
+        """Returns how many nonces are used at a block; at `pending`, including the node's pending transactions."""
         return int(await self._web3.eth.get_transaction_count(self._account.address, cast("Any", block)))
 
     def sign(self, intent: TransactionIntent, nonce: int) -> Broadcast:
-        """A version of the transaction under this nonce, with the gas and the fees that are set."""
+        """Signs a version of the transaction under this nonce, with its current gas limit and fees."""
         if intent.fees is None:
             raise RuntimeError("fees are set before signing")
         transaction: dict[str, Any] = {
@@ -93,7 +93,7 @@ class Wallet:
         return Broadcast(nonce=nonce, transaction=digest(bytes(signed.hash)), raw=bytes(signed.raw_transaction))
 
     async def submit(self, broadcast: Broadcast) -> BroadcastResult:
-        """Sends one version; what the node said to it.
+        """Sends one version and returns the node's response.
 
         Raises:
             InsufficientFunds: The account can't pay.
@@ -113,8 +113,12 @@ class Wallet:
             raise
         return BroadcastResult.TAKEN
 
-    async def why(self, broadcast: Broadcast, block: int) -> TransactionReverted:
-        """Runs the transaction again where it failed, to learn the contract's reason; the block's own order is lost."""
+    async def revert_reason(self, broadcast: Broadcast, block: int) -> TransactionReverted:
+        """Calls the transaction again on the parent block's state, to get the contract's reason for a failure.
+
+        Receipts don't contain the reason. Transactions before it in its own block are not repeated, so the result may
+        differ.
+        """
         provider = self._web3.provider
         sent = await self._web3.eth.get_transaction(cast("Any", broadcast.transaction))
         again: dict[str, Any] = {

@@ -12,9 +12,7 @@ from pydantic import BaseModel
 from orchestrator.api.access import NodePath, Reader
 from orchestrator.api.streams import Read, follow
 from orchestrator.dependencies import Dependencies, parts_of
-from orchestrator.store.database import (
-    new_id,
-)
+from orchestrator.store.database import new_id
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms

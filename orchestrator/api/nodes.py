@@ -11,9 +11,7 @@ from orchestrator.api.views import node_views
 from orchestrator.dependencies import Dependencies, parts_of
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.store.assignments import check_renewed
-from orchestrator.store.database import (
-    new_id,
-)
+from orchestrator.store.database import new_id
 from protocol.errors import Conflict, Unprocessable
 from protocol.http.tokens import OwnerRequest
 from protocol.identifiers import Address, address

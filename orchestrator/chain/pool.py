@@ -18,13 +18,7 @@ from ledger.errors import TransactionReverted
 from ledger.events import types as happened
 from ledger.events.types import Departure, LedgerEvent
 from ledger.transactions.receipts import EventLog
-from orchestrator.chain.interface import (
-    Changes,
-    MemberEvent,
-    MembershipChange,
-    NodeStanding,
-    PoolStanding,
-)
+from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
 from protocol.errors import Forbidden
 from protocol.identifiers import Address
 from protocol.identity.keys import Key

@@ -5,14 +5,7 @@ from __future__ import annotations
 from ledger.artifacts import Contract
 from ledger.events import types as happened
 from ledger.events.types import LedgerEvent
-from orchestrator.chain.run_interface import (
-    AnnouncementEvent,
-    BanEvent,
-    MoneyEvent,
-    RunEvent,
-    SeatEvent,
-    WorkEvent,
-)
+from orchestrator.chain.run_interface import AnnouncementEvent, BanEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent
 from orchestrator.domain.slots import SlotEvent
 
 FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {

@@ -13,12 +13,7 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.chain.run_interface import (
-    NotTaken,
-    RunLedger,
-    error_name,
-    holds_until,
-)
+from orchestrator.chain.run_interface import NotTaken, RunLedger, error_name, holds_until
 from orchestrator.domain.slots import SlotState
 from orchestrator.store.database import together
 from orchestrator.store.leader_lease import LeaderLease

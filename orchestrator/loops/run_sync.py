@@ -25,16 +25,7 @@ from orchestrator.chain.run_interface import (
 )
 from orchestrator.domain.deliveries import tried_in_time
 from orchestrator.domain.lease_terms import Budget, DeliveryTime, is_late
-from orchestrator.domain.slots import (
-    LEASED,
-    Counted,
-    Slot,
-    SlotEvent,
-    SlotState,
-    StoredFileState,
-    after,
-    as_on_ledger,
-)
+from orchestrator.domain.slots import LEASED, Counted, Slot, SlotEvent, SlotState, StoredFileState, after, as_on_ledger
 from orchestrator.runs.control import RunControl
 from orchestrator.runs.leasing import SlotLeasing, notice_fault
 from orchestrator.storage.service import UploadService

@@ -11,10 +11,7 @@ from orchestrator.loops.node_cache import NodeCache
 from orchestrator.scheduler.plan import AssignmentOutcome, OpenTask, SchedulePlan, SchedulerTimeouts, Settle
 from orchestrator.scheduler.planner import brief, plan
 from orchestrator.store.assignments import AssignmentStore, SchedulerLeaseLost
-from orchestrator.store.database import (
-    Database,
-    new_id,
-)
+from orchestrator.store.database import Database, new_id
 from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.tasks import TaskStore

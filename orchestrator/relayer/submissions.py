@@ -19,13 +19,7 @@ from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Join
 from protocol.runtime.clock import Clock
 from protocol.wire.leases import SignedWorkClaim
-from protocol.wire.relayed import (
-    JoinReceipt,
-    JoinRequest,
-    ReceiptState,
-    SubmissionReceipt,
-    SubmissionRequest,
-)
+from protocol.wire.relayed import JoinReceipt, JoinRequest, ReceiptState, SubmissionReceipt, SubmissionRequest
 from protocol.wire.uploads import ObjectKey
 
 MOST_WAITING = 10_000

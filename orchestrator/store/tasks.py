@@ -11,24 +11,12 @@ from pydantic import TypeAdapter
 
 from orchestrator.scheduler.plan import AssignmentOutcome, OpenTask
 from orchestrator.secrets import SecretCipher
-from orchestrator.store.database import (
-    Argument,
-    Database,
-    new_id,
-)
+from orchestrator.store.database import Argument, Database, new_id
 from orchestrator.store.nodes import text_of
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
-from protocol.wire.tasks import (
-    AssignmentState,
-    DesiredState,
-    NewTask,
-    Task,
-    TaskPatch,
-    TaskSpec,
-    TaskState,
-)
+from protocol.wire.tasks import AssignmentState, DesiredState, NewTask, Task, TaskPatch, TaskSpec, TaskState
 
 MOST_TASKS = 10_000
 """Tasks that are kept, finished ones included; the owner deletes what is not needed any more."""

@@ -10,10 +10,7 @@ from dataclasses import dataclass
 from pydantic import SecretStr
 
 from orchestrator.secrets import SecretCipher
-from orchestrator.store.database import (
-    Database,
-    new_id,
-)
+from orchestrator.store.database import Database, new_id
 from orchestrator.store.nodes import text_of
 from protocol.errors import Conflict, NotFound
 from protocol.identity.signing import unix_ms

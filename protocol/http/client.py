@@ -20,14 +20,7 @@ from protocol.errors import Conflict, InvalidInput, Unavailable
 from protocol.http.auth import BearerToken, RequestSigner
 from protocol.http.problems import error_of_answer
 from protocol.runtime.clock import Clock, SystemClock
-from protocol.runtime.retry import (
-    DEFAULT_BACKOFF,
-    Backoff,
-    Deadline,
-    DeadlinePassed,
-    is_retryable,
-    retry,
-)
+from protocol.runtime.retry import DEFAULT_BACKOFF, Backoff, Deadline, DeadlinePassed, is_retryable, retry
 from protocol.versions import SPOKEN, VERSION_HEADER
 from protocol.wire.base import parse_answer
 

@@ -20,13 +20,7 @@ from fastapi import Request
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from protocol.errors import Forbidden, InvalidInput, Unauthenticated
-from protocol.http.verification import (
-    DEFAULT_BODY_LIMIT,
-    check_declared_size,
-    read_body,
-    unprocessable,
-    verifier_of,
-)
+from protocol.http.verification import DEFAULT_BODY_LIMIT, check_declared_size, read_body, unprocessable, verifier_of
 from protocol.identifiers import Address
 from protocol.identity.scopes import Scope
 from protocol.identity.signing import ADDRESS_HEADER

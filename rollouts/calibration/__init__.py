@@ -1,1 +1,1 @@
-"""Limits of statistical checks, calibrated on honest work."""
+"""Limits of the statistical checks, calibrated on honest rollout files."""

@@ -1,7 +1,7 @@
-"""Limits for whole files: what honest work shows, for a model, an engine and type that generates, and one that checks.
+"""Limits of the statistical checks for a model, a generating arithmetic and a verifying arithmetic.
 
-The file is that of `rollouts.toploc.calibration`, and each entry says besides what replay and log-probabilities may
-show. What has no entry can't be judged statistically, with one exception: float32 on both sides, see `FLOAT32`.
+The JSON file is that of `rollouts.toploc.calibration`; each entry adds limits for replay and log-probabilities. Without
+an entry, a file can't be judged statistically. The exception is float32 on both sides, see `float32_limits`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from rollouts.calibration.noise_model import HonestNoise
 from rollouts.models.facts import ModelFacts
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.replay import Replay
 from rollouts.toploc import TOPLOC, Arithmetic, Calibration, CalibrationEntry, Thresholds
 
@@ -30,30 +27,30 @@ class _LimitsModel(BaseModel):
 
 _MOST_SPARE = 1024
 SPARE = 3
-"""Mismatches of a file beside its share, where honest files have any. Each at most `largest` apart, they steer
-little."""
+"""Mismatches that a file may have beyond its share, if honest files have any. Each is bounded by `largest`, so that
+they hardly let a node steer its samples."""
 
 
 class SamplingLimits(_LimitsModel):
-    """The most that replay may show."""
+    """Limits of the replay's deviations."""
 
     mismatch_share: Annotated[float, Field(ge=0, le=1)]
     """Of all tokens of a file."""
     spare: Annotated[int, Field(ge=1, le=_MOST_SPARE)] = 1
-    """Mismatches that any file may have beside its share, if it may have any: short files have few tokens, and a share
-    of them is less than the two or three that chance puts into one of a hundred."""
+    """Mismatches allowed beyond the share, unless the share is 0. In a short file the share is less than the two or
+    three mismatches that chance puts into one file of a hundred."""
     largest: _Limit
-    """One token's deviation, in scaled logits."""
+    """Deviation of one token, in scaled logits."""
     largest_sum: _Limit
-    """One sample's deviations together, so that near-ties can't be steered."""
+    """Sum of one sample's deviations, so that a node can't steer it by near-ties."""
 
     def mismatches(self, tokens: int) -> int:
-        """How many of a file's tokens may differ."""
+        """Returns the maximum mismatches of a file with this many tokens."""
         return math.floor(self.mismatch_share * tokens) + (self.spare if self.mismatch_share else 0)
 
     @classmethod
     def around(cls, honest: list[Replay], *, headroom: float) -> Self:
-        """The largest figures of honest files, times a headroom, and never less than for float32 on both sides."""
+        """Returns the maxima of honest files times a headroom, at least the limits for float32 on both sides."""
         floor = FLOAT32_SAMPLING
         return cls(
             mismatch_share=min(1.0, max(floor.mismatch_share, headroom * max(one.mismatch_share for one in honest))),
@@ -63,7 +60,7 @@ class SamplingLimits(_LimitsModel):
         )
 
     def widened(self, factor: float) -> Self:
-        """The same limits, `factor` times as wide."""
+        """Returns these limits multiplied by `factor`."""
         return type(self)(
             mismatch_share=min(1.0, factor * self.mismatch_share),
             spare=min(_MOST_SPARE, math.ceil(factor * self.spare)),
@@ -73,35 +70,35 @@ class SamplingLimits(_LimitsModel):
 
 
 class LogprobLimits(_LimitsModel):
-    """The most by which recorded log-probabilities may be off."""
+    """Limits of the errors of recorded log-probabilities."""
 
     mean: _Limit
-    """Over all tokens of a file."""
+    """Mean over all tokens of a file."""
     largest: _Limit
-    """At one token."""
+    """Error of one token."""
 
 
 class CheckLimits(CalibrationEntry):
-    """What passes for one model, prover and verifier."""
+    """Limits for one model, prover arithmetic and verifier arithmetic."""
 
     sampling: SamplingLimits
     logprobs: LogprobLimits
     headroom: Annotated[float, Field(ge=1)]
-    """What the largest honest figures were multiplied with."""
+    """Factor by which the maxima of honest files were multiplied."""
     scatter: HonestNoise | None = None
-    """Limits of whole files by their size, beside the largest; None where they were not measured, or where both sides
-    agree to the bit."""
+    """Limits of whole files that depend on file size; None if they were not measured, or if prover and verifier agree
+    to the bit."""
 
     @property
     def rows(self) -> float:
-        """Of each file that was measured, on average."""
+        """Mean number of rows per measured file."""
         return self.samples / self.files
 
     def file_of(self, rows: int) -> Thresholds:
-        """What the proofs of so many rows together may show.
+        """Returns the limits of the proofs of `rows` rows together.
 
-        Honest figures scatter, and means of few rows scatter more, as 1/√rows: from the limits of one sample down to
-        those of a file, which a file of as many rows as were measured in one has, and a larger one too.
+        Means over few rows scatter more, as 1/√rows. The limits fall from those of one sample to those of a file,
+        which apply from the mean row count of the measured files on.
         """
         if not 0 < rows < self.rows:
             return self.file
@@ -111,14 +108,14 @@ class CheckLimits(CalibrationEntry):
         )
 
     def logprob_mean_of(self, rows: int) -> float:
-        """The most that log-probabilities of so many rows may be off on average; scattered likewise."""
+        """Returns the limit of the mean log-probability error over `rows` rows; it scales as 1/√rows."""
         return self.logprobs.mean * math.sqrt(max(1.0, self.rows / max(1, rows)))
 
     def widened(self, factor: float) -> Self:
-        """What is beyond these, too, is beyond doubt: every limit `factor` times as wide.
+        """Returns all limits multiplied by `factor`; files beyond these are invalid beyond doubt.
 
         Args:
-            factor: 1 or more.
+            factor: At least 1.
         """
         changes = {
             "sample": self.sample.widened(factor),
@@ -131,10 +128,10 @@ class CheckLimits(CalibrationEntry):
 
 
 class RolloutCalibration(Calibration):
-    """Limits for all that a pool allows.
+    """Calibrated limits of all combinations that a pool allows.
 
-    Entries of format 1 know no scatter: such a file is read, and judges as it did. Software from before it refuses
-    format 2 instead of ignoring half of its limits.
+    Entries of format 1 have no `scatter`; they are read and applied without it. The format number makes older software
+    refuse a file of format 2 instead of ignoring `scatter`.
     """
 
     format: Literal[1, 2] = 2
@@ -142,11 +139,11 @@ class RolloutCalibration(Calibration):
 
     @classmethod
     def shipped(cls) -> Self:
-        """What was measured for small models with this release; a pool measures its own."""
+        """Returns the limits shipped with this release, measured for small models; pools measure their own."""
         return cls.read(Path(__file__).with_name("calibrations.json"))
 
     def limits_for(self, models: tuple[str, ...], *, prover: Arithmetic, verifier: Arithmetic) -> CheckLimits | None:
-        """The first entry for one of these names, if there is one."""
+        """Returns the first entry for one of these model names; None if there is none."""
         for model in models:
             for one in self.entries:
                 if (one.model, one.codec, one.prover, one.verifier) == (model, TOPLOC.name, prover, verifier):
@@ -155,8 +152,8 @@ class RolloutCalibration(Calibration):
 
 
 FLOAT32_SAMPLING = SamplingLimits(mismatch_share=1e-3, largest=1e-3, largest_sum=2e-3)
-"""In float32 two honest sides' logits differ by about 1e-5, so only ties closer than that are drawn differently: about
-one token in 100,000. A hundred times as much is let through, and moves no policy."""
+"""In float32 the logits of two honest sides differ by about 1e-5. Only closer near-ties are drawn differently: about
+one token in 100,000. The limits allow a hundred times as much, which is still too little to steer a policy."""
 
 _ONE_PROOF = Thresholds(
     exponent_mismatches=0.05,
@@ -170,11 +167,11 @@ _FILE = _ONE_PROOF.model_copy(update={"exponent_mismatches": 0.01, "mantissa_mea
 
 
 def float32_limits(models: tuple[str, ...]) -> CheckLimits:
-    """The limits for float32 on both sides, whatever the model.
+    """Returns the limits for float32 on both sides, for any model.
 
-    Differences of 1e-6 move a value across bfloat16's rounding once in several thousand, and then by one unit; so of
-    the 128 points of a proof none or one is off, and hardly ever more. int8 weights show a mean of 0.28 and more,
-    weights rounded to bfloat16 0.13, and one step at a rate of 2e-4 0.55.
+    Differences of 1e-6 change a value's bfloat16 rounding once in several thousand values, by one unit. So at most one
+    of a proof's 128 points is usually off. For comparison, int8 weights show a mean distance of 0.28 or more, weights
+    rounded to bfloat16 0.13, and one training step at a learning rate of 2e-4 0.55.
     """
     either = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
     return CheckLimits(
@@ -193,7 +190,7 @@ def float32_limits(models: tuple[str, ...]) -> CheckLimits:
 
 
 def model_names(model: ModelFacts, *, digest: str) -> tuple[str, ...]:
-    """The names under which a model's limits are looked up: of this very version, and of its architecture."""
+    """Returns the keys of a model's limits: first for this exact version, then for its architecture."""
     config = model.config
     kind = "".join(each if each.isalnum() else "-" for each in str(config.get("model_type", "model")).lower())[:32]
     layers = config.get("num_hidden_layers", 0)

@@ -1,10 +1,10 @@
-"""A budget for near-ties over many files of one node, so that they can't be steered file by file.
+"""Limits near-ties over many files of one node, so that a node can't steer its samples file by file.
 
-Where two sides' arithmetic differs in the last bits (bfloat16), honest files contain tokens that another machine would
-have drawn otherwise. Each file alone may show several of them, so a node could choose all of its near-ties by their
-reward and stay within every file's limits. Over many files the honest sum has a limit that lies close to its average.
+With inexact arithmetic (bfloat16), honest files contain tokens that another machine would have drawn differently. A
+single file may contain several, so a node could choose its near-ties by reward and stay within every file's limits.
+Over many files, the sum of deviations of honest work stays close to its mean and can be bounded tightly.
 
-Deviations come one by one and are about exponentially distributed. The sum of a Poisson number of them is beyond
+Deviations occur independently and are roughly exponential. The sum of a Poisson number of them exceeds
 `size * (sqrt(number) + sqrt(ln 1/p))**2` with a probability of at most p (Chernoff 1952; see
 `rollouts.calibration.noise_model`).
 """
@@ -23,20 +23,20 @@ if TYPE_CHECKING:
 
 MOST_FILES = 256
 MOST_TOKENS = 1 << 18
-"""Of a node's newest files that are counted together. Rates change while a model learns, so old files say little."""
+"""A node's newest files that are counted together. Rates change as a model learns, so older files are not relevant."""
 DRIFT = 1.25
-"""The rate of near-ties may be so much above the calibrated one: versions of one run differ by a fifth."""
+"""Factor by which the near-tie rate may exceed the calibrated one; versions of one run differ by a fifth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearTieCount:
-    """What one file adds to its node's budget.
+    """One file's contribution to its node's near-tie budget.
 
     Args:
-        tokens: How many were replayed.
-        deviations: The sum of their deviations, in scaled logits.
-        rate: The calibrated rate of tokens that honest machines draw otherwise.
-        size: The calibrated average deviation of one of these, in scaled logits.
+        tokens: Number of replayed tokens.
+        deviations: Sum of their deviations, in scaled logits.
+        rate: Calibrated rate of tokens that honest machines draw differently.
+        size: Calibrated mean deviation of such a token, in scaled logits.
     """
 
     tokens: int
@@ -46,10 +46,10 @@ class NearTieCount:
 
 
 def near_ties(*, tokens: int, deviations: float, limits: CheckLimits) -> NearTieCount | None:
-    """What a file that passed replay adds; None if its limits leave nothing to steer (float32 on both sides).
+    """Returns a file's contribution; None if its limits allow no deviation (float32 on both sides).
 
-    A calibration without `scatter` has no rate. Then the largest share and deviation of the honest files that were
-    measured stand for it, which allows several times as much; a new calibration makes it close.
+    A calibration without `scatter` has no rate. Then the largest share and deviation of the measured honest files stand
+    in, which allows several times as much; a new calibration tightens the budget.
     """
     if limits.scatter is not None:
         rate, size = limits.scatter.mismatch_rate, limits.scatter.mismatch_size
@@ -60,7 +60,7 @@ def near_ties(*, tokens: int, deviations: float, limits: CheckLimits) -> NearTie
 
 
 def newest(files: Sequence[NearTieCount]) -> int:
-    """How many files at the end of the sequence count together: at least one, within both bounds."""
+    """Returns how many of the newest files (last in the sequence) count together: at least one, within both bounds."""
     count = tokens = 0
     for file in reversed(files[-MOST_FILES:]):
         tokens += file.tokens
@@ -71,14 +71,14 @@ def newest(files: Sequence[NearTieCount]) -> int:
 
 
 def most_deviations(files: Sequence[NearTieCount]) -> float:
-    """What the deviations of honest files sum to at most, but for one sum in 100,000, in scaled logits."""
+    """Returns the limit of the sum of deviations, in scaled logits; one honest sum in 100,000 exceeds it."""
     number = DRIFT * sum(file.rate * file.tokens for file in files)
     size = max(file.size for file in files)
     return float(size * (math.sqrt(number) + math.sqrt(math.log(1 / FALSE_ALARM))) ** 2)
 
 
 def over_budget(files: Sequence[NearTieCount]) -> str:
-    """Why files together are beyond the budget, in words; empty if they are not."""
+    """Returns a message if the files together exceed the budget; otherwise an empty string."""
     found, most = sum(file.deviations for file in files), most_deviations(files)
     if found <= most:
         return ""

@@ -1,13 +1,13 @@
-"""How honest files scatter: a file's average may be off by less, the more it is an average of.
+"""Statistical model of honest files, for limits that depend on a file's size.
 
-The largest figure of honest files, times a headroom, is one number for files of every size, and in bfloat16 a wide
-one: what made it was a single near-tie, or one group whose states are hard to round. Averages and sums of a whole file
-have a shape that few numbers describe, so their limits can be drawn for its size, and for a rate of false alarms:
+The largest figure of honest files times a headroom is one limit for files of every size. In bfloat16 that limit is
+wide, because a single near-tie, or one group whose states are hard to round, determines it. Averages and sums over a
+file follow distributions with few parameters, so limits can be computed for a file's size and a false-alarm rate:
 
-- The distance of proofs, averaged over groups that have nothing to do with each other, follows a gamma distribution.
-  Its quantile is taken by the cube root, which is all but normal (Wilson and Hilferty 1931).
-- Deviations of replay come one by one, as near-ties do, and are exponentially distributed. The sum of a Poisson number
-  of them is beyond s with a probability of at most exp(-(√(s/size) - √number)²) (Chernoff 1952).
+- The mean distance of proofs over independent groups follows a gamma distribution. Its quantile is approximated through
+  the cube root, which is nearly normal (Wilson and Hilferty 1931).
+- Replay deviations come from near-ties, occur independently and are exponential. The sum of a Poisson number of them
+  exceeds s with a probability of at most exp(-(√(s/size) - √number)²) (Chernoff 1952).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from typing import Annotated, Self
 from pydantic import BaseModel, ConfigDict, Field
 
 FALSE_ALARM = 1e-5
-"""How often an honest file is beyond one of these limits, as far as its figures have the shapes above."""
+"""Rate at which honest files exceed one of these limits, if their figures follow the distributions above."""
 _DEVIATIONS = 4.265
-"""So many standard deviations of a normal figure are exceeded that often."""
+"""Quantile of the normal distribution, in standard deviations, for `FALSE_ALARM`."""
 _NATS = math.log(1 / FALSE_ALARM)
 _ERRORS = 2.0
-"""What was measured is taken as so many standard errors wider than it was: few groups say little."""
+"""Measured parameters are widened by this many standard errors, because few groups measure them inaccurately."""
 _LEAST = 0.05
-"""Of what a shape is multiplied with: below it the cube root is no approximation any more."""
+"""Lower bound of the gamma shape; below it the cube-root approximation fails."""
 
 _MOST = 1e9
 _Limit = Annotated[float, Field(ge=0, le=_MOST)]
@@ -35,14 +35,14 @@ _Limit = Annotated[float, Field(ge=0, le=_MOST)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFigures:
-    """What the rows of one group of one honest file show together.
+    """Figures of one group's rows in one honest file.
 
     Args:
-        rows: How many were computed again.
-        distance: Of all their proofs' points, on average, in units of the last place.
-        tokens: How many were replayed.
-        mismatches: At how many another token had to come.
-        deviations: The sum of all deviations, in scaled logits.
+        rows: Number of rows computed again.
+        distance: Mean distance of the proofs' points, in units of the last place.
+        tokens: Number of replayed tokens.
+        mismatches: Number of tokens that replay draws differently.
+        deviations: Sum of all deviations, in scaled logits.
     """
 
     rows: int
@@ -53,10 +53,10 @@ class GroupFigures:
 
 
 def equally_large(sizes: Iterable[int]) -> float:
-    """Of how many equally large groups the average is beyond a high limit at least as often as that of these.
+    """Returns the effective number of equally large groups for the tail of an average over groups of these sizes.
 
-    It is as often as the largest of them goes into all: weights that are less alike make long tails longer, however
-    many small groups stand beside a large one (Bock et al. 1987). To count by variance alone (Kish) makes too many.
+    It is the total divided by the largest group: unequal weights lengthen the tail, however many small groups there are
+    (Bock et al. 1987). Kish's effective sample size considers the variance alone and is too large here.
     """
     every = [*sizes]
     largest = max(every, default=0)
@@ -64,29 +64,29 @@ def equally_large(sizes: Iterable[int]) -> float:
 
 
 class HonestNoise(BaseModel):
-    """The shapes of honest files of one model, prover and verifier."""
+    """Distribution parameters of honest files for one model, prover and verifier."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     distance_mean: _Limit
-    """Of proofs, over all groups, in units of the last place."""
+    """Mean proof distance over all groups, in units of the last place."""
     distance_shape: Annotated[float, Field(gt=0, le=_MOST)]
-    """Of one group: its mean over its standard deviation, squared."""
+    """Gamma shape of one group's distance: (mean / standard deviation) squared."""
     mismatch_rate: Annotated[float, Field(ge=0, le=1)]
-    """Near-ties that were drawn otherwise, for each token."""
+    """Near-ties drawn differently, per token."""
     mismatch_size: _Limit
-    """The deviation of one of these, on average, in scaled logits."""
+    """Mean deviation of such a near-tie, in scaled logits."""
     groups: Annotated[int, Field(ge=2)]
-    """How many were measured."""
+    """Number of measured groups."""
     group_rows: Annotated[float, Field(ge=1)]
-    """How many answers one had, on average."""
+    """Mean number of answers per measured group."""
 
     @classmethod
     def around(cls, honest: Sequence[GroupFigures]) -> Self | None:
-        """What groups of honest files show, a little wider, and wide enough for each of them.
+        """Estimates the parameters from honest groups, widened by standard errors and to cover every group.
 
         Returns:
-            None if they are too few, or agree to the bit: then there is no shape to measure.
+            None if there are fewer than two groups, or no variance or deviations to measure.
         """
         count, tokens = len(honest), sum(one.tokens for one in honest)
         mean = sum(one.distance for one in honest) / max(1, count)
@@ -105,7 +105,7 @@ class HonestNoise(BaseModel):
         return found.covering(honest)
 
     def covering(self, honest: Sequence[GroupFigures]) -> Self:
-        """The same, and wider where one of these groups would be beyond it."""
+        """Returns the parameters widened so that none of these groups exceeds its limits."""
         distance = max(one.distance / self.distance_of(rows=one.rows, groups=1) for one in honest)
         deviations = max(one.deviations / self.deviations_of(one.tokens) for one in honest)
         return self.model_copy(
@@ -116,26 +116,26 @@ class HonestNoise(BaseModel):
         )
 
     def distance_of(self, *, rows: int, groups: float) -> float:
-        """The most that proofs of so many rows, of so many groups, may be off on average, in units of the last place.
+        """Returns the limit of the mean proof distance, in units of the last place.
 
-        Groups are equally large ones: of others there are as many as `equally_large` says.
-        Rows of a group begin alike and are no independent samples; where few of each were drawn they count as the part
-        of a group that they are, which is less than they tell.
+        `groups` counts equally large groups; for unequal ones pass `equally_large`. Rows of one group begin alike and
+        are not independent. If few rows per group were drawn, they count as that fraction of a group, which is
+        conservative.
         """
         shape = max(_LEAST, self.distance_shape * min(float(groups), rows / self.group_rows))
         return self.distance_mean * (1 - 1 / (9 * shape) + _DEVIATIONS / (3 * math.sqrt(shape))) ** 3
 
     def deviations_of(self, tokens: int) -> float:
-        """The most that the deviations of so many tokens may sum to, in scaled logits."""
+        """Returns the limit of the sum of deviations of this many tokens, in scaled logits."""
         return self.mismatch_size * (math.sqrt(self.mismatch_rate * tokens) + math.sqrt(_NATS)) ** 2
 
     def widened(self, factor: float) -> Self:
-        """Both limits `factor` times as wide."""
+        """Returns the parameters with both limits multiplied by `factor`."""
         changes = {"distance_mean": factor * self.distance_mean, "mismatch_size": factor * self.mismatch_size}
         return self.model_copy(update=changes)
 
     def widest(self, other: Self) -> Self:
-        """What lets through whatever either of them does."""
+        """Returns parameters that allow everything that either of the two allows."""
         return type(self)(
             distance_mean=max(self.distance_mean, other.distance_mean),
             distance_shape=min(self.distance_shape, other.distance_shape),

@@ -1,23 +1,23 @@
-"""The checks of a file of rollouts, 2 to 10 of the validator's list: pure functions of file, slot and version.
+"""Checks 2 to 10 of a rollout file: pure functions of the file, its slot and the policy version.
 
-result        what a check says
-case          what checks look at
-evidence      one prefill for the three checks that need the policy itself
+result        result types of a check
+check_input   the data that checks read
+evidence      one prefill for the three checks that need the policy's computation
 reading       2  format
 identity      3  lease, run, step, node and version agree
 seeds         4  prompts, targets, groups
-bounds        5  numbers within their bounds, work units counted again
+bounds        5  numbers within their bounds, recounted work units
 termination   6  how answers end
-computation   8  TOPLOC over prefill
-sampling      9  replay of the noise
+computation   8  TOPLOC proofs against a prefill
+sampling      9  replay of the seeded noise
 logprobs     10  log-probabilities agree
 reward        7  every row scored again
 
-They are made in this order. Scoring comes last, because it may run strangers' programs for long, and nothing is known
-of who made the file before its draws were replayed.
+The checks run in this order. Scoring comes last, because it may run untrusted programs for a long time, and before the
+replay of its samples a file gives no evidence of honest work.
 
-Check 1 (the bytes that were submitted) and the second half of 3 (no copy of another submission) need more than the
-file, and are the validator's.
+The validator performs check 1 (the submitted bytes) and the second half of check 3 (no copy of another submission),
+because they need more than the file.
 """
 
 from rollouts.checks import bounds, computation, identity, logprobs, reading, reward, sampling, seeds, termination
@@ -32,9 +32,9 @@ EXACT_CHECKS: tuple[Check, ...] = (
     termination.CHECK,
     seeds.CHECK,
 )
-"""In the order of their cost; none needs the policy's weights, and none runs anything."""
+"""In order of increasing cost. None needs the policy's weights or executes untrusted code."""
 PREFILL_CHECKS: tuple[Check, ...] = (computation.CHECK, sampling.CHECK, logprobs.CHECK)
-"""They judge `CheckInput.evidence`."""
+"""These checks read `CheckInput.evidence`."""
 SCORE_CHECK: Check = reward.CHECK
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""Check 5: every number is one that the version, the environment and the lease allow; work units are counted again."""
+"""Check 5: numbers are within the bounds of version, environment and lease; work units are counted again."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails
 from rollouts.files.samples import MOST_LOG_PROBABILITY, Sample
 
 RATIONALE = (
-    "Lengths, rewards and log-probabilities have bounds that follow from what the node was given, and work units are "
-    "its own tokens. An engine that works can't leave any of them; who writes such numbers wants to be paid for them."
+    "Lengths, rewards and log-probabilities have bounds that follow from the lease and the version, and work units are "
+    "the file's own tokens. A working engine stays within all of them; a file beyond them was forged to be paid."
 )
 
 _NOISE_SPAN = 22.88 + 3.14
-"""The largest noise less the smallest (`rollouts.sampling.noise`): nothing less probable can win against the mode."""
+"""Largest minus smallest noise value (`rollouts.sampling.noise`): less probable tokens can never beat the mode."""
 _ROUNDING = 0.2
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Looks at every row, and counts."""
+    """Checks every row and counts the work units."""
     findings = list(_units(case))
     least = -(math.log(case.version.model.vocabulary) + _NOISE_SPAN + _ROUNDING)
     for row, sample in enumerate(case.file.samples):
@@ -35,7 +35,7 @@ def judge(case: CheckInput) -> CheckResult:
 
 
 def fits_model(case: CheckInput) -> bool:
-    """Whether every row can be decoded, scored and computed: no length or token is out of bounds."""
+    """Returns whether all lengths and tokens are in bounds, so that every row can be decoded, scored and computed."""
     return not any(True for row, sample in enumerate(case.file.samples) for _ in _lengths(case, row, sample))
 
 

@@ -1,4 +1,4 @@
-"""What checks look at: a file, what its slot was leased for, and the version that it names."""
+"""The input of checks: a rollout file, facts of its slot and the policy version."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rollouts.seeds import slot_seed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeedParts:
-    """The parts of a slot's seed that stand in no file.
+    """The parts of a slot's seed that the file does not contain.
 
     Args:
         chain_id: The chain of the pool's contracts.
         pool_id: The pool that leased the slot.
         beacon: The hash of the block that the lease names.
-        salt: The lease's.
+        salt: The lease's salt.
     """
 
     chain_id: int
@@ -44,19 +44,19 @@ class SeedParts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotFacts:
-    """What is known of the slot from elsewhere than the file.
+    """Facts of a slot, from its lease or, without a lease, from the file itself.
 
     Args:
-        run: The run, as the lease names it. The next four are the lease's, too.
+        run: The run.
         step: The step of the run.
         index: The slot's number among this node's slots of the step.
         node: The node that holds the lease.
         digest: The version digest.
         groups: The number of groups in the slot.
-        max_units: The most work units of the lease; None if there is no lease.
-        parts: The other parts of the seed; None if they are not known here.
-        units: The work units that were submitted; None if that is not known here.
-        from_file: Whether the file itself was asked for run to groups, because there is no lease.
+        max_units: The lease's limit of work units; None without a lease.
+        parts: The other parts of the seed; None if unknown.
+        units: The submitted work units; None if unknown.
+        from_file: Whether `run` to `groups` come from the file itself, because there is no lease.
     """
 
     run: Digest
@@ -72,7 +72,7 @@ class SlotFacts:
 
     @classmethod
     def of_lease(cls, lease: Lease, *, chain_id: int, beacon: Digest, units: int | None = None) -> Self:
-        """What a lease says."""
+        """Returns the facts in a lease."""
         return cls(
             run=lease.run,
             step=lease.step,
@@ -87,7 +87,7 @@ class SlotFacts:
 
     @classmethod
     def of_file(cls, file: RolloutFile, *, parts: SeedParts | None = None, units: int | None = None) -> Self:
-        """What a file says of itself, where there is no lease."""
+        """Returns the facts in a file's own header, for use without a lease."""
         header = file.header
         return cls(
             run=header.run,
@@ -104,7 +104,7 @@ class SlotFacts:
 
     @property
     def seed(self) -> bytes | None:
-        """The slot's seed, if all of its parts are known."""
+        """The slot's seed; None if `parts` are unknown."""
         if self.parts is None:
             return None
         return slot_seed(
@@ -122,7 +122,7 @@ class SlotFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedVersion:
-    """A version's folder, opened, without its weights. Made by `open_version`."""
+    """An opened version folder, without its weights; made by `open_version`."""
 
     digest: Digest
     folder: Path
@@ -134,10 +134,10 @@ class CheckedVersion:
 
 
 def open_version(folder: Path) -> CheckedVersion:
-    """Reads all of a version but its weights' values, and hashes it.
+    """Opens and hashes a version folder without loading its weights.
 
     Raises:
-        BadVersionFolder: It can't be used; the message names why.
+        BadVersionFolder: The folder is unusable; the message says why.
         UnknownEnvironment: Its environment is not installed here.
     """
     model, recipe = read_model(folder), read_recipe(folder)
@@ -162,16 +162,16 @@ def open_version(folder: Path) -> CheckedVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckInput:
-    """One file to judge.
+    """The input of all checks of one file.
 
     Args:
-        file: What was submitted.
-        facts: Of its slot.
-        version: That the slot was leased for, as far as we know.
-        evidence: What a prefill gave for the rows that are looked at, by their place; empty before it has run.
-        limits: What honest work shows for this model, engine and type; None if nobody measured it.
-        spread: How far the verifier's own passes over a row are apart; empty if there was only one.
-        spread_factor: Of its own spread a row may be off by so much, if that is more than a limit.
+        file: The submitted file.
+        facts: Facts of its slot.
+        version: The version that the slot was leased for.
+        evidence: Prefill results of the selected rows, by row number; empty before the prefill.
+        limits: Calibrated limits for this model, engine and data type; None if not calibrated.
+        spread: Differences between the verifier's own passes over a row; empty after a single pass.
+        spread_factor: A row may deviate by its own spread times this factor, if that exceeds the limit.
     """
 
     file: RolloutFile
@@ -183,13 +183,13 @@ class CheckInput:
     spread_factor: float = 0.0
 
     def widest(self, limit: float, own: float) -> float:
-        """A limit, or the verifier's own difference times `spread_factor` if that is more."""
+        """Returns the larger of a limit and the verifier's own difference times `spread_factor`."""
         return max(limit, self.spread_factor * own)
 
     def finding(
         self, reason: ReasonCode, what: str, *, row: int, position: int | None = None, single: bool = False
     ) -> CheckFinding:
-        """Something that is wrong in one row."""
+        """Returns a finding about one row."""
         sample = self.file.samples[row]
         return CheckFinding(
             reason=reason,

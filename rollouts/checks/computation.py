@@ -1,4 +1,4 @@
-"""Check 8: the proofs fit the hidden states that the version itself computes for these tokens."""
+"""Check 8: the proofs match the hidden states that the version computes for these tokens."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from rollouts.toploc import judge as judge_proofs
 from rollouts.toploc.results import WORST
 
 RATIONALE = (
-    "A proof holds the largest values of the states that produced the tokens. Another model, or this one in fewer "
-    "bits, has other states (TOPLOC, arXiv 2501.16007). Honest machines differ by rounding alone, so limits are "
-    "measured; bytes that can't be a proof come from no honest prover."
+    "A proof holds the largest values of the hidden states that produced the tokens. Another model, or the same one "
+    "with fewer bits, has other states (TOPLOC, arXiv 2501.16007). Honest machines differ by rounding alone, so limits "
+    "are measured; an honest prover never writes bytes that can't be a proof."
 )
 
 SWAPPED = 2
-"""Points of an interval that may be off altogether. Two values that tie for the 128th place change it with the last
-bits, and the proof says nothing about one that the prover left out: it is as far off as a point can be. In float32 one
-interval in some thousand has such a point. Answers of one group begin with the same state and are often equal
-throughout, so a file may have it in every row of a group: it is taken off interval by interval, before any mean."""
+"""Points of an interval that may differ without limit. If two values tie for the 128th place, the last bits decide
+which of them the proof includes, and the omitted one differs as much as a point can. In float32 one interval in some
+thousand has such a point. Answers of one group begin with the same state and are often identical, so every row of a
+group may have it. The points are therefore discounted per interval, before any mean."""
 
 
 def forgiven(result: ProofResult) -> ProofResult:
-    """An interval without what ties may have changed: at most `SWAPPED` points of another exponent."""
+    """Returns an interval's result without the effect of ties: at most `SWAPPED` points of another exponent."""
     swapped = min(SWAPPED, result.exponent_mismatches)
     if result.malformed is not None or not swapped:
         return result
@@ -42,7 +42,7 @@ def forgiven(result: ProofResult) -> ProofResult:
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Compares every interval, sample, and the file."""
+    """Compares every interval, every sample and the whole file."""
     if not case.evidence:
         return unknown(CHECK.name, "no row was computed again")
     found = {row: tuple(map(forgiven, evidence.proofs)) for row, evidence in sorted(case.evidence.items())}
@@ -72,7 +72,7 @@ def _malformed(case: CheckInput) -> Iterator[CheckFinding]:
 
 
 def _miscounted(case: CheckInput) -> Iterator[CheckFinding]:
-    """Rows that were not computed again, whose proofs are too few or too many all the same."""
+    """Finds wrong proof lengths in rows that were not computed again."""
     for row, sample in enumerate(case.file.samples):
         wanted = TOPLOC.proof_bytes * -(-len(sample.output_tokens) // TOPLOC.interval)
         if row not in case.evidence and len(sample.proofs) != wanted:
@@ -86,7 +86,7 @@ def _miscounted(case: CheckInput) -> Iterator[CheckFinding]:
 def _intervals(
     case: CheckInput, found: Mapping[int, Sequence[ProofResult]], limits: CheckLimits
 ) -> Iterator[CheckFinding]:
-    """Intervals that are off by themselves: of each row the first, since what comes after depends on it."""
+    """Finds rows with an interval beyond its limit. Only a row's first is reported; later ones depend on it."""
     for row, results in found.items():
         most = _sample_limits(case, row, limits).distance_worst
         off = [number for number, one in enumerate(results) if one.distance_mean > most]
@@ -103,7 +103,7 @@ def _intervals(
 
 
 def _sample_limits(case: CheckInput, row: int, limits: CheckLimits) -> Thresholds:
-    """The limits of one row's proofs: wider in proportion where the verifier's own passes differ by much."""
+    """Returns one row's proof limits, widened in proportion if the verifier's own passes differ by more."""
     own = case.spread[row].distance_worst if row in case.spread else 0.0
     return _as_wide(case, limits.sample, limits.sample.distance_worst, own)
 

@@ -1,4 +1,4 @@
-"""What one prefill tells about a row: its proofs compared, its draws replayed, its log-probabilities."""
+"""Evidence from one prefill per row: compared proofs, replayed draws and log-probabilities."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from rollouts.toploc import ProofResult, verify_rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowEvidence:
-    """What the verifier's own computation says about one row.
+    """Results of the verifier's own computation of one row.
 
     Args:
-        proofs: One result for each interval.
-        logprobs: float32 [T], its own log-probabilities of the recorded tokens.
-        gaps: The replay; None if the seed is not known.
-        excess: float32 [T], of the recorded tokens (`rollouts.sampling.likelihood`); None if it was not measured.
+        proofs: One result per interval.
+        logprobs: float32 [T], the verifier's log-probabilities of the recorded tokens.
+        gaps: The replay; None if the seed is unknown.
+        excess: float32 [T], of the recorded tokens (`rollouts.sampling.likelihood`); None if not measured.
         variance: float32 [T], likewise.
     """
 
@@ -43,13 +43,13 @@ class RowEvidence:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowSpread:
-    """How far a verifier's own passes over one row are apart: what rounding alone does to this row.
+    """Differences between the verifier's own passes over one row, which are caused by rounding alone.
 
     Args:
         logprobs: float32 [T], the largest difference from the first pass at each token.
-        deviations: float32 [T], likewise of replay; zeros if the seed is not known.
-        distance: Of a proof, on average over the row's proofs, in units of the last place.
-        distance_worst: Of the proof that differs most.
+        deviations: float32 [T], the same for replay deviations; zeros if the seed is unknown.
+        distance: Mean difference of the row's proofs, in units of the last place.
+        distance_worst: Difference of the proof that differs most.
     """
 
     logprobs: NDArray[np.float32]
@@ -59,7 +59,7 @@ class RowSpread:
 
     @classmethod
     def between(cls, first: RowEvidence, others: Sequence[RowEvidence]) -> Self:
-        """The largest differences of other passes from the first."""
+        """Returns the largest differences of other passes from the first."""
         zeros = np.zeros_like(first.logprobs)
         logprobs, deviations = zeros, zeros
         distances = np.zeros(len(first.proofs))
@@ -86,24 +86,24 @@ def gather(
     parameters: SamplingParameters,
     tokens_at_once: int | None = None,
 ) -> dict[int, RowEvidence]:
-    """Computes rows of a file again.
+    """Computes evidence for rows of a file by one prefill.
 
     Args:
-        policy: The version.
-        file: Whose tokens fit the model's vocabulary and context.
-        rows: Their places in the file.
-        seed: The slot's, if it is known.
-        parameters: The version's.
-        tokens_at_once: As for `prefill`.
+        policy: The loaded version.
+        file: A file whose tokens fit the model's vocabulary and context.
+        rows: Row numbers in the file.
+        seed: The slot's seed; None if unknown.
+        parameters: The version's sampling parameters.
+        tokens_at_once: See `prefill`.
 
     Raises:
         InvalidInput: A row does not fit the model.
-        NotANumber: The verifier's own logits are broken.
+        NotANumber: The verifier's own logits contain NaN or infinity.
     """
     samples = [file.samples[row] for row in rows]
     answers = [PrefillItem(sample.prompt_tokens, sample.output_tokens) for sample in samples]
     streams = [(0, 0, 0, 0) if seed is None else stream(seed, sample.sample) for sample in samples]
-    growing = [_Growing() for _ in rows]
+    partial = [_PartialRow() for _ in rows]
     evidence: dict[int, RowEvidence] = {}
     for part in prefill(policy, answers, tokens_at_once=tokens_at_once):
         replayed = _replay(part, answers, streams, parameters, with_noise=seed is not None)
@@ -111,11 +111,11 @@ def gather(
         at = 0
         for span in part.spans:
             here = slice(at, at := at + span.stop - span.start)
-            growing[span.answer].add(states[here], _cut(replayed, here))
+            partial[span.answer].add(states[here], _slice(replayed, here))
         whole = [span.answer for span in part.spans if span.stop == len(answers[span.answer].output)]
-        compared = verify_rows([(growing[place].states, samples[place].proofs) for place in whole])
+        compared = verify_rows([(partial[place].states, samples[place].proofs) for place in whole])
         for place, results in zip(whole, compared, strict=True):
-            gaps = growing[place].gaps
+            gaps = partial[place].gaps
             evidence[rows[place]] = RowEvidence(
                 proofs=tuple(results),
                 logprobs=gaps.logprobs,
@@ -123,12 +123,12 @@ def gather(
                 excess=gaps.excess,
                 variance=gaps.variance,
             )
-            growing[place] = _Growing()
+            partial[place] = _PartialRow()
     return evidence
 
 
-class _Growing:
-    """What came of one answer so far."""
+class _PartialRow:
+    """States and replay of one answer, collected over several forward passes."""
 
     def __init__(self) -> None:
         self._states: list[torch.Tensor] = []
@@ -158,7 +158,7 @@ def _replay(
     *,
     with_noise: bool,
 ) -> Gaps:
-    """All rows of a pass; without the seed only their log-probabilities are of any meaning."""
+    """Replays all rows of a pass. Without the seed, only log-probabilities, excess and variance are meaningful."""
     tokens = np.concatenate([answers[span.answer].output[span.start : span.stop] for span in part.spans])
     if not with_noise:
         scaled = scale(part.logits, parameters)
@@ -175,5 +175,5 @@ def _replay(
     return gaps_of_rows(part.logits, tokens.tolist(), row_keys(keyed, positions), parameters)
 
 
-def _cut(gaps: Gaps, here: slice) -> Gaps:
+def _slice(gaps: Gaps, here: slice) -> Gaps:
     return Gaps(**{field.name: getattr(gaps, field.name)[here] for field in fields(Gaps)})

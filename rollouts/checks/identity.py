@@ -1,4 +1,4 @@
-"""Check 3: the file is of the slot that was leased; that it copies no other submission is the validator's to see."""
+"""Check 3: the file belongs to the leased slot. The validator also checks that it copies no other submission."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from rollouts.checks.check_input import CheckInput
 from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, concluded
 
 RATIONALE = (
-    "The node writes these fields itself, from a lease that it holds. Work for another slot, step or version is either "
-    "an old file handed in again or one that was made for somebody else."
+    "The node writes these fields itself, from its own lease. Work for another slot, step or version is an old file "
+    "submitted again, or a file made for another node."
 )
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Compares the header with the lease and with the version's folder."""
+    """Compares the header with the lease and the version folder."""
     header, facts = case.file.header, case.facts
     recipe = case.version.recipe.environment
     wanted = (

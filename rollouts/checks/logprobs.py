@@ -1,4 +1,4 @@
-"""Check 10: recorded log-probabilities are the version's own."""
+"""Check 10: recorded log-probabilities match the version's."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from rollouts.checks.check_input import CheckInput
 from rollouts.checks.result import Check, CheckFinding, CheckResult, Cost, Fails, Figure, concluded, unknown
 
 RATIONALE = (
-    "The trainer divides by these probabilities, so wrong ones steer what is learned even where every token is right. "
-    "Honest machines agree to their arithmetic's precision."
+    "The trainer divides by these probabilities, so wrong ones steer the training even if every token is right. "
+    "Honest machines agree within the precision of their arithmetic."
 )
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Compares every row that was computed again."""
+    """Compares every row that has evidence."""
     if not case.evidence:
         return unknown(CHECK.name, "no row was computed again")
     errors = {
@@ -49,7 +49,7 @@ def judge(case: CheckInput) -> CheckResult:
 
 
 def _own(case: CheckInput, errors: Mapping[int, NDArray[np.float64]]) -> tuple[float, dict[int, float]]:
-    """By how much the verifier's own passes differ: on average over all tokens, and at most in each row."""
+    """Returns the differences between the verifier's own passes: mean over all tokens, and maximum of each row."""
     spreads = {row: case.spread[row].logprobs for row in errors if row in case.spread}
     if not spreads:
         return 0.0, {}

@@ -1,4 +1,4 @@
-"""Check 2: the bytes are a file of rollouts, within the limits of size, and every number is finite."""
+"""Check 2: the bytes are a valid rollout file within the size limits, and every number is finite."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rollouts.files.schema import OLD_VERSION, ReadLimits, read_rollouts
 from rollouts.sandboxed_decoder import BEYOND_LIMITS, CRASHED, Decoder
 
 RATIONALE = (
-    "The format is one library call for who works with it. A file that does not read was cut, or made to break "
-    "readers; its hash is on the ledger, so it is what the node submitted. Read strangers' files where memory and time "
-    "are limited."
+    "Every honest task writes this format with one library call. A file that does not decode was truncated, or built "
+    "to break readers; its hash is on the ledger, so the node did submit it. Untrusted files are decoded with limited "
+    "memory and time."
 )
 
 _REASONS = {
@@ -28,22 +28,22 @@ _REASONS = {
     CRASHED: ReasonCode.FORMAT_UNREADABLE,
     BEYOND_LIMITS: ReasonCode.FORMAT_TOO_LARGE,
 }
-"""Every other way of being no such file breaks the schema."""
+"""All other errors are schema violations."""
 
 
 def read(
     path: Path, *, limits: ReadLimits | None = None, decoder: Decoder | None = None
 ) -> tuple[RolloutFile | None, CheckResult]:
-    """Reads a file, and says why if it can't be one.
+    """Reads a file; the result says why if it is invalid.
 
     Args:
-        path: Where it is.
-        limits: What is taken.
-        decoder: Decodes it in a sandbox; None for files of one's own, which are decoded in this process.
+        path: The file.
+        limits: Size limits.
+        decoder: Decodes the file in a sandbox; None decodes it in this process, which is safe only for trusted files.
 
     Raises:
-        OSError: There is no such file, or the machine can't read it.
-        NotDecoded: The decoder can say nothing about it.
+        OSError: The file is missing or unreadable.
+        NotDecoded: The decoder failed without establishing whether the file is valid.
     """
     size, limits = path.stat().st_size, limits or ReadLimits()
     if size > limits.file_bytes:
@@ -59,22 +59,22 @@ def read(
 
 
 def refused(reason: ReasonCode, what: str, *, size: int) -> CheckResult:
-    """A file of `size` bytes that is none."""
+    """Returns the failed result for a file of `size` bytes."""
     return concluded(CHECK.name, [CheckFinding(reason=reason, what=what)], fails=CHECK.fails, figures={"bytes": size})
 
 
 def passed(file: RolloutFile, *, size: int) -> CheckResult:
-    """A file that was read."""
+    """Returns the passed result for a decoded file."""
     return concluded(CHECK.name, [], fails=CHECK.fails, figures={"bytes": size, "rows": len(file.samples)})
 
 
 def reason_of(code: str) -> ReasonCode:
-    """The reason for the ledger, of a `BadRolloutFile`'s code."""
+    """Returns the ledger's reason code for the code of a `BadRolloutFile`."""
     return _REASONS.get(code, ReasonCode.FORMAT_SCHEMA)
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """A file that has been read passes: reading is the check."""
+    """Passes: a decoded file has already satisfied this check."""
     return concluded(CHECK.name, [], fails=CHECK.fails, figures={"rows": len(case.file.samples)})
 
 

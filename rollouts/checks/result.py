@@ -1,4 +1,4 @@
-"""What a check says: values that a person can read, a program can weigh, and JSON can hold."""
+"""Results of checks, readable by people and programs and serialisable as JSON."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ if TYPE_CHECKING:
     from rollouts.checks.check_input import CheckInput
 
 MOST_FINDINGS = 16
-"""Named by one check; the rest is counted. A file that is wrong throughout is no reason for a report of its size."""
+"""Findings listed per check; further ones are only counted, which bounds the size of reports."""
 
 Figure = float | int | bool | str | None
 
 
 class Cost(IntEnum):
-    """What a check costs; cheaper ones come first."""
+    """Cost class of a check; cheaper checks run first."""
 
     FILE = 1
-    """The file alone."""
+    """Reads only the file."""
     PLAN = 2
-    """The slot's prompts, drawn and encoded again."""
+    """Draws and encodes the slot's prompts again."""
     SCORE = 3
-    """The environment's own work for every row."""
+    """Scores every row in the environment."""
     PREFILL = 4
-    """The policy's own work for every row that is looked at."""
+    """Runs the policy on every selected row."""
 
 
 class Fails(StrEnum):
-    """What a failure means."""
+    """Strength of a failure as evidence."""
 
     EXACT = "exact"
-    """No honest node ever makes such a file."""
+    """No honest node ever produces such a file."""
     STATISTICAL = "statistical"
-    """Beyond what honest work was seen to show."""
+    """The file exceeds the calibrated limits of honest work."""
 
 
 class CheckOutcome(StrEnum):
-    """What became of a check."""
+    """Outcome of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """It could not be judged; the note says what is missing. Never guilt."""
+    """The check could not be judged; the note says why. Never held against the node."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckFinding:
-    """One thing that is wrong.
+    """One deviation found by a check.
 
     Args:
-        reason: The code for the ledger.
-        what: In words, with the value and what it had to be.
-        row: The row of the file, from 0, if it is about one.
+        reason: The ledger's reason code.
+        what: Description with the found and the expected value.
+        row: Row of the file, from 0; None if the finding concerns the whole file.
         sample: That row's sample number.
         group: That row's group.
-        position: The output token in question, from 0, if it is about one.
-        single: Whether one log-probability or one proof is all that it rests on. Where attention is sharp, rounding
-            alone moves single ones far, so nobody is slashed for them.
+        position: Output token, from 0; None if the finding concerns no single token.
+        single: Whether the finding rests on one log-probability or one proof. With sharp attention, rounding alone
+            moves single ones far, so a node is never slashed for them.
     """
 
     reason: ReasonCode
@@ -75,18 +75,18 @@ class CheckFinding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckResult:
-    """What one check says about one file.
+    """One check's result for one file.
 
     Args:
-        check: Its name.
-        state: What became of it.
-        fails: What the failure means; None if it did not fail.
-        findings: What is wrong, at most `MOST_FINDINGS` of it.
-        found: How much is wrong.
-        figures: What was measured or counted over the file.
-        rows: The same for single rows, by their place in the file.
-        note: What limits the judgement.
-        broad: Whether a finding is not `single`, among those that are not listed, too.
+        check: The check's name.
+        state: The outcome.
+        fails: Strength of the failure; None if the check did not fail.
+        findings: The first `MOST_FINDINGS` findings.
+        found: Number of all findings.
+        figures: Values measured over the file.
+        rows: Values measured for single rows, by row number.
+        note: Limitation of the judgement.
+        broad: Whether any finding, listed or not, is not `single`.
     """
 
     check: str
@@ -102,15 +102,15 @@ class CheckResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One check: a pure function with what a reader of verdicts must know about it.
+    """A check: a pure function and its description for readers of verdicts.
 
     Args:
-        number: Its place, and the hundreds of its reason codes.
-        name: One word.
-        cost: Its cost class.
-        fails: What its failures mean, as a rule.
-        rationale: Why failing it means that.
-        judge: What it does.
+        number: The check's number, and the hundreds of its reason codes.
+        name: The name, one word.
+        cost: The cost class.
+        fails: Usual strength of its failures.
+        rationale: Why a failure has that strength.
+        judge: The function.
     """
 
     number: int
@@ -130,7 +130,7 @@ def concluded(
     rows: Mapping[int, Mapping[str, Figure]] | None = None,
     note: str = "",
 ) -> CheckResult:
-    """A check that could be judged: failed if anything was found."""
+    """Returns the result of a judged check: failed if there are findings."""
     return CheckResult(
         check=name,
         state=CheckOutcome.FAILED if findings else CheckOutcome.PASSED,
@@ -145,5 +145,5 @@ def concluded(
 
 
 def unknown(name: str, note: str, *, figures: Mapping[str, Figure] | None = None) -> CheckResult:
-    """A check that could not be judged, and why."""
+    """Returns the result of a check that could not be judged; `note` says why."""
     return CheckResult(check=name, state=CheckOutcome.UNKNOWN, figures=figures or {}, note=note)

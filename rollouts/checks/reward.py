@@ -1,4 +1,4 @@
-"""Check 7: every row is scored again, in the sandbox where the environment wants one."""
+"""Check 7: every row is scored again, in a sandbox if the environment needs one."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rollouts.files.samples import Sample
 
 RATIONALE = (
     "Environments are pure and versioned: the same prompt and answer have the same reward everywhere. A row whose "
-    "check ran into a limit of time or memory is excused, and so are a few that claim less than they are worth and may "
-    "have run into it where they were made. Any other difference was written, not computed."
+    "check hit a time or memory limit is excused, and so are a few rows that claim less than they are worth and may "
+    "have hit a limit on the node. Any other difference was fabricated."
 )
 
 FEW_ROWS = 0.02
-"""Share of a file's rows, at least one row, that may have another reward by chance or on a slower machine."""
+"""Share of a file's rows, at least one row, whose reward may differ by chance or because of a slower machine."""
 
 RowScore = Mapping[str, Figure]
-"""Of one row `task`, `length_penalty` and `reward`; whether its check is `limited`, that is, has limits that may end
-it; whether it was `slow`: a limit of its own ended it; and whether it is `unscored`: the time for all rows was over
-before it had a score. `task` and `reward` are None where the row is undecided."""
+"""A row's `task`, `length_penalty` and `reward`; `limited`: its check has time or memory limits; `slow`: such a limit
+ended the check; `unscored`: the total time was over before the row had a score. `task` and `reward` are None if the
+row is undecided."""
 Scores = Mapping[int, RowScore]
-"""By the row's place in the file."""
+"""Scores by row number."""
 UNSCORED: RowScore = {
     "task": None,
     "length_penalty": None,
@@ -35,14 +35,14 @@ UNSCORED: RowScore = {
     "slow": False,
     "unscored": True,
 }
-"""A row that was not scored, because the time for all rows was over."""
+"""A row without a score, because the total time was over."""
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Scores and compares. Rows whose prompt or target does not exist are left to check 4.
+    """Scores every row and compares. Check 4 reports rows whose prompt or target does not exist.
 
     Raises:
-        SandboxUnavailable: Answers can't be checked on this machine.
+        SandboxUnavailable: This machine has no sandbox for scoring answers.
     """
     note = other_build(case)
     if note:
@@ -53,7 +53,7 @@ def judge(case: CheckInput) -> CheckResult:
 
 
 def other_build(case: CheckInput) -> str:
-    """Why rewards can't be compared here: the file's environment is another build; empty if they can."""
+    """Returns a reason if the file's environment is another build, whose rewards can't be compared; else empty."""
     header, here = case.file.header, case.version.environment.version
     if header.environment_version == here:
         return ""
@@ -61,10 +61,10 @@ def other_build(case: CheckInput) -> str:
 
 
 class RowScorer:
-    """Scores single rows of one file; prompts are asked for once.
+    """Scores single rows of one file; caches prompts.
 
     Args:
-        case: The file, and its version.
+        case: The file and its version.
     """
 
     def __init__(self, case: CheckInput) -> None:
@@ -78,10 +78,10 @@ class RowScorer:
         self._prompt_of = prompt_of
 
     def score(self, row: int) -> RowScore | None:
-        """The row's score; None if its prompt or target does not exist.
+        """Returns the row's score; None if its prompt or target does not exist.
 
         Raises:
-            SandboxUnavailable: Answers can't be checked on this machine.
+            SandboxUnavailable: This machine has no sandbox for scoring answers.
         """
         sample = self._case.file.samples[row]
         try:
@@ -100,18 +100,18 @@ class RowScorer:
 
 
 def differs(case: CheckInput, row: int, score: RowScore) -> bool:
-    """Whether the file's rewards of a row contradict a score."""
+    """Returns whether a row's recorded rewards contradict a score."""
     return _difference(case.file.samples[row], score) is not None
 
 
 def compared(case: CheckInput, scores: Scores) -> CheckResult:
     """Compares a file's rewards with scores; undecided rows are excused.
 
-    Rows that claim too little and may have run into a limit where they were made are excused, too, if they are few:
-    an undecided row is not learned, so a node that could declare any number of rows undecided could choose what is
-    learned. If there are more, all of them are findings, and the figure `claimed_less` says how many.
+    Rows that claim too little and may have hit a limit on the node are excused if they are few. The trainer skips
+    undecided rows, so a node that could declare any number of rows undecided could choose the training data. If there
+    are too many such rows, all of them are findings, and the figure `claimed_less` counts them.
 
-    In the result, each row's reward equals the file's or is None, unless the row is among the findings.
+    In the result, each row's reward equals the file's or is None, unless the row has a finding.
     """
     samples = case.file.samples
     less = {row for row, one in scores.items() if _claims_less(samples[row], one)}
@@ -136,23 +136,23 @@ def compared(case: CheckInput, scores: Scores) -> CheckResult:
 
 
 def undecided(score: RowScore) -> RowScore:
-    """The score of a row without its task and reward."""
+    """Returns a score without task and reward."""
     return {**score, "task": None, "reward": None}
 
 
 def is_few(number: int, *, rows: int) -> bool:
-    """Whether so many of a file's rows may have another reward by chance or on a slower machine."""
+    """Returns whether this many rows of a file may differ by chance or because of a slower machine."""
     return number <= max(1, FEW_ROWS * rows)
 
 
 def _claims_less(sample: Sample, score: RowScore) -> bool:
-    """Whether a row claims 0, is worth 1, is right otherwise, and may have run into a limit where it was made."""
+    """Returns whether a row claims 0, is worth 1, is otherwise right, and may have hit a limit on the node."""
     less = bool(score["limited"]) and (sample.task_reward, score["task"]) == (0.0, 1.0)
     return less and sample.length_penalty == score["length_penalty"]
 
 
 def _difference(sample: Sample, score: RowScore) -> str | None:
-    """The first thing in which the file and the score differ; undecided figures differ from nothing."""
+    """Describes the first difference between a row and its score; None if equal. Undecided values are skipped."""
     pairs = (
         ("task reward", sample.task_reward, score["task"]),
         ("length penalty", sample.length_penalty, score["length_penalty"]),

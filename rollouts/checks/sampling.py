@@ -1,6 +1,6 @@
-"""Check 9: the tokens are those that the seeded noise draws from the version's logits.
+"""Check 9: the seeded noise draws the recorded tokens from the version's logits.
 
-Where the seed is not known, nothing can be replayed, and a second line judges: whether tokens are as probable as draws.
+Without the seed nothing can be replayed. Then the check tests whether the tokens are as probable as honest draws.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from rollouts.sampling.likelihood import deviations_of
 from rollouts.sampling.replay import Gaps, Replay, summarise
 
 RATIONALE = (
-    "Whoever has the seed and the version knows which token had to come. Honest machines differ only between tokens "
-    "that are all but tied. Another temperature, greedy answers, answers chosen from several, or another model differ "
-    "often, or by much; and a sum per sample leaves no room to steer many near-ties a little."
+    "The seed and the version determine every token. Honest machines differ only between tokens that are nearly tied. "
+    "Another temperature, greedy decoding, answers selected from several, or another model differ often or by much; a "
+    "limit of each sample's sum prevents steering many near-ties a little."
 )
 
 MOST_DEVIATIONS = 6.0
-"""Honest files are beyond it once in 500 million times."""
+"""Standard deviations; an honest file exceeds them with a probability of 1 in 500 million."""
 ENOUGH_TOKENS = 200
-"""Of fewer, the sum is not yet normal."""
+"""With fewer tokens, the sum is not yet normally distributed."""
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Replays every row that was computed again."""
+    """Replays every row that has evidence."""
     replayed = {row: one.gaps for row, one in sorted(case.evidence.items()) if one.gaps is not None}
     if not replayed:
         return _without_replay(case)
@@ -51,7 +51,7 @@ def judge(case: CheckInput) -> CheckResult:
 
 
 def _without_replay(case: CheckInput) -> CheckResult:
-    """What can be said without the noise: greedy or chosen answers are too probable, another model's too improbable."""
+    """Tests the likelihood: greedy or selected answers are too probable, another model's are too improbable."""
     if not case.evidence:
         return unknown(CHECK.name, "no row was computed again: draws were not replayed")
     found = _likelihood(case)
@@ -66,7 +66,7 @@ def _without_replay(case: CheckInput) -> CheckResult:
 
 
 def _likelihood(case: CheckInput) -> float | None:
-    """Over all rows that were computed again; None under a mask, whose draws have another average."""
+    """Returns the z-score over all rows with evidence; None if top-k or top-p apply, which change the mean."""
     measured = [
         (one.excess, one.variance)
         for one in case.evidence.values()
@@ -81,7 +81,7 @@ def _row(gaps: Gaps) -> dict[str, Figure]:
 
 
 def _samples(case: CheckInput, replayed: Mapping[int, Gaps], limits: CheckLimits) -> Iterator[CheckFinding]:
-    """Of each row the first token that is off: all after it were drawn in another context."""
+    """Reports each row's first deviating token, because later tokens were drawn in another context."""
     for row, gaps in replayed.items():
         deviations = gaps.deviations
         largest, largest_sum = _limits_of(case, row, limits)
@@ -107,7 +107,7 @@ def _samples(case: CheckInput, replayed: Mapping[int, Gaps], limits: CheckLimits
 
 
 def _limits_of(case: CheckInput, row: int, limits: CheckLimits) -> tuple[float, float]:
-    """The most that one token of a row may deviate, and all of it together."""
+    """Returns a row's limits: for one token's deviation and for the sum of all deviations."""
     largest, largest_sum = limits.sampling.largest, limits.sampling.largest_sum
     if row not in case.spread:
         return largest, largest_sum

@@ -1,4 +1,4 @@
-"""Check 4: prompts, target lengths and groups are those that the slot's seed draws, all of them, in their order."""
+"""Check 4: prompts, target lengths and groups are exactly those that the slot's seed draws, in order."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from rollouts.errors import BadVersionFolder
 from rollouts.plan import PlannedGroup
 
 RATIONALE = (
-    "A node that may choose its prompts takes easy ones, and one that may leave samples out keeps the good ones. The "
-    "seed leaves no choice, and whoever has it draws the same to the bit, so any difference was made on purpose."
+    "A node that can choose its prompts picks easy ones, and one that can omit samples keeps the good ones. The seed "
+    "leaves no choice and its draws are exact to the bit, so any difference is deliberate."
 )
 
 _MOST_MISSING = 4
-"""A file that names many groups and holds little of them is not drawn again: it costs its maker nothing to write."""
+"""A file that names many more groups than it contains is not planned again: writing it is free, planning it is not."""
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Draws the slot again and compares row by row; without the seed, as much as can be said without it."""
+    """Draws the slot again and compares row by row; without the seed, checks what does not depend on it."""
     seed, facts = case.facts.seed, case.facts
     wanted, rows = facts.groups * case.version.recipe.group_size, len(case.file.samples)
     figures = {"groups": facts.groups, "samples": rows}
@@ -42,7 +42,7 @@ def judge(case: CheckInput) -> CheckResult:
 
 
 def _numbers(case: CheckInput, count: int) -> Iterator[CheckFinding]:
-    """Every sample of every group once, and in order."""
+    """Finds samples that are missing, repeated or out of order."""
     numbers = [sample.sample for sample in case.file.samples]
     size = case.version.recipe.group_size
     missing = defaultdict(list)
@@ -105,7 +105,7 @@ def _rows(case: CheckInput, planned: dict[int, PlannedGroup]) -> Iterator[CheckF
 
 
 def _rows_by_themselves(case: CheckInput) -> Iterator[CheckFinding]:
-    """What holds whatever the seed is: one prompt for a group, one that exists, encoded as it is."""
+    """Checks what holds for any seed: one existing prompt and target per group, correctly encoded."""
     size = case.version.recipe.group_size
     rule = case.version.recipe.length_reward
     targets = {None} if rule is None else set(rule.targets)
@@ -150,7 +150,7 @@ def _as_encoded(case: CheckInput, row: int) -> Iterator[CheckFinding]:
 
 
 def _first_difference(found: Iterable[int], expected: Sequence[int]) -> int | None:
-    """The first place at which they differ, or one ends; None if they are equal."""
+    """Returns the first position at which two sequences differ or one ends; None if they are equal."""
     there, wanted = np.asarray(found, np.int64), np.asarray(expected, np.int64)
     both = min(len(there), len(wanted))
     unequal = np.flatnonzero(there[:both] != wanted[:both])

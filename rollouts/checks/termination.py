@@ -1,4 +1,4 @@
-"""Check 6: an answer ends with an end token or at the limit, and nothing follows."""
+"""Check 6: every answer ends with an end token or at the token limit."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from rollouts.engines.interface import FinishReason
 from rollouts.files.samples import Sample
 
 RATIONALE = (
-    "Cutting an answer off early saves work and can please a length reward; tokens after the end token are work that "
-    "nobody asked for. An engine does neither. Whether the end token was drawn or only written is replay's question."
+    "Cutting an answer off early saves work and can improve a length reward; tokens after the end token are work that "
+    "the lease did not order. An engine does neither. Replay (check 9) tests whether the end token was really drawn."
 )
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Looks at how each row ends."""
+    """Checks the end of each row."""
     ends = np.array(sorted(case.version.model.end_tokens))
     findings: list[CheckFinding] = []
     for row, sample in enumerate(case.file.samples):
-        if len(sample.output_tokens):  # an empty answer is out of bounds, which check 5 says
+        if len(sample.output_tokens):  # check 5 reports empty answers
             findings += _ending(case, row, sample, np.flatnonzero(np.isin(sample.output_tokens, ends)))
     by_end = sum(sample.finish is FinishReason.EOS for sample in case.file.samples)
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures={"ended_by_eos": by_end})

@@ -1,8 +1,8 @@
-"""What turns prompts into answers: one interface, several engines behind it.
+"""Inference engines: one interface with two implementations.
 
-interface   what an engine is, what it is asked, what it gives
-errors      what goes wrong in one
-opening     an engine by its name
-torch       transformers with a key-value cache of our own; any machine
+interface   the `Engine` protocol, its requests and completions
+errors      errors of engines
+opening     opens an engine by name
+torch       transformers with our own key-value cache; any machine
 vllm        vLLM, on a GPU or a CPU
 """

@@ -1,17 +1,12 @@
-"""A smaller batch after one that did not fit."""
+"""Reduces the batch size after an out-of-memory error."""
 
 from __future__ import annotations
 
 import structlog
 import torch
 
-from rollouts.errors import (
-    EngineFailed,
-    OutOfMemory,
-)
-from rollouts.precision import (
-    EngineName,
-)
+from rollouts.errors import EngineFailed, OutOfMemory
+from rollouts.precision import EngineName
 
 _log = structlog.get_logger(__name__)
 
@@ -19,23 +14,23 @@ _NOT_ENOUGH = ("not enough memory", "can't allocate memory", "out of memory")
 
 
 def is_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out."""
+    """Returns whether an error means that memory ran out."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
         words in first_line_of(error).lower() for words in _NOT_ENOUGH
     )
 
 
 def first_line_of(error: BaseException) -> str:
-    """Returns what an error says, without what libraries append to it."""
+    """Returns the first line of an error's message, without what libraries append to it."""
     return str(error).strip().split("\n", maxsplit=1)[0]
 
 
 def fewer(rows: int, error: Exception, *, engine: EngineName) -> int:
-    """Returns the next size of a batch after one that ended in this error.
+    """Returns the batch size to use after a batch failed with this error.
 
     Raises:
         OutOfMemory: A single answer did not fit.
-        EngineFailed: It was not memory that was missing.
+        EngineFailed: The error has another cause than memory.
     """
     first_line = first_line_of(error)
     if not is_of_memory(error):

@@ -1,13 +1,13 @@
-"""What goes wrong in an engine.
+"""Errors of engines.
 
 MusterError
-├── EngineFailed          it crashed, or its numbers are no numbers; `retryable` says whether to try again
-│   └── OutOfMemory       not even one sequence fits
-├── GenerationStopped     it was told to stop
-├── EngineBusy            new weights, or a second batch, while sequences are under way
-├── NothingLoaded         asked to generate before any weights were loaded, or after loading failed half-way
-└── InvalidInput          (protocol) a request that can't be answered: see `PromptTooLong`
-    └── PromptTooLong     the prompt and the answer do not fit in the model's context
+├── EngineFailed          the engine crashed or computed NaN or infinity; `retryable` says whether to try again
+│   └── OutOfMemory       one sequence alone does not fit into memory
+├── GenerationStopped     the caller stopped the batch
+├── EngineBusy            new weights, or a second batch, while sequences are in progress
+├── NothingLoaded         no weights were loaded, or the last load failed half-way
+└── InvalidInput          (protocol) an invalid request: see `PromptTooLong`
+    └── PromptTooLong     prompt and answer exceed the model's context
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from protocol.errors import Conflict, InvalidInput, MusterError, Unavailable
 
 
 class GenerationStopped(MusterError):
-    """The engine was told to stop in the middle of a batch; what it had not yielded is lost."""
+    """The caller stopped the engine during a batch; answers that it had not yielded are lost."""
 
     code = "generation-stopped"
     retryable = True
@@ -24,14 +24,14 @@ class GenerationStopped(MusterError):
 
 
 class EngineBusy(Conflict):
-    """Sequences are under way, and each must be of one version from its first token to its last."""
+    """Sequences are in progress; each must use one version from its first token to its last."""
 
     code = "engine-busy"
     default_hint = "exhaust or close the iterator that generate() returned first"
 
 
 class NothingLoaded(Unavailable):
-    """There are no whole weights in the engine."""
+    """The engine holds no complete weights."""
 
     code = "nothing-loaded"
     retryable = False

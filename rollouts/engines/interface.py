@@ -1,7 +1,7 @@
-"""What an engine is: weights in, seeded answers with their proofs out.
+"""Interface of engines: they load weights and generate seeded answers with proofs.
 
-Two engines that are given the same version, requests and parameters draw the same tokens, but for near-ties between
-tokens where their arithmetic differs in the last bits. Nothing here loads torch.
+Two engines with the same version, requests and parameters draw the same tokens, except at near-ties, where their
+arithmetic differs in the last bits. This module does not load torch.
 """
 
 from __future__ import annotations
@@ -23,30 +23,30 @@ from rollouts.sampling.parameters import SamplingParameters
 
 SEED_BYTES = 32
 MOST_SAMPLES = 1 << 32
-"""A sample's number is four bytes of what keys its noise."""
+"""A sample's number takes four bytes in its noise key."""
 
 
 class FinishReason(StrEnum):
-    """Why an answer ends."""
+    """Reason why an answer ended."""
 
     EOS = "eos"
-    """Its last token is one of the model's end tokens."""
+    """The last token is one of the model's end tokens."""
     LENGTH = "length"
-    """It has `max_new_tokens` tokens, and the last is no end token."""
+    """It has `max_new_tokens` tokens, and the last one is not an end token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRequest:
-    """One answer that is wanted.
+    """Request for one answer.
 
     Args:
-        sample: Its number in the slot (group · samples per group + place in the group); with the seed, it keys the
-            noise of every token. A batch never has one twice.
-        prompt_tokens: At least one. Requests of one group share the tuple, and the prompt is computed once.
+        sample: The sample's number in the slot (group · samples per group + index in the group). With the seed, it keys
+            the noise of every token; it must be unique in a batch.
+        prompt_tokens: At least one token. Requests of one group share the tuple, so the prompt is computed once.
         seed: The slot's 32 bytes, from `rollouts.seeds.slot_seed`.
 
     Raises:
-        InvalidInput: The prompt is empty, or the number or the seed is out of its bounds.
+        InvalidInput: The prompt is empty, or the number or the seed is out of range.
     """
 
     sample: int
@@ -67,17 +67,17 @@ class SampleRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
-    """One answer.
+    """One generated answer.
 
     Args:
-        sample: The request's.
-        tokens: At least one; an end token is last or nowhere.
+        sample: The request's sample number.
+        tokens: At least one token; an end token can only be the last one.
         logprobs: float32 [len(tokens)], log-softmax(logits / temperature) of each token over the whole vocabulary,
-            before any token is left out and before the noise.
-        finish: Why it ends.
+            before top-k, top-p and noise.
+        finish: Reason why it ended.
         proofs: TOPLOC proofs of the states that produced the tokens, 258·ceil(len(tokens)/32) bytes; empty if they
-            were not asked for.
-        version: The digest of the policy, one for the whole answer.
+            were not requested.
+        version: The version digest of the policy; the same for the whole answer.
     """
 
     sample: int
@@ -89,31 +89,31 @@ class Completion:
 
 
 class Engine(Protocol):
-    """Holds one version of one model and draws answers from it. One thread uses it."""
+    """Holds one version of a model and generates answers from it. Not thread-safe."""
 
     @property
     def name(self) -> EngineName:
-        """Which engine it is."""
+        """The engine's name."""
 
     @property
     def dtype(self) -> Dtype:
-        """What it computes in."""
+        """The data type of the computation."""
 
     @property
     def version(self) -> Digest | None:
-        """The digest of the version that it holds; None before the first load and after one that failed."""
+        """The digest of the loaded version; None before the first load and after a failed one."""
 
     def load(self, folder: Path, *, version: Digest) -> None:
-        """Takes a version of the policy from a Hugging Face folder; in place if the shape is that of the last one.
+        """Loads a version of the policy from a Hugging Face folder; in place if the shapes did not change.
 
         Args:
-            folder: `config.json`, safetensors and a tokenizer.
-            version: The folder's digest, which the caller has checked.
+            folder: Folder with `config.json`, safetensors and a tokenizer.
+            version: The folder's digest, already checked by the caller.
 
         Raises:
-            EngineBusy: `generate` is not exhausted; nothing changed.
-            BadVersionFolder: The folder can't be used (see `rollouts.models.facts`); the engine holds nothing now.
-            OutOfMemory: The weights do not fit; the engine holds nothing now.
+            EngineBusy: `generate` is not exhausted; the loaded version is unchanged.
+            BadVersionFolder: The folder is unusable (see `rollouts.models.facts`); the engine is now empty.
+            OutOfMemory: The weights do not fit; the engine is now empty.
         """
 
     def generate(
@@ -124,36 +124,36 @@ class Engine(Protocol):
         with_proofs: bool = True,
         should_stop: Callable[[], bool] | None = None,
     ) -> Iterator[Completion]:
-        """Yields one completion for each request, as they finish, in no order.
+        """Yields one completion per request as they finish, in any order.
 
         Args:
-            requests: Each sample once. An answer depends on its own request, the version and the parameters; what else
-                is in the batch changes its arithmetic in the last bits, and so a near-tie at most.
-            parameters: For all of them.
-            with_proofs: Whether proofs are built.
-            should_stop: Asked at least once a second.
+            requests: Each sample once. An answer depends on its own request, the version and the parameters. The rest
+                of the batch affects only the last bits of its arithmetic, and so at most a near-tie.
+            parameters: Sampling parameters of all requests.
+            with_proofs: Whether to build proofs.
+            should_stop: Polled at least once a second.
 
         Raises:
-            InvalidInput: A sample stands twice, or a token is outside the vocabulary.
+            InvalidInput: A sample occurs twice, or a token is outside the vocabulary.
             PromptTooLong: A prompt and `max_new_tokens` together exceed the model's context.
-            NothingLoaded: There are no weights.
+            NothingLoaded: No weights are loaded.
             EngineBusy: An earlier `generate` is not exhausted.
-            GenerationStopped: `should_stop` said so.
-            OutOfMemory: Not even one sequence fits, after smaller batches were tried.
-            EngineFailed: It crashed, or a logit is no number.
+            GenerationStopped: `should_stop` returned true.
+            OutOfMemory: A single sequence does not fit; smaller batches were tried.
+            EngineFailed: The engine crashed, or a logit is NaN or infinite.
         """
 
     def close(self) -> None:
-        """Frees what it holds. It can't be used afterwards; closing twice does nothing."""
+        """Frees all resources; the engine is unusable afterwards. May be called repeatedly."""
 
 
 def check_requests(
     requests: Sequence[SampleRequest], parameters: SamplingParameters, *, vocabulary: int, context: int
 ) -> None:
-    """Refuses what no engine can answer, before any work is done.
+    """Rejects requests that no engine can answer, before any work is done.
 
     Raises:
-        InvalidInput: A sample stands twice, or a token is outside the vocabulary.
+        InvalidInput: A sample occurs twice, or a token is outside the vocabulary.
         PromptTooLong: A prompt and `max_new_tokens` together exceed the model's context.
     """
     seen: set[int] = set()

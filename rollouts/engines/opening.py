@@ -1,4 +1,4 @@
-"""An engine by its name, so that only what is used is loaded."""
+"""Opens engines by name, so that only the needed engine is imported."""
 
 from __future__ import annotations
 
@@ -9,13 +9,8 @@ import torch
 
 from protocol.errors import InvalidInput, NotFound
 from protocol.runtime.extras import installation
-from rollouts.engines.interface import (
-    Engine,
-)
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.engines.interface import Engine
+from rollouts.precision import Dtype, EngineName
 
 _CLASSES = {
     EngineName.TORCH: ("rollouts.engines.torch.engine", "TorchEngine"),
@@ -24,17 +19,17 @@ _CLASSES = {
 
 
 def open_engine(name: EngineName, *, dtype: Dtype, device: str | None = None, max_batch: int = 64) -> Engine:
-    """Returns an engine that holds nothing yet.
+    """Returns an engine without weights.
 
     Args:
-        name: Which one.
-        dtype: What it computes in.
-        device: As torch names it: cpu, cuda, cuda:1; None for an accelerator if there is one, else the CPU.
-        max_batch: The most answers that grow at once.
+        name: The engine.
+        dtype: Data type of the computation.
+        device: torch device name: cpu, cuda, cuda:1; None for an accelerator if there is one, else the CPU.
+        max_batch: Maximum answers in progress.
 
     Raises:
-        InvalidInput: There is no such device.
-        NotFound: What the engine needs is not installed here.
+        InvalidInput: The device name is invalid.
+        NotFound: A package that the engine needs is not installed.
     """
     try:
         where = None if device is None else torch.device(device)
@@ -44,10 +39,10 @@ def open_engine(name: EngineName, *, dtype: Dtype, device: str | None = None, ma
 
 
 def engine_class(name: EngineName) -> Callable[..., Engine]:
-    """Returns what makes the engine: that it is installed can be known long before it is opened.
+    """Returns the engine's class; also tests early whether the engine is installed.
 
     Raises:
-        NotFound: What the engine needs is not installed here.
+        NotFound: A package that the engine needs is not installed.
     """
     module, kind = _CLASSES[name]
     try:

@@ -1,10 +1,10 @@
-"""Families of tasks whose answers can be checked: what a prompt is, and what a completion is worth.
+"""Environments: families of tasks with prompts and verifiable rewards.
 
     environment = load_environment("letters", version="1", options={})
     prompt = environment.prompt(17)
     environment.score(prompt, "dcba", finished=True).task
 
-Everything here is a pure function of its arguments, so that a worker and a validator find the same; more in
+Everything here is a pure function of its arguments, so that workers and validators get equal results; see
 `docs/environments.md`.
 """
 

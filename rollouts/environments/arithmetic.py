@@ -1,4 +1,4 @@
-"""`arithmetic`: sums, differences and products of whole numbers, such as `17*23=`."""
+"""Environment `arithmetic`: sums, differences and products of integers, such as `17*23=`."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Operation = Literal["+", "-", "*"]
 
 
 class ArithmeticOptions(Options):
-    """What can be set."""
+    """Options of `arithmetic`."""
 
     operations: Annotated[tuple[Operation, ...], Field(min_length=1, max_length=3)] = ("+", "-", "*")
-    """Which are asked for, each alike."""
+    """Operations, drawn with equal probability."""
     digits: Annotated[int, Field(ge=1, le=_MOST_DIGITS)] = 3
-    """The most digits of a number in a prompt."""
+    """Maximum digits of a number in a prompt."""
 
 
 class ArithmeticEnvironment:
-    """The environment; see the head of this file."""
+    """The `arithmetic` environment; see the module docstring."""
 
     name = "arithmetic"
 
@@ -35,11 +35,11 @@ class ArithmeticEnvironment:
         self._options = options
 
     def size(self) -> int | None:
-        """Without end; indices may have equal prompts."""
+        """None: unlimited; different indices may have equal prompts."""
         return None
 
     def prompt(self, index: int) -> Prompt:
-        """Two numbers, each of 1 to `digits` digits, and an operation."""
+        """Returns two numbers of 1 to `digits` digits each and an operation."""
         draws = PrngStream("arithmetic-prompt-v1", check_index(index, size=None))
         operation = draws.one_of(self._options.operations)
         left, right = self._number(draws), self._number(draws)
@@ -47,12 +47,12 @@ class ArithmeticEnvironment:
         return Prompt(index=index, text=f"{left}{operation}{right}=", data={"answer": str(answer)})
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Right if the completion is the number, blanks around it allowed, and the model then ended."""
+        """Scores 1 if the completion is the number, optionally surrounded by blanks, and the model ended by itself."""
         exact = completion.strip() == prompt.data["answer"]
         return Score(task=float(exact and finished), parts={"exact": float(exact), "finished": float(finished)})
 
     def demonstration(self, prompt: Prompt) -> str:
-        """The right answer."""
+        """Returns the right answer."""
         return str(prompt.data["answer"])
 
     def _number(self, draws: PrngStream) -> int:

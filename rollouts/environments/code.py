@@ -1,7 +1,7 @@
-"""`code`: programs in Python that must pass every test of their problem; there is no credit for a part.
+"""Environment `code`: Python programs that must pass every test of their problem, without partial credit.
 
-The answer is the last code block of the completion. It runs with Python's standard library alone, one process for each
-test, in a sandbox: without files of its own, without other processes, without network.
+The answer is the completion's last code block. It runs with Python's standard library alone, one process per test, in a
+sandbox without files, further processes or network.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _ALL_TESTS = 1_000_000
 
 
 class CodeOptions(DatasetOptions):
-    """What can be set."""
+    """Options of `code`."""
 
     cpu_seconds: Annotated[int, Field(ge=1, le=60)] = 5
-    """For each test; waiting counts too, three times as much of it."""
+    """CPU seconds per test; the wall-clock limit is three times as much."""
     memory_mib: Annotated[int, Field(ge=128, le=16384)] = 1024
-    """Address space, the interpreter's own 100 MiB included."""
+    """Address space, including the interpreter's own 100 MiB."""
     most_tests: Annotated[int, Field(ge=1, le=1000)] = 32
-    """Tests of a problem after this many are left out."""
+    """Maximum tests per problem; further ones are skipped."""
 
 
 class Code:
-    """The environment; see the head of this file."""
+    """The `code` environment; see the module docstring."""
 
     name = "code"
 
@@ -50,17 +50,17 @@ class Code:
         )
 
     def size(self) -> int | None:
-        """The usable rows of the file."""
+        """Number of usable rows in the file."""
         return len(self._problems)
 
     def prompt(self, index: int) -> Prompt:
-        """A row's problem."""
+        """Returns a row's problem."""
         problem = self._problems[index]
         data = {"problem_id": problem.problem_id, "verification_info": problem.info}
         return Prompt(index=index, text=problem.prompt, data=data)
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Right if every test passes and the model ended by itself. The first test that does not pass is the last."""
+        """Scores 1 if every test passes and the model ended by itself. Stops at the first failing test."""
         source = python_source(completion)
         parts = {"finished": float(finished), "answered": float(source is not None), "undecided": 0.0}
         if source is None or not finished:
@@ -75,7 +75,7 @@ class Code:
         return Score(task=1.0, parts={**parts, "tests": float(len(tests)), "passed": float(len(tests))})
 
     def demonstration(self, prompt: Prompt) -> None:
-        """None: the rows have no solutions that were checked."""
+        """Returns None: the rows have no verified solutions."""
         del prompt
 
 

@@ -1,8 +1,8 @@
-"""The tests of a programming problem: what a row says, and what a completion must do to pass one.
+"""Tests of programming problems: parsing of a row's tests, and running them against a completion.
 
-What is expected never enters the process that runs a completion. A program's output and a function's result are
-compared on this side; unit tests run in a sandbox of their own and reach the completion's functions by messages of
-plain data. So a completion can't read the expected values, change the test, or write the verdict.
+Expected values never enter the process that runs a completion. The caller compares a program's output and a function's
+result. Unit tests run in their own sandbox and call the completion's functions by messages of plain data. So a
+completion can't read expected values, change the tests or write the verdict.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from rollouts.sandbox import Job, JobKind, JobLimits, Sandboxes
 from rollouts.sandbox.inside import values
 
 _TO_LEAVE = timedelta(seconds=1)
-"""What a solution gets to end by itself when its tests are over."""
+"""Time for a solution to exit after its tests are over."""
 
 _FLOATS_AGREE = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
 class TestVerdict:
-    """What one test found."""
+    """Result of one test."""
 
     passed: bool
     undecided: bool = False
-    """Whether a limit ended it."""
+    """True if a limit ended the test."""
 
 
 class Test(Protocol):
-    """One test."""
+    """Interface of a test."""
 
     def run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
-        """Tries a completion's source.
+        """Runs the test on a completion's source.
 
         Raises:
-            SandboxUnavailable: It can't be run on this machine.
+            SandboxUnavailable: This machine has no sandbox for the test.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramTest:
-    """A program that reads its standard input and writes its standard output."""
+    """Runs a program and compares its standard output."""
 
     standard_input: str
     expected: str
 
     def run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
-        """Passes if it exits with 0 and every line is right, blanks at the ends of lines and of the whole forgiven."""
+        """Passes if the program exits with 0 and every line matches, ignoring blanks at line ends and at both ends."""
         stdin = self.standard_input.encode(errors="replace")
         job = Job(module="inside.program", payload={"source": source}, standard_input=stdin, limits=limits)
         outcome = sandboxes.run(JobKind.SOLUTION, job)
@@ -63,14 +63,14 @@ class ProgramTest:
 
 @dataclass(frozen=True, slots=True)
 class FunctionTest:
-    """A function, or a method of a class `Solution`, that is called once."""
+    """Calls a function, or a method of a class `Solution`, once."""
 
     function: str
     arguments: tuple[object, ...]
     expected: object
 
     def run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
-        """Passes if it returns the expected value; a tuple counts as a list, as JSON knows no other."""
+        """Passes if the call returns the expected value; tuples count as lists, because JSON has no tuples."""
         call = {"name": self.function, "args": values.encode(list(self.arguments)), "kwargs": values.encode({})}
         job = Job(
             module="inside.functions",
@@ -92,12 +92,12 @@ class FunctionTest:
 
 @dataclass(frozen=True, slots=True)
 class UnitTests:
-    """Python source with assertions, functions `test_…` or `unittest` cases, about functions defined elsewhere."""
+    """Python assertions, `test_…` functions or `unittest` cases for functions defined in the completion."""
 
     source: str
 
     def run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
-        """Passes if all of it runs through."""
+        """Passes if the tests run to the end without an exception."""
         return sandboxes.twice(lambda: self._run(source, sandboxes, limits))
 
     def _run(self, source: str, sandboxes: Sandboxes, limits: JobLimits) -> TestVerdict:
@@ -135,17 +135,17 @@ class UnitTests:
 
 
 def parse_tests(info: Mapping[str, object], *, most: int) -> tuple[Test, ...]:
-    """Reads a row's `verification_info`.
+    """Parses a row's `verification_info`.
 
-    Understood are `{"language": "python", "test_cases": [...]}` with cases of type `stdin_stdout`, `function_call` and
+    Accepts `{"language": "python", "test_cases": [...]}` with cases of type `stdin_stdout`, `function_call` and
     `unit_tests`; `{"fn_name": …, "inputs": [...], "outputs": [...]}`; and `{"tests": "Python source"}`.
 
     Args:
-        info: The row's.
-        most: Tests after this many are left out.
+        info: The row's verification info.
+        most: Maximum tests; further ones are skipped.
 
     Raises:
-        ValueError: There are no tests, or some that are none of these.
+        ValueError: There are no tests, or one has an unknown form.
     """
     if info.get("language", "python") != "python":
         raise ValueError("the language is not Python")
@@ -168,7 +168,7 @@ def parse_tests(info: Mapping[str, object], *, most: int) -> tuple[Test, ...]:
 
 
 def same(one: object, other: object) -> bool:
-    """Whether two plain values are equal: true is not 1, and floats may differ in the tenth digit."""
+    """Returns whether two plain values are equal: true is not 1, and floats may differ in the tenth digit."""
     if isinstance(one, list) and isinstance(other, list):
         return len(one) == len(other) and all(same(a, b) for a, b in zip(one, other, strict=True))
     if isinstance(one, dict) and isinstance(other, dict):
@@ -185,7 +185,7 @@ def same(one: object, other: object) -> bool:
 def _are_close(one: float, other: float) -> bool:
     try:
         return math.isclose(one, other, rel_tol=_FLOATS_AGREE, abs_tol=_FLOATS_AGREE)
-    except OverflowError:  # a whole number beyond all that floats reach
+    except OverflowError:  # an integer too large for a float
         return False
 
 
@@ -211,7 +211,7 @@ def _lines(text: str) -> list[str]:
 
 
 class _Pipe:
-    """A pipe between two jobs; this side only holds it until both have it."""
+    """A pipe between two jobs; this process only holds it until both have received it."""
 
     def __init__(self) -> None:
         self.read_end, self.write_end = os.pipe()

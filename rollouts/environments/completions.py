@@ -1,9 +1,9 @@
-"""Finds the answer in what a model wrote, in one pass, however hostile it is."""
+"""Extracts the answer from a completion in one pass, in bounded time for hostile text."""
 
 from __future__ import annotations
 
 LONGEST_COMPLETION = 4 * 1024 * 1024
-"""In characters; what is longer has no answer."""
+"""Maximum characters; a longer completion has no answer."""
 
 _END_OF_THOUGHT = "</think>"
 _FENCE = "```"
@@ -12,7 +12,7 @@ _LONGEST_ANSWER = 1000
 
 
 def boxed_answer(completion: str) -> str | None:
-    r"""What stands in the last `\boxed{…}` after the thinking; None if there is none, or it is open or too long."""
+    r"""Returns the content of the last `\boxed{…}` after the thinking; None if missing, unclosed or too long."""
     text = _answer_part(completion)
     start = text.rfind(_BOX)
     if start < 0:
@@ -30,7 +30,7 @@ def boxed_answer(completion: str) -> str | None:
 
 
 def python_source(completion: str) -> str | None:
-    """The last closed code block after the thinking that is Python or says nothing else; None if there is none."""
+    """Returns the last closed code block after the thinking that is Python or has no language; None if missing."""
     found: str | None = None
     block: list[str] | None = None
     language = ""

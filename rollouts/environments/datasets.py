@@ -1,9 +1,9 @@
-"""Prompts from a file, in the form of GENESYS and INTELLECT-2: one row per problem, Parquet or JSON lines.
+"""Prompts from a file in the format of GENESYS and INTELLECT-2: one row per problem, Parquet or JSON lines.
 
     {"problem_id": "…", "task_type": "verifiable_math", "prompt": "…", "verification_info": {…} or the same as a string}
 
-Other columns are left alone. The options name the file by its SHA-256, so that everybody who loads an environment of
-one version has the same problems; the path may differ from machine to machine.
+Other columns are ignored. The options name the file by its SHA-256, so that everyone who loads a version of the
+environment has the same problems; the path may differ between machines.
 """
 
 from __future__ import annotations
@@ -24,27 +24,27 @@ from rollouts.environments.factory import Options
 from rollouts.environments.indices import check_index
 
 DIRECTORY_VARIABLE = "MUSTER_DATASETS"
-"""Names the directory that relative paths start from; without it, the working directory."""
+"""Environment variable with the directory of relative paths; the default is the working directory."""
 
 _WHERE = f"put the file there, or name its directory in {DIRECTORY_VARIABLE}"
 _LONGEST_ROW = 64 * 1024 * 1024
 _ROWS_AT_A_TIME = 256
 _COLUMNS = ("problem_id", "task_type", "prompt", "verification_info")
 _PACKED = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"PK": "zip"}
-"""How files begin that some program has compressed."""
+"""First bytes of compressed files."""
 
 
 class DatasetOptions(Options):
-    """Which file, and which of its rows."""
+    """Selects a file and its rows."""
 
     local: ClassVar[frozenset[str]] = frozenset({"path"})
 
     path: Annotated[str, Field(min_length=1, max_length=4096)]
-    """Where the file lies on this machine."""
+    """Path of the file on this machine."""
     sha256: Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
-    """Which file it is."""
+    """Digest of the file."""
     task_types: tuple[str, ...] = ()
-    """Rows of these types are taken; the family's own types if none are given."""
+    """Task types to use; if empty, the family's own."""
 
 
 class _Row(BaseModel):
@@ -58,25 +58,25 @@ class _Row(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetProblem:
-    """One row."""
+    """One row of the file."""
 
     problem_id: str
     task_type: str
     prompt: str
     info: Mapping[str, object]
-    """What the answer is checked against, as the row's type has it."""
+    """Data for checking the answer, depending on the task type."""
 
 
 class Dataset:
-    """The rows of one file that an environment can use, in the file's order.
+    """The usable rows of one file, in file order.
 
     Args:
-        options: Which file.
-        task_types: The family's types of rows, unless the options name others.
-        usable: Whether a problem is one that the family can check; others are left out.
+        options: The file and its rows.
+        task_types: The family's task types, unless the options name others.
+        usable: Returns whether the family can check a problem; other problems are skipped.
 
     Raises:
-        BadDataset: The file is not there, is another one, has rows that are none, or has none that can be used.
+        BadDataset: The file is missing, has another digest or malformed rows, or has no usable row.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class _Rows(Protocol):
 
 
 class _JsonRows:
-    """JSON lines; only where each begins is kept in memory."""
+    """JSON lines; only the offset of each line is kept in memory."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -149,7 +149,7 @@ class _JsonRows:
 
 
 class _ParquetRows:
-    """A Parquet file's four columns, in Arrow's memory."""
+    """The four columns of a Parquet file in Arrow memory."""
 
     def __init__(self, path: Path) -> None:
         import pyarrow as pa  # noqa: PLC0415 - only who reads such a file waits for it
@@ -176,7 +176,7 @@ class _ParquetRows:
 
 
 def _is_text(prompt: str) -> bool:
-    """Whether a tokenizer can take it: JSON may hold halves of characters, which no encoding has."""
+    """Returns whether a tokenizer can encode the text: JSON may hold lone surrogates, which have no encoding."""
     try:
         prompt.encode()
     except UnicodeEncodeError:
@@ -192,7 +192,7 @@ def _reason(error: Exception) -> str:
 
 
 def _info(text: str) -> dict[str, object]:
-    """JSON, or what Python writes for a dictionary: both are found in published data sets."""
+    """Parses JSON or a Python dictionary literal; published data sets contain both."""
     try:
         info = json.loads(text)
     except ValueError:

@@ -1,14 +1,14 @@
-"""What can be wrong with the choice of an environment, and with its data.
+"""Errors of environments and their data.
 
 MusterError
-├── EnvironmentFault                an environment broke its own rules: raised, or gave no score
+├── EnvironmentFault                an environment raised, or returned an invalid prompt or score
 ├── NotFound
-│   ├── UnknownEnvironment          no family has that name
-│   └── UnknownEnvironmentVersion   the family has, but not in that version or with those options
+│   ├── UnknownEnvironment          no family has this name
+│   └── UnknownEnvironmentVersion   the family exists, but not in this version or with these options
 └── InvalidInput
-    ├── BadOptions                  an option is unknown or has a value that it can't have
-    ├── BadDataset                  a file of prompts that is not what it should be
-    └── NoSuchPrompt                an index outside the environment
+    ├── BadOptions                  an option is unknown or has an invalid value
+    ├── BadDataset                  a file of prompts is missing or invalid
+    └── NoSuchPrompt                the index is outside the environment
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from protocol.errors import InvalidInput, MusterError, NotFound
 
 
 class EnvironmentFault(MusterError):
-    """An environment raised, or answered what is no prompt or no score. Nobody's guilt but its author's."""
+    """An environment raised, or returned an invalid prompt or score. Only its author is at fault."""
 
     code = "environment-fault"
-    default_hint = "report it to whoever wrote the environment; muster env show and score find it again"
+    default_hint = "report it to the author of the environment; muster env show and score find it again"
 
 
 class UnknownEnvironment(NotFound):
@@ -30,24 +30,24 @@ class UnknownEnvironment(NotFound):
 
 
 class UnknownEnvironmentVersion(NotFound):
-    """The family is known, but what is here scores otherwise than the version that was asked for."""
+    """The family is known, but the installed version scores differently from the requested one."""
 
     code = "unknown-environment-version"
 
 
 class BadOptions(InvalidInput):
-    """An environment's option is unknown or has a value that it can't have."""
+    """An environment option is unknown or has an invalid value."""
 
     code = "bad-environment-options"
 
 
 class BadDataset(InvalidInput):
-    """A file of prompts is missing, is another one than the options name, or can't be read."""
+    """A file of prompts is missing, unreadable, or has another digest than the options name."""
 
     code = "bad-dataset"
 
 
 class NoSuchPrompt(InvalidInput):
-    """The environment has no prompt of this index."""
+    """The environment has no prompt with this index."""
 
     code = "no-such-prompt"

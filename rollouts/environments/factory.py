@@ -1,4 +1,4 @@
-"""What a package registers: a family of environments, its version, and the options that it understands."""
+"""Environment families: the object that a package registers, with its version and options."""
 
 from __future__ import annotations
 
@@ -19,42 +19,42 @@ from rollouts.sandbox import Sandboxes
 
 _DIGEST_DIGITS = 16
 _VERSION = re.compile(r"[A-Za-z0-9._-]{1,24}")
-"""With a digest and what it depends on behind it, a version has to fit into 64 characters."""
+"""A version plus its digest and dependencies must fit into 64 characters."""
 
 _METHODS = ("size", "prompt", "score", "demonstration")
 
 
 class Options(BaseModel):
-    """The base of a family's options: checked, complete, and the same everywhere they are read."""
+    """Base class of a family's options: validated, complete, and equal on every machine."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     local: ClassVar[frozenset[str]] = frozenset()
-    """Options that differ from machine to machine, such as where a file lies; they are no part of the version."""
+    """Options that may differ between machines, such as file paths; they are not part of the version."""
 
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 _T = TypeVar("_T")
 
 SandboxSource = Callable[[], Sandboxes]
-"""Gives the sandboxes when they are needed: most environments need none."""
+"""Returns the sandboxes on demand; most environments need none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family(Generic[OptionsT]):
-    """One entry of the registry.
+    """An environment family in the registry.
 
     Args:
-        name: What recipes call it.
-        version: Changes whenever an equal index gives another prompt, or an equal answer another score. Up to 24
-            letters, digits, dots, dashes and underscores; what is added to it stands behind a `+`.
-        summary: One line for people.
-        options: What can be set.
-        build: Makes the environment from the version to report, the options, and what gives it sandboxes.
-        depends_on: Names what else its scores depend on on this machine, such as `py3.11`; becomes part of the version.
+        name: The name in recipes.
+        version: Must change if any index gets another prompt, or any answer another score. Up to 24 letters, digits,
+            dots, dashes and underscores; a suffix may follow after a `+`.
+        summary: One line of description.
+        options: The options class.
+        build: Makes the environment from the version to report, the options and a source of sandboxes.
+        depends_on: Names local dependencies of its scores, such as `py3.11`; becomes part of the version.
 
     Raises:
-        ValueError: The version is none.
+        ValueError: The version has an invalid form.
     """
 
     name: str
@@ -72,14 +72,14 @@ class Family(Generic[OptionsT]):
         """Makes the environment.
 
         Args:
-            version: The family's version, alone or with all that stands after the `+`; None for whatever is here.
+            version: The family's version, with or without the suffix after `+`; None for the installed one.
             options: Values by name.
-            sandboxes: Called when something untrusted is to be run.
+            sandboxes: Called when untrusted code is to be run.
 
         Raises:
-            BadOptions: An option is unknown or has an impossible value.
-            UnknownEnvironmentVersion: What is here is another version, or these options are not those that it names.
-            EnvironmentFault: The family raised something else.
+            BadOptions: An option is unknown or has an invalid value.
+            UnknownEnvironmentVersion: The installed version or these options differ from the requested version.
+            EnvironmentFault: The family raised another exception.
         """
         try:
             chosen = self.options.model_validate(dict(options))
@@ -125,7 +125,7 @@ class Family(Generic[OptionsT]):
 
 
 def _options_digest(options: Options) -> str:
-    """A digest of what differs from the defaults; nothing if nothing does."""
+    """Returns a digest of the options that differ from the defaults; empty if none does."""
     changed = options.model_dump(mode="json", exclude_defaults=True, exclude=set(options.local))
     if not changed:
         return ""

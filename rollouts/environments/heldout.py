@@ -1,4 +1,4 @@
-"""Which prompts are kept from training, so that an evaluation on them says something."""
+"""Selects prompts that are held out from training, so that evaluations on them are meaningful."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ _WORDS = 2**64
 
 
 def is_held_out(prompt: Prompt | int, share: float) -> bool:
-    """Whether a prompt belongs to the held-out share. Larger shares contain smaller ones.
+    """Returns whether a prompt is in the held-out share. Larger shares include smaller ones.
 
-    Give the prompt itself where different indices may have the same text, as the synthetic families do: it is then the
-    text that decides, and no held-out task is trained on under another index. An index alone is enough where prompts
-    are known to differ.
+    Pass the prompt itself if different indices may have the same text, as in the synthetic families. Then the text
+    decides, so that a held-out task is not trained on under another index. An index suffices if prompts are distinct.
 
     Args:
         prompt: The prompt, or its index.
         share: From 0 (none) to 1 (all).
 
     Raises:
-        InvalidInput: The share is outside.
+        InvalidInput: The share is not from 0 to 1.
     """
     if not 0 <= share <= 1:
         raise InvalidInput(f"a held-out share of {share}", hint="give a share from 0 to 1, such as 0.1")

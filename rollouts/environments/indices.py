@@ -1,18 +1,18 @@
-"""The one check of a prompt's index."""
+"""Validation of prompt indices."""
 
 from __future__ import annotations
 
 from rollouts.environments.errors import NoSuchPrompt
 
 _END = 2**63
-"""Indices travel as signed 64-bit integers."""
+"""Indices are transmitted as signed 64-bit integers."""
 
 
 def check_index(index: int, *, size: int | None) -> int:
     """Returns the index if the environment has it.
 
     Raises:
-        NoSuchPrompt: It has not.
+        NoSuchPrompt: The index is out of range.
     """
     end = _END if size is None else size
     if not 0 <= index < end:

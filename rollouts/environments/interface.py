@@ -1,4 +1,4 @@
-"""What an environment is: prompts by index, and a score for whatever a model answers."""
+"""Interface of environments: prompts by index, and scores of completions."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ class Prompt:
     """One task."""
 
     index: int
-    """Which of the environment's prompts it is."""
+    """Index in the environment."""
     text: str
     target_length: int | None = None
-    """How long the answer should be; drawn by the slot's seed, never by the environment."""
+    """Desired length of the answer; drawn by the slot's seed, never by the environment."""
     data: Mapping[str, object] = field(default_factory=dict)
-    """What the answer is checked against."""
+    """Data for checking the answer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score:
-    """What a completion is worth before its length is looked at."""
+    """Score of a completion before any length reward."""
 
     task: float
-    """1.0 if the task is solved, else 0.0: there is no partial credit."""
+    """1.0 if the task is solved, else 0.0; there is no partial credit."""
     parts: Mapping[str, float] = field(default_factory=dict)
-    """Named figures behind it, for people, metrics and audit files. Two names mean something to others:
+    """Named figures for people, metrics and audit files. Two names have a defined meaning:
 
-    `length`: what the length reward measures here; without it, the number of output tokens.
-    `undecided`: 1.0 if a limit of time, memory or output ended the check, so that a faster or slower machine might find
-    otherwise. The task counts as unsolved; no validator may call a difference in such a row forged. An environment
-    whose checks have limits names it always, 0.0 too: what was unsolved on one machine may then be solved on another.
+    `length`: the length that the length reward measures; default: the number of output tokens.
+    `undecided`: 1.0 if a time, memory or output limit ended the check, so that another machine may get another result.
+    The task counts as unsolved, and no validator treats a difference in such a row as forgery. An environment whose
+    checks have limits always includes it, also as 0.0: another machine may then solve what was unsolved here.
     """
 
 
 class Environment(Protocol):
     """A family of tasks with verifiable rewards.
 
-    Equal name, version and index give the same prompt everywhere and for ever, and equal prompt and completion give the
-    same score: workers are paid, and slashed, by the comparison. Whatever changes either gets another version.
+    Equal name, version and index always give the same prompt, and equal prompt and completion the same score: nodes are
+    paid, and slashed, by this comparison. Any change to either needs a new version.
     """
 
     @property
@@ -50,18 +50,18 @@ class Environment(Protocol):
 
     @property
     def version(self) -> str:
-        """The family's version and, after a `+`, what else decides a score: such as `1+py3.11.0ada8d61b27fe9d9`.
+        """The family's version and, after a `+`, further inputs of the score, e.g. `1+py3.11.0ada8d61b27fe9d9`.
 
-        That is the interpreter or library that judges, where one does, and a digest of the options that were changed.
+        These are the interpreter or library that judges, if any, and a digest of the options that differ from defaults.
         """
         ...
 
     def size(self) -> int | None:
-        """How many prompts there are, indices 0 to size - 1; None if every index below 2^63 has one."""
+        """The number of prompts, with indices 0 to size - 1; None if every index below 2^63 has one."""
         ...
 
     def prompt(self, index: int) -> Prompt:
-        """Returns a prompt without target.
+        """Returns a prompt without target length.
 
         Raises:
             NoSuchPrompt: The index is negative or not below the size.
@@ -69,22 +69,22 @@ class Environment(Protocol):
         ...
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Checks an answer. Any text gives a score, in bounded time; nothing in it can raise, crash or touch anything.
+        """Scores an answer. Returns in bounded time for any text, and never raises because of its content.
 
         Args:
-            prompt: What was asked.
-            completion: The decoded output tokens, the end of sequence left out.
+            prompt: The prompt.
+            completion: The decoded output tokens, without the end of sequence.
             finished: Whether the model ended by itself rather than at the length limit.
 
         Raises:
-            SandboxUnavailable: The answer can't be checked on this machine: nobody's guilt, and not a score.
+            SandboxUnavailable: This machine has no sandbox for scoring; neither a score nor anyone's fault.
         """
         ...
 
     def demonstration(self, prompt: Prompt) -> str | None:
-        """An answer to warm a model up with, always the same for a prompt; None if the family knows none.
+        """Returns an answer for warming a model up, always the same for a prompt; None if the family has none.
 
         Args:
-            prompt: With its target length where the recipe wants one; a family may keep to it or not.
+            prompt: The prompt, with its target length if the recipe has targets; a family may ignore the target.
         """
         ...

@@ -1,13 +1,13 @@
-"""`letters`: reverse a word or sort digits. Small enough that a model of half a million parameters learns it.
+"""Environment `letters`: reverse a word or sort digits; a model with half a million parameters can learn it.
 
-Prompts are `rev:` and 4 to 7 letters, or `sort:` and 4 to 6 digits, then `=`; only the exact answer and then the end of
-sequence counts. A model's warm-up is unreliable on purpose: a third of the demonstrations are right, a third copy the
-input, a third do the other operation. Reinforcement then shows that it selects what is rewarded among what the model
-already does.
+Prompts are `rev:` and 4 to 7 letters, or `sort:` and 4 to 6 digits, then `=`. Only the exact answer followed by the end
+of sequence counts. The warm-up data are deliberately unreliable: a third of the demonstrations is right, a third copies
+the input, a third does the other operation. So reinforcement learning visibly selects the rewarded behaviour among
+those that the model already has.
 
-With the option `filler` an answer may begin with any number of full stops, and the length reward measures these: the
+With the option `filler`, an answer may begin with any number of full stops, and the length reward measures these. The
 family then needs `targets` such as 1, 3, 5, 7 and a template such as `{target}{prompt}`. A third of the demonstrations
-then have as many full stops as their prompts want, the others any number.
+then has the desired number of full stops, the others a random number.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 DIGITS = "0123456789"
 FILLER = "."
 VOCABULARY = ALPHABET + DIGITS + ":=" + FILLER
-"""Every character that prompts, answers and targets are made of."""
+"""All characters of prompts, answers and targets."""
 
 _MOST_FILLER = 8
-"""The most full stops in a demonstration: beyond the largest target that was found to be learnable."""
+"""Maximum full stops in a demonstration: more than the largest target found to be learnable."""
 
 _RIGHT_PERCENT = 34
 _COPIED_PERCENT = 33
@@ -32,14 +32,14 @@ _KEPT_PERCENT = 34
 
 
 class LettersOptions(Options):
-    """What can be set."""
+    """Options of `letters`."""
 
     filler: bool = False
-    """Whether answers may begin with full stops, which are what the length reward measures."""
+    """Lets answers begin with full stops, which the length reward then measures."""
 
 
 class Letters:
-    """The environment; see the head of this file."""
+    """The `letters` environment; see the module docstring."""
 
     name = "letters"
 
@@ -48,11 +48,11 @@ class Letters:
         self._filler = options.filler
 
     def size(self) -> int | None:
-        """Without end; indices may have equal prompts, as there are only so many short strings."""
+        """None: unlimited; different indices may have equal prompts, as there are few short strings."""
         return None
 
     def prompt(self, index: int) -> Prompt:
-        """A word to reverse or digits to sort, each alike."""
+        """Returns a word to reverse or digits to sort, with equal probability."""
         draws = PrngStream("letters-prompt-v1", check_index(index, size=None))
         if draws.below(2) == 0:
             operation, argument = "rev", _string(draws, ALPHABET, draws.between(4, 7))
@@ -63,7 +63,7 @@ class Letters:
         return Prompt(index=index, text=f"{operation}:{argument}=", data=data)
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Right only if the answer is exact and the model then ended."""
+        """Scores 1 only if the answer is exact and the model ended by itself."""
         answer = completion.lstrip(FILLER) if self._filler else completion
         exact = answer == prompt.data["answer"]
         parts = {"exact": float(exact), "finished": float(finished)}
@@ -72,9 +72,9 @@ class Letters:
         return Score(task=float(exact and finished), parts=parts)
 
     def demonstration(self, prompt: Prompt) -> str:
-        """Right in 34 of 100 prompts, the input in 33, the other operation in 33; with filler before it if allowed.
+        """Returns the right answer for 34 of 100 prompts, the input for 33, and the other operation for 33.
 
-        Of filler there is as much as is wanted in 34 of 100 prompts that want some length, else any number up to eight.
+        If filler is allowed, 34 of 100 prompts with a target get that much of it; others get a random number up to 8.
         """
         draws = PrngStream("letters-demonstration-v1", prompt.index)
         chance = draws.below(100)

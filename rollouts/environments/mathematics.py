@@ -1,7 +1,7 @@
-r"""`math`: problems with one right answer, compared as mathematics: `0.5` is `\frac{1}{2}`.
+r"""Environment `math`: problems with one right answer, compared symbolically: `0.5` equals `\frac{1}{2}`.
 
-The answer is what stands in the last `\boxed{…}`, and it has to be one value (`one_value`). The math-verify library
-compares it with the problem's; it runs in a sandbox with limits, since some answers keep it busy for ever.
+The answer is the content of the last `\boxed{…}` and must be a single value (`one_value`). The math-verify library
+compares it with the problem's answer in a sandbox with limits, because some answers make it run forever.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rollouts.environments.one_value import comparable
 from rollouts.sandbox import Job, JobKind, JobLimits
 
 LIMITS = JobLimits(cpu=timedelta(seconds=5), wall=timedelta(seconds=30), memory_bytes=2 << 30, output_bytes=64 * 1024)
-"""A comparison of real answers takes a few hundredths of a second."""
+"""Comparing real answers takes a few hundredths of a second."""
 
 _LONGEST_EXPECTED = 1000
 
 
 class Mathematics:
-    """The environment; see the head of this file."""
+    """The `math` environment; see the module docstring."""
 
     name = "math"
 
@@ -33,17 +33,17 @@ class Mathematics:
         self._problems = Dataset(options, task_types=("verifiable_math",), usable=_usable)
 
     def size(self) -> int | None:
-        """The usable rows of the file."""
+        """Number of usable rows in the file."""
         return len(self._problems)
 
     def prompt(self, index: int) -> Prompt:
-        """A row's problem."""
+        """Returns a row's problem."""
         problem = self._problems[index]
         data = {"problem_id": problem.problem_id, "answer": str(problem.info["ground_truth"])}
         return Prompt(index=index, text=problem.prompt, data=data)
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Right if the boxed answer equals the problem's and the model ended by itself."""
+        """Scores 1 if the boxed answer equals the problem's and the model ended by itself."""
         given = boxed_answer(completion)
         parts = {"finished": float(finished), "answered": float(given is not None), "undecided": 0.0}
         if given is None or not finished:
@@ -52,7 +52,7 @@ class Mathematics:
         return Score(task=float(equal), parts={**parts, "undecided": float(undecided)})
 
     def demonstration(self, prompt: Prompt) -> str:
-        """The answer alone, boxed."""
+        """Returns the boxed answer alone."""
         return f"\\boxed{{{prompt.data['answer']}}}"
 
     def _equal(self, expected: str, given: str) -> tuple[bool, bool]:

@@ -1,8 +1,8 @@
-r"""Whether a boxed answer is one value, as far as its notation tells.
+r"""Tests whether a boxed answer is a single value, judging by its notation.
 
-The library that compares answers reads what it understands and passes over the rest: `11=12`, `12\approx 11` and
-`11 \to 12` all count for 12 there. A policy that is rewarded for such text learns to hedge. So an answer may contain
-only what stands within one expression, and signs between two of them only where the problem's own answer has them.
+The comparison library evaluates what it understands and ignores the rest: it accepts `11=12`, `12\approx 11` and
+`11 \to 12` as 12. A policy rewarded for such text learns to hedge. So an answer may only contain notation of a single
+expression; signs between two expressions are allowed only if the problem's own answer has them.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class ExpressionPair:
 
 
 def comparable(given: str, *, expected: str) -> ExpressionPair | None:
-    r"""What to compare of an answer, or None if it is not one value.
+    r"""Returns the expressions to compare for an answer, or None if the answer is not a single value.
 
-    What is taken: numbers, expressions, units and words behind a number, and a name before one equals sign (`x = 12`,
-    `f(2) = 12`, `a+b = 12`). Lists, sets, intervals, relations and the like only where the problem's answer is one.
-    A percentage is a hundredth, unless the problem's answer is a percentage, too.
+    Accepted are numbers, expressions, units and words after a number, and a name before one equals sign (`x = 12`,
+    `f(2) = 12`, `a+b = 12`). Lists, sets, intervals, relations and the like only if the problem's answer is one. A
+    percentage counts as hundredths, unless the problem's answer is also a percentage.
 
     Args:
-        given: What stands in the box.
+        given: Content of the box.
         expected: The problem's answer.
     """
     without_rings = _RING.sub("", given)
@@ -75,7 +75,7 @@ def comparable(given: str, *, expected: str) -> ExpressionPair | None:
 
 
 def _is_known(given: str, expected: str) -> bool:
-    """Whether every command and every symbol is of one expression, or of the problem's answer."""
+    """Returns whether every command and symbol can occur in one expression, or occurs in the problem's answer."""
     theirs = {*_COMMAND.findall(expected), *(_INEQUALITIES if _is_inequality(expected) else ())}
     for command in _COMMAND.findall(given):
         if command not in _IN_ONE_VALUE and command not in _HARMLESS_ESCAPES and command not in theirs:
@@ -84,12 +84,12 @@ def _is_known(given: str, expected: str) -> bool:
 
 
 def _is_inequality(text: str) -> bool:
-    """Whether it compares; then it may be turned around, with other signs."""
+    """Returns whether the text is an inequality, which may be rearranged with other signs."""
     return not _INEQUALITIES.isdisjoint(_COMMAND.findall(text)) or any(each in _INEQUALITIES for each in text)
 
 
 def _is_equation_of_a_name(given: str, expected: str) -> bool:
-    """Whether what stands before an equals sign is no number: else there are two values."""
+    """Returns whether the left side of an equals sign is not a number; otherwise there are two values."""
     if "=" not in given:
         return True
     if "=" in expected:
@@ -110,14 +110,14 @@ def _is_name(left: str) -> bool:
 
 
 def _hides_numbers(given: str, expected: str) -> bool:
-    r"""Whether words hold digits beside other digits: `12 \text{ (not 11)}`."""
+    r"""Returns whether words hide further digits: `12 \text{ (not 11)}`."""
     words = [each.strip() for each in _WORDS.findall(given)]
     alone = _WORDS.sub("", given).strip(" {}$")
     return any(any(map(str.isdigit, each)) and each not in expected for each in words) and bool(alone or len(words) > 1)
 
 
 def _without_percent(given: str, expected: str) -> ExpressionPair | None:
-    """Both without their signs, the answer as a hundredth if the problem's own has none."""
+    """Returns both without percent signs; the answer in hundredths if the problem's answer has no percent sign."""
     if "%" not in given:
         return ExpressionPair(expected=expected, given=given)
     ending = _PERCENTAGE.fullmatch(given.strip(" $"))

@@ -1,7 +1,7 @@
-"""The journal of a difficulty filter: how often a model solved each prompt. Killed at any moment, it can go on.
+"""Journal of a difficulty filter: how often a model solved each prompt. Survives being killed at any moment.
 
-JSON lines: first what is measured, then blocks of prompts, each written whole and flushed to the disk. A last line that
-was cut by a crash is dropped; anything else that does not belong is an error, never skipped.
+JSON lines: first the subject of the measurement, then blocks of prompts, each written at once and flushed to disk. A
+last line truncated by a crash is dropped; anything else unexpected is an error, never skipped.
 """
 
 from __future__ import annotations
@@ -20,42 +20,42 @@ _LONGEST_LINE = 64 * 1024 * 1024
 
 
 class JournalSubject(BaseModel):
-    """What a journal's figures are about; only a run of the same may go on with it."""
+    """Subject of a journal; only a run with an equal subject may continue it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     format: Annotated[int, Field(ge=1, le=1)] = 1
     model: str
-    """The digest of the policy's folder."""
+    """Digest of the policy folder."""
     arithmetic: str
-    """What answers with it, such as `torch/float32`."""
+    """Engine and data type that generate the answers, such as `torch/float32`."""
     environment: str
     version: str
     recipe: dict[str, JsonValue]
-    """How answers are drawn."""
+    """Sampling settings."""
     candidates: str
-    """A digest of the prompts that are asked, in order."""
+    """Digest of the candidate prompts, in order."""
     samples: int
-    """Answers to each prompt: the k of pass@k."""
+    """Answers per prompt: the k of pass@k."""
     block: int
-    """Prompts that are asked together."""
+    """Prompts per block."""
 
 
 class PromptPasses(BaseModel):
-    """How a prompt fared."""
+    """Measured result of a prompt."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     prompt: Annotated[int, Field(ge=0)]
     solved: Annotated[int, Field(ge=0)] = 0
     samples: Annotated[int, Field(ge=0)]
-    """0 if the prompt could not be asked."""
+    """0 if the prompt was too long to ask."""
     undecided: Annotated[int, Field(ge=0)] = 0
-    """Of the unsolved: those that a limit ended."""
+    """Number of unsolved answers whose check was ended by a limit."""
 
     @property
     def rate(self) -> float | None:
-        """The share that was solved; None if the prompt could not be asked."""
+        """The share of solved answers; None without samples."""
         return self.solved / self.samples if self.samples else None
 
 
@@ -67,24 +67,24 @@ class _Block(BaseModel):
 
 
 class PassJournal:
-    """A journal on the disk, open for going on.
+    """A journal on disk, open for appending.
 
     Args:
-        path: Where; made if it is not there.
-        measured: What this run measures.
+        path: The file; created if missing.
+        measured: The subject of this run.
 
     Raises:
-        Conflict: The file is about something else, or another process is writing it.
-        InvalidInput: The file is no journal.
-        OSError: It can't be read or written; so says `add` where the disk is full.
+        Conflict: The journal has another subject, or another process is writing it.
+        InvalidInput: The file is not a journal.
+        OSError: The file can't be read or written; `add` raises it too, e.g. if the disk is full.
     """
 
     def __init__(self, path: Path, measured: JournalSubject) -> None:
         self._path = path
         self.passes: list[PromptPasses] = []
-        """All that is known so far, in the order of the candidates."""
+        """Results so far, in the order of the candidates."""
         self.blocks = 0
-        """How many blocks that is."""
+        """Number of blocks in `passes`."""
         self._file = path.open("ab")
         try:
             self._lock()
@@ -97,7 +97,7 @@ class PassJournal:
             raise
 
     def add(self, passes: Iterable[PromptPasses]) -> None:
-        """Notes the next block; when this returns, the disk has it."""
+        """Appends the next block; on return it is on disk."""
         block = _Block(block=self.blocks, passes=list(passes))
         self._write(block)
         self._take(block)
@@ -115,7 +115,7 @@ class PassJournal:
             raise OSError(error.errno, error.strerror, str(self._path)) from error
 
     def _lock(self) -> None:
-        """Two that wrote at once would each note its blocks between those of the other."""
+        """Locks the file: concurrent writers would interleave their blocks."""
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
@@ -130,7 +130,7 @@ class PassJournal:
         self.blocks += 1
 
     def _read(self, measured: JournalSubject) -> int:
-        """Takes what is there; returns how many bytes of it are whole."""
+        """Reads the existing blocks; returns the number of bytes in complete lines."""
         whole = 0
         try:
             for number, line in enumerate(_whole_lines(self._path)):

@@ -1,11 +1,11 @@
-"""Finds environments by name: the built-in ones, and those that other packages register.
+"""Finds environments by name: built-in families and those registered by other packages.
 
-A package adds one by an entry point that names a `Family`:
+A package registers one by an entry point that names a `Family`:
 
     [project.entry-points."muster.environments"]
     crosswords = "crosswords.muster:family"
 
-The built-in families are looked up directly: they work from a checkout too, and no package can take their names.
+Built-in families are looked up directly: they work from a checkout too, and no package can shadow them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BUILT_IN = {
     "letters": "rollouts.environments.letters",
     "math": "rollouts.environments.mathematics",
 }
-"""Families of our own, by the module whose `family` they are; imported when asked for."""
+"""Built-in families and the modules that define them as `family`; imported on demand."""
 
 
 def load_environment(
@@ -43,32 +43,32 @@ def load_environment(
     options: Mapping[str, JsonValue] | None = None,
     sandboxes: Sandboxes | None = None,
 ) -> Environment:
-    """Makes the environment that a recipe names.
+    """Loads the environment that a recipe names.
 
     Args:
         name: A family's name.
-        version: As in `Environment.version`, or without what stands after the `+`; None takes what is installed.
-        options: What the family can be told.
-        sandboxes: Where untrusted code runs, closed by whoever made them; by default those that all environments of
-            this process share. A validator gives its own, which accept no weaker isolation than namespaces.
+        version: As in `Environment.version`, or without the suffix after `+`; None for the installed one.
+        options: Options of the family.
+        sandboxes: Sandboxes for untrusted code, closed by the caller; by default shared by all environments of this
+            process. A validator passes its own, which accept no weaker isolation than namespaces.
 
     Raises:
         UnknownEnvironment: No family has the name, several packages register it, or its package can't be imported.
-        UnknownEnvironmentVersion: It is here in another version, or with other options than the version names.
-        BadOptions: An option is unknown or has an impossible value.
-        BadDataset: The file that the options name is not there, or is another one.
+        UnknownEnvironmentVersion: The installed version or these options differ from the requested version.
+        BadOptions: An option is unknown or has an invalid value.
+        BadDataset: The file that the options name is missing, or has another digest.
     """
     source = _shared_sandboxes if sandboxes is None else lambda: sandboxes
     return find_family(name).load(version=version, options=options or {}, sandboxes=source)
 
 
 def families() -> list[Family[Any]]:
-    """Every family that can be loaded here, by name."""
+    """Returns every family that can be loaded here, sorted by name."""
     return [find_family(name) for name in environment_names()]
 
 
 def find_family(name: str) -> Family[Any]:
-    """Looks a family up.
+    """Returns the family with this name.
 
     Raises:
         UnknownEnvironment: As in `load_environment`.
@@ -79,7 +79,7 @@ def find_family(name: str) -> Family[Any]:
     if len({entry.value for entry in registered}) > 1:
         raise UnknownEnvironment(
             f"environment {name} is registered more than once: {', '.join(map(_origin, registered))}",
-            hint="uninstall all but one of these packages: which is meant can't be told",
+            hint="uninstall all but one of these packages: the name is ambiguous",
         )
     if registered:
         return _checked(name, _load(registered[0]))
@@ -98,7 +98,7 @@ def _shared_sandboxes() -> Sandboxes:
 
 
 def environment_names() -> list[str]:
-    """Every name that is registered here; what it names may still fail to load."""
+    """Returns every registered name, including families that may fail to load."""
     return sorted({*BUILT_IN, *(entry.name for entry in _registered())})
 
 
@@ -113,7 +113,7 @@ def _origin(entry: EntryPoint) -> str:
 def _load(entry: EntryPoint) -> object:
     try:
         return entry.load()
-    except (Exception, SystemExit) as error:  # a stranger's package may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # a third-party package may raise anything on import
         why = f"{type(error).__name__}: {error}"
         raise UnknownEnvironment(
             f"environment {entry.name} is registered by {entry.value}, which can't be imported: {why}",

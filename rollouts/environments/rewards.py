@@ -1,4 +1,4 @@
-"""From a score to a reward: INTELLECT-2's length reward, `total = task - alpha * |target - length|`."""
+"""Rewards from scores, with INTELLECT-2's length reward: `total = task - alpha * |target - length|`."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from protocol.errors import InvalidInput
 from rollouts.environments.interface import Score
 
 UNDECIDED = "undecided"
-"""The part of a score that says whether a limit ended its check (`Score.parts`)."""
+"""Key in `Score.parts`: whether a limit ended the check."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reward:
-    """What is learned from, with the parts that it is made of."""
+    """The reward for training, with its parts."""
 
     total: float
     task: float
     length_penalty: float
-    """What was taken off, never negative; 0.0 without a target."""
+    """Penalty of the length reward, never negative; 0.0 without a target."""
     length: int
     target: int | None
     undecided: bool = False
-    """Whether a limit ended the check, so that another machine might find otherwise: no sign of forgery."""
+    """True if a limit ended the check, so that another machine may get another result; no sign of forgery."""
     limited: bool = False
-    """Whether the check has limits that may end it, here or elsewhere: a slower machine may have found less."""
+    """True if the check has limits that may end it here or elsewhere; a slower machine may find less."""
 
 
 @dataclass(frozen=True, slots=True)
 class LengthReward:
-    """Takes `alpha` off for every token that an answer is longer or shorter than its target (arXiv 2505.07291, 3.1.2).
+    """Subtracts `alpha` for every token of difference between answer and target length (arXiv 2505.07291, 3.1.2).
 
     Args:
-        targets: The lengths that prompts may ask for; a small discrete set teaches better than a range does.
-        alpha: The price of one token.
+        targets: Possible target lengths; a small discrete set is easier to learn than a range.
+        alpha: Penalty per token.
     """
 
     targets: tuple[int, ...]
@@ -47,15 +47,15 @@ class LengthReward:
             raise InvalidInput(f"a length reward with alpha {self.alpha}", hint="alpha is a finite number from 0 on")
 
     def apply(self, score: Score, *, target: int, output_tokens: int) -> Reward:
-        """The reward for an answer.
+        """Returns the reward for an answer.
 
         Args:
-            score: From the environment.
-            target: What the prompt asked for.
-            output_tokens: The tokens of the answer, the end of sequence not counted.
+            score: The environment's score.
+            target: The prompt's target length.
+            output_tokens: Tokens of the answer, without the end of sequence.
 
         Raises:
-            InvalidInput: The target is none of those that this rule has.
+            InvalidInput: The target is not one of `targets`.
         """
         if target not in self.targets:
             raise InvalidInput(f"a target of {target} tokens", hint=f"this length reward has {self.targets}")
@@ -73,7 +73,7 @@ class LengthReward:
 
 
 def reward_of(score: Score, *, rule: LengthReward | None, target: int | None, output_tokens: int) -> Reward:
-    """The reward for an answer, with or without a length reward; what generates and what checks both call this.
+    """Returns the reward for an answer, with or without a length reward; generation and checks both call this.
 
     Raises:
         InvalidInput: There is a rule but no target, or a target but no rule.
@@ -95,10 +95,10 @@ def reward_of(score: Score, *, rule: LengthReward | None, target: int | None, ou
 
 
 def measured_length(score: Score, *, output_tokens: int) -> int:
-    """What counts as the answer's length: what the environment says, else its tokens."""
+    """Returns the answer's length for the length reward: the environment's `length`, else the number of tokens."""
     return int(score.parts.get("length", output_tokens))
 
 
 def is_undecided(score: Score) -> bool:
-    """Whether a limit of this machine ended the check."""
+    """Returns whether a limit of this machine ended the check."""
     return score.parts.get(UNDECIDED, 0.0) != 0.0

@@ -1,8 +1,7 @@
-"""Holds an environment to what `interface.py` says, whoever wrote it.
+"""Validates the results of environments against the contract in `interface.py`.
 
-A package may register anything. What it returns decides rewards, and what it raises would end a task or an
-examination; so each answer is looked at once, here, and what breaks the rules is the package's fault by name, never a
-worker's guilt.
+Any package may register an environment. Its results decide rewards, and its exceptions would end a task or an
+examination. So every result is validated here, and a violation is reported as the package's fault, never a worker's.
 """
 
 from __future__ import annotations
@@ -18,21 +17,21 @@ from rollouts.environments.interface import Environment, Prompt, Score
 
 @dataclass(frozen=True, slots=True)
 class CheckedEnvironment:
-    """An environment whose every answer is one; all methods raise `EnvironmentFault` where it is not."""
+    """Wraps an environment and validates its results; all methods raise `EnvironmentFault` on a violation."""
 
     name: str
     version: str
     inner: Environment
 
     def size(self) -> int | None:
-        """As the environment says, 0 or more."""
+        """The environment's size, None or at least 0."""
         found = self._asked("size()", self.inner.size)
         if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
             return found
         raise self._fault("size()", f"gives {shown(found)}, and not None or a whole number from 0 on")
 
     def prompt(self, index: int) -> Prompt:
-        """Its prompt of this index, which a tokenizer can take."""
+        """Returns the prompt of this index; its text is guaranteed to be encodable."""
         what = f"prompt({index})"
         found = self._asked(what, lambda: self.inner.prompt(index))
         if not isinstance(found, Prompt) or found.index != index or found.target_length is not None:
@@ -42,7 +41,7 @@ class CheckedEnvironment:
         return found
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Its score: 0.0 or 1.0, and figures that are finite."""
+        """Returns the score: 0.0 or 1.0, with finite figures."""
         what = f"score() of an answer to prompt {prompt.index}"
         found = self._asked(what, lambda: self.inner.score(prompt, completion, finished=finished))
         if not isinstance(found, Score) or not _is_figure(found.task) or found.task not in {0.0, 1.0}:
@@ -56,7 +55,7 @@ class CheckedEnvironment:
         return found if type(found.task) is float else replace(found, task=float(found.task))
 
     def demonstration(self, prompt: Prompt) -> str | None:
-        """Its answer to warm up with, if it has one."""
+        """Returns the environment's demonstration, if any."""
         what = f"demonstration() of prompt {prompt.index}"
         found = self._asked(what, lambda: self.inner.demonstration(prompt))
         if found is not None and not isinstance(found, str):
@@ -76,17 +75,17 @@ class CheckedEnvironment:
 
 
 def shown(value: object) -> str:
-    """A short text of anything, for messages; of what has none, the name of its type."""
+    """Returns a short text of a value for messages; its type name if `repr` fails."""
     try:
         return f"{value!r:.80}"
-    except Exception:  # noqa: BLE001 - a stranger's may raise anything, and so does that of a number of 5,000 digits
+    except Exception:  # noqa: BLE001 - a third-party repr may raise anything; so does an int of 5,000 digits
         return f"a {type(value).__name__}"
 
 
 def _is_figure(value: object) -> bool:
     try:
         return isinstance(value, int | float) and math.isfinite(value)
-    except OverflowError:  # a whole number beyond all that floats reach
+    except OverflowError:  # an integer too large for a float
         return False
 
 

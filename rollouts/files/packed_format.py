@@ -1,9 +1,9 @@
-"""A file of rollouts as plain numbers behind a JSON head: what a confined reader hands to who believes nothing of it.
+"""Binary format in which the sandboxed decoder returns a rollout file; the caller validates every field.
 
-    length of the head (4 bytes) · head · columns of single values · all tokens, log-probabilities and proofs
+    length of the head (4 bytes) · JSON head · columns of single values · all tokens, log-probabilities and proofs
 
-Everything is little endian and stands in the order of `_SINGLE` and `_LISTS`. `unpack` takes exactly what `pack` makes:
-each length follows from what was read before, so nothing is left over and nothing is missing.
+All numbers are little-endian, in the order of `_SINGLE` and `_LISTS`. `unpack` accepts exactly the output of `pack`:
+each length follows from earlier fields, so surplus and missing bytes are detected.
 """
 
 from __future__ import annotations
@@ -19,16 +19,11 @@ from numpy.typing import NDArray
 
 from protocol.errors import MusterError
 from protocol.identifiers import address, digest
-from rollouts.engines.interface import (
-    FinishReason,
-)
+from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.files.schema import ReadLimits
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 
 _SINGLE = {
     "group": "<u4",
@@ -48,22 +43,22 @@ _FINISHES = tuple(FinishReason)
 _NO_TARGET = -(1 << 40)
 _LARGEST_HEAD = 16 * 1024
 _TEXT = re.compile(r"[ -~]{0,200}")
-"""What a name or version may be; it is shown to people."""
+"""Allowed names and versions; they are shown to people."""
 
 _Column = NDArray[Any]
 
 
 def most_bytes(limits: ReadLimits) -> int:
-    """The most bytes that a file within these limits takes, packed."""
+    """Returns the maximum packed size of a file within these limits."""
     single = sum(np.dtype(kind).itemsize for kind in _SINGLE.values())
     return 4 + _LARGEST_HEAD + limits.rows * single + limits.decoded_bytes
 
 
 def pack(file: RolloutFile) -> bytes:
-    """Writes a file down.
+    """Returns a file in the packed format.
 
     Raises:
-        BadRolloutFile: A name in its header is no line of printable characters.
+        BadRolloutFile: A name in its header is not a line of printable characters.
     """
     header = {name: str(getattr(file.header, name)) for name in SlotHeader.__slots__}
     for name, value in header.items():
@@ -95,10 +90,10 @@ def _single(name: str, sample: Sample) -> int | float:
 
 
 def unpack(content: bytes, *, limits: ReadLimits) -> RolloutFile:
-    """Reads a file that `pack` wrote, or that somebody made up.
+    """Parses the output of `pack`, or any untrusted bytes.
 
     Raises:
-        BadRolloutFile: It is not of this form, or beyond the limits.
+        BadRolloutFile: The bytes violate the format or the limits.
     """
     reading = _Reading(content)
     header, rows = _head(reading.take(int.from_bytes(reading.take(4), "little", signed=False)), limits)
@@ -175,14 +170,14 @@ def _natural(text: str, bits: int) -> int:
 
 
 def _cut(reading: _Reading, kind: str, lengths: _Column) -> list[_Column]:
-    """A column of lists, one for each row."""
+    """Returns a column of lists, one per row."""
     ends = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
     flat = reading.column(kind, int(ends[-1]))
     return [flat[start:end] for start, end in pairwise(ends.tolist())]
 
 
 class _Reading:
-    """Bytes, from the first to the last."""
+    """Sequential reader of bytes."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

@@ -1,4 +1,4 @@
-"""Samples, and the slot they are of: what a file of rollouts holds (design: Parquet)."""
+"""Contents of a rollout file: the slot's header and its samples (design: Parquet)."""
 
 from __future__ import annotations
 
@@ -9,34 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.identifiers import Address, Digest
-from rollouts.engines.interface import (
-    FinishReason,
-)
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-    arithmetic_name,
-)
+from rollouts.engines.interface import FinishReason
+from rollouts.precision import Dtype, EngineName, arithmetic_name
 
 MOST_LOG_PROBABILITY = 1e-4
-"""log-softmax in float32 may come out this much above 0 for a token that is certain. Validators pay for such a file, so
-readers of accepted files must take it."""
+"""In float32, log-softmax of a certain token may exceed 0 by this much. Validators accept such files and pools pay for
+them, so readers of accepted files must take them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotHeader:
-    """What all samples of a file share.
+    """Fields that all samples of a file share.
 
     Args:
-        run: Id of the run.
-        step: Which step the slot is of.
+        run: The run id.
+        step: The slot's training step.
         index: The slot's number among this node's slots of the step.
-        node: Who generated.
+        node: The generating node.
         checkpoint: The version digest of the policy.
         environment: Name of the environment.
-        environment_version: Its version.
-        engine: What generated.
-        dtype: What it computed in.
+        environment_version: Version of the environment.
+        engine: The generating engine.
+        dtype: Its data type.
     """
 
     run: Digest
@@ -51,7 +45,7 @@ class SlotHeader:
 
     @property
     def arithmetic(self) -> str:
-        """Engine and type, as a recipe names them."""
+        """Engine and data type, as a recipe names them."""
         return arithmetic_name(self.engine, self.dtype)
 
 
@@ -60,17 +54,17 @@ class Sample:
     """One completion of one prompt.
 
     Args:
-        group: The prompt's number in the slot, from 0; a group is complete or not there.
+        group: The prompt's number in the slot, from 0; the file has all samples of a group or none.
         sample: The sample's number in the slot, from 0: `group * group_size + i`. Keys its noise.
         prompt_index: The prompt's index in the environment.
         prompt_tokens: int32, shape (P,).
         output_tokens: int32, shape (T,), the end of sequence included.
         logprobs: float32, shape (T,): log-softmax(logits/T) of each output token, before mask and noise.
-        finish: Why it ended.
+        finish: Reason why the answer ended.
         task_reward: The environment's score.
-        length_penalty: What the length reward takes off, 0 or more.
+        length_penalty: Penalty of the length reward, 0 or more.
         reward: `task_reward - length_penalty`.
-        target_length: What the prompt asked for; None without a length reward.
+        target_length: The prompt's target length; None without a length reward.
         proofs: Concatenated TOPLOC proofs.
     """
 
@@ -90,17 +84,17 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class RolloutFile:
-    """A whole file, in the order of its rows."""
+    """A whole rollout file; samples are in the order of its rows."""
 
     header: SlotHeader
     samples: tuple[Sample, ...]
 
     @property
     def units(self) -> int:
-        """Work units: generated tokens."""
+        """Work units: the number of generated tokens."""
         return work_units(self.samples)
 
 
 def work_units(samples: Sequence[Sample]) -> int:
-    """What a file is worth: its generated tokens."""
+    """Returns the work units of samples: their generated tokens."""
     return sum(len(sample.output_tokens) for sample in samples)

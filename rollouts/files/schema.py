@@ -1,8 +1,8 @@
-"""The file of rollouts: Parquet with zstd, one file per submission, one row per sample.
+"""Schema of rollout files: Parquet with zstd, one file per submission, one row per sample.
 
-The reader takes files from strangers. It refuses whatever is not exactly this schema, before it decodes what it can
-refuse by the footer alone. It can't bound what a hostile file makes the decoder do: run it where memory and time are
-limited, as the validator does.
+The reader takes untrusted files. It rejects anything but this exact schema, as far as possible from the footer alone,
+before decoding. It can't bound the decoder's resources on a hostile file: run it with limits on memory and time, as the
+validator does.
 """
 
 from __future__ import annotations
@@ -21,26 +21,21 @@ import pyarrow.parquet as pq
 
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import address, digest
-from rollouts.engines.interface import (
-    FinishReason,
-)
+from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile, TooLargeHere
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 
 SCHEMA_VERSION = "2"
-"""Of files whose slots have seeds of the tag `muster-rollout-v2`; the columns are those of version 1."""
+"""Version of files whose seeds use the tag `muster-rollout-v2`; the columns are those of version 1."""
 FORMER_VERSIONS = ("1",)
 OLD_VERSION = "old-version"
-"""The code of `BadRolloutFile` for a file of a former version: refused in words, and no sign of forgery."""
+"""Code of `BadRolloutFile` for files of an older version: refused with an explanation, and no sign of forgery."""
 VERSION_KEY = b"muster-rollouts"
-"""The key of the file's metadata under which the schema's version stands."""
+"""Key of the schema version in the file's metadata."""
 
 _WORD = pa.dictionary(pa.int8(), pa.string())
-"""A value that all rows share, or one of a few: stored once."""
+"""A value that all rows share, or one of a few; stored once."""
 
 SCHEMA = pa.schema(
     [
@@ -75,13 +70,13 @@ _OWN = tuple(field.name for field in fields(Sample))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadLimits:
-    """What a reader takes at most.
+    """Limits for reading a file.
 
     Args:
-        file_bytes: Size of the file.
-        rows: Samples.
-        decoded_bytes: Size of all columns as the footer states it. A footer may lie.
-        tokens: Prompt or output tokens of one sample.
+        file_bytes: Maximum size of the file.
+        rows: Maximum number of samples.
+        decoded_bytes: Maximum size of all columns as stated by the footer, which may be wrong.
+        tokens: Maximum prompt or output tokens of one sample.
     """
 
     file_bytes: int = 1 << 30
@@ -95,10 +90,10 @@ class ReadLimits:
 
 
 def write_rollouts(path: Path, file: RolloutFile) -> int:
-    """Writes a file whole or not at all, and returns its size in bytes.
+    """Writes a file atomically and returns its size in bytes.
 
     Raises:
-        InvalidInput: There is no sample in it, or a list of log-probabilities is not as long as its tokens.
+        InvalidInput: There are no samples, or numbers of log-probabilities and tokens differ.
     """
     table = table_of(file)
     descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -116,13 +111,13 @@ def write_rollouts(path: Path, file: RolloutFile) -> int:
 
 
 def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFile:
-    """Reads a file that a stranger wrote.
+    """Reads an untrusted file.
 
     Raises:
-        BadRolloutFile: It is no such file, breaks a limit, has other columns or types, a null, a number that is not
-            finite, an unknown word, or rows of different slots.
-        OSError: This machine can't read the file now, which says nothing about who wrote it.
-        MemoryError: Nor does this, unless the caller gave it as much memory as the limits allow.
+        BadRolloutFile: The file is not valid Parquet, exceeds a limit, or has other columns or types, nulls,
+            non-finite numbers, unknown words, or rows of different slots.
+        OSError: This machine can't read the file, which says nothing about its author.
+        MemoryError: Likewise, unless the caller provided as much memory as the limits allow.
     """
     return _read(path, path.stat().st_size, limits or ReadLimits())
 
@@ -130,7 +125,7 @@ def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFil
 def read_rollout_bytes(
     content: bytes, *, limits: ReadLimits | None = None, here: ReadLimits | None = None
 ) -> RolloutFile:
-    """Reads a file that a stranger wrote, and that is in memory.
+    """Reads an untrusted file from memory.
 
     Args:
         content: The file.
@@ -160,7 +155,7 @@ def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits, here: R
         raise
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
-            raise  # the system's word, not the decoder's
+            raise  # raised by the operating system, not the decoder
         raise BadRolloutFile(f"it does not read as Parquet: {_first_line(error)}", code="not-parquet") from error
     file = _file(table, limits)
     longest = max(max(len(sample.prompt_tokens), len(sample.output_tokens)) for sample in file.samples)
@@ -170,7 +165,7 @@ def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits, here: R
 
 
 def write_table(table: pa.Table, sink: IO[bytes]) -> None:
-    """Writes a table in this format's way; the version stands in the metadata, and Arrow's own schema does not."""
+    """Writes a table in this format; the metadata holds the schema version, but not Arrow's own schema."""
     options = {"compression": "zstd", "store_schema": False, "write_statistics": False}
     with pq.ParquetWriter(sink, table.schema, **options) as writer:
         writer.add_key_value_metadata(table.schema.metadata or {})
@@ -178,10 +173,10 @@ def write_table(table: pa.Table, sink: IO[bytes]) -> None:
 
 
 def table_of(file: RolloutFile) -> pa.Table:
-    """The file as a table of `SCHEMA`.
+    """Returns the file as a table of `SCHEMA`.
 
     Raises:
-        InvalidInput: There is no sample in it, or a list of log-probabilities is not as long as its tokens.
+        InvalidInput: There are no samples, or numbers of log-probabilities and tokens differ.
     """
     if not file.samples:
         raise InvalidInput("a file of rollouts without a sample")
@@ -212,7 +207,7 @@ def _column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
 
 
 _STORED = pa.schema([field.with_type(pa.string()) if field.type == _WORD else field for field in SCHEMA])
-"""The types of a file itself: Parquet has no dictionaries in its schema, so words are strings there."""
+"""The column types in the file: Parquet schemas have no dictionaries, so words are strings."""
 
 
 def _check_footer(parquet: pq.ParquetFile, limits: ReadLimits) -> None:

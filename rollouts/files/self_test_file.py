@@ -1,4 +1,4 @@
-"""A file of rollouts that nobody made: readers warm up on it, and find out whether they can read any."""
+"""A minimal rollout file with which readers warm up and test that they can read any file."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from functools import cache
 import numpy as np
 
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.engines.interface import (
-    Completion,
-    FinishReason,
-)
+from rollouts.engines.interface import Completion, FinishReason
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits, table_of, write_table
 from rollouts.files.synthetic_files import unleased_header, unrewarded_sample
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 
 TRIAL_LIMITS = ReadLimits(file_bytes=1 << 16, rows=1, decoded_bytes=1 << 20, tokens=16)
 
 
 @cache
 def trial_file() -> bytes:
-    """One sample of one token: its work units are 1."""
+    """Returns a file of one sample with one token: its work units are 1."""
     answer = Completion(
         sample=0,
         tokens=(0,),

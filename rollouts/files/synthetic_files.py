@@ -1,6 +1,6 @@
-"""Files of rollouts that no slot was leased for, and whose answers nobody rewarded.
+"""Builds rollout files without a lease or rewards.
 
-What measures limits, tries out a reader or times one writes them; a node's file comes from `rollouts.task.generator`.
+Calibration, self-tests and benchmarks write them; a node's file comes from `rollouts.task.generator`.
 """
 
 from __future__ import annotations
@@ -10,14 +10,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest
-from rollouts.engines.interface import (
-    Completion,
-)
+from rollouts.engines.interface import Completion
 from rollouts.files.samples import Sample, SlotHeader
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 
 
 def unleased_header(
@@ -28,7 +23,7 @@ def unleased_header(
     environment: str = "none",
     environment_version: str = "1",
 ) -> SlotHeader:
-    """A header that names no run and no node."""
+    """Returns a header that names no run and no node."""
     return SlotHeader(
         run=ZERO_DIGEST,
         step=0,
@@ -50,7 +45,7 @@ def unrewarded_sample(
     prompt_index: int = 0,
     target_length: int | None = None,
 ) -> Sample:
-    """The row of an answer, with a reward of 0."""
+    """Returns the row of an answer with a reward of 0."""
     return Sample(
         group=group,
         sample=completion.sample,

@@ -1,8 +1,8 @@
-"""Checks that a model is of a kind that engines, verifiers and the trainer all compute alike.
+"""Checks that engines, verifiers and the trainer all compute a model in the same way.
 
-Generation keeps keys and values by position; prefill and trainer put several answers into one row and say by positions
-and a mask what each token sees. Both are right only where attention over earlier tokens is all that connects tokens. A
-recurrent layer would carry its state from one answer into the next, without an error.
+Generation stores keys and values by position. Prefill and trainer put several answers into one row; positions and a
+mask determine what each token sees. Both are right only if attention over earlier tokens is the only connection between
+tokens. A recurrent layer would carry its state from one answer into the next, without any error.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ FULL_ATTENTION = "full_attention"
 
 
 def check_architecture(model: PreTrainedModel, folder: Path) -> None:
-    """Returns if the model's tokens are connected by causal full attention and by nothing else.
+    """Checks that causal full attention is the only connection between the model's tokens.
 
     Args:
         model: With or without weights.
-        folder: Where it is from, for the error.
+        folder: Its folder, for the error message.
 
     Raises:
-        BadVersionFolder: Something is missing for that; the message names it.
+        BadVersionFolder: The model violates this; the message says how.
     """
     if missing := next(_missing(model), None):
         kind = getattr(model.config, "model_type", type(model).__name__)
@@ -38,8 +38,8 @@ def check_architecture(model: PreTrainedModel, folder: Path) -> None:
 
 
 def _missing(model: PreTrainedModel) -> Iterator[str]:
-    """Yields what a model lacks, in words."""
-    kind: Any = type(model)  # transformers annotates these in parts only
+    """Yields descriptions of missing properties."""
+    kind: Any = type(model)  # transformers annotates these only partly
     config: Any = model.config.get_text_config()
     if kind._is_stateful:
         yield "it has layers with a recurrent state"

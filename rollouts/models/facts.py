@@ -1,8 +1,8 @@
-"""What a policy's folder says about itself, read and checked before any weight is loaded.
+"""Reads and checks a policy folder before any weight is loaded.
 
-A policy's folder has `config.json`, weights in safetensors (one file, or several with an index), and `tokenizer.json`;
-`generation_config.json` if its end tokens differ from the config's. No code from a folder is ever run, and pickles are
-never opened. Nothing here loads torch.
+A policy folder has `config.json`, weights in safetensors (one file, or several with an index), `tokenizer.json`, and
+`generation_config.json` if its end tokens differ from those of the config. Code in a folder is never run, and pickles
+are never opened. This module does not load torch.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ _LARGEST_HEADER = 100 * 1024 * 1024
 _NOT_OF_A_CONFIG = {
     "quantization_config": "publish versions in bfloat16 or float32, as they are trained",
     "transformers_weights": "the weights are in model.safetensors, or where its index says",
-    "attn_implementation": "leave it out: how attention is computed is for whoever computes it to say",
-    "_attn_implementation": "leave it out: how attention is computed is for whoever computes it to say",
-    "_attn_implementation_internal": "leave it out: how attention is computed is for whoever computes it to say",
-    "experts_implementation": "leave it out: how experts are computed is for whoever computes them to say",
-    "_experts_implementation": "leave it out: how experts are computed is for whoever computes them to say",
-    "_experts_implementation_internal": "leave it out: how experts are computed is for whoever computes them to say",
+    "attn_implementation": "leave it out: each engine chooses its own attention implementation",
+    "_attn_implementation": "leave it out: each engine chooses its own attention implementation",
+    "_attn_implementation_internal": "leave it out: each engine chooses its own attention implementation",
+    "experts_implementation": "leave it out: each engine chooses its own implementation of experts",
+    "_experts_implementation": "leave it out: each engine chooses its own implementation of experts",
+    "_experts_implementation_internal": "leave it out: each engine chooses its own implementation of experts",
 }
-"""What transformers would obey in a config: load code for attention from the internet, or other weights than ours."""
+"""Config keys that transformers would obey: they load attention code from the internet, or weights other than ours."""
 _FREQUENCIES_BY_LENGTH = {"dynamic", "longrope", "su"}
-"""Kinds of rotary positions that change with the longest sequence of a batch: generation and a prefill then differ."""
+"""Rotary embeddings that depend on a batch's longest sequence, so that generation and prefill would differ."""
 _FLOAT_TYPES = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredTensor:
-    """One tensor of a weights file.
+    """A tensor in a weights file.
 
     Args:
-        file: Which.
-        dtype: Its type as safetensors names it.
-        shape: Its sides.
-        start: Where its bytes begin in the file.
-        size: How many bytes it has.
+        file: The file.
+        dtype: The safetensors data type.
+        shape: The shape.
+        start: Offset of its first byte in the file.
+        size: Number of bytes.
     """
 
     file: Path
@@ -62,7 +62,7 @@ class StoredTensor:
 
     @property
     def values(self) -> int:
-        """How many numbers it has."""
+        """Number of elements."""
         count = 1
         for side in self.shape:
             count *= side
@@ -71,14 +71,14 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What engines and verifiers need to know of a model.
+    """Facts of a model that engines and verifiers need.
 
     Args:
-        folder: Where it lies.
-        config: All of `config.json`.
-        vocabulary: How many logits a row has. The tokenizer may know fewer tokens, never more.
-        context: The most tokens of prompt and answer together.
-        hidden: The width of the states that proofs are made of.
+        folder: The policy folder.
+        config: The content of `config.json`.
+        vocabulary: Number of logits per row. The tokenizer may have fewer tokens, never more.
+        context: Maximum tokens of prompt and answer together.
+        hidden: Width of the hidden states that proofs are made of.
         end_tokens: The tokens that end an answer: those of `generation_config.json` if it names any, else those of
             `config.json`.
         tensors: What the weights files hold, by name.
@@ -94,22 +94,22 @@ class ModelFacts:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the weights have."""
+        """Number of elements of all weights."""
         return sum(tensor.values for tensor in self.tensors.values())
 
     @property
     def shape(self) -> object:
-        """Two versions of one shape can take each other's place in memory: all that matters of config and tensors."""
+        """All of config and tensors that matters in memory; versions of equal shape can replace each other in place."""
         passing = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "eos_token_id", "use_cache"}
         config = {key: value for key, value in self.config.items() if key not in passing}
         return config, {name: tensor.shape for name, tensor in self.tensors.items()}
 
 
 def read_model(folder: Path) -> ModelFacts:
-    """Reads and checks everything about a folder but the weights' values.
+    """Reads and checks a folder without the values of its weights.
 
     Raises:
-        BadVersionFolder: Something is missing, malformed, or of a kind that can't be used; the message names it.
+        BadVersionFolder: Something is missing, malformed or unsupported; the message says what.
     """
     if not folder.is_dir():
         raise BadVersionFolder(f"{folder} is no folder")
@@ -130,7 +130,7 @@ def read_model(folder: Path) -> ModelFacts:
 
 
 def fingerprint(folder: Path) -> tuple[tuple[str, int, int, int], ...]:
-    """Returns what changes when somebody writes into a folder: name, size, time and inode of each of its files."""
+    """Returns name, size, time and inode of each file; they change when a file is written to."""
     found = ((path, path.stat()) for path in sorted(folder.iterdir()) if path.is_file())
     return tuple((path.name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for path, stat in found)
 
@@ -157,7 +157,7 @@ def _count(config: dict[str, Any], name: str) -> int:
 
 
 def _check_config(config: dict[str, Any]) -> None:
-    """Refuses what would have two readers of one folder compute differently, wherever in a config it stands."""
+    """Rejects settings, at any level of the config, under which two readers would compute differently."""
     for part in (config, *(value for value in config.values() if isinstance(value, dict))):
         for name, hint in _NOT_OF_A_CONFIG.items():
             if part.get(name) is not None:
@@ -171,7 +171,7 @@ def _check_config(config: dict[str, Any]) -> None:
 
 
 def _check_attention(config: dict[str, Any]) -> None:
-    """Sliding windows and recurrent layers keep states that no cache by position can."""
+    """Rejects sliding windows and recurrent layers: a cache by position can't hold their states."""
     kinds = set(config.get("layer_types") or ["full_attention"])
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if kinds == {"full_attention"} and (config.get("layer_types") is not None or window is None):
@@ -201,7 +201,7 @@ def _end_tokens(folder: Path, config: dict[str, Any]) -> frozenset[int]:
 def _tensors(folder: Path) -> dict[str, StoredTensor]:
     if (folder / ADAPTER_FILE).exists():
         raise BadVersionFolder(
-            f"{folder} has an {ADAPTER_FILE}, which stands for other weights", hint="merge the adapter into the weights"
+            f"{folder} has an {ADAPTER_FILE}, which changes the weights", hint="merge the adapter into the weights"
         )
     if (folder / WEIGHTS_INDEX).exists():
         if (folder / SINGLE_WEIGHTS).exists():
@@ -230,7 +230,7 @@ def _tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def _header(path: Path) -> dict[str, StoredTensor]:
-    """The tensors of one file. The format: 8 bytes of length, little-endian, then so many bytes of JSON, then data."""
+    """Reads a file's tensors from its header: 8 bytes of little-endian length, JSON of that length, then data."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size

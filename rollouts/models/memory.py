@@ -1,4 +1,4 @@
-"""How much memory there is for weights and caches."""
+"""Available memory for weights and caches."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from protocol.runtime.budgets import free_memory
 
 
 def available_memory(device: torch.device) -> int:
-    """Returns how many bytes can be taken on a device now."""
+    """Returns the number of bytes that can be allocated on a device now."""
     if device.type == "cuda":
         free, _ = torch.cuda.mem_get_info(device)
         return free

@@ -1,7 +1,7 @@
-"""A policy in memory: its weights, and the one way in which tokens become states and logits.
+"""A loaded policy: its weights, and the computation of states and logits from tokens.
 
-Engines and verifiers both go through here, so that "the final hidden state" means the same on both sides: what the
-model's output layer is given.
+Engines and verifiers both use this module, so that "the final hidden state" means the same on both sides: the input of
+the model's output layer.
 """
 
 from __future__ import annotations
@@ -19,21 +19,16 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.utils import logging as transformers_logging
 
-from rollouts.errors import (
-    BadVersionFolder,
-    OutOfMemory,
-)
+from rollouts.errors import BadVersionFolder, OutOfMemory
 from rollouts.models.architecture import check_architecture
 from rollouts.models.facts import ModelFacts, StoredTensor, fingerprint, read_model
 from rollouts.models.memory import available_memory
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 
 _SHARE_FOR_WEIGHTS = 0.9
 _NOISE_UNITS = 4
 
-# transformers annotates its functions in parts only, and some of that is wrong.
+# transformers annotates its functions only partly, and some annotations are wrong.
 _auto: Any = AutoModelForCausalLM
 _configs: Any = AutoConfig
 _logging: Any = transformers_logging
@@ -42,7 +37,7 @@ _STORED_TYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloa
 
 
 class _OutputHook:
-    """Before the output layer: lets through the states that are wanted, and keeps them until it is closed."""
+    """Hook before the output layer: passes on only the requested states, and keeps them until closed."""
 
     def __init__(self) -> None:
         self.keep: torch.Tensor | None = None
@@ -54,22 +49,22 @@ class _OutputHook:
         return (self._states,)
 
     def taken(self) -> torch.Tensor:
-        """What was let through last."""
+        """The states passed on last."""
         if self._states is None:
             raise BadVersionFolder("the model has an output layer that it does not use", hint="use a causal model")
         return self._states
 
     def close(self) -> None:
-        """Lets go of it."""
+        """Removes the hook."""
         self.keep = self._states = None
 
 
 class Policy:
-    """One version of one model, on one device. Made by `load_policy`."""
+    """One version of a model on one device; made by `load_policy`."""
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
         self.facts = facts
-        self._model = cast("Any", model)  # transformers annotates its methods in parts only
+        self._model = cast("Any", model)  # transformers annotates its methods only partly
         self._door = _OutputHook()
         head = self._model.get_output_embeddings()
         if head is None:
@@ -78,21 +73,21 @@ class Policy:
 
     @property
     def device(self) -> torch.device:
-        """Where its weights are."""
+        """The device of the weights."""
         return torch.device(self._model.device)
 
     @property
     def dtype(self) -> torch.dtype:
-        """The type of its weights and states."""
+        """The data type of weights and states."""
         dtype: torch.dtype = self._model.dtype
         return dtype
 
     def fill(self, tokens: torch.Tensor, *, cache: Cache) -> None:
-        """Puts the keys and values of tokens into a cache, without the output layer.
+        """Writes the keys and values of tokens into a cache, without running the output layer.
 
         Args:
-            tokens: int64 [b, t], each row from where the cache ends. A shorter row is padded at its end, with anything.
-            cache: One of transformers' own, in which all rows are equally long.
+            tokens: int64 [b, t], continuing each row of the cache. Shorter rows are padded at the end with any tokens.
+            cache: A transformers cache in which all rows have equal length.
         """
         self._model.base_model(input_ids=tokens, past_key_values=cache, use_cache=True)
 
@@ -107,14 +102,14 @@ class Policy:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns the final hidden states [b, t, h] and the logits [b, t, v] of tokens, in the policy's own type.
 
-        With `keep` they are [1, k, h] and [1, k, v], and the output layer is given no others.
+        With `keep` they are [1, k, h] and [1, k, v], and the output layer computes only these.
 
         Args:
             tokens: int64 [b, t].
-            keep: int64 [k], the places whose states and logits are wanted, counted through all rows; None for all.
-            positions: int64 [b, t], of each token in its sequence; None where each row begins at 0.
-            mask: bool [b, 1, t, s], which of the cache's `s` places each token sees; None for all before it.
-            cache: What to put keys and values into, and to see those of earlier tokens in.
+            keep: int64 [k], indices of the requested states and logits, counted over all rows; None for all.
+            positions: int64 [b, t], position of each token in its sequence; None if every row begins at 0.
+            mask: bool [b, 1, t, s], which of the cache's `s` places each token sees; None for all earlier ones.
+            cache: Receives keys and values, and provides those of earlier tokens.
         """
         self._door.keep = keep
         try:
@@ -131,14 +126,13 @@ class Policy:
 
     @contextmanager
     def other_arithmetic(self, *, noise_seed: int | None = None) -> Iterator[None]:
-        """Computes within by another attention kernel, whose roundings are others.
+        """Within the context, computes with another attention kernel, which rounds differently.
 
-        The plain kernel (torch's "math") takes any mask and every device; it computes attention of bfloat16 in
-        float32.
+        The plain kernel (torch's "math") takes any mask and device; it computes bfloat16 attention in float32.
 
         Args:
-            noise_seed: If given, each embedding is also changed by random factors of about four units in the last
-                place, so that it shows how far rounding alone moves what follows from it.
+            noise_seed: If given, each embedding is also multiplied by random factors of about four units in the last
+                place, to measure the effect of rounding alone on later values.
         """
         hook = None
         if noise_seed is not None:
@@ -158,7 +152,7 @@ class Policy:
                 hook.remove()
 
     def update(self, facts: ModelFacts) -> bool:
-        """Copies another version's weights over these; False, and nothing changed, if they do not fit one to one."""
+        """Copies another version's weights into place; returns False, changing nothing, if shapes differ."""
         named = dict(self._model.named_parameters(remove_duplicate=False)) | dict(self._model.named_buffers())
         wanted = {id(value) for _, value in self._model.named_parameters()}
         fits = all(name in named and named[name].shape == stored.shape for name, stored in facts.tensors.items())
@@ -171,9 +165,9 @@ class Policy:
         return True
 
     def drop(self) -> None:
-        """Frees the weights; nothing can be computed any more."""
+        """Frees the weights; the policy is unusable afterwards."""
         self._model = None
-        gc.collect()  # a model is full of circles
+        gc.collect()  # models contain reference cycles
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
@@ -183,16 +177,16 @@ def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of:
 
     Args:
         folder: A Hugging Face folder.
-        dtype: What it is to compute in.
-        device: Where.
-        instead_of: A policy on this device and of this type, which is not used any more: the new version takes its
-            place if it has its shape. After an error it holds nothing that may be used.
+        dtype: Data type of the computation.
+        device: Device of the computation.
+        instead_of: An unused policy on this device with this type: if shapes are equal, the new version replaces its
+            weights in place. After an error it must not be used any more.
 
     Raises:
-        BadVersionFolder: The folder can't be used, or it changed while it was read.
-        OutOfMemory: The weights do not fit.
+        BadVersionFolder: The folder is unusable, or changed while it was read.
+        OutOfMemory: The weights do not fit into memory.
     """
-    torch.set_float32_matmul_precision("highest")  # proofs compare bits that an accelerator may round away for speed
+    torch.set_float32_matmul_precision("highest")  # TF32 would change the bits that proofs compare
     before = fingerprint(folder) if folder.is_dir() else ()
     facts = read_model(folder)
     try:
@@ -215,10 +209,10 @@ def load_policy(folder: Path, *, dtype: Dtype, device: torch.device, instead_of:
 
 
 def read_tensor(stored: StoredTensor) -> torch.Tensor:
-    """Returns one tensor on the CPU. It is read and not mapped: a mapped file that is cut off would kill the process.
+    """Returns one tensor on the CPU. Reads instead of mapping, as truncating a mapped file would kill the process.
 
     Raises:
-        BadVersionFolder: The file was cut off.
+        BadVersionFolder: The file was truncated.
     """
     data = bytearray(stored.size)
     with stored.file.open("rb") as file:
@@ -243,12 +237,12 @@ def check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
 
 
 def check_whole(facts: ModelFacts) -> None:
-    """Checks the model's architecture, and that the weights have as many numbers as the config asks for; reads none.
+    """Checks the architecture, and that the config's number of elements equals the weights'; reads no weights.
 
-    For a loader that knows foreign names and wrong sides, but not that a part of a tensor of its own was never filled.
+    For loaders that detect unknown names and wrong shapes, but not a tensor that was only partly filled.
 
     Raises:
-        BadVersionFolder: The numbers differ, or the config makes no model, or one of a kind that can't be used.
+        BadVersionFolder: The numbers differ, or the config describes no usable model.
     """
     with _quiet(), torch.device("meta"):
         try:
@@ -297,7 +291,7 @@ def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTr
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Loads without a progress bar and without advice for people at a prompt."""
+    """Suppresses progress bars and interactive advice while loading."""
     bars, level = _logging.is_progress_bar_enabled(), _logging.get_verbosity()
     _logging.disable_progress_bar()
     _logging.set_verbosity_error()

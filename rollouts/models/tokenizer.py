@@ -1,4 +1,4 @@
-"""Text to tokens and back, by the tokenizer of a policy's folder."""
+"""The tokenizer of a policy folder."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from rollouts.errors import BadVersionFolder
 from rollouts.models.facts import TOKENIZER_FILE
 
 _WITHOUT_CLOCK = "{%- set strftime_now = the_date_of_today -%}"
-"""Put before a chat template: to it, there is no such function. With it, a prompt would have other tokens on the day on
-which it is checked than on the day on which its answers were drawn, and honest work would look forged."""
+"""Prefix of chat templates that hides the function `strftime_now`. With the current date in it, a prompt would have
+other tokens on the day of its check than on the day of generation, and honest work would look forged."""
 _MARKS = [chr(code) for code in range(0xE000, 0xF900)]
-"""Characters for private use. One that a text does not contain marks the places of control tokens in it."""
+"""Private-use characters. One that a text does not contain marks the positions of control tokens in it."""
 
 
 class FolderTokenizer:
-    """The tokenizer that a folder's `tokenizer.json` describes, whatever the model's type.
+    """The tokenizer described by a folder's `tokenizer.json`, regardless of the model's type.
 
-    transformers' `AutoTokenizer` swaps in classes of its own for some types of model, and one of them drops spaces.
+    transformers' `AutoTokenizer` substitutes its own classes for some model types, and one of them drops spaces.
 
-    A control token is one that the tokenizer calls special, such as `<|im_end|>`. Only the chat template and the
-    tokenizer's own rules write one. A prompt or an answer that contains the characters of one gets the tokens of these
-    characters: data must not be able to end a turn or to begin another.
+    A control token is one that the tokenizer marks as special, such as `<|im_end|>`. Only the chat template and the
+    tokenizer's own rules may produce one. If a prompt or an answer contains the characters of one, they are encoded as
+    ordinary text: data must not be able to end a turn or begin another.
 
     Raises:
-        BadVersionFolder: There is none, or it can't be read.
+        BadVersionFolder: The tokenizer is missing or unreadable.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -51,13 +51,13 @@ class FolderTokenizer:
         self._encoding = threading.Lock()
 
     def encode(self, text: str, *, chat: bool = False) -> list[int]:
-        """The tokens that the model reads; with `chat`, of the user's turn in the tokenizer's chat template.
+        """Returns the token ids of a text; `chat` wraps it as a user turn in the tokenizer's chat template.
 
-        The same on every day: a template that asks for the date takes its default, or fails if it has none.
+        The result does not depend on the date: a template that asks for it gets its default, or fails without one.
 
         Raises:
-            BadVersionFolder: A chat was asked for, and the tokenizer has no template, or a broken one. Or the tokenizer
-                makes a control token of the text even from its single characters.
+            BadVersionFolder: `chat` is set, and the template is missing or broken. Or the tokenizer makes a control
+                token of ordinary characters.
         """
         if not chat:
             return self._content(text, framed=True)
@@ -76,39 +76,39 @@ class FolderTokenizer:
         return tokens
 
     def encode_answer(self, text: str) -> list[int]:
-        """The tokens of an answer as a model would write it: nothing is put before or behind them.
+        """Returns the token ids of an answer, without any tokens before or after it.
 
         Raises:
-            BadVersionFolder: The tokenizer makes a control token of the text even from its single characters.
+            BadVersionFolder: The tokenizer makes a control token of ordinary characters.
         """
         return self._content(text)
 
     @property
     def end_token(self) -> int | None:
-        """The token that its own files call the end of sequence, if they name one."""
+        """The end-of-sequence token named by the tokenizer's files; None if they name none."""
         token: object = self._tokenizer.eos_token_id
         return token if isinstance(token, int) else None
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of some tokens, special ones left out."""
+        """Returns the text of token ids, without special tokens."""
         text = self._tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False)
         return str(text)
 
     def _encode(self, text: str, *, split: bool, framed: bool = False) -> Encoding:
-        """Encodes a text, with control tokens split into their characters or recognised.
+        """Encodes a text, with control tokens either split into characters or recognised.
 
         Args:
-            text: Any.
+            text: Any text.
             split: Whether the characters of a control token are ordinary text.
-            framed: Whether the tokenizer adds what it puts around every text, such as a token that begins it.
+            framed: Whether the tokenizer adds its standard tokens, such as a begin token.
         """
-        with self._encoding:  # the mode is the tokenizer's, not the call's
+        with self._encoding:  # the mode is state of the shared tokenizer
             self._backend.encode_special_tokens = split
             encoding: Encoding = self._backend.encode(text, add_special_tokens=framed)
         return encoding
 
     def _content(self, text: str, *, framed: bool = False) -> list[int]:
-        """The tokens of a text that may be anything, none of them a control token."""
+        """Returns the token ids of an untrusted text, none of them a control token."""
         encoding = self._encode(text, split=True, framed=framed)
         for token, is_frame in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
             if not is_frame and token in self._control and token != self._unknown:
@@ -121,12 +121,12 @@ class FolderTokenizer:
         return list(encoding.ids)
 
     def _hide_control_tokens(self, text: str) -> tuple[str, str, list[str]]:
-        """Replaces what the tokenizer would take for control tokens by numbers between marks.
+        """Replaces control tokens in a text by numbers between marks.
 
-        The tokenizer itself finds them, so its own rules about case, spaces and normal forms hold.
+        The tokenizer itself finds them, so that its rules about case, spaces and normal forms apply.
 
         Returns:
-            The text, the mark, and what was replaced.
+            The text, the mark, and the replaced strings.
         """
         mark = next((each for each in _MARKS if each not in text), None)
         if mark is None:
@@ -146,7 +146,7 @@ class FolderTokenizer:
         return "".join([*parts, text[end:]]), mark, found
 
     def _templated(self, text: str) -> str:
-        """The user's turn in the chat template."""
+        """Returns the text as a user turn in the chat template."""
         try:
             templated = self._tokenizer.apply_chat_template(
                 [{"role": "user", "content": text}],
@@ -154,6 +154,6 @@ class FolderTokenizer:
                 tokenize=False,
                 add_generation_prompt=True,
             )
-        except Exception as error:  # a template is a program, and may raise whatever it likes
+        except Exception as error:  # templates are programs and may raise anything
             raise BadVersionFolder(f"the tokenizer's chat template fails: {error}") from error
         return str(templated)

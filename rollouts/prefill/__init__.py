@@ -1,10 +1,10 @@
-"""What a policy computes for answers that are already there: every state and logit, at a fraction of generation's cost.
+"""Computes states and logits of existing answers, at a fraction of the cost of generating them.
 
-Long answers are rows of a batch; short ones are laid one after another without padding, the prompt of a group once, and
-a mask keeps them apart.
+Long answers are rows of a batch. Short ones are concatenated without padding, with their group's prompt once, and a
+mask separates them.
 
-packing   what is laid into which pass (pure)
-passes    the passes themselves
+packing   assignment of answers to forward passes (pure)
+forward   the forward passes
 """
 
 from rollouts.prefill.forward import AnswerSpan, PrefillRows, prefill, usual_tokens

@@ -1,9 +1,9 @@
-"""The passes of a prefill, through the same door as generation (`rollouts.models.policy`).
+"""Forward passes of a prefill, through the same interface as generation (`rollouts.models.policy`).
 
-Attention is transformers' scaled dot product with a mask of our own, on any device. Each pass is bounded in tokens and
-in logits, so a file of any size, and a vocabulary of any size, take the same memory.
+Attention is transformers' scaled dot product with a custom mask, on any device. Each pass has a bounded number of
+tokens and logits, so memory does not depend on the size of the file or the vocabulary.
 
-Shapes: n tokens of a pass, r rows that are wanted of it, s places seen, h hidden, v tokens of the vocabulary.
+Shapes: n tokens of a pass, r requested rows, s visible places, h hidden, v tokens of the vocabulary.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rollouts.prefill.packing import PrefillItem, PrefillPiece, pack, row_length
 
 _TOKENS_AT_ONCE = {"cpu": 512}
 _TOKENS_AT_ONCE_ELSEWHERE = 4096
-"""A pass's mask is square, and so is what attention spends on tokens that don't see each other; fewer tokens than this
-leave the matrix products too thin."""
+"""A pass's mask is quadratic in its tokens, and so is the attention wasted on masked pairs; with fewer tokens the
+matrix products are inefficient."""
 _TOKENS_IN_ROWS = {"cpu": 768}
-"""Rows do not see each other and have no mask between them, so a pass of them can be larger; on a CPU not by much, or
-what a layer leaves for the next does not stay in the cache."""
+"""Rows need no mask between them, so a pass of rows can be larger. On a CPU it is limited by the cache, which should
+hold the activations between layers."""
 _LOGIT_BYTES = {"cpu": 128 << 20}
 _LOGIT_BYTES_ELSEWHERE = 2 << 30
 _PROMPT = -1
@@ -35,12 +35,12 @@ _PROMPT = -1
 
 @dataclass(frozen=True, slots=True)
 class AnswerSpan:
-    """A stretch of one answer.
+    """Part of one answer.
 
     Args:
-        answer: Its place among the answers.
-        start: The place in it of the stretch's first token.
-        stop: The place behind its last.
+        answer: Index of the answer.
+        start: Index of the first token.
+        stop: Index after the last token.
     """
 
     answer: int
@@ -50,12 +50,12 @@ class AnswerSpan:
 
 @dataclass(frozen=True, slots=True)
 class PrefillRows:
-    """What one pass gives. Of every answer the spans come in order, and together they are all of it.
+    """Output of one pass. The spans of an answer come in order and together cover it.
 
     Args:
-        spans: Whose rows these are, one span after another.
+        spans: The spans of the rows, one after another.
         states: [R, H], the final hidden state from which each token was drawn, in the policy's type.
-        logits: [R, V], likewise. Valid until the next pass is asked for.
+        logits: [R, V], likewise. Valid until the next pass.
     """
 
     spans: tuple[AnswerSpan, ...]
@@ -64,7 +64,7 @@ class PrefillRows:
 
 
 def usual_tokens(device: torch.device) -> int:
-    """The most tokens of a pass where nobody asks for another number."""
+    """Returns the default maximum tokens of a pass."""
     return _TOKENS_AT_ONCE.get(device.type, _TOKENS_AT_ONCE_ELSEWHERE)
 
 
@@ -72,12 +72,12 @@ def usual_tokens(device: torch.device) -> int:
 def prefill(
     policy: Policy, answers: Sequence[PrefillItem], *, tokens_at_once: int | None = None
 ) -> Iterator[PrefillRows]:
-    """Computes the states and logits of every token of every answer, pass by pass, in no order.
+    """Computes the states and logits of every token of every answer, pass by pass, in any order.
 
     Args:
-        policy: The version.
-        answers: Those with equal prompts share the prompt's computation wherever they stand.
-        tokens_at_once: The most tokens of a pass; None for what suits the device.
+        policy: The loaded version.
+        answers: Answers; those with equal prompts share the prompt's computation.
+        tokens_at_once: Maximum tokens of a pass; None for the device's default.
 
     Raises:
         InvalidInput: A token is outside the vocabulary, or an answer does not fit in the model's context.
@@ -111,7 +111,7 @@ def _check(policy: Policy, answers: Sequence[PrefillItem]) -> None:
 
 
 class _Layout:
-    """The tokens of a pass: each with its position, the group it is of, and the answer it is of."""
+    """The tokens of a pass, each with its position, group and answer."""
 
     def __init__(self) -> None:
         self._tokens: list[NDArray[np.int32]] = []
@@ -122,7 +122,7 @@ class _Layout:
         self._runs.append((len(tokens), start, group, answer))
 
     def on(self, device: torch.device) -> tuple[torch.Tensor, ...]:
-        """Tokens, positions, groups and answers, int64 [n] each."""
+        """Returns tokens, positions, groups and answers, int64 [n] each."""
         tokens = np.concatenate(self._tokens).astype(np.int64)
         positions = np.concatenate([np.arange(start, start + length) for length, start, _, _ in self._runs])
         lengths = [run[0] for run in self._runs]
@@ -131,7 +131,7 @@ class _Layout:
 
 
 def _in_rows(policy: Policy, answers: Sequence[PrefillItem], places: Sequence[int]) -> PrefillRows:
-    """Padded at the end, where nothing sees it, and computed without it from the output layer on."""
+    """Runs answers as rows padded at the end; the output layer skips the padding."""
     longest = row_length(answers[places[0]])
     tokens, wanted = np.zeros((len(places), longest), np.int64), np.zeros((len(places), longest), np.bool_)
     for row, answer in enumerate(answers[place] for place in places):
@@ -168,8 +168,8 @@ def _side_by_side(policy: Policy, answers: Sequence[PrefillItem], pieces: Sequen
 def _one_group(
     policy: Policy, answers: Sequence[PrefillItem], piece: PrefillPiece, capacity: int
 ) -> Iterator[PrefillRows]:
-    """The prefix once, into a cache; then its answers, each pass on top of the prefix and then taken off again."""
-    cache: Any = DynamicCache()  # transformers annotates its methods in parts only
+    """Computes the prefix once into a cache, then the answers, pass by pass; each pass is cropped off the cache."""
+    cache: Any = DynamicCache()  # transformers annotates only some of its methods
     prefix = torch.from_numpy(piece.prefix.astype(np.int64)).to(policy.device)
     for start in range(0, len(prefix), capacity):
         policy.fill(prefix[None, start : start + capacity], cache=cache)

@@ -1,11 +1,11 @@
-"""Which answers share a pass, and how they stand in it (decision 43).
+"""Assigns answers to forward passes (decision 43).
 
-in rows        an answer whose prompt is short beside it: each in a row of its own, behind the prompt, as in any batch
+in rows        an answer that is long relative to its prompt: each in its own row after the prompt, as in any batch
 side by side   groups of short answers to a longer prompt: all in one row, the prompt once, with a mask between them
-one at a time  a group that fits in no pass: its prompt into a cache, then its answers on top of that
+one at a time  a group too large for a pass: its prompt goes into a cache, then its answers follow
 
-The prompt without its last token is what the answers of a group share. Its last token belongs to each answer, as its
-first input: an answer of T tokens is T inputs and T rows of states, the same as when it was generated.
+The answers of a group share the prompt without its last token. The last prompt token is each answer's first input: an
+answer of T tokens has T inputs and T rows of states, as in generation.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from numpy.typing import NDArray
 from protocol.errors import InvalidInput
 
 LEAST_BEHIND_PROMPT = 3
-"""An answer in a row of its own is at least so many times as long as the prompt that is computed for it alone."""
+"""An answer gets its own row if its length is at least this multiple of the prompt's."""
 MOST_PADDING = 4
-"""Of a row at most this part is padding; else the answer waits for rows of its own length."""
+"""Padding is at most one part in this many of a row; otherwise the answer waits for rows of similar length."""
 MOST_REPEATED = 8
-"""A prompt may be repeated in several passes if it is at most this part of one; longer ones are computed once."""
+"""A prompt is repeated in several passes if it is at most one part in this many of a pass; otherwise computed once."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillItem:
-    """One answer to compute again.
+    """One answer to compute.
 
     Args:
         prompt: int32 [P], at least one token.
@@ -47,17 +47,17 @@ class PrefillItem:
 
     @property
     def inputs(self) -> NDArray[np.int32]:
-        """int32 [T]: the prompt's last token, and all of the answer but its last."""
+        """int32 [T]: the prompt's last token, and the answer without its last token."""
         return np.concatenate([self.prompt[-1:], self.output[:-1]])
 
 
 @dataclass(frozen=True, slots=True)
 class PrefillPiece:
-    """Answers to one prompt that stand together.
+    """Answers to one prompt that are computed together.
 
     Args:
-        prefix: What they share: the prompt without its last token; may be empty.
-        answers: Their places among all answers.
+        prefix: The shared tokens: the prompt without its last token; may be empty.
+        answers: Indices of the answers.
     """
 
     prefix: NDArray[np.int32]
@@ -69,8 +69,8 @@ class Packing:
     """All answers, each once.
 
     Args:
-        rows: Places of answers that are computed together, each in a row of its own, the longest first.
-        passes: Pieces that are computed side by side; none has more tokens than the capacity.
+        rows: Indices of answers that are computed together as rows, the longest first.
+        passes: Pieces that are computed side by side, each pass within the capacity.
         long: Groups that are computed one after another, the prefix first.
     """
 
@@ -80,9 +80,9 @@ class Packing:
 
 
 def pack(answers: Sequence[PrefillItem], *, capacity: int, row_capacity: int | None = None) -> Packing:
-    """Lays answers into passes of at most `capacity` tokens, or `row_capacity` (None for the same) where they are rows.
+    """Assigns answers to passes of at most `capacity` tokens, or `row_capacity` (None: the same) if they are rows.
 
-    Answers with equal prompts form a group, in the order in which their prompts first come.
+    Answers with equal prompts form a group, in order of the prompts' first occurrence.
     """
     row_capacity = row_capacity or capacity
     in_rows = [place for place, answer in enumerate(answers) if _is_row(answer, row_capacity)]
@@ -96,12 +96,12 @@ def _is_row(answer: PrefillItem, capacity: int) -> bool:
 
 
 def row_length(answer: PrefillItem) -> int:
-    """Inputs of an answer and of the prompt before it."""
+    """Returns the number of inputs of an answer including its prompt."""
     return len(answer.prompt) - 1 + len(answer.output)
 
 
 def _rows(answers: Sequence[PrefillItem], places: Sequence[int], capacity: int) -> list[tuple[int, ...]]:
-    """Those of about the same length together: the longest says what a row takes."""
+    """Groups answers of similar length; the longest determines the row length."""
     passes: list[tuple[int, ...]] = []
     laying: list[int] = []
     longest = 0
@@ -118,7 +118,7 @@ def _rows(answers: Sequence[PrefillItem], places: Sequence[int], capacity: int) 
 def _shared(
     answers: Sequence[PrefillItem], places: Sequence[int], capacity: int
 ) -> tuple[tuple[tuple[PrefillPiece, ...], ...], tuple[PrefillPiece, ...]]:
-    """Passes of groups side by side, and groups that are too long for that."""
+    """Returns passes of groups side by side, and the groups that are too long for that."""
     passes: list[tuple[PrefillPiece, ...]] = []
     long: list[PrefillPiece] = []
     laying: list[PrefillPiece] = []
@@ -143,10 +143,10 @@ def _shared(
 
 
 def stretches(lengths: Sequence[int], *, capacity: int) -> list[list[tuple[int, int, int]]]:
-    """Cuts the answers of a long group into passes: whole answers together, and longer ones alone, bit by bit.
+    """Splits the answers of a long group into passes: whole answers together, longer ones in parts.
 
     Returns:
-        For each pass (number of the answer, start, stop); a start other than 0 goes on from the pass before.
+        For each pass (index of the answer, start, stop); a start above 0 continues the previous pass.
     """
     passes: list[list[tuple[int, int, int]]] = []
     room = 0

@@ -1,15 +1,15 @@
-"""How a token is drawn, and how anybody can draw it again.
+"""Sampling of tokens with seeded noise, and replay of recorded tokens.
 
-    parameters   what a lease fixes: temperature, top-k, top-p, the longest answer
-    philox       Philox4x32-10: 32-bit words from a key and a counter, the same on every machine
-    philox_rows  the same words for rows of consecutive counters, faster
-    noise        from (seed, sample, position) to one Gumbel value for each token of the vocabulary
-    mask         what top-k and top-p leave in, and how firmly
-    drawing      temperature, top-k, top-p, noise, argmax; and the log-probability that is recorded
-    softmax      what the softmax of a row comes to, in one go
-    likelihood   whether recorded tokens are as probable as draws are, without the noise
-    rivals       which few tokens can have beaten a recorded one, found without a logarithm
-    replay       how far a recorded token is from the one that the noise picks
+    parameters        sampling settings of a lease: temperature, top-k, top-p, maximum length
+    philox            Philox4x32-10: 32-bit words from a key and a counter, the same on every machine
+    philox_rows       the same words for rows of consecutive counters, faster
+    noise             from (seed, sample, position) to one Gumbel value per token of the vocabulary
+    mask              tokens that top-k and top-p keep, with margins
+    sampler           temperature, top-k, top-p, noise, argmax; and the recorded log-probability
+    softmax           sums of a row's softmax in one pass over memory
+    likelihood        test of recorded tokens' likelihood without the noise
+    candidate_tokens  the few tokens that can beat a recorded one, found without a logarithm
+    replay            deviation of a recorded token from the one that the noise selects
 
-Nothing is imported here, so that who only needs the parameters does not load torch.
+This package imports nothing, so that code that only needs the parameters does not load torch.
 """

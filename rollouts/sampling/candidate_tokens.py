@@ -1,15 +1,15 @@
-"""Which tokens can have a better score than the recorded one: a few of the vocabulary, found without a logarithm.
+"""Finds the few tokens of the vocabulary that can score better than the recorded one, without a logarithm.
 
 A token of scaled logit l and word w beats a score s if l + g(w) ≥ s. With u = (w + ½)·2⁻³² and g = -log(-log u) that is
 
     1 - u  ≤  -log u  ≤  exp(l - s),        so        2³² - 1 - w  <  2³² · exp(l - s)
 
-The left side is the word with its bits turned over. Where exp(l - s) is at most a share q, only words below q·2³² can
-win: one comparison with one number, whatever the token and whatever the row. The tokens above, whose logits are over
-s + log q, are in front: they are looked at whatever their words are. With q = 16 / vocabulary that is about 16 tokens a
-row by their words, and of a draw's row at most 16 more are in front for each one that could beat it on average, which
-is exponentially distributed with mean 1: all but always a few hundred, and hardly any where logits are flat. Only
-theirs is the noise that is computed.
+The left side is the word with its bits inverted. If exp(l - s) is at most a share q, only words below q·2³² can win:
+one comparison with a constant, for every token and row. Tokens with logits above s + log q are "in front": they are
+candidates whatever their words. With q = 16 / vocabulary, the comparison yields about 16 tokens per row. In a row of an
+honest draw, at most 16 more are in front for each token expected to beat it; that number is exponentially distributed
+with mean 1. So there are nearly always less than a few hundred, and hardly any if logits are flat. Noise is computed
+for these tokens only.
 
 Shapes: r rows, v tokens of the vocabulary, n rivals.
 """
@@ -26,20 +26,21 @@ from rollouts.sampling.noise import Keys, WordBlocks, gumbel_numpy
 from rollouts.sampling.softmax import Softmax
 
 MOST_RIVALS = 64.0
-"""On average, of a row; then it is still cheaper than to compute all noise. A draw has more once in 10²⁷ times."""
+"""Mean candidates per row up to which this is cheaper than computing all noise. An honest draw has more once in
+10²⁷."""
 LEAST_VOCABULARY = 256
-"""Of fewer tokens the noise of all is cheaper."""
+"""With fewer tokens, computing all noise is cheaper."""
 MOST_SCORE = 2.0**16
-"""Beyond it scores are too coarse to be compared so."""
+"""Larger scores are too coarse in float32 for this comparison."""
 MOST_IN_FRONT = 1 / 8
-"""Of a vocabulary; with more, all noise of the row is hardly dearer."""
+"""Share of a vocabulary in front; beyond it, computing all noise of the row costs hardly more."""
 
 _BY_THEIR_WORDS = 16
-"""Of a row, on average."""
+"""Expected candidates per row by their words."""
 _SLACK = 1e-4
 _SLACK_PER_SCORE = 2.0**-20
-"""How much further down a token is still looked at, in units of scores: at least, and for each unit of |s|. A score is
-wrong by one rounding, 2⁻²⁴ of it, and so is what it is compared with; the noise of a word by less than 1e-5."""
+"""Tolerance of the comparison, in units of scores: a minimum, and a share of |s|. A score has one rounding error of
+2⁻²⁴ of it, and so has the other side; the noise of a word is off by less than 1e-5."""
 
 _Singles = NDArray[np.float32]
 _Places = NDArray[np.intp]
@@ -47,7 +48,7 @@ _Places = NDArray[np.intp]
 
 @dataclass(frozen=True, slots=True)
 class CandidateTokens:
-    """Tokens that may have a score as good as the given one, and others; some may stand here twice.
+    """A superset of the tokens whose score reaches the given one; may contain duplicates.
 
     Args:
         rows: int64 [N].
@@ -66,24 +67,24 @@ class CandidateTokens:
 
 
 def bar(vocabulary: int) -> np.uint32:
-    """Returns what a word, turned over, must be below to win where its token is not in front."""
+    """Returns the bound below which an inverted word makes its token a candidate."""
     return np.uint32(math.ceil(_share(vocabulary) * 2.0**32))
 
 
 def edges(scores_r: _Singles, vocabulary: int) -> _Singles:
     """Returns the scaled logit of each row above which a token is in front, float32 [R]."""
     down_r = _SLACK + _SLACK_PER_SCORE * np.abs(scores_r.astype(np.float64)) - math.log(_share(vocabulary))
-    with np.errstate(invalid="ignore"):  # a row with a score of infinity is no row of a draw
+    with np.errstate(invalid="ignore"):  # an infinite score can't come from a draw
         return (scores_r - down_r).astype(np.float32)
 
 
 def in_front(scaled_rv: _Singles, peak_r: _Singles, edge_r: _Singles) -> tuple[_Places, _Places, _Places]:
-    """Returns the rows and tokens of all that are in front, by row and then by token; and the rows with too many."""
+    """Returns rows and tokens of all tokens in front, by row and token; and the rows that have too many."""
     risen = np.flatnonzero(peak_r > edge_r)
     if not len(risen):
         return risen, risen, risen
     if 2 * len(risen) > len(peak_r):
-        risen = np.arange(len(peak_r))  # to copy most of the rows would take as long as to look at all
+        risen = np.arange(len(peak_r))  # copying most rows would take as long as reading all
         above_rv = scaled_rv > edge_r[:, None]
     else:
         above_rv = scaled_rv[risen] > edge_r[risen, None]
@@ -96,30 +97,30 @@ def in_front(scaled_rv: _Singles, peak_r: _Singles, edge_r: _Singles) -> tuple[_
 
 
 def are_few(softmax: Softmax, scores_r: _Singles) -> NDArray[np.bool_]:
-    """Whether those that can win are few enough in each row, and can be told so; bool [R].
+    """Returns per row whether its candidates are few enough, and the comparison exact enough; bool [R].
 
     Args:
-        softmax: Of scaled logits, on the CPU.
-        scores_r: Of one token of each row: scaled logit plus noise.
+        softmax: Softmax of scaled logits, on the CPU.
+        scores_r: Score of one token of each row: scaled logit plus noise.
     """
-    with np.errstate(over="ignore", invalid="ignore"):  # then they are not few
+    with np.errstate(over="ignore", invalid="ignore"):  # overflow yields False
         above_r = softmax.peak_b.numpy().astype(np.float64) - scores_r
         few_r: NDArray[np.bool_] = softmax.sum_b.numpy() * np.exp(above_r) <= MOST_RIVALS
         return few_r & (np.abs(scores_r) <= MOST_SCORE)
 
 
 def rivals_of(keys: Keys, front: tuple[_Places, _Places], vocabulary: int, *, blocks: WordBlocks) -> CandidateTokens:
-    """Returns every token whose score is at least its row's, and others; of rows that are few and not crowded.
+    """Returns a superset of the tokens whose score is at least their row's; for rows with few candidates only.
 
     Args:
         keys: `row_keys` of the rows.
         front: Rows and tokens of those in front, by row.
-        vocabulary: How many tokens each row has, at least `LEAST_VOCABULARY`.
-        blocks: For so many rows and tokens.
+        vocabulary: Tokens per row, at least `LEAST_VOCABULARY`.
+        blocks: Scratch space for this many rows and tokens.
     """
     below = bar(vocabulary)
-    nobody = np.empty(0, np.intp)
-    found = [(nobody, nobody, np.empty(0, np.uint32))]
+    none = np.empty(0, np.intp)
+    found = [(none, none, np.empty(0, np.uint32))]
     for block in blocks.pairs(keys):
         both = np.flatnonzero(block.words < below), block.places_of(*front)
         found += [(*block.tokens_at(places), ~block.words[places]) for places in both]

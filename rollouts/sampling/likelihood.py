@@ -1,10 +1,10 @@
-"""Whether recorded tokens are as probable as draws are, taken together: the second line behind replay.
+"""Tests whether recorded tokens are as probable as honest draws: the fallback if replay is impossible.
 
-A draw's log-probability is, on average, minus the entropy of what it was drawn from, and it varies about that by a
-known variance. Over many tokens the sum is all but normal, however the tokens of one answer depend on each other. So
-greedy answers, a lower temperature or chosen answers are too probable, and another model's too improbable, without
-anybody knowing the noise (the token sampling check of INTELLECT-2, arXiv 2505.07291, 2.3.2, asks the same of the
-histogram). It says nothing about single tokens, and where the noise is known, replay says more.
+The expected log-probability of a draw is minus the entropy of its distribution, with a known variance. Over many tokens
+the sum is nearly normal, however the tokens of one answer depend on each other. So greedy answers, a lower temperature
+or selected answers are too probable, and another model's are too improbable, and the test needs no noise. (The token
+sampling check of INTELLECT-2, arXiv 2505.07291, 2.3.2, does the same with a histogram.) It says nothing about single
+tokens; where the noise is known, replay is stronger.
 
 Shapes: r rows of any answers, v tokens of the vocabulary.
 """
@@ -22,10 +22,10 @@ from rollouts.sampling.softmax import Softmax
 
 
 def surprise(softmax: Softmax, own_r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """By how much each token is more probable than a draw is on average, in log-probability, and a draw's variance.
+    """Returns each token's log-probability minus a draw's mean, and the variance of a draw's log-probability.
 
     Args:
-        softmax: Of scaled logits, of the whole vocabulary.
+        softmax: Softmax of scaled logits over the whole vocabulary.
         own_r: The scaled logits of the recorded tokens.
 
     Returns:
@@ -37,13 +37,13 @@ def surprise(softmax: Softmax, own_r: torch.Tensor) -> tuple[torch.Tensor, torch
 
 
 def deviations_of(answers: Iterable[tuple[NDArray[np.float32], NDArray[np.float32]]]) -> float | None:
-    """How many standard deviations the tokens of all answers together are off; above 0 they are too probable.
+    """Returns the z-score of all answers' tokens together; positive if they are too probable.
 
     Args:
-        answers: Of each its excess and its variance, float32 [T].
+        answers: Excess and variance of each answer, float32 [T].
 
     Returns:
-        None if nothing was drawn: every token was certain.
+        None if the variance is 0, because every token was certain.
     """
     excess = variance = 0.0
     for one, of_draws in answers:

@@ -1,11 +1,11 @@
-"""Which tokens are left in, and how firmly.
+"""Top-k and top-p masks with margins.
 
-Top-k keeps the k largest scaled logits. Top-p keeps, of these, the shortest head in falling order whose probabilities,
-renormalised after top-k, sum to `top_p` or more; never less than one token. Both come down to one number per row, the
-edge: what reaches it is in, and so is what is level with the last token kept.
+Top-k keeps the k largest scaled logits. Of these, top-p keeps the shortest prefix in falling order whose probabilities,
+renormalised after top-k, sum to at least `top_p`; at least one token. Both reduce to one number per row, the edge:
+scaled logits that reach it are kept, including ties with the last kept token.
 
-Two honest machines may disagree about a token next to the edge, so replay asks for its margin: how much the scaled
-logits would have to differ for the other side's mask to be right.
+Two honest machines may disagree about a token next to the edge. Replay therefore needs its margin: the difference in
+scaled logits for which the other side's mask would be right.
 
 Shapes: b rows, v tokens of the vocabulary, k of the largest, r of the rows, m values of each.
 """
@@ -20,21 +20,21 @@ import torch
 from rollouts.sampling.parameters import NO_TOP_K, SamplingParameters
 
 _FIRST_LOOK = 1024
-"""How many of the most probable tokens top-p looks at before it sorts the whole vocabulary."""
+"""Number of most probable tokens that top-p examines before it sorts the whole vocabulary."""
 _ALMOST_ONE = 1.0 - 2.0**-24
-"""Sums of probabilities stop here, so that their log-odds are finite."""
+"""Sums of probabilities are capped here, so that their log-odds are finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mask:
-    """What top-k and top-p keep of each row of a batch.
+    """The mask of each row of a batch.
 
     Args:
-        edge_b: The least scaled logit that is kept; -inf where all are.
+        edge_b: The smallest kept scaled logit; -inf if all are kept.
         last_b: The k-th largest scaled logit; -inf without top-k.
-        next_b: The largest that top-k leaves out; -inf if there is none.
+        next_b: The largest one that top-k removes; -inf if there is none.
         head_bk: The largest scaled logits in falling order; empty without top-p.
-        before_bk: The probability of all tokens before each of the head, and at last of the whole head: one more.
+        before_bk: Cumulative probability before each entry of the head, then of the whole head (one more entry).
         top_p: The parameter.
     """
 
@@ -46,7 +46,7 @@ class Mask:
     top_p: float
 
     def margins(self, rows_r: torch.Tensor, values_rm: torch.Tensor) -> torch.Tensor:
-        """Returns how firmly scaled logits are in (0 or more) or out (0 or less), float32 [r, m].
+        """Returns the margins by which scaled logits are in (≥ 0) or out (≤ 0), float32 [r, m].
 
         Args:
             rows_r: int64, rows of the batch.
@@ -57,13 +57,13 @@ class Mask:
         margins_rm = margins_rm.masked_fill(values_rm == -torch.inf, -torch.inf)
         if self.top_p == 1.0:
             return margins_rm
-        larger_rm = torch.searchsorted(-self.head_bk[rows_r], -values_rm)  # so many of the head are larger
+        larger_rm = torch.searchsorted(-self.head_bk[rows_r], -values_rm)  # number of larger entries in the head
         before_rm = self.before_bk[rows_r].gather(1, larger_rm).clamp_max(_ALMOST_ONE)
         odds_rm = math.log(self.top_p) - math.log1p(-self.top_p) - torch.logit(before_rm)
         below_edge_rm = values_rm - self.edge_b[rows_r, None]
         within_p_rm = torch.where(below_edge_rm < 0, torch.maximum(odds_rm, below_edge_rm), odds_rm)
         margins_rm = torch.minimum(margins_rm, within_p_rm)
-        # Rounding may push the margin of a token that is next to the edge to its other side.
+        # Rounding may flip the sign of the margin of a token next to the edge.
         return torch.where(below_edge_rm < 0, margins_rm.clamp_max(0.0), margins_rm.clamp_min(0.0))
 
 
@@ -89,7 +89,7 @@ def mask_of(scaled_bv: torch.Tensor, parameters: SamplingParameters) -> Mask:
 
 
 def _head(scaled_bv: torch.Tensor, head_bk: torch.Tensor, top_p: float) -> tuple[torch.Tensor, torch.Tensor]:
-    """The largest values in falling order, enough of them to hold `top_p`, and the sums before each of them."""
+    """Returns the largest values in falling order, enough to reach `top_p`, and the cumulative sums before each."""
     if head_bk.shape[1]:
         return head_bk, _sums(head_bk, head_bk.logsumexp(1))
     total_b = scaled_bv.logsumexp(1)
@@ -102,5 +102,5 @@ def _head(scaled_bv: torch.Tensor, head_bk: torch.Tensor, top_p: float) -> tuple
 
 
 def _sums(head_bk: torch.Tensor, total_b: torch.Tensor) -> torch.Tensor:
-    """Sums of the probabilities before each value, and of all of them: one more than there are values."""
+    """Returns cumulative probabilities before each value, and the total: one entry more than there are values."""
     return torch.nn.functional.pad((head_bk - total_b[:, None]).exp().cumsum(1), (1, 0))

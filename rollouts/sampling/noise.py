@@ -1,4 +1,4 @@
-"""The noise of Gumbel-max sampling: for each token of the vocabulary a number that anybody can compute again.
+"""Reproducible noise for Gumbel-max sampling: one number per token of the vocabulary.
 
 The word of token `v` at position `t` of a sample is word `v mod 4` of Philox4x32-10 with
 
@@ -7,9 +7,9 @@ The word of token `v` at position `t` of a sample is word `v mod 4` of Philox4x3
                                        SHA-256("muster-sampling-v1" ‖ seed (32) ‖ sample (4, big-endian))
 
 and its noise is `-log(-log((w + ½)·2⁻³²))`, in double precision, rounded to single. `w + ½` has 33 bits, so its scaling
-is exact, neither end is 0 or 1, and every value lies between -3.14 and 22.88. Words are the same on every machine; the
-noise differs by at most `ULP_BOUND` units in the last place of max(|g|, `ULP_FLOOR`), and hardly ever at all: a double
-logarithm must be wrong where its value lies next to the middle of two singles.
+is exact, no argument is 0 or 1, and every value is between -3.14 and 22.88. Words are the same on every machine. Noise
+differs by at most `ULP_BOUND` units in the last place of max(|g|, `ULP_FLOOR`), and nearly never at all: only if a
+double logarithm is inexact near the midpoint of two singles.
 """
 
 from __future__ import annotations
@@ -30,25 +30,26 @@ from rollouts.sampling.philox import philox_numpy, philox_torch
 from rollouts.sampling.philox_rows import PAIRS, Pairs, fill_pairs, fill_words, scratch
 
 Keys = NDArray[np.uint64]
-"""What `row_keys` returns."""
+"""Result of `row_keys`."""
 
 SAMPLING_TAG = b"muster-sampling-v1"
-"""Keeps the keys of sampling apart from the other uses of a slot's seed; another tag is another protocol."""
+"""Domain separation from other uses of a slot's seed; changing it changes the protocol."""
 
 ULP_BOUND = 1
 ULP_FLOOR = 2.0**-20
-"""Near g = 0 units in the last place shrink without end, so the bound is relative to at least this (1e-6)."""
+"""Near g = 0 units in the last place become arbitrarily small, so the bound is relative to at least this (1e-6)."""
 
 _COUNTERS_CPU = 1 << 15
-"""Counters in a block: its arrays, 1 MiB together, are in a core's second cache; with fewer, calls cost more."""
+"""Counters per block: its arrays, 1 MiB together, fit into a core's L2 cache; smaller blocks have more call
+overhead."""
 _LATER_FIRST = int(sys.byteorder == "little")
-"""Of two words in 64 bits, whether the one in the lower half stands first in memory."""
+"""Index of the lower of two 32-bit words in 64 bits of memory."""
 _COUNTERS_DEVICE = 1 << 21
-"""Counters in a block on an accelerator: about 200 MB of temporary values at the most."""
+"""Counters per block on an accelerator: at most about 200 MB of temporary values."""
 
 
 def stream(seed: bytes, sample: int) -> tuple[int, int, int, int]:
-    """Returns the four words that stand for one sample of a slot.
+    """Returns the four words that identify one sample of a slot.
 
     Raises:
         InvalidInput: The seed does not have 32 bytes, or the sample's number does not fit in 4.
@@ -61,11 +62,11 @@ def stream(seed: bytes, sample: int) -> tuple[int, int, int, int]:
 
 
 def row_keys(streams: Sequence[tuple[int, int, int, int]], positions: Sequence[int]) -> Keys:
-    """Returns what keys the noise of each row of a batch, uint64 [B, 5]: the row's stream and its position.
+    """Returns the noise keys of a batch's rows, uint64 [B, 5]: the row's stream and its position.
 
     Args:
-        streams: One for each row.
-        positions: The place in the answer of the token that is drawn, 0 for the first; one for each row.
+        streams: One per row.
+        positions: Position of the drawn token in its answer, from 0; one per row.
     """
     keys = np.empty((len(streams), 5), dtype=np.uint64)
     keys[:, :4] = np.asarray(streams, dtype=np.uint64).reshape(-1, 4)
@@ -75,12 +76,12 @@ def row_keys(streams: Sequence[tuple[int, int, int, int]], positions: Sequence[i
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Words of some rows and some tokens, in the order in which they are computed.
+    """Words of some rows and tokens, in the order of computation.
 
     Args:
-        row: Which rows.
-        token: Which tokens; the last few may be past the vocabulary's end.
-        words: uint32 [N], every bit turned over. Valid until the next block.
+        row: The rows.
+        token: The tokens; the last few may be past the vocabulary's end.
+        words: uint32 [N], with inverted bits. Valid until the next block.
     """
 
     row: slice
@@ -88,7 +89,7 @@ class Block:
     words: NDArray[np.uint32]
 
     def tokens_at(self, places: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Which row and token each place in `words` is of."""
+        """Returns the rows and tokens of places in `words`."""
         wide = (self.token.stop - self.token.start) // 2
         upper, within = np.divmod(places, wide * (self.row.stop - self.row.start))
         row, at = np.divmod(within, wide)
@@ -96,7 +97,7 @@ class Block:
         return row + self.row.start, token + self.token.start
 
     def places_of(self, rows: NDArray[np.intp], tokens: NDArray[np.intp]) -> NDArray[np.intp]:
-        """The places of those that are in this block; `rows` never falls."""
+        """Returns the places of those tokens that are in this block; `rows` must not decrease."""
         here = slice(*np.searchsorted(rows, (self.row.start, self.row.stop)))
         row, token = rows[here] - self.row.start, tokens[here] - self.token.start
         wide = (self.token.stop - self.token.start) // 2
@@ -107,11 +108,11 @@ class Block:
 
 
 class WordBlocks:
-    """Computes words in blocks that stay in a core's second-level cache, in the same memory each time.
+    """Computes words in blocks that fit into a core's L2 cache, reusing the same memory.
 
     Args:
-        rows: The most at a time.
-        vocabulary: How many tokens each has.
+        rows: Maximum rows at a time.
+        vocabulary: Tokens per row.
     """
 
     def __init__(self, rows: int, vocabulary: int) -> None:
@@ -120,13 +121,13 @@ class WordBlocks:
         self._room = scratch(self._high, self._wide).reshape(-1)
 
     def pairs(self, keys: Keys) -> Iterator[Block]:
-        """Yields all words of some rows, turned over: what is asked of them is which are small."""
+        """Yields all words of some rows with inverted bits, for comparisons that look for small ones."""
         for row, column in _blocks(len(keys), self._quads, (self._high, self._wide)):
             pairs = fill_pairs(keys[row], column.start, self._room_of(row, column), inverted=True)
             yield Block(row, slice(4 * column.start, 4 * column.stop), pairs.view(np.uint32).reshape(-1))
 
     def of(self, keys: Keys) -> Iterator[tuple[slice, slice, NDArray[np.uint32]]]:
-        """Yields all words of some rows: which rows, which tokens, and uint32 [r, t], which is valid until the next."""
+        """Yields all words of some rows as (rows, tokens, uint32 [r, t]); the array is valid until the next one."""
         out = np.empty((self._high, self._wide, 2), PAIRS)
         for row, column in _blocks(len(keys), self._quads, (self._high, self._wide)):
             height, width = row.stop - row.start, column.stop - column.start
@@ -141,7 +142,7 @@ class WordBlocks:
 
 
 def words(keys: Keys, vocabulary: int) -> NDArray[np.uint32]:
-    """Returns the words themselves, [B, V]; `noise` never holds all of them."""
+    """Returns the words themselves, [B, V]; `noise` never holds all of them at once."""
     out = np.empty((len(keys), vocabulary), dtype=np.uint32)
     for row, token, block in WordBlocks(len(keys), vocabulary).of(keys):
         out[row, token] = block
@@ -149,14 +150,14 @@ def words(keys: Keys, vocabulary: int) -> NDArray[np.uint32]:
 
 
 def noise(keys: Keys, vocabulary: int, *, device: torch.device | None = None) -> torch.Tensor:
-    """Returns the noise of each row, float32 [B, V], on the device: by numpy on the CPU, by torch elsewhere."""
+    """Returns each row's noise, float32 [B, V], on the device; computed by numpy on the CPU, by torch elsewhere."""
     if device is None or device.type == "cpu":
         return torch.from_numpy(noise_numpy(keys, vocabulary))
     return noise_torch(keys, vocabulary, device=device)
 
 
 def noise_numpy(keys: Keys, vocabulary: int) -> NDArray[np.float32]:
-    """Returns the noise of each row, float32 [B, V]; about 1.5 ms a row of 152,000 tokens on one core."""
+    """Returns each row's noise, float32 [B, V]; about 1.5 ms per row of 152,000 tokens on one core."""
     out = np.empty((len(keys), vocabulary), dtype=np.float32)
     for row, token, block in WordBlocks(len(keys), vocabulary).of(keys):
         out[row, token] = gumbel_numpy(block.astype(np.float64))
@@ -185,7 +186,7 @@ def noise_torch(keys: Keys, vocabulary: int, *, device: torch.device) -> torch.T
 
 
 def gumbel_numpy(values: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Returns the noise of words, which are given as doubles; `values` is overwritten."""
+    """Returns the noise of words given as doubles; overwrites `values`."""
     values += 0.5
     values *= 2.0**-32
     for _ in range(2):
@@ -195,13 +196,13 @@ def gumbel_numpy(values: NDArray[np.float64]) -> NDArray[np.float32]:
 
 
 def gumbel_torch(some_words: torch.Tensor) -> torch.Tensor:
-    """Returns the noise of words, which are given as int64."""
+    """Returns the noise of words given as int64."""
     values = (some_words.double() + 0.5) * 2.0**-32
     return values.log_().neg_().log_().neg_().float()
 
 
 def _block_shape(rows: int, quads: int, most: int) -> tuple[int, int]:
-    """Of at most `most` counters: several short rows, or a stretch of a long one."""
+    """Returns a block shape of at most `most` counters: several short rows, or part of a long one."""
     wide = min(quads, most)
     return max(1, min(rows, most // wide)), wide
 

@@ -1,4 +1,4 @@
-"""What a lease fixes about sampling."""
+"""Sampling parameters that a lease fixes."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ LEAST_TEMPERATURE = 0.01
 MOST_TEMPERATURE = 100.0
 MOST_NEW_TOKENS = 1 << 20
 NO_TOP_K = 0
-"""The value of `top_k` that leaves every token in."""
+"""The value of `top_k` that keeps every token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParameters:
-    """How every token of a slot is drawn. There are no penalties and no minimum length: neither can be replayed.
+    """Sampling parameters of a slot. Penalties and minimum lengths are missing because replay can't support them.
 
-    Training leases have `top_p=1.0` and `top_k=0`. For greedy answers, as evaluations want them, set `top_k=1`.
+    Training leases have `top_p=1.0` and `top_k=0`. Evaluations set `top_k=1` for greedy answers.
 
     Args:
-        max_new_tokens: The most tokens of an answer, its end token among them.
-        temperature: What logits are divided by, 0.01 to 100.
-        top_p: The smallest set of most probable tokens that holds this much is kept; over 0, and 1.0 keeps all.
-        top_k: This many most probable tokens are kept, before `top_p`; 0 keeps all.
+        max_new_tokens: Maximum tokens of an answer, including its end token.
+        temperature: Divisor of the logits, 0.01 to 100.
+        top_p: Keeps the smallest set of most probable tokens with this total probability; above 0, and 1.0 keeps all.
+        top_k: Keeps this many most probable tokens, before `top_p`; 0 keeps all.
 
     Raises:
-        InvalidInput: A value is of another type (a bool is no number here), not finite, or out of its bounds.
+        InvalidInput: A value has another type (bool is not a number here), is not finite, or is out of range.
     """
 
     max_new_tokens: int
@@ -45,7 +45,7 @@ class SamplingParameters:
 
     @property
     def masks(self) -> bool:
-        """Whether any token can be left out."""
+        """True if top-k or top-p may exclude tokens."""
         return self.top_p < 1.0 or self.top_k != NO_TOP_K
 
 

@@ -1,7 +1,7 @@
-"""Philox4x32-10: a counter and a key in, four words of 32 bits out, the same on every machine.
+"""Philox4x32-10: maps a counter and a key to four 32-bit words, the same on every machine.
 
-Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Shapes broadcast, and the first
-rounds live on it: where only the counter's first word differs within a row, most of two rounds is done once per row.
+Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. Shapes broadcast, which speeds up
+the first rounds: if only the counter's first word differs within a row, most of two rounds is computed once per row.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 Integers = NDArray[np.integer[Any]]
-"""uint64, in which products of two words are whole; what numpy's annotations say of them after an operation."""
+"""uint64, which holds products of two words; numpy annotates results of operations as this."""
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
-"""The paper's constants: with others its known answers are missed, and nobody else's replay agrees."""
+"""The paper's constants. With others, the known-answer tests and every replay fail."""
 
 _LOW = 0xFFFFFFFF
 _Words = TypeVar("_Words", Integers, torch.Tensor)
@@ -32,7 +32,7 @@ def philox_numpy(
 
     Args:
         counter: Four uint64 arrays of words under 2^32, of shapes that broadcast.
-        key: Two, likewise.
+        key: Two such arrays.
     """
     return _philox(counter, key, _multiply_numpy)
 
@@ -40,7 +40,7 @@ def philox_numpy(
 def philox_torch(
     counter: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], key: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """The same for int64 tensors on any device: torch has no product of unsigned words."""
+    """Computes the same for int64 tensors on any device, because torch can't multiply unsigned words."""
     return _philox(counter, key, _multiply_torch)
 
 
@@ -65,6 +65,6 @@ def _multiply_numpy(words: Integers, by: int) -> tuple[Integers, Integers]:
 
 
 def _multiply_torch(words: torch.Tensor, by: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The product with `by - 2^32`, which fits in a signed word, and what that leaves out added to its upper half."""
+    """Multiplies by `by - 2^32`, which fits into a signed word, and adds the difference to the upper half."""
     product = words * (by - (1 << 32))
     return ((product >> 32) + words) & _LOW, product & _LOW

@@ -1,13 +1,13 @@
-"""Philox4x32-10 for rows of consecutive counters, as a vocabulary has them: the words of `philox`, in half the time.
+"""Philox4x32-10 for rows of consecutive counters, such as vocabularies: same words as `philox`, in half the time.
 
-Between two rounds the four words stand as two pairs, Q = (x0, x1) and R = (x2, x3), the even one in the upper half of
+Between two rounds, the four words are two pairs, Q = (x0, x1) and R = (x2, x3), with the even word in the upper half of
 64 bits. Then a round is
 
     Q' = M1·(R >> 32) ^ (Q ^ k0) << 32        R' = M0·(Q >> 32) ^ (R ^ k1) << 32
 
-and needs no masks: what is not wanted is shifted out. Both pairs lie one behind the other, so each step is one call. In
-the first three rounds most of it is the same throughout a row or throughout a column, and is computed once for it; in
-the others it is five passes over arrays that stay in the second cache.
+and needs no masks: unwanted bits are shifted out. Both pairs are adjacent in memory, so each step is one call. In the
+first three rounds most values are constant in a row or a column, and are computed once for it; the other rounds take
+five passes over arrays that fit into the L2 cache.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollouts.sampling.philox import MULTIPLIERS, ROUNDS, WEYL
 Pairs = NDArray[np.uint64]
 
 PAIRS = np.dtype("<u8")
-"""What is written: two words, which so stand in memory in their order on any machine."""
+"""Output type: two words, little-endian, so that they are in order in memory on any machine."""
 
 _HALF = np.uint64(32)
 _BY_LEFT, _BY_RIGHT = (np.uint64(multiplier) for multiplier in MULTIPLIERS)
@@ -28,11 +28,11 @@ _BY = np.array([[[_BY_LEFT]], [[_BY_RIGHT]]])
 _LOW = np.uint64(0xFFFFFFFF)
 _EVERY_BIT = np.uint64(0xFFFFFFFFFFFFFFFF)
 _STEPS = np.array([[number * weyl << 32 & (1 << 64) - 1 for weyl in WEYL] for number in range(ROUNDS)], np.uint64)
-"""What is added to a key in each round, [rounds, 2]; in the upper halves, where sums need no mask either."""
+"""Key increments of each round, [rounds, 2]; in the upper halves, where sums need no mask either."""
 
 
 def scratch(rows: int, counters: int) -> Pairs:
-    """What `fill_pairs` works in, to be used again: new pages cost as much as several rounds."""
+    """Returns reusable scratch memory for `fill_pairs`; allocating new pages costs as much as several rounds."""
     return np.empty((2, 2, rows, counters), np.uint64)
 
 
@@ -40,14 +40,14 @@ def fill_pairs(rows: NDArray[np.uint64], start: int, room: Pairs, *, inverted: b
     """Computes four words for each of some consecutive counters of each row.
 
     Args:
-        rows: uint64 [R, 5], of each row the key's two words, the counter's third and fourth, and its second.
-        start: The first word of the first counter; the others follow.
-        room: `scratch` of R and counters.
-        inverted: Whether every bit of the words is turned over, which here costs nothing.
+        rows: uint64 [R, 5]: each row's two key words, then the counter's third, fourth and second words.
+        start: First word of the first counter; the following counters increment it.
+        room: `scratch` for R rows and as many counters.
+        inverted: Whether all bits of the words are inverted, which costs nothing here.
 
     Returns:
-        The first half of the room, [2, R, counters]: of each counter its first and second word, then its third and
-        fourth; the earlier one in the upper half of 64 bits.
+        The first half of `room`, [2, R, counters]: each counter's first and second word, then its third and fourth; the
+        earlier one in the upper half of 64 bits.
     """
     alike = rows[:1] if bool((rows[:, :4] == rows[0, :4]).all()) else rows
     keys = (alike[:, :2].T << _HALF)[None] + _STEPS[:, :, None]
@@ -64,7 +64,7 @@ def fill_pairs(rows: NDArray[np.uint64], start: int, room: Pairs, *, inverted: b
 
 
 def fill_words(rows: NDArray[np.uint64], start: int, out: Pairs, room: Pairs) -> None:
-    """Writes the same words in their order, those of each counter together; `out` is `PAIRS` [R, counters, 2]."""
+    """Writes the words in order, four adjacent words per counter; `out` is `PAIRS` [R, counters, 2]."""
     pairs = fill_pairs(rows, start, room)
     lower = np.right_shift(pairs, _HALF, room[1])
     np.bitwise_or(np.left_shift(pairs, _HALF, pairs), lower, np.moveaxis(out, 2, 0))
@@ -73,8 +73,8 @@ def fill_words(rows: NDArray[np.uint64], start: int, out: Pairs, room: Pairs) ->
 def _three_rounds(rows: NDArray[np.uint64], start: int, keys: Pairs, room: Pairs) -> None:
     """Leaves both pairs after three rounds in the first half of `room`.
 
-    [1, counters] are the counters' first words and what comes of these alone, [R, 1] their second ones; what all rows
-    share is [1, 1].
+    [1, counters] are the counters' first words and values derived from these alone, [R, 1] their second words; [1, 1]
+    are values that all rows share.
     """
     (lefts, rights), (out_left, out_right) = np.moveaxis(keys, 1, 0), room[0]
     first = np.arange(start, start + room.shape[3], dtype=np.uint64)[None, :]

@@ -1,9 +1,9 @@
-"""How far a recorded answer is from the one that its seed picks.
+"""Compares a recorded answer with the one that its seed draws.
 
-Who has the policy's logits (from a prefill of the whole answer) and the seed knows which token had to come at each
-position. An honest answer agrees but for near-ties, where the two sides' arithmetic differs in the last bits. Other
-sampling, other weights or chosen samples disagree by much, or often, or by a little at many positions; so three figures
-are kept, and the last is a sum per sample: near-ties can't be steered one by one.
+The policy's logits (from a prefill of the whole answer) and the seed determine the token at each position. An honest
+answer matches except at near-ties, where the two sides' arithmetic differs in the last bits. Other sampling parameters,
+other weights or selected samples deviate by much, or often, or by a little at many positions. Three figures capture
+these cases. The third is a sum per sample, so that a node can't steer near-ties one by one.
 
 Shapes: t positions of one answer, r rows of any, v tokens of the vocabulary.
 """
@@ -27,27 +27,26 @@ from rollouts.sampling.sampler import first_largest, scale
 from rollouts.sampling.softmax import Softmax, weigh
 
 _VALUES_AT_ONCE = 1 << 17
-"""Rows are replayed in stretches of so many scores: arrays of half a MiB in float32, of which a core's second cache
-holds some. So a long answer needs no more memory."""
+"""Scores per block: arrays of half a MiB in float32, several of which fit into a core's L2 cache. It also bounds the
+memory that a long answer needs."""
 _VALUES_AT_ONCE_ELSEWHERE = 1 << 21
 
 MOST_DEVIATION = 1e6
-"""Deviations are cut off here: a token that can't be drawn at all has this one, and all figures are
-finite."""
+"""Upper limit of deviations, and the deviation of a token that can't be drawn at all; keeps all figures finite."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gaps:
-    """One answer, or a stretch of one, against its seed.
+    """The replay of one answer, or of a part of one.
 
     Args:
         gaps: float32 [T], by how much the best score within the mask exceeds the recorded token's; 0 if it does not.
-            A rival that the other side's mask may have left out counts by its margin (`rollouts.sampling.mask`).
-        outside: float32 [T], how far the recorded token lies outside the mask, as its margin; 0 within it.
-        mismatches: bool [T], whether another token had to come.
+            A candidate that the other side's mask may exclude counts by its margin (`rollouts.sampling.mask`).
+        outside: float32 [T], margin by which the recorded token lies outside the mask; 0 within it.
+        mismatches: bool [T], whether replay draws another token.
         logprobs: float32 [T], the recorded tokens' log-probabilities by these logits.
-        excess: float32 [T], by how much they are above a draw's average (`rollouts.sampling.likelihood`).
-        variance: float32 [T], of a draw's log-probability.
+        excess: float32 [T], log-probabilities minus a draw's mean (`rollouts.sampling.likelihood`).
+        variance: float32 [T], variance of a draw's log-probability.
     """
 
     gaps: NDArray[np.float32]
@@ -59,20 +58,20 @@ class Gaps:
 
     @property
     def deviations(self) -> NDArray[np.float32]:
-        """Float32 [T]: gap and distance outside the mask together, in units of scaled logits."""
+        """Sum of gap and distance outside the mask, float32 [T], in units of scaled logits."""
         return self.gaps + self.outside
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replay:
-    """What the limits are compared with, over any number of answers.
+    """Figures over any number of answers, for comparison with limits.
 
     Args:
-        tokens: How many were replayed.
-        mismatches: At how many another token had to come.
-        largest: The largest deviation at one token.
-        largest_sum: The largest sum of deviations over one sample.
-        sum: Of all deviations.
+        tokens: Number of replayed tokens.
+        mismatches: Number of tokens that replay draws differently.
+        largest: The largest deviation of a token.
+        largest_sum: The largest sum of deviations of a sample.
+        sum: Sum of all deviations.
     """
 
     tokens: int
@@ -83,12 +82,12 @@ class Replay:
 
     @property
     def mismatch_share(self) -> float:
-        """Mismatches per token; 0 of nothing."""
+        """Mismatches per token; 0 without tokens."""
         return self.mismatches / self.tokens if self.tokens else 0.0
 
 
 def summarise(samples: Iterable[Gaps]) -> Replay:
-    """Returns the figures of whole samples, each of which is one `Gaps`."""
+    """Returns the figures of whole samples, one `Gaps` each."""
     tokens = mismatches = 0
     largest = largest_sum = total = 0.0
     for sample in samples:
@@ -110,18 +109,18 @@ def gaps(
     parameters: SamplingParameters,
     start: int = 0,
 ) -> Gaps:
-    """Replays one answer, or a stretch of one.
+    """Replays one answer, or a part of one.
 
     Args:
-        logits_tv: The policy's logits from which each token was to be drawn, on any device, of any float type.
-        tokens: What was recorded, T of them.
-        seed: The slot's.
+        logits_tv: The policy's logits before each token, on any device, of any float type.
+        tokens: The T recorded tokens.
+        seed: The slot's seed.
         sample: The sample's number in the slot.
-        parameters: The lease's.
-        start: The place in the answer of the first of these tokens.
+        parameters: The lease's sampling parameters.
+        start: Position of the first of these tokens in the answer.
 
     Raises:
-        InvalidInput: There are not as many logits as tokens, or a token is outside the vocabulary.
+        InvalidInput: The numbers of logits and tokens differ, or a token is outside the vocabulary.
         NotANumber: A row of logits can't be normalised.
     """
     keys = row_keys([stream(seed, sample)] * len(tokens), range(start, start + len(tokens)))
@@ -132,7 +131,7 @@ def gaps_of_rows(logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, par
     """Replays rows of any samples, as a packed prefill has them; `keys` is `row_keys` of the same rows.
 
     Raises:
-        InvalidInput: The three do not have the same number of rows, or a token is outside the vocabulary.
+        InvalidInput: The numbers of rows differ, or a token is outside the vocabulary.
         NotANumber: A row of logits can't be normalised.
     """
     rows, vocabulary = logits_rv.shape
@@ -156,14 +155,14 @@ def gaps_of_rows(logits_rv: torch.Tensor, tokens: Sequence[int], keys: Keys, par
 def _against_rivals(
     logits_rv: torch.Tensor, tokens_r: torch.Tensor, keys: Keys, parameters: SamplingParameters
 ) -> torch.Tensor:
-    """The arrays of `Gaps`, in their order: float32 [6, R]. As `_against_all`, to the bit, with most noise left out."""
+    """Returns the arrays of `Gaps`, float32 [6, R]; bit-identical to `_against_all`, with less noise computed."""
     rows, vocabulary = logits_rv.shape
     own_r = scale(logits_rv.gather(1, tokens_r[:, None])[:, 0], parameters)
     score_r = (own_r + torch.from_numpy(noise_at(keys, tokens_r.numpy()))).numpy()
     softmax, front, crowded = _weighed(logits_rv, score_r, parameters)
     blocks = WordBlocks(min(rows, max(1, _VALUES_AT_ONCE // vocabulary)), vocabulary)
     rivals = rivals_of(keys, front, vocabulary, blocks=blocks)
-    with np.errstate(invalid="ignore"):  # infinities of rows that are looked at again below
+    with np.errstate(invalid="ignore"):  # rows with infinities are recomputed below
         lead_n = scale(logits_rv[rivals.rows, rivals.tokens], parameters).numpy() + rivals.noise - score_r[rivals.rows]
     wins_n = (lead_n > 0) | ((lead_n == 0) & (rivals.tokens < tokens_r.numpy()[rivals.rows]))
     gap_r, mismatch_r = np.zeros(rows, np.float32), torch.zeros(rows, dtype=torch.bool)
@@ -180,7 +179,7 @@ def _against_rivals(
 def _weighed(
     logits_rv: torch.Tensor, score_r: NDArray[np.float32], parameters: SamplingParameters
 ) -> tuple[Softmax, tuple[NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]]:
-    """The sums of all rows; and, while a row is at hand, its tokens in front, or that these are too many."""
+    """Computes all rows' sums and, while a row is in the cache, its tokens in front or that there are too many."""
     rows, vocabulary = logits_rv.shape
     softmax, edge_r = Softmax.room(rows, device=logits_rv.device), edges(score_r, vocabulary)
     step = max(1, _VALUES_AT_ONCE // vocabulary)
@@ -199,7 +198,7 @@ def _weighed(
 def _against_all(
     logits_rv: torch.Tensor, tokens_r: torch.Tensor, keys: Keys, parameters: SamplingParameters
 ) -> torch.Tensor:
-    """The same by the noise of every token, on any device and under a mask."""
+    """Computes the same from the noise of every token, on any device and with a mask."""
     step = max(
         1, (_VALUES_AT_ONCE if logits_rv.device.type == "cpu" else _VALUES_AT_ONCE_ELSEWHERE) // logits_rv.shape[1]
     )
@@ -245,17 +244,16 @@ def _within_mask(
     own_score_r: torch.Tensor,
     parameters: SamplingParameters,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Gaps and distances outside under a mask; `scores_rv` is masked in place.
+    """Returns gaps and distances outside the mask; masks `scores_rv` in place.
 
-    A token that beats the recorded one counts by its margin if that is less: it may have been outside the other side's
-    mask.
+    A better token counts by its margin if that is smaller, because the other side's mask may have excluded it.
     """
     mask = mask_of(scaled_rv, parameters)
     scores_rv.masked_fill_(scaled_rv < mask.edge_b[:, None], -torch.inf)
     every_r = torch.arange(len(own_r), device=own_r.device)
     outside_r = -mask.margins(every_r, own_r[:, None])[:, 0]
     gap_r = torch.zeros_like(own_r)
-    beaten = torch.nonzero(scores_rv.amax(1) > own_score_r)[:, 0]  # few, in an honest file
+    beaten = torch.nonzero(scores_rv.amax(1) > own_score_r)[:, 0]  # few in an honest file
     out = scores_rv[beaten] == -torch.inf
     excess = (scores_rv[beaten] - own_score_r[beaten, None]).masked_fill_(out, 0.0)
     gap_r[beaten] = torch.minimum(excess, mask.margins(beaten, scaled_rv[beaten])).amax(1).clamp_min_(0.0)

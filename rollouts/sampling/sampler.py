@@ -1,4 +1,4 @@
-"""From logits and noise to a token and the log-probability that is recorded with it.
+"""Draws tokens from logits and noise, and computes the recorded log-probabilities.
 
 The order is fixed: temperature, top-k, top-p, noise, argmax; all in float32.
 
@@ -17,7 +17,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 
 class NotANumber(MusterError):
-    """A row of logits has no finite log-sum: a NaN, a positive infinity, or nothing but negative ones."""
+    """A row of logits has no finite log-sum: it contains NaN or +inf, or only -inf."""
 
     code = "not-a-number"
     default_hint = "the weights or the machine that computed them are broken; load the version again"
@@ -25,7 +25,7 @@ class NotANumber(MusterError):
 
 @dataclass(frozen=True, slots=True)
 class DrawnTokens:
-    """One token for each row.
+    """One drawn token per row.
 
     Args:
         tokens: int64 [B].
@@ -37,10 +37,10 @@ class DrawnTokens:
 
 
 def draw(logits_bv: torch.Tensor, noise_bv: torch.Tensor, parameters: SamplingParameters) -> DrawnTokens:
-    """Draws a token for each row: the softmax's own distribution, if the noise is Gumbel's.
+    """Draws a token for each row. With Gumbel noise, it follows the softmax distribution.
 
     Raises:
-        NotANumber: A row has a NaN, a positive infinity, or only negative ones.
+        NotANumber: A row has NaN or +inf, or only -inf.
     """
     scaled_bv = scale(logits_bv, parameters)
     total_b = log_sums(scaled_bv)
@@ -56,19 +56,19 @@ def scale(logits_bv: torch.Tensor, parameters: SamplingParameters) -> torch.Tens
 
 
 def log_sums(scaled_bv: torch.Tensor) -> torch.Tensor:
-    """Returns what turns scaled logits into log-probabilities, float32 [B].
+    """Returns the log-sums that turn scaled logits into log-probabilities, float32 [B].
 
     Raises:
-        NotANumber: A row has a NaN, a positive infinity, or only negative ones.
+        NotANumber: A row has NaN or +inf, or only -inf.
     """
     return check_normal(torch.logsumexp(scaled_bv, dim=1))
 
 
 def check_normal(total_b: torch.Tensor) -> torch.Tensor:
-    """Returns log-sums as they are.
+    """Returns the log-sums unchanged.
 
     Raises:
-        NotANumber: One is not finite.
+        NotANumber: A log-sum is not finite.
     """
     if not bool(torch.isfinite(total_b).all()):
         broken = int((~torch.isfinite(total_b)).sum())
@@ -77,7 +77,7 @@ def check_normal(total_b: torch.Tensor) -> torch.Tensor:
 
 
 def process(scaled_bv: torch.Tensor, noise_bv: torch.Tensor, parameters: SamplingParameters) -> torch.Tensor:
-    """Returns what the drawn token is the largest of, float32 [B, V]: scaled logits within the mask, plus noise."""
+    """Returns the scores whose argmax is drawn, float32 [B, V]: masked scaled logits plus noise."""
     scores = scaled_bv + noise_bv
     if not parameters.masks:
         return scores
@@ -85,9 +85,9 @@ def process(scaled_bv: torch.Tensor, noise_bv: torch.Tensor, parameters: Samplin
 
 
 def first_largest(scores_bv: torch.Tensor) -> torch.Tensor:
-    """Returns each row's argmax, int64 [B]: of equal scores the lowest token, on every device."""
+    """Returns each row's argmax, int64 [B]; ties go to the lowest token on every device."""
     if scores_bv.device.type == "cpu":
-        return torch.from_numpy(scores_bv.numpy().argmax(1))  # promises the first, and takes a twentieth of the time
+        return torch.from_numpy(scores_bv.numpy().argmax(1))  # guarantees the first index, and is 20 times faster
     largest_b1 = scores_bv.amax(dim=1, keepdim=True)
     places_v = torch.arange(scores_bv.shape[1], device=scores_bv.device)
     return torch.where(scores_bv == largest_b1, places_v, scores_bv.shape[1]).amin(dim=1)

@@ -1,4 +1,4 @@
-"""What the softmax of a row comes to, in one go through memory that is used again for the rows after it.
+"""Sums of softmax rows, computed in one pass over reusable memory.
 
 Shapes: b rows, v tokens of the vocabulary.
 """
@@ -14,18 +14,18 @@ import torch
 from rollouts.sampling.sampler import check_normal
 
 _LEAST = -1e4
-"""A weight of 0 has no logarithm, and counts nothing whatever stands for it."""
+"""Replaces the logarithm of a weight of 0, whose contribution is 0 in any case."""
 
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """The sums over each row's tokens; float32 [B]. A token's weight is e to the power of what it is below the largest.
+    """Sums over each row's tokens, float32 [B]. A token's weight is exp(scaled logit - largest).
 
     Args:
         peak_b: The largest scaled logit.
-        sum_b: Of the weights, 1 or more.
-        first_b: Of the weights times by how much each token is below the largest, from -1e4 to 0.
-        second_b: Of the weights times the square of that.
+        sum_b: Sum of the weights, at least 1.
+        first_b: Sum of the weights times (scaled logit - largest), clamped from -1e4 to 0.
+        second_b: Sum of the weights times the square of that.
     """
 
     peak_b: torch.Tensor
@@ -35,29 +35,29 @@ class Softmax:
 
     @classmethod
     def room(cls, rows: int, *, device: torch.device) -> Self:
-        """Of so many rows, to be filled by `weigh`."""
+        """Allocates sums for this many rows, to be filled by `weigh`."""
         return cls(*torch.empty((len(fields(cls)), rows), device=device))
 
     def __getitem__(self, here: slice) -> Softmax:
-        """Some of the rows, in the same memory."""
+        """Returns a view of some rows."""
         return Softmax(self.peak_b[here], self.sum_b[here], self.first_b[here], self.second_b[here])
 
     def totals(self) -> torch.Tensor:
-        """What turns scaled logits into log-probabilities, float32 [B].
+        """Returns the log-sums that turn scaled logits into log-probabilities, float32 [B].
 
         Raises:
-            NotANumber: A row has a NaN, a positive infinity, or only negative ones.
+            NotANumber: A row has NaN or +inf, or only -inf.
         """
         return check_normal(self.sum_b.log() + self.peak_b)
 
 
 def weigh(scaled_bv: torch.Tensor, softmax: Softmax, room_2bv: torch.Tensor) -> torch.Tensor:
-    """Fills in the sums of rows of scaled logits, float32, and returns the weights themselves, [B, V].
+    """Fills in the sums of rows of scaled logits, float32, and returns the weights, [B, V].
 
     Args:
         scaled_bv: Scaled logits.
-        softmax: Of so many rows.
-        room_2bv: Memory, float32 [2, B, V]: the weights are its first half, and its second half is free afterwards.
+        softmax: Sums to fill, for as many rows.
+        room_2bv: Scratch memory, float32 [2, B, V]: the weights are its first half; its second half is free afterwards.
     """
     weights_bv, below_bv = room_2bv.unbind()
     torch.amax(scaled_bv, 1, out=softmax.peak_b)
@@ -70,6 +70,6 @@ def weigh(scaled_bv: torch.Tensor, softmax: Softmax, room_2bv: torch.Tensor) -> 
 
 def _dots(one_bv: torch.Tensor, other_bv: torch.Tensor, out_b: torch.Tensor) -> None:
     if out_b.device.type == "cpu":
-        np.vecdot(one_bv.numpy(), other_bv.numpy(), out=out_b.numpy())  # reads both once, and writes nothing else
+        np.vecdot(one_bv.numpy(), other_bv.numpy(), out=out_b.numpy())  # one pass without temporary arrays
     else:
         torch.linalg.vecdot(one_bv, other_bv, out=out_b)

@@ -1,4 +1,4 @@
-"""The socket between this side and a sandbox's server: one packet per message, descriptors beside it."""
+"""The socket to a sandbox's server: one packet per message, with file descriptors attached."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ class _Packet(BaseModel):
 
 
 class ServerReady(_Packet):
-    """The server has imported what its jobs need."""
+    """The server has imported the modules of its jobs."""
 
     ready: bool
     pid: int
-    """As it sees itself: 1 in a process namespace of its own."""
+    """The server's own view of its pid: 1 in its own pid namespace."""
     root: bool
 
 
@@ -32,20 +32,20 @@ class JobReport(_Packet):
 
     job: int
     confined: bool
-    """Whether it got as far as a stranger's code."""
+    """True if the job was confined before it ran untrusted code."""
     signal: int
     exit: int
     cpu_seconds: float
 
 
 class SandboxControl:
-    """This side's end."""
+    """The caller's end of the socket."""
 
     def __init__(self) -> None:
         self.ours, self.theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
     def fileno(self) -> int:
-        """To wait on, for a packet."""
+        """Returns the descriptor, for waiting for a packet."""
         return self.ours.fileno()
 
     def send(self, message: object, descriptors: Sequence[int] = ()) -> None:
@@ -63,18 +63,18 @@ class SandboxControl:
         """Receives the server's first packet.
 
         Raises:
-            SandboxUnavailable: It ended, or said nothing in time.
+            SandboxUnavailable: The server ended, or sent nothing in time.
         """
         self.ours.settimeout(within.total_seconds())
         try:
             return ServerReady.model_validate_json(self._receive())
         except ValidationError as error:
-            raise SandboxUnavailable("a sandbox speaks another language") from error
+            raise SandboxUnavailable("a sandbox sent an invalid message") from error
         finally:
             self.ours.settimeout(None)
 
     def report(self) -> JobReport:
-        """Receives the word that a job has ended.
+        """Receives the report of a job's end.
 
         Raises:
             SandboxUnavailable: The server is gone.
@@ -82,10 +82,10 @@ class SandboxControl:
         try:
             return JobReport.model_validate_json(self._receive())
         except ValidationError as error:
-            raise SandboxUnavailable("a sandbox speaks another language") from error
+            raise SandboxUnavailable("a sandbox sent an invalid message") from error
 
     def close(self) -> None:
-        """Ends the conversation; the server ends when it hears that."""
+        """Closes the socket, which ends the server."""
         self.ours.close()
         self.theirs.close()
 

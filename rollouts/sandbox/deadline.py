@@ -1,7 +1,7 @@
-"""A moment by which all jobs of a thread have to end, whatever their own limits allow.
+"""A common deadline of all jobs of a thread, in addition to the jobs' own limits.
 
-Environments set the limits of single jobs; a validator that scores a whole file bounds all of them together. The moment
-is bound to the thread's context, so environments need no parameter for it.
+Environments set the limits of single jobs; a validator that scores a whole file bounds all of them together. The
+deadline is a context variable, so environments need no parameter for it.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _latest: ContextVar[float] = ContextVar("latest", default=math.inf)
 
 @contextmanager
 def jobs_end_by(moment: float) -> Iterator[None]:
-    """Ends jobs that are started within at this moment; they end as out of time, which leaves a score undecided.
+    """Ends jobs started within the context at this moment, as out of time; their scores are then undecided.
 
     Args:
-        moment: On `time.monotonic`, in seconds. Of two that are nested the earlier one counts.
+        moment: On `time.monotonic`, in seconds. When nested, the earliest moment applies.
     """
     token = _latest.set(min(moment, _latest.get()))
     try:
@@ -29,5 +29,5 @@ def jobs_end_by(moment: float) -> Iterator[None]:
 
 
 def latest_end() -> float:
-    """The moment on `time.monotonic` by which a job that starts now has to end; infinity if there is none."""
+    """Returns the deadline of jobs that start now, on `time.monotonic`; infinity if there is none."""
     return _latest.get()

@@ -1,7 +1,7 @@
-"""What can be wrong with the sandbox itself; what a job does is an outcome, never an error.
+"""Errors of the sandbox itself. A failure of a job is an outcome, never an error.
 
 Unavailable
-└── SandboxUnavailable   nothing untrusted can be run here, or a sandbox broke
+└── SandboxUnavailable   untrusted code can't be run here, or a sandbox broke
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from protocol.errors import Unavailable
 
 
 class SandboxUnavailable(Unavailable):
-    """Nothing untrusted can be run here. Says nothing about the code that was to run: never a score, never guilt."""
+    """Untrusted code can't be run here. Implies nothing about that code: neither a score nor the node's fault."""
 
     code = "sandbox-unavailable"
     default_hint = "install bubblewrap (Debian: apt install bubblewrap) and allow user namespaces, or run as root"

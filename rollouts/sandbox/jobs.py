@@ -1,4 +1,4 @@
-"""What is run in a sandbox, within which limits, and how it ended."""
+"""Jobs of sandboxes: kinds, limits and outcomes."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ _MIB = 1 << 20
 
 
 class JobKind(Enum):
-    """What a sandbox has imported before its first job; jobs of different kinds never share one."""
+    """Kind of a job; a sandbox preloads the kind's modules and never runs jobs of another kind."""
 
     SOLUTION = "solution"
-    """Strangers' programs and functions, with the standard library."""
+    """Untrusted programs and functions, with the standard library."""
     CHECKER = "checker"
-    """Unit tests of a task, whose solution runs elsewhere."""
+    """Unit tests of a task, whose solution runs in another sandbox."""
     MATHEMATICS = "mathematics"
-    """Symbolic equality, with the math-verify library. Its jobs may read files: the library imports as it goes, and
-    they run no code of a stranger's."""
+    """Symbolic equality, with the math-verify library. Its jobs may read files, because the library imports lazily;
+    they run no untrusted code."""
     FILES = "files"
-    """Files of rollouts that strangers wrote, decoded by the Parquet library."""
+    """Decoding of untrusted rollout files by the Parquet library."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobLimits:
-    """What one job may use.
+    """Resource limits of one job.
 
     Args:
-        cpu: Processor time, in whole seconds; what honest jobs are measured by, since it is the same on a busy machine.
-        wall: Time that passes, for jobs that sleep.
-        memory_bytes: Address space, the interpreter's own included.
-        output_bytes: Of each of its output streams.
+        cpu: CPU time, rounded up to seconds. The main limit of honest jobs, since it does not depend on machine load.
+        wall: Elapsed time, for jobs that sleep.
+        memory_bytes: Address space, including the interpreter's own.
+        output_bytes: Maximum of each output stream.
     """
 
     cpu: timedelta = timedelta(seconds=5)
@@ -53,7 +53,7 @@ class JobLimits:
 
     @property
     def cpu_seconds(self) -> int:
-        """As the kernel counts: whole seconds, rounded up."""
+        """CPU limit as the kernel counts it: whole seconds, rounded up."""
         return math.ceil(self.cpu.total_seconds())
 
 
@@ -62,13 +62,13 @@ class Job:
     """One job.
 
     Args:
-        module: What runs it: a module of the package `inside`, such as `inside.program`.
-        payload: What it is about; trusted code reads it before anything untrusted runs.
-        standard_input: What it finds there, or the read end of a pipe, which stays the caller's.
-        calls: The read or write end of a pipe that the job gets as descriptor 4; stays the caller's.
-        answers: The write end of a pipe that the job gets as descriptor 3 instead of one that is read into the outcome.
-        keep_output: Whether what it prints is read into the outcome; else nobody reads it.
-        limits: What it may use.
+        module: Module of the package `inside` that runs the job, such as `inside.program`.
+        payload: Parameters, read by trusted code before anything untrusted runs.
+        standard_input: Bytes, or the read end of a pipe, which the caller keeps.
+        calls: Read or write end of a pipe that becomes descriptor 4; the caller keeps it.
+        answers: Write end of a pipe that becomes descriptor 3; None reads descriptor 3 into the outcome.
+        keep_output: Whether the outcome includes printed output; otherwise it is discarded.
+        limits: Resource limits.
     """
 
     module: str
@@ -81,41 +81,41 @@ class Job:
 
 
 class JobEnding(Enum):
-    """How a job came to its end."""
+    """Reason why a job ended."""
 
     EXITED = "exited"
-    """By itself; the exit code says more."""
+    """The job exited by itself; the exit code says more."""
     OUT_OF_TIME = "out of time"
     OUT_OF_MEMORY = "out of memory"
     TOO_MUCH_OUTPUT = "too much output"
     KILLED = "killed"
-    """By a signal: it crashed, or broke a rule that the kernel enforces so."""
+    """A signal ended it: it crashed, or violated a rule that the kernel enforces by a signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobOutcome:
-    """How a job ended, and what it wrote. Everything here but the ending's limits is the job's own word."""
+    """End and output of a job. The job controls all fields except those about limits."""
 
     ending: JobEnding
     exit_code: int
-    """0 to 255; 0 too if it did not exit by itself."""
+    """0 to 255; also 0 if the job did not exit by itself."""
     output: bytes
-    """Standard output, cut at the limit."""
+    """Standard output, truncated at the limit."""
     errors: bytes
-    """Standard error, cut at the limit."""
+    """Standard error, truncated at the limit."""
     answer: bytes
-    """What it wrote to descriptor 3, cut at the limit."""
+    """Output on descriptor 3, truncated at the limit."""
     cpu: timedelta
-    """As the system counts at the end: up to a few tenths less than the limit where it was the limit that ended it."""
+    """CPU time counted by the system; if the CPU limit ended the job, up to a few tenths of a second below it."""
     waited: bool = False
-    """Whether it was ended because time passed, whatever the processor was doing meanwhile."""
+    """True if the elapsed-time limit ended it, regardless of CPU time."""
 
     @property
     def succeeded(self) -> bool:
-        """Whether it exited by itself with code 0."""
+        """True if the job exited with code 0."""
         return self.ending is JobEnding.EXITED and self.exit_code == 0
 
     @property
     def undecided(self) -> bool:
-        """Whether a limit ended it, so that another machine might find otherwise."""
+        """True if a limit ended the job, so that another machine may get another result."""
         return self.ending in {JobEnding.OUT_OF_TIME, JobEnding.OUT_OF_MEMORY}

@@ -1,4 +1,4 @@
-"""How a sandbox's first process is started: under bubblewrap, or plainly where that does not work."""
+"""Starts a sandbox's first process: under bubblewrap, or as a plain process where that does not work."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from rollouts.sandbox.jobs import JobKind
 from rollouts.sandbox.settings import Isolation
 
 _INSIDE = "/muster"
-"""Where the package `inside` stands in a sandbox with a file system of its own."""
+"""Path of the package `inside` in a sandbox with its own file system."""
 
 _FIRST_USER = 2_000_000_000
 _USERS = 100_000
-"""A range of user ids that no system gives out; each sandbox takes one, so that none can reach another."""
+"""Start of a range of user ids that no system assigns; each sandbox takes one, so that none can reach another."""
 
 _CAP_SETGID, _CAP_SETUID, _CAP_SYS_ADMIN = 6, 7, 21
 
@@ -41,17 +41,17 @@ _STANDARD_LIBRARY = (
     "timeit", "token", "tokenize", "traceback", "tracemalloc", "types", "typing", "unicodedata", "unittest",
     "unittest.mock", "urllib.parse", "uuid", "warnings", "weakref", "xml.etree.ElementTree", "zlib",
 )  # fmt: skip
-"""What jobs can import. It is there before the first of them, which can open no file: so a job finds the same modules
-under every isolation, and a worker and a validator score alike. Another list is another version of `code`."""
+"""Modules that jobs can import. They are preloaded, since jobs can open no file. So jobs find the same modules under
+every isolation, and workers and validators score alike. Changing the list requires a new version of `code`."""
 
 _FROM_ELSEWHERE: Mapping[JobKind, tuple[str, ...]] = {
     JobKind.MATHEMATICS: ("math_verify", "latex2sympy2_extended", "sympy", "mpmath", "antlr4"),
     JobKind.FILES: ("pyarrow", "numpy", "pydantic", "eth_utils"),
 }
-"""Packages whose directory a kind's first process sees, with whatever else is installed there."""
+"""Packages whose site directory a kind's first process can see, including everything else installed there."""
 
 _OUR_OWN: Mapping[JobKind, tuple[str, ...]] = {JobKind.FILES: ("protocol", "rollouts")}
-"""Packages of ours, which are seen alone: what is beside a checkout may be anything."""
+"""Our own packages, of which only their own folders are visible, since a checkout may have anything beside them."""
 
 _MODULES = {
     JobKind.SOLUTION: ("inside.probe", "inside.program", "inside.functions"),
@@ -66,10 +66,10 @@ _ENVIRONMENT = {
     "LC_ALL": "C.UTF-8",
     "TZ": "UTC",
     "PYTHONUTF8": "1",
-    "PYTHONHASHSEED": "0",  # or the order of a set, and with it a score, would be a matter of luck
+    "PYTHONHASHSEED": "0",  # otherwise set order, and so a score, would be random
     "OMP_NUM_THREADS": "1",
     "OPENBLAS_NUM_THREADS": "1",
-    "ARROW_DEFAULT_MEMORY_POOL": "system",  # others take a gigabyte of addresses at once, which limits count
+    "ARROW_DEFAULT_MEMORY_POOL": "system",  # other pools reserve 1 GiB of address space, which is limited
 }
 
 _SYSTEM = ("/usr", "/etc/ld.so.cache")
@@ -79,7 +79,7 @@ _DEVICES = ("/dev/null", "/dev/urandom")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SandboxLaunch:
-    """What starts a sandbox, and what its first process is told."""
+    """Command and environment of a sandbox's first process."""
 
     command: tuple[str, ...]
     environment: dict[str, str]
@@ -91,7 +91,7 @@ def prepare(kind: JobKind, isolation: Isolation) -> SandboxLaunch:
     """Returns how to start a sandbox of this kind.
 
     Raises:
-        SandboxUnavailable: There is no bubblewrap, or a package that the kind needs is not installed.
+        SandboxUnavailable: bubblewrap, or a package that the kind needs, is not installed.
     """
     namespaces = isolation is Isolation.NAMESPACES
     found = _packages(_FROM_ELSEWHERE.get(kind, ()))
@@ -112,14 +112,14 @@ def prepare(kind: JobKind, isolation: Isolation) -> SandboxLaunch:
 
 
 def _may(*capabilities: int) -> bool:
-    """Whether this process has these rights of root; in a container root often lacks some."""
+    """Returns whether this process has these capabilities; root in a container often lacks some."""
     lines = Path("/proc/self/status").read_text().splitlines()
     held = next((int(line.split()[1], 16) for line in lines if line.startswith("CapEff:")), 0)
     return all(held >> capability & 1 for capability in capabilities)
 
 
 def _packages(names: Iterable[str]) -> list[Path]:
-    """The directories of these packages."""
+    """Returns the directories of these packages."""
     found = []
     for name in names:
         spec = find_spec(name)
@@ -139,7 +139,7 @@ def _bubblewrap(modules: Path, packages: list[Path]) -> list[str]:
     command = [program, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
     command += ["--as-pid-1", "--new-session", "--hostname", "sandbox", "--chdir", _INSIDE]
     if _may(_CAP_SETUID, _CAP_SETGID, _CAP_SYS_ADMIN):
-        # No user namespace, and just enough for the server to become a user that is nobody else's.
+        # No user namespace; only the capabilities that the server needs to switch to a unique user.
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         command += ["--unshare-user", "--uid", str(_FIRST_USER), "--gid", str(_FIRST_USER)]
@@ -167,7 +167,7 @@ def _bubblewrap(modules: Path, packages: list[Path]) -> list[str]:
 
 
 def _outermost(paths: list[Path]) -> list[Path]:
-    """Those that are neither shown already nor inside another one."""
+    """Returns the paths that are not yet visible or inside another one."""
     kept: list[Path] = []
     for path in sorted(set(paths), key=lambda each: len(each.parts)):
         if not any(path.is_relative_to(outer) for outer in (Path("/usr"), *kept)):
@@ -176,5 +176,5 @@ def _outermost(paths: list[Path]) -> list[Path]:
 
 
 def _parents(path: Path) -> list[str]:
-    """The directories on the way to a mount, open to every user; bubblewrap would close them to all but root."""
+    """Returns a mount's parent directories with open permissions; bubblewrap would restrict them to root."""
     return [flag for parent in list(path.parents)[-2::-1] for flag in ("--perms", "0755", "--dir", str(parent))]

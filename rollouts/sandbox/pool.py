@@ -1,4 +1,4 @@
-"""Sandboxes for whoever needs one: started at the first job, kept warm, replaced when they break."""
+"""Pool of sandboxes: started at the first job, kept warm, replaced when they break."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ WEAKER = (
 
 
 class Sandboxes:
-    """Sandboxes of every kind, for any number of threads.
+    """Sandboxes of every kind; thread-safe.
 
     Args:
-        settings: Which isolation is wanted, and how many of a kind may stand at a time; by default from the environment
-            and the configuration file.
+        settings: Isolation, and maximum number of sandboxes per kind; by default from the environment and the
+            configuration file.
     """
 
     def __init__(self, settings: SandboxSettings | None = None) -> None:
@@ -49,10 +49,10 @@ class Sandboxes:
 
     @property
     def isolation(self) -> Isolation:
-        """How sandboxes are kept apart; found out by starting one, if the settings leave it open.
+        """The isolation; determined by starting a sandbox if the settings leave it open.
 
         Raises:
-            SandboxUnavailable: Nothing untrusted can be run here.
+            SandboxUnavailable: Untrusted code can't be run here.
         """
         if self._isolation is None:
             with self.borrow(JobKind.SOLUTION):
@@ -60,10 +60,10 @@ class Sandboxes:
         return self._isolation or Isolation.PROCESS
 
     def run(self, kind: JobKind, job: Job) -> JobOutcome:
-        """Runs a job; a second time in a new sandbox if the first one broke.
+        """Runs a job, and retries it once in a new sandbox if the first one broke.
 
         Raises:
-            SandboxUnavailable: Nothing untrusted can be run here, or two sandboxes broke.
+            SandboxUnavailable: Untrusted code can't be run here, or two sandboxes broke.
         """
 
         def attempt() -> JobOutcome:
@@ -73,10 +73,10 @@ class Sandboxes:
         return self.twice(attempt)
 
     def twice(self, attempt: Callable[[], _T]) -> _T:
-        """Returns what the attempt does; makes it a second time, in new sandboxes, if the first ones broke.
+        """Returns the attempt's result; retries it once if sandboxes broke.
 
         Raises:
-            SandboxUnavailable: They broke again.
+            SandboxUnavailable: Sandboxes broke again.
         """
         try:
             return attempt()
@@ -86,10 +86,10 @@ class Sandboxes:
 
     @contextmanager
     def borrow(self, kind: JobKind) -> Iterator[Sandbox]:
-        """A sandbox for this thread alone; waits for a place. It is given back unless the block raises.
+        """Yields a sandbox for this thread alone; waits for one. It returns to the pool unless the block raises.
 
         Raises:
-            SandboxUnavailable: None can be started.
+            SandboxUnavailable: No sandbox can be started.
         """
         with self._places[kind]:
             sandbox = self._take(kind)
@@ -105,7 +105,7 @@ class Sandboxes:
                 sandbox.close()
 
     def close(self) -> None:
-        """Ends every sandbox: those that stand idle now, and one that is at work when its job is done."""
+        """Ends every sandbox: idle ones now, busy ones when their job is done."""
         atexit.unregister(self.close)
         with self._lock:
             self._closed = True

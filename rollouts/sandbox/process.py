@@ -1,4 +1,4 @@
-"""One sandbox: a process that forks jobs, and what this side knows of it. Not for two threads at a time."""
+"""One sandbox: a process that forks jobs. Not thread-safe."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from rollouts.sandbox.running import RunningJob
 from rollouts.sandbox.settings import Isolation
 
 START_WITHIN = timedelta(seconds=60)
-"""The libraries of the mathematics kind take a third of a second on an idle machine."""
+"""Importing the libraries of the mathematics kind takes a third of a second on an idle machine."""
 
 _END_WITHIN = timedelta(seconds=10)
-"""It takes a few milliseconds; this is for a machine that is out of breath."""
+"""It takes a few milliseconds on a machine that is not overloaded."""
 
 _HIDDEN = ("/etc/passwd", "/etc/hostname", "/proc/self/environ", "/sys/kernel", "/var/lib", "/run")
-"""Files that every machine has and no job may see."""
+"""Files that exist on every machine and must be invisible to jobs."""
 
 
 class Sandbox:
-    """A started sandbox, which has proved that it holds.
+    """A started sandbox whose confinement was verified.
 
     Args:
-        kind: What it has imported.
-        isolation: How it is kept apart.
+        kind: The kind of its jobs.
+        isolation: The isolation.
 
     Raises:
-        SandboxUnavailable: It can't be started, or lets something through that it must not.
+        SandboxUnavailable: It can't be started, or its confinement has a leak.
     """
 
     def __init__(self, kind: JobKind, isolation: Isolation) -> None:
@@ -57,7 +57,7 @@ class Sandbox:
                     start_new_session=True,
                 )
                 opened.pop_all()
-        except OSError as error:  # no processes, memory or descriptors left, say
+        except OSError as error:  # e.g. no processes, memory or descriptors left
             raise SandboxUnavailable(f"a sandbox can't be started: {error}") from error
         self._control.theirs.close()
         try:
@@ -82,11 +82,11 @@ class Sandbox:
 
     @property
     def pid(self) -> int:
-        """Of the process that this side started."""
+        """Pid of the process that was started."""
         return self._process.pid
 
     def run(self, job: Job) -> JobOutcome:
-        """Runs a job to its end.
+        """Runs a job until it ends.
 
         Raises:
             SandboxUnavailable: The sandbox itself broke; nothing is known about the job.
@@ -103,12 +103,12 @@ class Sandbox:
         return RunningJob(self._control, self._jobs, job)
 
     def close(self) -> None:
-        """Ends the sandbox and everything in it: its server ends with the socket, and takes the rest along."""
+        """Ends the sandbox and everything in it: closing the socket ends the server and its children."""
         self._control.close()
         try:
             self._process.wait(_END_WITHIN.total_seconds())
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(PermissionError):  # it may have become a user that only a full root may signal
+            with contextlib.suppress(PermissionError):  # only a full root may signal its unique user
                 self._process.kill()
                 self._process.wait()
         self._said.close()

@@ -1,4 +1,4 @@
-"""A job while it runs: what goes in, what comes out within its bounds, and the moment when it is enough."""
+"""A running job: feeds its input, reads bounded output, and enforces the time limits."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandbox.jobs import Job, JobEnding, JobOutcome
 
 _ANSWER_KILL_WITHIN = 10.0
-"""Seconds; far beyond what a kill takes on the busiest machine."""
+"""Seconds; far more than a kill takes on a busy machine."""
 
-_SAID_OUT_OF_MEMORY = 77
-"""As in inside/program.py."""
+_EXIT_OUT_OF_MEMORY = 77
+"""`OUT_OF_MEMORY` of inside/program.py."""
 
 _READ_BYTES = 64 * 1024
 _ALL_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 class RunningJob:
-    """A job that was started; made by `Sandbox.start`."""
+    """A started job; made by `Sandbox.start`."""
 
     def __init__(self, control: SandboxControl, number: int, job: Job) -> None:
         self._control = control
@@ -51,7 +51,7 @@ class RunningJob:
             raise
 
     def finish(self) -> JobOutcome:
-        """Reads what the job writes until it has ended or a limit is passed.
+        """Reads the job's output until it has ended or exceeds a limit.
 
         Raises:
             SandboxUnavailable: The sandbox itself broke; nothing is known about the job.
@@ -65,7 +65,7 @@ class RunningJob:
             self._close()
 
     def end(self, *, within: timedelta) -> JobOutcome | None:
-        """Gives the job a moment to end by itself; None if it had to be killed.
+        """Waits for the job to end by itself; kills it after `within` and then returns None.
 
         Raises:
             SandboxUnavailable: The sandbox itself broke.
@@ -75,7 +75,7 @@ class RunningJob:
         return None if self._cut_short is JobEnding.OUT_OF_TIME else outcome
 
     def _descriptors(self, job: Job, theirs: contextlib.ExitStack) -> Iterator[int]:
-        """What the job finds as 0 to 5: input, output, errors, answers, calls, payload."""
+        """Yields the job's descriptors 0 to 5: input, output, errors, answers, calls, payload."""
         yield _readable(job.standard_input, theirs)
         for name in ("output", "errors"):
             yield self._pipe(name, theirs) if job.keep_output else _nowhere(theirs)
@@ -110,7 +110,7 @@ class RunningJob:
             self._cut(JobEnding.TOO_MUCH_OUTPUT)
 
     def _cut(self, why: JobEnding) -> None:
-        """Has the job killed, and waits a moment more for the word that it is."""
+        """Has the job killed, and waits briefly for the report."""
         if self._cut_short is None:
             self._cut_short = why
             self._deadline = time.monotonic() + _ANSWER_KILL_WITHIN
@@ -137,8 +137,8 @@ class RunningJob:
             report.signal == signal.SIGKILL and report.cpu_seconds >= self._limits.cpu_seconds
         ):
             return JobEnding.OUT_OF_TIME
-        if report.signal == signal.SIGKILL or report.exit == _SAID_OUT_OF_MEMORY:
-            return JobEnding.OUT_OF_MEMORY  # nobody here sent that signal: the kernel did, for want of memory
+        if report.signal == signal.SIGKILL or report.exit == _EXIT_OUT_OF_MEMORY:
+            return JobEnding.OUT_OF_MEMORY  # we did not send SIGKILL, so the kernel's OOM killer did
         return JobEnding.KILLED if report.signal else JobEnding.EXITED
 
     def _close(self) -> None:
@@ -147,7 +147,7 @@ class RunningJob:
 
 
 class _Stream:
-    """This side's end of a pipe that a job writes to: never blocks, never takes more than its bound."""
+    """The reading end of a pipe that a job writes to: never blocks, and keeps no more than its limit."""
 
     def __init__(self, descriptor: int, most: int) -> None:
         self._descriptor = descriptor
@@ -161,7 +161,7 @@ class _Stream:
         return self._descriptor
 
     def read(self) -> None:
-        """Takes what there is now."""
+        """Reads what is available now."""
         while not self.ended:
             try:
                 data = os.read(self._descriptor, _READ_BYTES)
@@ -177,7 +177,7 @@ class _Stream:
 
 
 def _readable(source: bytes | int, theirs: contextlib.ExitStack) -> int:
-    """A descriptor to read these bytes from, which nobody can write to; or the one that was given."""
+    """Returns a descriptor to read these bytes from, which can't be written to; or the given descriptor."""
     if isinstance(source, int):
         return source
     if not source:

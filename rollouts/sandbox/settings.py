@@ -1,4 +1,4 @@
-"""What a machine's owner decides about untrusted code."""
+"""Settings for untrusted code on this machine."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from protocol.runtime.settings import Settings
 
 
 class Isolation(Enum):
-    """How far a sandbox is from the machine."""
+    """Isolation of sandboxes from the machine."""
 
     NAMESPACES = "namespaces"
-    """Bubblewrap: own processes, no network, and a file system with nothing but Python; the system calls filtered."""
+    """Bubblewrap: own pid namespace, no network, only Python in the file system, filtered system calls."""
     PROCESS = "process"
-    """A process with limits and filtered system calls only: it can open no file and make no process or connection, but
-    a hole in the kernel's allowed calls would lead to the machine. For a worker inside a container of its own."""
+    """Only a process with limits and filtered system calls: it can't open files or create processes or connections, but
+    a hole in the allowed system calls would reach the machine. For a worker in its own container."""
 
 
 class SandboxSettings(Settings):

@@ -1,1 +1,1 @@
-"""The task that generates: what runs in a container on a contributor's machine (`python -m rollouts`)."""
+"""The generation task, which runs in a container on a contributor's machine (`python -m rollouts`)."""

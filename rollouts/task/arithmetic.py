@@ -1,33 +1,29 @@
-"""Whether what this task generates with is what the pool pays: asked before anything is leased or generated."""
+"""Checks that the pool pays for this task's engine and data type, before any lease or generation."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from protocol.errors import InvalidInput
-from rollouts.engines.interface import (
-    Engine,
-)
-from rollouts.precision import (
-    arithmetic_name,
-)
+from rollouts.engines.interface import Engine
+from rollouts.precision import arithmetic_name
 
 
 class ArithmeticNotTaken(InvalidInput):
-    """The version's recipe names other engines and types than this task's: its files would not be paid."""
+    """The version's recipe does not name this task's engine and data type, so its files would not be paid."""
 
     code = "arithmetic-not-taken"
 
 
 def check_taken(taken: Sequence[str], engine: Engine) -> None:
-    """Returns if the pool pays for what this engine generates, as far as it has been said.
+    """Checks that the pool pays for this engine's rollouts, as far as known.
 
     Args:
-        taken: Such as `torch/float32`: all of them, as a recipe takes them; empty if nobody has said yet.
-        engine: The task's.
+        taken: All engines and data types that the recipe accepts, e.g. `torch/float32`; empty if not known yet.
+        engine: The task's engine.
 
     Raises:
-        ArithmeticNotTaken: It does not.
+        ArithmeticNotTaken: The recipe does not accept the engine and data type.
     """
     own = arithmetic_name(engine.name, engine.dtype)
     if not taken or own in taken:

@@ -1,4 +1,4 @@
-"""The task's side of the bridge to its worker."""
+"""The task's client of the bridge to its worker."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from protocol.wire.bridge import HandedOver, HandOver, Metrics, TaskIdentity
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import ReleasedSlots, SlotGrant, SlotName, SlotWish
 
-_HAND_OVER_PATIENCE = timedelta(minutes=10)
-"""A worker that restarts is back long before; until then the file stays on the task's own volume."""
-_COPY_PATIENCE = timedelta(minutes=2)
-_BRIEF = timedelta(seconds=2)
+_HAND_OVER_TIMEOUT = timedelta(minutes=10)
+"""A worker restarts much faster; until then the file stays on the task's own volume."""
+_COPY_TIMEOUT = timedelta(minutes=2)
+_SHORT_TIMEOUT = timedelta(seconds=2)
 
 
 class Bridge:
-    """Asks the worker for steps and slots, and hands it files and figures.
+    """Requests steps and slots from the worker, and submits files and metrics to it.
 
     Args:
         socket: The bridge's unix socket.
         token: This task's token.
-        clock: Whose time is waited.
-        backoff: How retries wait.
+        clock: Clock for waiting.
+        backoff: Retry policy.
     """
 
     def __init__(self, socket: str, *, token: str, clock: Clock, backoff: Backoff | None = None) -> None:
@@ -42,40 +42,42 @@ class Bridge:
         )
 
     async def identity(self) -> TaskIdentity:
-        """Who this task runs for."""
+        """Returns the identity of the node that this task runs for."""
         return (await self._client.get("/v1/identity")).read(TaskIdentity)
 
     async def step(self) -> StepAnswer:
-        """What to work on now."""
+        """Returns the current step and version."""
         return (await self._client.get("/v1/step")).read(StepAnswer)
 
     async def slot(self, wish: SlotWish) -> SlotGrant:
-        """Leases a slot. A request whose fate is unknown is not repeated: at worst a lease goes unused.
+        """Leases a slot. A request without a response is not repeated: at worst, a lease goes unused.
 
         Raises:
-            MusterError: The orchestrator gives none now, and says why.
+            MusterError: The orchestrator gives no lease now; the message says why.
         """
         return (await self._client.post("/v1/slots", wish)).read(SlotGrant)
 
     async def release(self, slot: SlotName) -> None:
-        """Gives a slot up, once: if nobody hears it, the lease expires instead."""
+        """Releases a slot. Not retried: if the request is lost, the lease expires instead."""
         await self._client.post(
-            "/v1/slots/release", ReleasedSlots(slots=(slot,)), patience=_BRIEF, attempt_patience=_BRIEF
+            "/v1/slots/release", ReleasedSlots(slots=(slot,)), patience=_SHORT_TIMEOUT, attempt_patience=_SHORT_TIMEOUT
         )
 
     async def hand_over(self, file: HandOver) -> HandedOver:
-        """Returns when the worker has its own copy. The same key is the same file, so it is repeated until it works."""
+        """Returns when the worker has its own copy. Retried, because repeating the same key is idempotent."""
         answer = await self._client.post(
-            "/v1/files", file, repeatable=True, patience=_HAND_OVER_PATIENCE, attempt_patience=_COPY_PATIENCE
+            "/v1/files", file, repeatable=True, patience=_HAND_OVER_TIMEOUT, attempt_patience=_COPY_TIMEOUT
         )
         return answer.read(HandedOver)
 
     async def report(self, metrics: Mapping[str, float]) -> None:
-        """Reports gauges, once: the next report says more."""
-        await self._client.post("/v1/metrics", Metrics(metrics=dict(metrics)), patience=_BRIEF, attempt_patience=_BRIEF)
+        """Reports gauges. Not retried: the next report replaces them."""
+        await self._client.post(
+            "/v1/metrics", Metrics(metrics=dict(metrics)), patience=_SHORT_TIMEOUT, attempt_patience=_SHORT_TIMEOUT
+        )
 
     async def aclose(self) -> None:
-        """Closes its connections."""
+        """Closes the connections."""
         await self._client.aclose()
 
     async def __aenter__(self) -> Self:

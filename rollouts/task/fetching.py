@@ -1,4 +1,4 @@
-"""Fetches the version that a step names from the run's relays, whom nobody has to trust."""
+"""Fetches the version named by a step from the run's relays, which are untrusted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _TheOne:
-    """Only what the step names is wanted, whatever else relays may have."""
+    """Version source that accepts only the step's version, whatever else relays have."""
 
     announced: AnnouncedVersion
 
@@ -31,11 +31,11 @@ class _TheOne:
 
 
 class RelayFetch:
-    """Brings versions by SHARDCAST.
+    """Fetches versions by SHARDCAST.
 
     Args:
-        allow_plain_http: Lets `http` go beyond this machine; content is verified either way.
-        clock: Whose time is waited.
+        allow_plain_http: Allows `http` to other machines; content is verified either way.
+        clock: Clock for waiting.
     """
 
     def __init__(self, *, clock: Clock, allow_plain_http: bool = False) -> None:
@@ -43,12 +43,12 @@ class RelayFetch:
         self._allow_plain_http = allow_plain_http
 
     async def __call__(self, run: Digest, checkpoint: CheckpointRef, to: Path) -> None:
-        """Makes the folder `to`, whole and verified; what a broken fetch leaves, the next one goes on with.
+        """Creates the complete and verified folder `to`; resumes an interrupted fetch.
 
         Raises:
             NoPolicy: The run has no relays.
             BadVersionFolder: The publisher's version is not the announced one.
-            MusterError: No relay gives it now.
+            MusterError: No relay serves the version now.
         """
         if not checkpoint.relays:
             raise NoPolicy(

@@ -1,4 +1,4 @@
-"""From a leased slot to its file: plan, generate, score. Runs in a thread; the loop around it stays awake."""
+"""Produces a leased slot's file: plan, generate, score. Runs in a thread, so that the event loop stays responsive."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from rollouts.task.policies import HeldPolicy
 
 
 class LeaseTooLarge(Conflict):
-    """The lease allows more work units than its groups can have."""
+    """The lease allows more work units than its groups can produce."""
 
     code = "lease-too-large"
     default_hint = "nothing: the slot is given back; the pool's owner should correct the run's units per group"
@@ -33,20 +33,20 @@ class LeaseTooLarge(Conflict):
 
 @dataclass(frozen=True, slots=True)
 class Produced:
-    """A slot's file and what it took."""
+    """A slot's file, and the time it took."""
 
     file: RolloutFile
     took: timedelta
 
 
 class SlotGenerator:
-    """Makes files with one version of the policy.
+    """Produces files with one version of the policy.
 
     Args:
-        engine: Holds the version.
+        engine: An engine that holds the version.
         policy: The version's folder.
-        scorer: Where answers are scored while further ones are drawn.
-        clock: Whose time is measured.
+        scorer: Executor that scores answers while others are generated.
+        clock: Clock for measuring time.
 
     Raises:
         BadVersionFolder: The folder has no usable recipe, prompts or tokenizer.
@@ -70,17 +70,17 @@ class SlotGenerator:
 
     @property
     def version(self) -> Digest:
-        """The version that files are made with."""
+        """Digest of the version that files are generated with."""
         return self._policy.digest
 
     def check_lease(self, lease: Lease) -> None:
-        """Returns if the lease allows no more work units than the recipe can produce.
+        """Checks that the lease allows no more work units than the recipe can produce.
 
-        The penalty for forged work is locked for all of `max_units`, so a larger value would only hold more of the
-        provider's stake.
+        The penalty for forged work is locked for all of `max_units`, so a larger value would lock more of the
+        provider's stake than necessary.
 
         Raises:
-            LeaseTooLarge: It allows more.
+            LeaseTooLarge: The lease allows more.
         """
         most = lease.groups * self._recipe.units_per_group
         if lease.max_units > most:
@@ -90,13 +90,13 @@ class SlotGenerator:
             )
 
     def produce(self, grant: SlotGrant, *, should_stop: Callable[[], bool]) -> Produced:
-        """Returns the slot's file.
+        """Generates and scores the slot's file.
 
         Raises:
-            LeaseTooLarge: The lease allows more work units than its groups can have.
-            GenerationStopped: `should_stop` said so.
+            LeaseTooLarge: The lease allows more work units than its groups can produce.
+            GenerationStopped: `should_stop` returned true.
             EngineFailed: The engine failed.
-            SandboxUnavailable: Answers can't be checked on this machine.
+            SandboxUnavailable: This machine has no sandbox for scoring answers.
         """
         began = self._clock.monotonic()
         lease = grant.lease.lease

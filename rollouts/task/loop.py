@@ -1,7 +1,7 @@
-"""The loop of the inference worker (INTELLECT-2, 2.1): step, policy, slot, generate, prove, score, hand over; again.
+"""Main loop of the generation task (INTELLECT-2, 2.1): step, policy, slot, generate, prove, score, hand over; repeat.
 
-Three things overlap: while one slot is generated, answers that are done are scored in a thread, and a newer version is
-fetched as soon as the step names one. Weights change between slots only, so a file is of one version.
+Three activities overlap: while a slot is generated, finished answers are scored in a thread, and a newer version is
+fetched as soon as the step names one. Weights change only between slots, so each file is of one version.
 """
 
 from __future__ import annotations
@@ -25,13 +25,9 @@ from protocol.runtime.clock import Clock
 from protocol.wire.bridge import HandOver
 from protocol.wire.runs import CheckpointRef, StepAnswer
 from protocol.wire.slots import SlotGrant, SlotName, SlotWish
-from rollouts.engines.errors import (
-    GenerationStopped,
-)
+from rollouts.engines.errors import GenerationStopped
 from rollouts.engines.interface import Engine
-from rollouts.errors import (
-    EngineFailed,
-)
+from rollouts.errors import EngineFailed
 from rollouts.recipe import read_recipe
 from rollouts.task.arithmetic import check_taken
 from rollouts.task.bridge import Bridge
@@ -40,31 +36,31 @@ from rollouts.task.outbox import Outbox, figures
 from rollouts.task.policies import HeldPolicy, PolicyStore
 
 MOST_ENGINE_FAILURES = 3
-"""In a row; then the task ends with the reason, and its worker starts it again with a pause."""
+"""Consecutive failures after which the task exits with the reason; its worker restarts it after a pause."""
 
 _PAUSE = timedelta(seconds=2)
-_SOON = timedelta(milliseconds=200)
-"""After a slot that somebody or a new version was faster to get; the next one may be there already."""
+_SHORT_PAUSE = timedelta(milliseconds=200)
+"""Pause after losing a slot to another node or a new version; the next slot may be available already."""
 _OF_THE_MOMENT = frozenset({"no-slot", "slot-overtaken"})
 _LONGEST_PAUSE = timedelta(seconds=60)
 _LOOK_AHEAD = timedelta(seconds=2)
-_LAST_PATIENCE = timedelta(milliseconds=700)
-_CLOSING_PATIENCE = timedelta(milliseconds=200)
-"""Together under the second within which a task stops."""
+_LAST_TIMEOUT = timedelta(milliseconds=700)
+_CLOSE_TIMEOUT = timedelta(milliseconds=200)
+"""Keeps shutdown below the second within which a task must stop."""
 
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 
 class VersionWentBack(Conflict):
-    """The run names an older version than it did."""
+    """The run names an older version than before."""
 
     code = "version-went-back"
     default_hint = "versions only grow; ask the pool's owner what happened"
 
 
 class Overtaken(Conflict):
-    """The slot is of a version that the run has left behind before it could be fetched."""
+    """The slot's version was superseded before it could be fetched."""
 
     code = "slot-overtaken"
     default_hint = "nothing: the slot is given back, and the next one is of the newest version"
@@ -79,25 +75,25 @@ class DiskTrouble(Unavailable):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskTotals:
-    """What the task has done so far; reported through the bridge."""
+    """Totals since the task's start, reported through the bridge."""
 
     slots: int = 0
     samples: int = 0
     tokens: int = 0
     abandoned: int = 0
-    """Slots whose lease ended, or that were stopped, before they were finished."""
+    """Slots that ended unfinished, because the lease expired or the task was stopped."""
 
 
 class RolloutTask:
-    """Generates until it is told to stop.
+    """Generates rollouts until stopped.
 
     Args:
-        bridge: To the worker.
-        engine: Whatever generates.
-        policies: The shared volume's versions.
-        outbox: Where finished files wait for the worker.
-        groups: How many groups it asks for at a time.
-        clock: Whose time is waited.
+        bridge: Client of the worker.
+        engine: The engine.
+        policies: Versions on the shared volume.
+        outbox: Finished files that wait for the worker.
+        groups: Groups to request per lease.
+        clock: Clock for waiting.
     """
 
     def __init__(
@@ -123,12 +119,12 @@ class RolloutTask:
         self.totals = TaskTotals()
 
     def stop(self) -> None:
-        """Ends the loop: within a second, and without the slot that is under way."""
+        """Stops the loop within a second; abandons the slot in progress."""
         self._halt.set()
         self._stop.set()
 
     async def run(self) -> None:
-        """Works until `stop`.
+        """Works until `stop` is called.
 
         Raises:
             EngineFailed: The engine failed too often in a row.
@@ -155,20 +151,20 @@ class RolloutTask:
             await self._wait(pause)
 
     async def _until_stopped(self, turn: Coroutine[None, None, timedelta]) -> timedelta:
-        """Waits for the turn; once the task is told to stop, only as long as handing a file over takes."""
+        """Waits for the turn; after `stop`, only until a file in progress is handed over."""
         running = asyncio.ensure_future(turn)
         stopped = asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not running.done():
-                await asyncio.wait({running}, timeout=_LAST_PATIENCE.total_seconds())
+                await asyncio.wait({running}, timeout=_LAST_TIMEOUT.total_seconds())
         finally:
             for task in (running, stopped):
                 task.cancel()
         return await running
 
     async def _turn(self) -> timedelta:
-        """One slot, or nothing to do; returns how long to wait before the next."""
+        """Processes one slot, if any; returns the pause before the next turn."""
         answer = await self._bridge.step()
         if left := await self._outbox.hand_over_left():
             _log.info("left-files-handed-over", files=left)
@@ -183,7 +179,7 @@ class RolloutTask:
             ends = self._clock.monotonic() + grant.lease.expiry - self._clock.now().timestamp()
             produced = await self._generate(generator, grant, ends=ends)
         self._failures = 0
-        async with self._given_back_upon(grant, MusterError, OSError):  # cancelled, its thread writes on
+        async with self._given_back_upon(grant, MusterError, OSError):  # on cancellation, the writing thread continues
             handed = await self._write(produced, ends=ends)
         await self._outbox.hand_over(handed)
         await self._done(answer, produced)
@@ -191,23 +187,23 @@ class RolloutTask:
 
     @asynccontextmanager
     async def _given_back_upon(self, grant: SlotGrant, *ends: type[BaseException]) -> AsyncIterator[None]:
-        """Releases the slot when no file comes of it, so that nobody waits for its lease to end.
+        """Releases the slot if it produces no file, so that other nodes need not wait for the lease's end.
 
-        A file that is being written still comes, when the task is stopped meanwhile: its next life hands it over.
+        If the task is stopped while a file is written, the file is kept, and the next start hands it over.
         """
         try:
             yield
         except ends:
             with suppress(MusterError, TimeoutError):
-                async with asyncio.timeout(_LAST_PATIENCE.total_seconds()):
+                async with asyncio.timeout(_LAST_TIMEOUT.total_seconds()):
                     await self._bridge.release(SlotName(step=grant.lease.step, index=grant.lease.index))
             raise
 
     async def _of_the_lease(self, generator: SlotGenerator, grant: SlotGrant) -> SlotGenerator:
-        """The generator of the leased version, which may have come between the two questions.
+        """Returns the generator of the leased version, which may have changed between the two requests.
 
         Raises:
-            Overtaken: And another one came after it.
+            Overtaken: The version changed again.
         """
         if grant.lease.digest == generator.version:
             return generator
@@ -217,14 +213,14 @@ class RolloutTask:
         return await self._ready(newer.run_id, newer.checkpoint)
 
     async def _ready(self, run: Digest, checkpoint: CheckpointRef) -> SlotGenerator:
-        """The generator of this version; loads it if another one is loaded."""
+        """Returns the generator of this version; loads the version if needed."""
         if checkpoint.version < self._newest:
             raise VersionWentBack(f"the run went back from version {self._newest} to {checkpoint.version}")
         if checkpoint.digest in self._unusable:
             raise self._unusable[checkpoint.digest]
         if self._generator is not None and self._generator.version == checkpoint.digest:
             return self._generator
-        check_taken(checkpoint.arithmetic, self._engine)  # before anything is fetched; a word that may be corrected
+        check_taken(checkpoint.arithmetic, self._engine)  # before fetching; the owner may still correct it
         try:
             policy = await self._policies.hold(run, checkpoint)
         except InvalidInput as error:
@@ -252,11 +248,11 @@ class RolloutTask:
         return generator
 
     async def _with_engine(self, function: Callable[..., _T], *args: object) -> _T:
-        """Runs something on the one thread that uses the engine; who stops waiting does not stop it."""
+        """Runs a function on the engine's only thread; cancelling the wait does not stop the function."""
         return await asyncio.get_running_loop().run_in_executor(self._engine_thread, function, *args)
 
     async def _generate(self, generator: SlotGenerator, grant: SlotGrant, *, ends: float) -> Produced:
-        """Makes the slot's file, unless its lease ends before: at `ends`, by a clock that nobody sets."""
+        """Produces the slot's file, unless the lease ends first: at `ends` on the monotonic clock."""
 
         def should_stop() -> bool:
             return self._halt.is_set() or self._clock.monotonic() >= ends
@@ -272,10 +268,10 @@ class RolloutTask:
                 await looking
 
     async def _write(self, produced: Produced, *, ends: float) -> HandOver:
-        """Writes a finished file; waits for a volume that can't be written as long as the lease lasts.
+        """Writes a finished file; retries until the lease ends if the volume can't be written.
 
         Raises:
-            OSError: It still can't.
+            OSError: The last attempt failed.
         """
         while True:
             try:
@@ -287,14 +283,14 @@ class RolloutTask:
                 await self._clock.sleep(_PAUSE)
 
     def _give_up_on(self, digest: Digest, error: InvalidInput) -> InvalidInput:
-        """A version that can't be generated with is not leased again: its slots would only go undelivered."""
+        """Marks a version as unusable, so that no slot of it is leased in vain."""
         self._unusable[digest] = error
         return error
 
     async def _look_ahead(self, generator: SlotGenerator) -> None:
-        """Fetches the next version while this one is generated with; any trouble shows again when it is wanted.
+        """Fetches the next version during generation.
 
-        So it raises nothing: the file that is being made is worth more than the next version.
+        It never raises, because the file in progress must not be lost; errors recur when the version is needed.
         """
         while True:
             await self._clock.sleep(_LOOK_AHEAD)
@@ -304,7 +300,7 @@ class RolloutTask:
                 if newest is not None and newest.digest != generator.version and newest.version > self._newest:
                     (await self._policies.hold(answer.run_id, newest)).release()
                     return
-            except InvalidInput as error:  # it would come as bad again, and again in full
+            except InvalidInput as error:  # fetching it again would give the same bad version
                 _log.warning("look-ahead-failed", why=error.detail)
                 return
             except (MusterError, OSError) as error:
@@ -323,7 +319,7 @@ class RolloutTask:
         _log.info(
             "slot-done", step=answer.step, seconds=round(seconds, 2), **{k: round(v, 3) for k, v in shown.items()}
         )
-        with suppress(MusterError):  # figures for people: the next slot reports again
+        with suppress(MusterError):  # metrics only: the next slot reports again
             await self._bridge.report(
                 {
                     **shown,
@@ -338,16 +334,16 @@ class RolloutTask:
 
     def _failed(self, error: EngineFailed) -> timedelta:
         self._failures += 1
-        self._generator = None  # its weights may be half there
+        self._generator = None  # its weights may be incomplete
         if self._failures >= MOST_ENGINE_FAILURES:
             raise error
         _log.error("engine-failed", why=error.detail, hint=error.hint, failures=self._failures)
         return _PAUSE
 
     def _put_off(self, error: MusterError) -> timedelta:
-        """Whatever else stands in the way: say it, and look again, less and less often."""
+        """Logs any other error and returns the pause before the next attempt, which grows."""
         _log.warning("put-off", why=error.detail, hint=error.hint, code=error.code)
-        first = _SOON if error.code in _OF_THE_MOMENT else _PAUSE
+        first = _SHORT_PAUSE if error.code in _OF_THE_MOMENT else _PAUSE
         doubled: int = 2 ** min(self._put_offs, 10)
         pause = min(first * doubled, _LONGEST_PAUSE)
         self._put_offs += 1
@@ -362,12 +358,12 @@ class RolloutTask:
             task.cancel()
 
     async def aclose(self) -> None:
-        """Lets go of the policy, the engine and the scorer; does not wait long for what they are still at."""
+        """Releases the policy, engine and scorer; waits only briefly for work in progress."""
         self._scorer.shutdown(wait=False, cancel_futures=True)
         if self._closing is None:
             self._closing = self._engine_thread.submit(self._engine.close)
             self._engine_thread.shutdown(wait=False)
-        await asyncio.wait({asyncio.wrap_future(self._closing)}, timeout=_CLOSING_PATIENCE.total_seconds())
+        await asyncio.wait({asyncio.wrap_future(self._closing)}, timeout=_CLOSE_TIMEOUT.total_seconds())
         if self._policy is not None:
             self._policy.release()
 

@@ -1,7 +1,7 @@
-"""Finished files on the task's own volume until the worker has its copy: a crash between the two loses nothing.
+"""Stores finished files on the task's own volume until the worker has its copy, so that a crash loses none.
 
 <data>/outbox/<run>-<step>-<index>.parquet    the file
-<data>/outbox/<run>-<step>-<index>.json       what is handed over with it; written last, so it stands for a whole file
+<data>/outbox/<run>-<step>-<index>.json       its metadata; written last, so its presence marks a complete file
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _log = structlog.get_logger(__name__)
 
 
 class Outbox:
-    """Files that wait for the worker.
+    """Files that wait to be handed over to the worker.
 
     Args:
         data: The task's data volume.
-        bridge: Where they are handed over.
+        bridge: Client of the worker.
     """
 
     def __init__(self, data: Path, *, bridge: Bridge) -> None:
@@ -38,14 +38,14 @@ class Outbox:
         self._bridge = bridge
 
     def put(self, file: RolloutFile, *, took: timedelta | None = None) -> HandOver:
-        """Writes a file and what goes with it; both survive the task.
+        """Writes a file and its metadata; both survive a restart of the task.
 
         Args:
-            file: It.
-            took: How long it was generated; people see it among the file's figures.
+            file: The rollout file.
+            took: Time of generation; shown among the file's figures.
 
         Raises:
-            OSError: The volume is full, or can't be written.
+            OSError: The volume is full or not writable.
         """
         self._home.mkdir(parents=True, exist_ok=True)
         header = file.header
@@ -59,10 +59,10 @@ class Outbox:
         return handed
 
     async def hand_over(self, file: HandOver) -> None:
-        """Gives one file to the worker and forgets it.
+        """Hands one file over to the worker and deletes it.
 
         Raises:
-            MusterError: The worker does not take it; it is kept if another try may help, else removed.
+            MusterError: The worker refused the file; it is kept if the error is retryable, otherwise deleted.
         """
         try:
             await self._bridge.hand_over(file)
@@ -73,10 +73,10 @@ class Outbox:
         self._forget(file)
 
     async def hand_over_left(self) -> int:
-        """Gives what was finished and not taken, by an earlier life of the task too; returns how many files that was.
+        """Hands over all waiting files, including those of earlier runs of the task; returns their number.
 
         Raises:
-            MusterError: The worker takes one not now; it and those after it are kept.
+            MusterError: The worker can't take a file now; it and the following ones are kept.
         """
         if not self._home.is_dir():
             return 0
@@ -91,7 +91,7 @@ class Outbox:
                 if error.retryable:
                     raise
                 _log.warning("left-file-not-taken", file=note.stem, why=error.detail)
-        for path in self._home.iterdir():  # whatever was not finished; the slot's lease expires without guilt
+        for path in self._home.iterdir():  # incomplete files; the slot's lease just expires
             if path.suffix != ".json" and not path.with_suffix(".json").exists():
                 path.unlink()
         return given
@@ -104,7 +104,7 @@ class Outbox:
 
 
 def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
-    """What people see of a file before anybody checked it."""
+    """Returns figures of an unchecked file, for display."""
     count = len(samples)
     return {
         "samples": float(count),

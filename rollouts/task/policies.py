@@ -1,8 +1,8 @@
-"""Versions of the policy on the shared volume: fetched once for all tasks, checked before use, removed when old.
+"""Policy versions on the shared volume: fetched once for all tasks, checked before use, removed when old.
 
-<shared>/checkpoints/<digest>/            a version, whole
-<shared>/checkpoints/.incoming-<digest>/  what is being fetched, or was when a fetch broke
-<shared>/checkpoints/.<digest>.lock       held shared by who uses it, alone by who fetches or removes it; goes with it
+<shared>/checkpoints/<digest>/            a complete version
+<shared>/checkpoints/.incoming-<digest>/  a fetch in progress, or an interrupted one
+<shared>/checkpoints/.<digest>.lock       held shared by users, exclusively to fetch or remove; removed with the version
 """
 
 from __future__ import annotations
@@ -30,41 +30,41 @@ from rollouts.errors import BadVersionFolder
 from rollouts.task.version_lock import Hold, VersionLock, locked_versions
 
 KEPT_VERSIONS = 2
-"""Beside those in use: the one that is generated with and the one before, should the step move back."""
+"""In addition to versions in use: the current one and the previous one, in case the step moves back."""
 
 INCOMING = ".incoming-"
-"""Begins the name of the folder that a version is fetched into."""
+"""Prefix of the folder that a version is fetched into."""
 _KEPT_INCOMING = 1
-"""Of broken fetches: the newest may still be gone on with."""
+"""Interrupted fetches to keep: the newest may be resumed."""
 
 _LOOK_AGAIN = timedelta(milliseconds=200)
 _log = structlog.get_logger(__name__)
 
 
 Stamp = tuple[tuple[str, int, int, int, int], ...]
-"""Name, size, both times and inode of each file of a folder."""
+"""Name, size, both times and inode of each file in a folder."""
 
 
 class Fetch(Protocol):
-    """Brings a version's folder here."""
+    """Fetches a version's folder."""
 
     async def __call__(self, run: Digest, checkpoint: CheckpointRef, to: Path) -> None:
-        """Makes the folder `to`, whole and verified, or nothing.
+        """Creates the complete and verified folder `to`, or nothing.
 
         Raises:
-            MusterError: It can't be had now; `retryable` says whether it may be later.
+            MusterError: The version is not available now; `retryable` says whether it may be later.
         """
         ...
 
 
 class NoPolicy(Unavailable):
-    """The version is not on this machine, and nobody gives it."""
+    """The version is not on this machine, and there is no relay to fetch it from."""
 
     code = "no-policy"
 
 
 class DamagedPolicy(Unavailable):
-    """What is here is not the version, and another task is using it."""
+    """The local folder does not match the version's digest, and another task is using it."""
 
     code = "damaged-policy"
     default_hint = "stop the other tasks on this volume; the version is then fetched again"
@@ -72,13 +72,13 @@ class DamagedPolicy(Unavailable):
 
 @dataclass(slots=True)
 class HeldPolicy:
-    """A version that nobody removes while it is held.
+    """A version that is protected from removal while held.
 
     Args:
-        digest: Its digest, checked.
-        folder: Where it is.
-        stamp: Of its files when they were checked.
-        lock: Of the version; none for a folder that nobody would remove.
+        digest: Its verified digest.
+        folder: Its folder.
+        stamp: Stamp of its files when they were verified.
+        lock: The version's lock; None for a folder that is never removed.
     """
 
     digest: Digest
@@ -88,14 +88,14 @@ class HeldPolicy:
 
     @property
     def size(self) -> int:
-        """Bytes of its files."""
+        """Total size of its files in bytes."""
         return sum(size for _, size, *_ in self.stamp)
 
     def check_unchanged(self) -> None:
-        """Returns if no file was touched since the digest was checked.
+        """Checks that no file was modified since the digest was verified.
 
         Raises:
-            BadVersionFolder: One was.
+            BadVersionFolder: A file was modified.
         """
         if stamp_of(self.folder) != self.stamp:
             raise BadVersionFolder(
@@ -103,19 +103,19 @@ class HeldPolicy:
             )
 
     def release(self) -> None:
-        """Lets it be removed. Releasing twice does nothing."""
+        """Allows its removal. May be called repeatedly."""
         if self.lock is not None:
             self.lock.release()
 
 
 class PolicyStore:
-    """The versions of one shared volume; several tasks may share it.
+    """The versions of one shared volume, which several tasks may share.
 
     Args:
         shared: The shared volume.
-        fetch: Brings versions; None if somebody else puts them there.
-        clock: Whose time is waited.
-        keep: Which versions stay beside those in use.
+        fetch: Fetches versions; None if they are put there by other means.
+        clock: Clock for waiting.
+        keep: Rule for versions to keep in addition to those in use.
     """
 
     def __init__(self, shared: Path, *, fetch: Fetch | None, clock: Clock, keep: KeepRule | None = None) -> None:
@@ -125,14 +125,14 @@ class PolicyStore:
         self._keep = KeepRule(most=KEPT_VERSIONS) if keep is None else keep
 
     async def hold(self, run: Digest, checkpoint: CheckpointRef) -> HeldPolicy:
-        """Returns the folder of a run's version, held, after making sure that its content is the digest's.
+        """Returns the folder of a run's version, held, after verifying its digest.
 
-        A damaged folder is fetched anew if there is somebody to fetch it from.
+        A damaged folder is fetched again if possible.
 
         Raises:
-            NoPolicy: It is not there and there is nobody to fetch it from.
-            BadVersionFolder: What is there is something else and can't be fetched anew, or what was fetched is.
-            DamagedPolicy: What is there is something else, and another task uses it.
+            NoPolicy: The version is missing and can't be fetched.
+            BadVersionFolder: The local folder is damaged and can't be fetched again, or the fetched one is wrong.
+            DamagedPolicy: The local folder is damaged, and another task uses it.
         """
         digest = checkpoint.digest
         folder = self._home / digest
@@ -142,7 +142,7 @@ class PolicyStore:
             may_fetch = self._fetch is not None
             await self._take(lock, Hold.SHARED)
             while True:
-                while not _is_here(folder):  # fetched by us, and removed by nobody before we hold it again
+                while not _is_here(folder):  # another task may remove it before we hold it again
                     await self._bring(run, checkpoint, folder, lock)
                     await self._take(lock, Hold.SHARED)
                 stamp = stamp_of(folder)
@@ -154,16 +154,16 @@ class PolicyStore:
         except BaseException:
             lock.release()
             raise
-        with suppress(OSError):  # a volume that keeps no times is tidied by chance only
+        with suppress(OSError):  # without times, removal picks arbitrary versions
             os.utime(folder)
         return HeldPolicy(digest, folder, stamp, lock)
 
     def _remove_damaged(self, folder: Path, damage: str, lock: VersionLock, *, may_fetch: bool) -> None:
-        """Makes way for another fetch.
+        """Removes a damaged folder, so that it can be fetched again.
 
         Raises:
-            BadVersionFolder: There is to be none.
-            DamagedPolicy: Another task uses what is there.
+            BadVersionFolder: It can't be fetched again.
+            DamagedPolicy: Another task uses the folder.
         """
         if not may_fetch:
             raise BadVersionFolder(
@@ -190,7 +190,7 @@ class PolicyStore:
             await asyncio.to_thread(self._tidy, fetched=1)  # now that its size is known
 
     async def tidy(self) -> None:
-        """Removes versions that nobody uses, the longest unused first, until those are left that `keep` names."""
+        """Removes unused versions, the least recently used first, until only those that `keep` allows are left."""
         await asyncio.to_thread(self._tidy)
 
     def _tidy(self, *, fetched: int = 0) -> None:
@@ -206,7 +206,7 @@ class PolicyStore:
                     _log.info("version-removed", version=path.name)
         for digest in [each for each in locked_versions(self._home) if not self._anything_of(each)]:
             with suppress(OSError), self._alone(digest) as lock:
-                if lock is not None and not self._anything_of(digest):  # it may have been fetched meanwhile
+                if lock is not None and not self._anything_of(digest):  # another task may have fetched it
                     lock.remove()
 
     def _anything_of(self, digest: Digest) -> bool:
@@ -214,7 +214,7 @@ class PolicyStore:
 
     @contextmanager
     def _alone(self, digest: Digest) -> Iterator[VersionLock | None]:
-        """The version's lock, None if somebody uses the version; nobody begins to while this lasts."""
+        """Holds the version's lock exclusively; yields None if another task uses the version."""
         lock = VersionLock(self._home, digest)
         try:
             yield lock if lock.take(Hold.ALONE) else None
@@ -227,7 +227,7 @@ class PolicyStore:
 
 
 def _used(path: Path) -> int:
-    """When a folder was used last, in nanoseconds; 0 if another task has just removed it."""
+    """Returns when a folder was last used, in nanoseconds; 0 if another task has just removed it."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -239,7 +239,7 @@ def _is_here(folder: Path) -> bool:
 
 
 def _damage(folder: Path, wanted: Digest) -> str | None:
-    """What is wrong with a folder, as the end of a sentence; None if it is the version that is wanted."""
+    """Describes the damage of a folder, as the end of a sentence; None if it is the wanted version."""
     try:
         found = version_digest(folder_files(folder))
     except (MusterError, OSError) as error:
@@ -250,7 +250,7 @@ def _damage(folder: Path, wanted: Digest) -> str | None:
 
 
 def stamp_of(folder: Path) -> Stamp:
-    """What tells that a file was replaced or written to since. The second time can't be set, not even by its owner."""
+    """Returns a stamp that detects replaced or modified files. Not even their owner can set the second time (ctime)."""
     facts = []
     for path in sorted(folder.rglob("*")):
         if path.is_file():

@@ -1,4 +1,4 @@
-"""`python -m rollouts`: what a container runs. Arguments say what to run with, `MUSTER_…` variables where it is."""
+"""`python -m rollouts`, the program of a task's container. Options configure it; `MUSTER_…` variables locate it."""
 
 from __future__ import annotations
 
@@ -17,10 +17,7 @@ from protocol.runtime.budgets import keep_rule
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
 from rollouts.engines.opening import open_engine
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.task.bridge import Bridge
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.loop import RolloutTask
@@ -31,11 +28,11 @@ _log = structlog.get_logger(__name__)
 
 
 def main(arguments: Sequence[str] | None = None, *, make: Callable[..., RolloutTask] = RolloutTask) -> int:
-    """Runs the task until SIGTERM or SIGINT; returns the exit status: 0 when told to stop, 1 when it can't go on.
+    """Runs the task until SIGTERM or SIGINT; returns the exit status: 0 if stopped, 1 after an error.
 
     Args:
-        arguments: Of the command line; None for this process's own.
-        make: Makes the task of what `RolloutTask` is made of.
+        arguments: Command-line arguments; None for this process's own.
+        make: Factory with the arguments of `RolloutTask`.
     """
     options = _parser().parse_args(arguments)
     configure_logs(level=options.log_level)
@@ -51,8 +48,10 @@ async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) ->
     clock = SystemClock()
     if options.threads > 0:
         torch.set_num_threads(options.threads)
-    data, shared = (Path(_told(name)) for name in ("MUSTER_DATA_DIR", "MUSTER_SHARED_DIR"))
-    async with Bridge(_told("MUSTER_BRIDGE_SOCKET"), token=_told("MUSTER_BRIDGE_TOKEN"), clock=clock) as bridge:
+    data, shared = (Path(_required_variable(name)) for name in ("MUSTER_DATA_DIR", "MUSTER_SHARED_DIR"))
+    async with Bridge(
+        _required_variable("MUSTER_BRIDGE_SOCKET"), token=_required_variable("MUSTER_BRIDGE_TOKEN"), clock=clock
+    ) as bridge:
         keep = keep_rule(shared / "checkpoints", told=options.keep_versions, most=KEPT_VERSIONS)
         fetch = RelayFetch(clock=clock, allow_plain_http=options.allow_plain_http)
         task = make(
@@ -70,11 +69,11 @@ async def _run(options: argparse.Namespace, make: Callable[..., RolloutTask]) ->
             await task.run()
 
 
-def _told(name: str) -> str:
-    """A variable that every task has.
+def _required_variable(name: str) -> str:
+    """Returns an environment variable that every task container has.
 
     Raises:
-        InvalidInput: It is not set: this is no task's container.
+        InvalidInput: It is not set, so this is not a task container.
     """
     value = os.environ.get(name, "")
     if not value:
@@ -96,7 +95,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", type=Dtype, default=Dtype.FLOAT32, choices=list(Dtype))
     parser.add_argument("--device", default=None, help="cpu, cuda, cuda:N; default: a GPU if there is one")
     parser.add_argument("--threads", type=int, default=0, help="threads of torch on a CPU; 0 leaves it to torch")
-    parser.add_argument("--groups", type=int, default=8, help="groups that are asked for at a time")
+    parser.add_argument("--groups", type=int, default=8, help="groups to request per lease")
     keep = "versions kept beside those in use; 2, or fewer within a tenth of the disk"
     parser.add_argument("--keep-versions", type=_positive, help=keep)
     parser.add_argument("--allow-plain-http", action="store_true", help="let http go to relays on other machines")

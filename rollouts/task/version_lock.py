@@ -1,7 +1,7 @@
-"""Who may use a version of the policy, and who may replace or remove it: one lock file for each, between processes.
+"""Inter-process lock of a policy version: shared for use, exclusive for replacement or removal; one file per version.
 
-A lock file that nothing needs is removed by who holds it alone, so that a volume does not gather one for each version
-that it ever held. Whoever waited for a file that is gone holds nothing with it, and takes the one that stands there.
+The exclusive holder removes a lock file that is no longer needed, so that a volume does not accumulate one per
+version. A process that waited for a file that is gone holds nothing with it, and locks the file that replaced it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from protocol.identifiers import Digest
 
 
 class Hold(IntEnum):
-    """How a version is held."""
+    """Mode of a version lock."""
 
     SHARED = fcntl.LOCK_SH
-    """It is used: nobody replaces or removes it."""
+    """For use: prevents replacement and removal."""
     ALONE = fcntl.LOCK_EX
-    """Nobody else uses it."""
+    """Exclusive: no other process uses the version."""
 
 
 class VersionLock:
-    """The lock of one version; held until it is released, or until the process ends.
+    """The lock of one version; held until released, or until the process ends.
 
     Args:
         home: The folder of the versions.
-        digest: Which version.
+        digest: The version.
 
     Raises:
-        OSError: The file can't be opened; it may be a link, which is not followed.
+        OSError: The file can't be opened; links are not followed.
     """
 
     def __init__(self, home: Path, digest: Digest) -> None:
@@ -42,7 +42,7 @@ class VersionLock:
         self._descriptor = self._open()
 
     def take(self, hold: Hold) -> bool:
-        """Whether it is held so now. If it is not, what was held before is given up."""
+        """Tries to take the lock in this mode; on failure, releases any lock held before and returns False."""
         while _locked(self._descriptor, hold):
             if self._stands_there():
                 return True
@@ -51,12 +51,12 @@ class VersionLock:
         return False
 
     def remove(self) -> None:
-        """Deletes the file; to be called by who holds it alone, as the last thing that is done to the version."""
+        """Deletes the lock file; the exclusive holder calls it as the last step of removing a version."""
         with suppress(FileNotFoundError):
             self._path.unlink()
 
     def release(self) -> None:
-        """Gives it up. Releasing twice does nothing."""
+        """Releases the lock. May be called repeatedly."""
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
@@ -65,7 +65,7 @@ class VersionLock:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
     def _stands_there(self) -> bool:
-        """Whether the file that is locked is the one that others open: it may have been removed while we waited."""
+        """Returns whether the locked file is still the one at its path; it may have been removed while we waited."""
         try:
             there = self._path.lstat()
         except FileNotFoundError:
@@ -74,7 +74,7 @@ class VersionLock:
 
 
 def locked_versions(home: Path) -> Iterator[Digest]:
-    """The versions that have a lock file, whether anybody holds it or not."""
+    """Yields the versions that have a lock file, whether it is held or not."""
     for path in home.glob(".*.lock"):
         yield Digest(path.name.removeprefix(".").removesuffix(".lock"))
 

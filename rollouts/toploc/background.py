@@ -1,4 +1,4 @@
-"""The thread that builds proofs: many at a time, with never more waiting than fits."""
+"""Background thread that builds proofs in batches, with a bound on queued bytes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rollouts.toploc.interval_batching import Cut, Growing, Rest, Run, gather
 
 
 class BackgroundBuild:
-    """Builds proofs on a thread of its own, of all that waits when it starts and is looked at together.
+    """Builds proofs on its own thread; each round takes everything that is queued.
 
     Args:
         codec: The proof format.
         surplus: Rows that every unfinished sequence keeps back.
-        most_waiting_bytes: Above it `put` waits, unless nothing else is waiting.
+        most_waiting_bytes: `put` blocks while more bytes would be queued, unless the queue is empty.
     """
 
     def __init__(self, codec: Codec, *, surplus: int, most_waiting_bytes: int) -> None:
@@ -39,20 +39,20 @@ class BackgroundBuild:
 
     @property
     def closed(self) -> bool:
-        """Whether nothing can be handed over any more."""
+        """True if `close` was called; then `put` must not be called any more."""
         return self._closed
 
     @property
     def spent(self) -> timedelta:
-        """Processor time that the thread has used."""
+        """CPU time used by the thread."""
         return timedelta(seconds=self._seconds)
 
     def put(self, runs: Sequence[Run], finished: Sequence[Growing], *, size: int) -> None:
-        """Hands over runs and sequences that end with them or earlier.
+        """Queues runs and sequences that end with them or earlier.
 
         Args:
-            runs: Nobody adds to them, nor writes to their rows, again.
-            finished: Each once.
+            runs: The caller must not change them or their rows any more.
+            finished: Each sequence once.
             size: The bytes of the rows.
         """
         with self._changed:
@@ -66,12 +66,12 @@ class BackgroundBuild:
             self._changed.notify_all()
 
     def wait(self, one: Growing) -> None:
-        """Returns when every proof of a sequence that was handed over as finished has been built."""
+        """Blocks until every proof of a queued finished sequence is built."""
         with self._changed:
             self._changed.wait_for(lambda: one.complete)
 
     def close(self) -> None:
-        """Builds what was finished, and ends the thread."""
+        """Builds the proofs of finished sequences, and ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -102,7 +102,7 @@ class BackgroundBuild:
             if ready is not None:
                 ready.synchronize()
             cut = gather(self._rest, runs, interval=self._codec.interval, surplus=self._surplus)
-        except Exception as failure:  # noqa: BLE001 - raised to whoever asks for the proofs of one of these
+        except Exception as failure:  # noqa: BLE001 - `PendingProofs.result` raises it
             cut = Cut([], [], [], None)
             for one in (one for part in [self._rest, *runs] if part for one in part.live):
                 one.failure = failure
@@ -118,10 +118,10 @@ class BackgroundBuild:
     def _proofs(
         self, stretches: Sequence[torch.Tensor], sizes: Sequence[Sequence[int] | None]
     ) -> list[bytes | Exception]:
-        """A proof for each chunk, or what was raised for it alone."""
+        """Returns a proof per chunk, or the exception that this chunk raised."""
         try:
             return [*self._codec.build(stretches, sizes=sizes)]
-        except Exception as failure:  # noqa: BLE001 - raised to whoever asks for the sequence's proofs
+        except Exception as failure:  # noqa: BLE001 - `PendingProofs.result` raises it
             if sum(map(len, stretches)) == 1:
                 return [failure]
         chunks = [

@@ -1,8 +1,7 @@
-"""Proofs while an engine generates: it hands over the rows of each step, and a thread of ours does the rest.
+"""Builds proofs during generation: the engine passes each step's rows to a background thread.
 
-What a step costs the engine is at most a copy of its rows, on their own device, and no work for each sequence while the
-batch stays as it is. The thread fetches the rows of many proofs at once and computes in numpy and torch, which leave
-Python's lock to the engine.
+A step costs the engine at most one copy of its rows on their own device, and no work per sequence while the batch stays
+the same. The thread fetches the rows of many proofs at once and computes in numpy and torch, which release the GIL.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ from rollouts.toploc.interval_batching import Growing, Run
 from rollouts.toploc.proofs import TOPLOC
 
 _ENOUGH = 64
-"""Proofs that are worth a start: one alone costs as much time as ten of these."""
+"""Proofs per batch: building one proof alone takes as long as building ten in such a batch."""
 
 
 class PendingProofs:
-    """The proofs of a sequence that was finished.
+    """The proofs of a finished sequence, built in batches with those of other sequences.
 
-    They are built together with others', so an engine that has more to do asks `done` and goes on; `result` hurries.
+    An engine with more work polls `done`; `result` builds the proofs without waiting for a full batch.
     """
 
     def __init__(self, sequence: Growing, wait: Callable[[Growing], None]) -> None:
@@ -35,14 +34,14 @@ class PendingProofs:
         self._wait = wait
 
     def done(self) -> bool:
-        """Whether `result` would return, or raise, at once."""
+        """Returns whether `result` would return, or raise, immediately."""
         return self._sequence.complete
 
     def result(self) -> bytes:
-        """Waits for the sequence's concatenated proofs, as `proofs_of` gives them for all its states at once.
+        """Waits for the sequence's concatenated proofs; they equal `proofs_of` for all its states.
 
         Raises:
-            Unprovable: An interval has no proof in the format.
+            Unprovable: An interval has no valid proof in the format.
         """
         self._wait(self._sequence)
         if self._sequence.failure is not None:
@@ -51,16 +50,16 @@ class PendingProofs:
 
 
 class ProofBuilder:
-    """Builds the proofs of many sequences at once while they grow. One thread uses it.
+    """Builds the proofs of many growing sequences. Not thread-safe.
 
-    A context manager: leaving it waits for what was finished, and drops the rest.
+    As a context manager, it waits on exit for the finished sequences and discards the others.
 
     Args:
         codec: The proof format.
-        surplus: How many rows past its last token a sequence may get before it is finished; an engine that schedules
-            the next step before it has seen the last token adds some.
-        most_waiting_bytes: Of states that were handed over and not looked at yet. Above it `add` waits. Beside them, an
-            interval and the surplus of each sequence are kept.
+        surplus: Maximum number of rows past its last token that a sequence may get before it is finished. Engines that
+            schedule the next step before they see the last token add such rows.
+        most_waiting_bytes: Limit of queued states; `add` blocks above it. In addition, the builder keeps one interval
+            and the surplus of each sequence.
 
     Raises:
         InvalidInput: The surplus is negative.
@@ -86,21 +85,21 @@ class ProofBuilder:
 
     @property
     def spent(self) -> timedelta:
-        """Processor time that building has taken."""
+        """CPU time spent on building."""
         return self._background.spent
 
     def add(self, sequences: Sequence[Hashable], rows: torch.Tensor, *, copy: bool = True) -> None:
-        """Takes one step's final hidden states.
+        """Adds one step's final hidden states.
 
         Args:
-            sequences: Whose rows these are, each once, in any order; one not seen before begins. The same tuple as the
-                last time is not looked at again.
+            sequences: The sequences of the rows, each once, in any order; an unknown one begins. Passing the same tuple
+                object as in the last step skips all per-sequence work.
             rows: (len(sequences), hidden), row i of `sequences[i]`; bfloat16, float16 or float32, on any device.
-            copy: False if nobody writes to the rows again, nor to what they are a view of. That is kept until there are
-                rows for some proofs, or `most_waiting_bytes` of them.
+            copy: False if the memory of the rows is never overwritten. It is then kept until there are rows for a
+                batch of proofs, or `most_waiting_bytes` of them.
 
         Raises:
-            InvalidInput: They are no such rows, or not of the width and device of the rows before.
+            InvalidInput: The rows do not fit, or differ in width or device from those of earlier steps.
             Conflict: The builder is closed.
         """
         if sequences is not self._together or rows.shape != self._shape or rows.dtype is not self._dtype:
@@ -113,14 +112,14 @@ class ProofBuilder:
             self._hand_over()
 
     def finish(self, sequence: Hashable, *, rows: int) -> PendingProofs:
-        """Ends a sequence, which may be begun anew after it.
+        """Ends a sequence; its key may then begin a new one.
 
         Args:
             sequence: As given to `add`.
-            rows: The number of its output tokens. Rows that it got beyond them are no part of its proofs.
+            rows: Number of output tokens. Surplus rows are not part of the proofs.
 
         Raises:
-            InvalidInput: It never got so many rows, or more than `surplus` beyond them.
+            InvalidInput: The sequence has fewer rows, or more than `surplus` beyond them.
             Conflict: The builder is closed.
         """
         one = self._growing.get(sequence) or Growing()
@@ -140,14 +139,14 @@ class ProofBuilder:
         return PendingProofs(one, self._wait)
 
     def discard(self, sequence: Hashable) -> None:
-        """Forgets a sequence; nothing happens if it is unknown."""
+        """Forgets a sequence; does nothing if it is unknown."""
         if sequence in self._present:
             self._leave(sequence)
         if one := self._growing.pop(sequence, None):
             one.dropped = True
 
     def close(self) -> None:
-        """Builds what was finished, and ends the thread. Closing twice does nothing."""
+        """Builds the proofs of finished sequences, and ends the thread. May be called repeatedly."""
         for name in list(self._growing):
             self.discard(name)
         self._hand_over()
@@ -166,7 +165,7 @@ class ProofBuilder:
             raise Conflict("the proof builder is closed", hint="open another one")
 
     def _begin_run(self, sequences: Sequence[Hashable], rows: torch.Tensor) -> None:
-        """All that a step needs which is not like the one before it; then steps like it are one comparison each."""
+        """Checks a step that differs from the last one; further equal steps then cost one comparison each."""
         check_states(rows)
         (count, hidden), device = rows.shape, rows.device
         if (hidden, device) != (self._like or (hidden, device)):
@@ -186,7 +185,7 @@ class ProofBuilder:
         for name in names - self._present:
             self._join(name)
         self._like, self._shape, self._dtype = (hidden, device), rows.shape, rows.dtype
-        self._together = sequences if isinstance(sequences, tuple) else None  # a list may hold others the next time
+        self._together = sequences if isinstance(sequences, tuple) else None  # the caller could change a list in place
         self._runs.append(Run(tuple([self._growing[name] for name in sequences]), []))
         wanted, room = _ENOUGH * self._interval - self._rows, (self._most - self._bytes) // (hidden * rows.itemsize)
         self._run_ends = self._step + -(-min(wanted, room) // max(1, count))

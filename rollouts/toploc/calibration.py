@@ -1,4 +1,4 @@
-"""Thresholds as a file: what honest proofs show for a model, computed by one engine and verified by another."""
+"""Calibration files: thresholds of honest proofs for a model, a proving and a verifying arithmetic."""
 
 from __future__ import annotations
 
@@ -10,19 +10,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from protocol.errors import InvalidInput, NotFound
 from protocol.wire.base import Name
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-    arithmetic_name,
-)
+from rollouts.precision import Dtype, EngineName, arithmetic_name
 from rollouts.toploc.thresholds import Thresholds
 
 LARGEST_CALIBRATION = 1 << 20
-"""In bytes; a few thousand entries."""
+"""Maximum size in bytes; enough for a few thousand entries."""
 
 
 class BadCalibration(InvalidInput):
-    """The bytes are no calibration."""
+    """The bytes are not a valid calibration."""
 
     code = "bad-calibration"
     default_hint = "docs/toploc.md shows one, and says how it is measured"
@@ -33,7 +29,7 @@ class _CalibrationModel(BaseModel):
 
 
 class Arithmetic(_CalibrationModel):
-    """What states are computed with. In words `ENGINE/DTYPE`, such as `torch/float32`."""
+    """Engine and data type that compute hidden states; written `ENGINE/DTYPE`, e.g. `torch/float32`."""
 
     engine: EngineName
     dtype: Dtype
@@ -43,7 +39,7 @@ class Arithmetic(_CalibrationModel):
 
 
 class CalibrationEntry(_CalibrationModel):
-    """What passes for one model, format, prover and verifier."""
+    """Thresholds for one model, proof format, prover and verifier."""
 
     model: Name
     codec: Name
@@ -52,13 +48,13 @@ class CalibrationEntry(_CalibrationModel):
     sample: Thresholds
     file: Thresholds
     samples: Annotated[int, Field(ge=1)]
-    """How many honest samples the thresholds come from."""
+    """Number of honest samples that were measured."""
     files: Annotated[int, Field(ge=1)]
-    """Into how many files these were gathered."""
+    """Number of files that held these samples."""
 
 
 class Calibration(_CalibrationModel):
-    """Entries for all that a pool allows. Work of anything else gets no lease."""
+    """Entries for all combinations that a pool allows; nodes with another combination get no lease."""
 
     format: Literal[1, 2] = 1
     entries: Annotated[tuple[CalibrationEntry, ...], Field(max_length=4096)]
@@ -75,7 +71,7 @@ class Calibration(_CalibrationModel):
         """Reads a calibration.
 
         Raises:
-            BadCalibration: It is too large, or not what this class writes.
+            BadCalibration: The bytes are too large or invalid.
         """
         if len(raw) > LARGEST_CALIBRATION:
             raise BadCalibration(f"a calibration of {len(raw)} bytes, above {LARGEST_CALIBRATION}")
@@ -90,8 +86,8 @@ class Calibration(_CalibrationModel):
         """Reads a calibration from a file.
 
         Raises:
-            NotFound: There is no such file.
-            BadCalibration: It is no calibration.
+            NotFound: The file does not exist.
+            BadCalibration: The file is not a valid calibration.
         """
         try:
             with path.open("rb") as file:
@@ -101,14 +97,14 @@ class Calibration(_CalibrationModel):
         return cls.from_json(raw)
 
     def to_json(self) -> bytes:
-        """The file's bytes, for people too."""
+        """Returns the file's bytes: indented JSON."""
         return self.model_dump_json(indent=2).encode() + b"\n"
 
     def find(self, *, model: str, codec: str, prover: Arithmetic, verifier: Arithmetic) -> CalibrationEntry:
-        """The one entry for these.
+        """Returns the entry for these.
 
         Raises:
-            NotFound: They were not calibrated.
+            NotFound: There is none.
         """
         for one in self.entries:
             if (one.model, one.codec, one.prover, one.verifier) == (model, codec, prover, verifier):

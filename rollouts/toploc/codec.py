@@ -1,4 +1,4 @@
-"""What a proof format does, so that another one can stand beside TOPLOC's polynomials."""
+"""Interface of proof formats, so that others can be added beside TOPLOC's polynomials."""
 
 from __future__ import annotations
 
@@ -14,43 +14,43 @@ _TAKEN = (torch.bfloat16, torch.float16, torch.float32)
 
 
 class Codec(Protocol):
-    """Turns chunks of states into proofs, and compares proofs with chunks.
+    """Builds proofs from chunks of hidden states and compares proofs with chunks.
 
-    A chunk is what one proof is about: at most `interval` rows of final hidden states, in step order, flattened. A
-    stretch, (b, N), is b chunks of equal size that lie together in memory.
+    A chunk holds the states of one proof: at most `interval` rows of final hidden states, in step order, flattened. A
+    stretch, (b, N), is b chunks of equal size that are contiguous in memory.
     """
 
     @property
     def name(self) -> str:
-        """What files and calibrations call it, its parameters included."""
+        """Name in files and calibrations; includes the parameters."""
 
     @property
     def interval(self) -> int:
-        """Rows per proof; the last proof of a sequence may be about fewer."""
+        """Rows per proof; the last proof of a sequence may cover fewer."""
 
     @property
     def proof_bytes(self) -> int:
-        """The length of every proof."""
+        """Length of every proof."""
 
     def build(
         self, stretches: Sequence[torch.Tensor], *, sizes: Sequence[Sequence[int] | None] | None = None
     ) -> list[bytes]:
-        """One proof per chunk.
+        """Returns one proof per chunk.
 
         Args:
             stretches: (b, N) each.
-            sizes: For each stretch, how many values of each chunk count, if not all; the others must be zero.
+            sizes: Number of valid values in each chunk of each stretch; None for all. The others must be zero.
         """
 
     def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
-        """One result per chunk, each with a proof of its own. Total: any bytes give a result."""
+        """Returns one result per chunk, each with its own proof. Never raises for malformed proofs."""
 
 
 def stretches_of(states: torch.Tensor, interval: int) -> list[torch.Tensor]:
-    """A sequence's states, (rows, hidden), as its whole intervals and, where there is one, its short last one.
+    """Splits a sequence's states, (rows, hidden), into its whole intervals and the shorter last one, if any.
 
     Raises:
-        InvalidInput: They are no such tensor.
+        InvalidInput: Not a tensor as `check_states` requires.
     """
     check_states(states)
     rows, hidden = states.shape
@@ -64,7 +64,7 @@ def stretches_of(states: torch.Tensor, interval: int) -> list[torch.Tensor]:
 
 
 def check_states(states: torch.Tensor) -> None:
-    """Raises `InvalidInput` unless they are (rows, hidden) of a type that bfloat16 can be had from in one rounding."""
+    """Raises `InvalidInput` unless the tensor is (rows, hidden) in a type that rounds to bfloat16 in one step."""
     if states.ndim != 2 or states.dtype not in _TAKEN or states.shape[1] == 0:
         raise InvalidInput(
             f"states of shape {tuple(states.shape)} and type {states.dtype}",
@@ -73,5 +73,5 @@ def check_states(states: torch.Tensor) -> None:
 
 
 def split(proofs: bytes, proof_bytes: int) -> list[bytes]:
-    """A sequence's concatenated proofs, apart. A rest that is no whole proof stays as it is, to be refused as such."""
+    """Splits a sequence's concatenated proofs; an incomplete last one is kept, to be refused by its length."""
     return [proofs[start : start + proof_bytes] for start in range(0, len(proofs), proof_bytes)]

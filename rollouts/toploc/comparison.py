@@ -1,4 +1,4 @@
-"""Comparing proofs with the verifier's own points. One path for every proof, and total: any bytes give a result."""
+"""Compares proofs with the verifier's points. All proofs take the same vectorised path; any bytes give a result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rollouts.toploc.selection import Indices
 
 LARGEST_MODULUS = PRIME
 SMALLEST_MODULUS = 65433
-"""Random indices are apart under the largest in 94 of 100 intervals of 32 x 4096 values; see docs/toploc.md."""
+"""Random indices are distinct under the largest modulus in 94 of 100 intervals of 32 x 4096 values; see
+docs/toploc.md."""
 
 _SIGN, _MAGNITUDE, _MANTISSA = 0x8000, 0x7FFF, 0x7F
 _REASONS = (None, Malformed.LENGTH, Malformed.MODULUS, Malformed.COEFFICIENT, Malformed.PADDING)
@@ -24,12 +25,12 @@ def compare(proofs: Sequence[bytes], points: Points, *, top_k: int) -> list[Proo
     """Compares one proof of `top_k` coefficients with each chunk's points.
 
     Args:
-        proofs: Any bytes, one for each chunk of `points`.
-        points: The verifier's own, with k ≤ `top_k` points each.
+        proofs: Any bytes, one per chunk of `points`.
+        points: The verifier's points, k ≤ `top_k` per chunk.
         top_k: Coefficients of a proof.
 
     Returns:
-        A result for each.
+        One result per proof.
     """
     length, k = 2 * (1 + top_k), points.indices.shape[1]
     whole = np.array([len(proof) == length for proof in proofs], np.bool_)
@@ -54,7 +55,7 @@ def compare(proofs: Sequence[bytes], points: Points, *, top_k: int) -> list[Proo
 
 
 def _differences(claimed: Indices, own: Indices) -> tuple[list[int], list[int], list[int], list[float], list[int]]:
-    """The figures of `ProofResult`, in its order: a list of each, with an entry for each proof."""
+    """Returns the figures of `ProofResult` in its order: one list per figure with one entry per proof."""
     exponents = (claimed ^ own) & (_MAGNITUDE - _MANTISSA) != 0
     signs = ((claimed ^ own) & _SIGN != 0) & ((claimed | own) & _MAGNITUDE != 0)
     mantissas = np.where(exponents, int(WORST), np.abs((claimed & _MANTISSA) - (own & _MANTISSA)))
@@ -69,12 +70,12 @@ def _differences(claimed: Indices, own: Indices) -> tuple[list[int], list[int], 
 
 
 def _ordered(bits: Indices) -> Indices:
-    """Integers in the order of the values, one apart for neighbours; both zeros are 0."""
+    """Maps bit patterns to integers in the values' order; neighbours differ by one, and both zeros map to 0."""
     return np.where(bits & _SIGN, -(bits & _MAGNITUDE), bits & _MAGNITUDE)
 
 
 def _medians(values: Indices, counts: NDArray[np.intp]) -> NDArray[np.float64]:
-    """The median of the `counts` smallest values of each row; of none, the row's smallest value."""
+    """Returns the median of the `counts` smallest values of each row, or the smallest value if the count is 0."""
     rising = np.sort(values.astype(np.int16), axis=1)
     low = np.take_along_axis(rising, np.maximum(counts - 1, 0)[:, None] // 2, axis=1)
     high = np.take_along_axis(rising, np.minimum(counts // 2, values.shape[1] - 1)[:, None], axis=1)

@@ -1,16 +1,16 @@
 """Polynomials over GF(65497), for many proofs at once.
 
-Everything is float64 and exact. Inside, an element is the residue nearest to 0, of at most 2¹⁵ in magnitude; a product
-of two stays below 2³⁰, and a sum of as many products as a proof may have points (`MOST_POINTS`) below 2⁴². Time goes to
-reductions, so products of three are reduced when they have been summed, as long as there are few enough of them. An
-array of shape (B, k) holds one polynomial, or one set of points, per row; coefficients stand in ascending powers.
+All arithmetic is exact in float64. Internally, an element is the residue nearest to 0, at most 2¹⁵ in magnitude. A
+product of two stays below 2³⁰, and a sum of `MOST_POINTS` such products below 2⁴². Reductions dominate the run time, so
+products of three residues are summed before they are reduced, as long as there are few enough. Arrays of shape (B, k)
+hold one polynomial, or one set of points, per row; coefficients are in ascending powers.
 
-Divided differences take k dependent steps. Here interpolation is Lagrange's formula instead,
+Divided differences would take k dependent steps. Interpolation uses Lagrange's formula instead,
 
     c(X) = Σᵢ aᵢ · M(X) / (X - xᵢ),   M(X) = Πᵢ (X - xᵢ),   aᵢ = yᵢ / M'(xᵢ)
 
-where the coefficients of the quotients are those of M against the power sums sₜ = Σᵢ aᵢ·xᵢᵗ. So the whole is a product
-tree, two small matrix products and one convolution, and each of these runs over all proofs of a batch at once.
+where the quotients' coefficients follow from those of M and the power sums sₜ = Σᵢ aᵢ·xᵢᵗ. This takes a product tree,
+two small matrix products and one convolution, each over all proofs of a batch at once.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 PRIME = 65497
-"""The size of the field, fixed by the format. The bit patterns of bfloat16 that are no elements are all NaNs."""
+"""Size of the field, fixed by the format. All bfloat16 bit patterns that are not elements are NaNs."""
 MOST_POINTS = 4096
-"""Of more points, the rounding error of a convolution by FFT might near one half, and a coefficient be wrong by one."""
+"""With more points, the rounding error of an FFT convolution could approach one half and make a coefficient wrong."""
 
 Elements = NDArray[np.float64]
 
 _LONGEST_DIRECT = 8
 _MOST_TRIPLES = 256
-"""So many products of three residues stay below 2⁵³ together."""
+"""Up to this many products of three residues have a sum below 2⁵³."""
 _RECIPROCAL = 1.0 / PRIME
 
 
 def interpolate(x: Elements, y: Elements) -> Elements:
-    """The coefficients of the polynomials of degree below k through k points each.
+    """Returns the coefficients of the polynomials of degree below k through k points each.
 
     Args:
         x: (B, k) integers in [0, 65497), distinct within a row; k ≤ `MOST_POINTS`.
@@ -49,14 +49,14 @@ def interpolate(x: Elements, y: Elements) -> Elements:
     slope = _reduced(np.concatenate([master[:, 1:], np.ones((count, 1))], axis=1) * np.arange(1, k + 1))
     weights = _reduced(y * _inverses()[_at(slope, baby, giant).astype(np.intp)])
     strides = _summable(weights * giant, k)
-    factors = np.empty((2, count, k))  # M descending, and the sums
+    factors = np.empty((2, count, k))  # M's coefficients in descending powers, and the power sums
     factors[0, :, 0], factors[0, :, 1:] = 1.0, master[:, :0:-1]
     factors[1] = _reduced(strides.transpose(1, 0, 2) @ baby.transpose(1, 2, 0)).reshape(count, -1)[:, :k]
     return _least(_reduced(_convolved(factors)[:, :k]))[:, ::-1]
 
 
 def evaluate(coefficients: Elements, x: Elements) -> Elements:
-    """The polynomials' values at points of their own: (B, k) coefficients and (B, n) points give (B, n) values.
+    """Evaluates one polynomial per row: (B, k) coefficients at (B, n) points give (B, n) values.
 
     All are integers in [0, 65497).
     """
@@ -64,9 +64,9 @@ def evaluate(coefficients: Elements, x: Elements) -> Elements:
 
 
 def _reduced(values: Elements) -> Elements:
-    """The residues nearest to 0 of integers below 2⁵³ in magnitude, in their place.
+    """Reduces integers below 2⁵³ in magnitude in place to the residues nearest to 0.
 
-    Exact wherever rounding falls: it may leave a residue a unit or two past the half, 32,750 instead of 32,748.
+    Exact despite rounding of the quotient: a residue may end a unit or two past the half, 32,750 instead of 32,748.
     """
     quotients = values * _RECIPROCAL
     np.rint(quotients, out=quotients)
@@ -76,25 +76,25 @@ def _reduced(values: Elements) -> Elements:
 
 
 def _summable(products: Elements, count: int) -> Elements:
-    """Products of two residues so that `count` of them, each times another residue, can be summed."""
+    """Reduces products of two residues if `count` of them, each times another residue, could exceed 2⁵³."""
     return products if count <= _MOST_TRIPLES else _reduced(products)
 
 
 def _least(residues: Elements) -> Elements:
-    """The same residues in [0, 65497), in their place."""
+    """Maps residues to [0, 65497) in place."""
     residues += PRIME * (residues < 0)
     return residues
 
 
 def _powers(x: Elements, k: int) -> tuple[Elements, Elements]:
-    """Baby steps x⁰ … x^(b-1) and giant steps x⁰, xᵇ, x²ᵇ, … up to x^(k-1); (b, B, n) and (⌈k/b⌉, B, n)."""
+    """Returns baby steps x⁰ … x^(b-1), (b, B, n), and giant steps x⁰, xᵇ, x²ᵇ, … up to x^(k-1), (⌈k/b⌉, B, n)."""
     steps = 1 << ((k - 1).bit_length() + 1) // 2
     baby = _ladder(x, steps + 1)
     return baby[:steps], _ladder(baby[steps], -(-k // steps))
 
 
 def _ladder(x: Elements, count: int) -> Elements:
-    """x⁰ … x^(count-1) by doubling; (count, B, n)."""
+    """Returns x⁰ … x^(count-1), computed by doubling; (count, B, n)."""
     powers = np.empty((max(2, count), *x.shape))
     powers[0], powers[1] = 1.0, x
     _reduced(powers[1])
@@ -107,7 +107,7 @@ def _ladder(x: Elements, count: int) -> Elements:
 
 
 def _at(coefficients: Elements, baby: Elements, giant: Elements) -> Elements:
-    """Evaluates from powers: Σᵤ x^(u·b) · Σᵥ c[u·b + v]·xᵛ; residues, (B, n)."""
+    """Evaluates polynomials from powers: Σᵤ x^(u·b) · Σᵥ c[u·b + v]·xᵛ; residues, (B, n)."""
     count, k = coefficients.shape
     steps, strides = len(baby), len(giant)
     padded = np.zeros((count, strides * steps))
@@ -117,13 +117,13 @@ def _at(coefficients: Elements, baby: Elements, giant: Elements) -> Elements:
 
 
 def _master(x: Elements) -> Elements:
-    """The residues of the coefficients of Π (X - xᵢ) below its leading one, which is 1; (B, k).
+    """Returns the coefficients of Π (X - xᵢ) as residues, without the leading 1; (B, k).
 
-    A product tree, whose factors' leading ones are left out: (Xᵈ + l)(Xᵈ + r) = X²ᵈ + Xᵈ·(l + r) + l·r.
+    A product tree without the factors' leading ones: (Xᵈ + l)(Xᵈ + r) = X²ᵈ + Xᵈ·(l + r) + l·r.
     """
     count, k = x.shape
     width = 1 << (k - 1).bit_length()
-    factors = np.zeros((1, width, count))  # roots at 0 fill up the tree, and are shifted out at its end
+    factors = np.zeros((1, width, count))  # roots at 0 pad the tree; the final slice drops them
     np.negative(x.T, out=factors[0, :k])
     degree = 1
     while degree < min(width, 2 * _LONGEST_DIRECT):  # (degree, factors, B)
@@ -145,9 +145,9 @@ def _master(x: Elements) -> Elements:
 
 
 def _convolved(pairs: Elements) -> Elements:
-    """The products of polynomials, (2, …, k), as (…, 2k) integers that are not reduced; the last of them is 0.
+    """Returns the products of polynomials, (2, …, k), as (…, 2k) unreduced integers; the last one is 0.
 
-    By numpy: torch's transforms are plans, which cost a new thread, or a core that has done other work, twice as much.
+    Uses numpy: torch plans its transforms, which doubles the time on a new thread or on a core that did other work.
     """
     size = 2 * pairs.shape[-1]
     left, right = np.fft.rfft(pairs, size)
@@ -158,7 +158,7 @@ def _convolved(pairs: Elements) -> Elements:
 
 @cache
 def _inverses() -> Elements:
-    """The inverse of each residue (0 for 0's), negative ones counted from the end; by Fermat, a^(p-2)."""
+    """Returns the inverse of each residue (0 for 0) by Fermat, a^(p-2); negative residues index from the end."""
     base, result = np.arange(PRIME, dtype=np.float64), np.ones(PRIME)
     for bit in f"{PRIME - 2:b}":
         result = _reduced(result * result)

@@ -1,4 +1,4 @@
-"""Rows as steps of an engine bring them, and as proofs want them: each sequence's own, in order, cut into intervals."""
+"""Regroups the rows of engine steps by sequence and cuts each sequence into the intervals of its proofs."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ Rows = NDArray[np.int16]
 
 @dataclass(slots=True, eq=False)
 class Growing:
-    """A sequence that grows. The engine's thread writes the first half, the thread that builds the second.
+    """A sequence under generation. The engine's thread writes the first four fields, the builder thread the others.
 
     Args:
-        rows: How many it got, but for those since it joined the steps that go on.
-        since: The step at which it joined them.
-        tokens: How many of these count; None until it is finished.
-        dropped: Whether nobody wants its proofs any more.
-        ending: Whether all its rows are among those that are being gathered, or were.
-        taken: How many rows were cut into intervals.
-        proofs: Those of its intervals, in order.
-        failure: Why one has none.
+        rows: Number of rows received, except those of the current run of steps.
+        since: Step at which the sequence joined the current run of steps.
+        tokens: Number of rows that count; None until the sequence is finished.
+        dropped: Whether the sequence was discarded, so that it needs no proofs.
+        ending: Whether all its rows were gathered or are being gathered.
+        taken: Number of rows that were cut into intervals.
+        proofs: Proofs of its intervals, in order.
+        failure: Exception raised while building a proof.
         complete: Whether it is finished and nothing is left to build.
     """
 
@@ -45,7 +45,7 @@ class Growing:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Consecutive steps of the same sequences: each step's rows are (len(live), hidden), row i of `live[i]`."""
+    """Consecutive steps with the same sequences: each step is (len(live), hidden), row i belongs to `live[i]`."""
 
     live: tuple[Growing, ...]
     steps: list[torch.Tensor]
@@ -53,7 +53,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Rows that belong to no whole interval yet: `counts[i]` of them for `live[i]`, one sequence after the other."""
+    """Rows without a whole interval yet: `counts[i]` rows of `live[i]`, one sequence after another."""
 
     live: list[Growing]
     counts: list[int]
@@ -62,13 +62,13 @@ class Rest:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What can be built.
+    """Chunks that are ready to be built.
 
     Args:
         stretches: Chunks, as a codec takes them.
-        sizes: Of the chunks, as a codec takes them.
-        owners: Whose each chunk is. A sequence's chunks stand in their order.
-        rest: What is kept for the next time.
+        sizes: Their sizes, as a codec takes them.
+        owners: The sequence of each chunk. A sequence's chunks are in order.
+        rest: Rows kept for the next call.
     """
 
     stretches: list[torch.Tensor]
@@ -79,7 +79,7 @@ class Cut:
 
 @dataclass(slots=True)
 class _Places:
-    """Where rows stand that belong together: piece after piece, each of one sequence."""
+    """Row numbers in pieces; each piece belongs to one sequence."""
 
     pieces: list[NDArray[np.intp]] = field(default_factory=list)
     live: list[Growing] = field(default_factory=list)
@@ -96,14 +96,14 @@ class _Places:
         return rows.take(np.concatenate(self.pieces), axis=0)
 
     def filled_up(self, rows: Rows, room: int) -> Rows:
-        """Each piece with rows of zeros at its end, `room` in all; the last of `rows` is one."""
+        """Returns each piece padded with zero rows to `room` rows. The last of `rows` must be zero."""
         places = np.full((len(self.pieces), room), len(rows) - 1)
         places[np.arange(room) < np.array(self.counts)[:, None]] = np.concatenate(self.pieces)
         return rows.take(places.ravel(), axis=0)
 
 
 class _Numbers(dict[Growing, int]):
-    """Numbers sequences in the order in which they are first asked for."""
+    """Numbers sequences in order of first access."""
 
     def __missing__(self, one: Growing) -> int:
         self[one] = len(self)
@@ -113,8 +113,8 @@ class _Numbers(dict[Growing, int]):
 def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: int) -> Cut:
     """Cuts the rest of earlier rows, and the rows of some runs, into intervals.
 
-    A sequence that goes on keeps its last `surplus` rows and what makes no whole interval. One that ends leaves
-    nothing, and its rows past `tokens` are forgotten.
+    An unfinished sequence keeps its last `surplus` rows and any incomplete interval for the next call. A finished one
+    keeps nothing, and its rows past `tokens` are dropped.
     """
     if rest is None and not runs:
         return Cut([], [], [], None)
@@ -150,7 +150,7 @@ def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: in
 
 
 def _by_room(ends: _Places, interval: int, hidden: int) -> dict[int, _Places]:
-    """Short last intervals, by the rows that they are filled up to: a few numbers, so that they are built together."""
+    """Groups short last intervals by a few padded sizes, so that those of one size are built together."""
     least = -(-SMALLEST_ROOM // hidden)
     rooms: dict[int, _Places] = {}
     for one, piece in zip(ends.live, ends.pieces, strict=True):
@@ -160,7 +160,7 @@ def _by_room(ends: _Places, interval: int, hidden: int) -> dict[int, _Places]:
 
 
 def _sorted(rest: Rest | None, runs: Sequence[Run]) -> Iterable[tuple[Growing, NDArray[np.intp]]]:
-    """Each sequence once, and the places of its rows among all rows, in order."""
+    """Yields each sequence once, with the numbers of its rows among all rows, in order."""
     numbers = _Numbers()
     number_of = numbers.__getitem__
     parts = []
@@ -170,7 +170,7 @@ def _sorted(rest: Rest | None, runs: Sequence[Run]) -> Iterable[tuple[Growing, N
         parts.extend([np.array([*map(number_of, run.live)], np.intp)] * len(run.steps))
     owners = np.concatenate(parts)
     if len(numbers) <= 1 << 16:
-        owners = owners.astype(np.uint16)  # which numpy sorts in one pass over them
+        owners = owners.astype(np.uint16)  # numpy radix-sorts 16-bit integers
     order, begin = np.argsort(owners, kind="stable"), 0
     for one, end in zip(numbers, np.bincount(owners, minlength=len(numbers)).cumsum().tolist(), strict=True):
         yield one, order[begin:end]
@@ -178,7 +178,7 @@ def _sorted(rest: Rest | None, runs: Sequence[Run]) -> Iterable[tuple[Growing, N
 
 
 def _rows(rest: Rest | None, runs: Sequence[Run]) -> Rows:
-    """All rows, and one of zeros. What types they had is no matter: bfloat16 is in all of them."""
+    """Returns all rows and one zero row, rounded to bfloat16."""
     steps = [step for run in runs for step in run.steps]
     before = len(rest.rows) if rest else 0
     after = before + sum(len(run.live) * len(run.steps) for run in runs)

@@ -1,4 +1,4 @@
-"""What a proof is made of and compared with: the points of many chunks, in batches that are computed together."""
+"""Computes the points of many chunks in batches, for building and comparing proofs."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from rollouts.toploc.selection import Bits, Indices, select
 
 _BATCH = 128
-"""The most chunks that are computed together: enough to hide what a call costs, few enough to stay near the core."""
+"""Chunks computed together: enough to amortise the cost of a call, few enough for the core's cache."""
 
 SMALLEST_ROOM = 4096
-"""Below it a chunk's values cost less than a call."""
+"""Below this size, a chunk's values cost less than a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,9 +23,9 @@ class Points:
     """The points of B chunks, k of each.
 
     Args:
-        places: (B,) which of all chunks these are.
-        sizes: (B,) how many values each chunk has, its points and others.
-        indices: (B, k) places of the points in their chunks, from 0.
+        places: (B,) positions of these chunks among all chunks.
+        sizes: (B,) number of values in each chunk.
+        indices: (B, k) indices of the points in their chunks, from 0.
         bits: (B, k) bit patterns of bfloat16.
     """
 
@@ -37,7 +37,7 @@ class Points:
 
 @dataclass(frozen=True, slots=True)
 class _PointBatch:
-    """A stretch, with the place of each chunk among all, and how many of its values count."""
+    """A stretch, each chunk's position among all chunks, and each chunk's number of valid values."""
 
     stretch: torch.Tensor
     places: NDArray[np.intp]
@@ -47,7 +47,7 @@ class _PointBatch:
 def points_of(
     stretches: Sequence[torch.Tensor], top_k: int, *, sizes: Sequence[Sequence[int] | None] | None = None
 ) -> Iterator[Points]:
-    """The points of every chunk of the (b, N) stretches: `top_k` of each, or all its values if it has fewer.
+    """Yields the points of every chunk of the (b, N) stretches: `top_k` of each, or all values if there are fewer.
 
     Args:
         stretches: As a codec takes them.
@@ -72,7 +72,7 @@ def points_of(
 def _parts(
     stretches: Sequence[torch.Tensor], sizes: Sequence[Sequence[int] | None] | None, top_k: int
 ) -> Iterator[_PointBatch]:
-    """The stretches that are not empty; filled-up chunks of fewer than `top_k` values apart, without the filling."""
+    """Yields non-empty stretches; padded chunks with fewer than `top_k` values come separately, without padding."""
     begin = 0
     for number, stretch in enumerate(stretches):
         count, size = stretch.shape
@@ -87,14 +87,16 @@ def _parts(
 
 
 def _room(count: int, size: int, top_k: int) -> int:
-    """Chunks that stand alone are filled up to one of a few sizes, so that unlike ones are selected together."""
+    """Returns a padded size for single chunks from a small set, so that chunks of unlike sizes share one selection."""
     return size if count > 1 or size < top_k else max(SMALLEST_ROOM, 1 << (size - 1).bit_length())
 
 
 def _batches(parts: Sequence[Points]) -> Iterator[Points]:
     places, sizes = np.concatenate([part.places for part in parts]), np.concatenate([part.sizes for part in parts])
     indices, bits = np.concatenate([part.indices for part in parts]), np.concatenate([part.bits for part in parts])
-    step = -(-len(places) // -(-len(places) // _BATCH))  # alike, for a small batch costs nearly as much as a large one
+    step = -(
+        -len(places) // -(-len(places) // _BATCH)
+    )  # equal batches: a small one costs nearly as much as a large one
     for start in range(0, len(places), step):
         batch = slice(start, start + step)
         yield Points(places[batch], sizes[batch], indices[batch], bits[batch])

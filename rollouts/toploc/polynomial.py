@@ -1,12 +1,13 @@
-"""The proof format of TOPLOC (arXiv 2501.16007): the largest values of an interval as one polynomial over GF(65497).
+"""TOPLOC's proof format (arXiv 2501.16007): the largest values of an interval as one polynomial over GF(65497).
 
-A proof is a big-endian uint16 modulus m and as many big-endian uint16 coefficients, in ascending powers, as there are
-points. The polynomial takes each point's index mod m to the bit pattern of its bfloat16 value. m is the largest modulus
-up to 65497 that keeps the indices apart. The verifier takes none below 65433, and for intervals of at most 65497 values
-only 65497: a prover who may choose the modulus can let all indices of a channel meet, so that one proof fits many.
+A proof is a big-endian uint16 modulus m, then one big-endian uint16 coefficient per point, in ascending powers. The
+polynomial maps each point's index mod m to the bit pattern of its bfloat16 value. m is the largest modulus up to 65497
+under which the indices stay distinct. The verifier accepts m from 65433 on, and for intervals of at most 65497 values
+only 65497: a prover free to choose the modulus could make all indices of a channel coincide, and one proof would fit
+many intervals.
 
-An interval may hold fewer values than a proof has points (one row of a very narrow model). Then all values are points,
-and the coefficients above their number are 0.
+An interval may have fewer values than a proof has points (one row of a very narrow model). Then all values are points,
+and the remaining coefficients are 0.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from rollouts.toploc.selection import Bits, Indices
 
 
 class Unprovable(MusterError):
-    """No modulus of the format keeps these indices apart, so there is no proof that a verifier would take."""
+    """No modulus of the format keeps these indices distinct, so no valid proof exists."""
 
     code = "unprovable"
     default_hint = "generate the sample again from another slot; report the model if it recurs"
@@ -42,7 +43,7 @@ class PolynomialCodec:
         top_k: Points per proof.
 
     Raises:
-        InvalidInput: A number is not positive, or `top_k` is above what the arithmetic is exact for.
+        InvalidInput: A number is not positive, or `top_k` exceeds the number of points with exact arithmetic.
     """
 
     interval: int = 32
@@ -57,21 +58,21 @@ class PolynomialCodec:
 
     @property
     def name(self) -> str:
-        """What files and calibrations call it."""
+        """Name in files and calibrations."""
         return f"toploc-{self.interval}-{self.top_k}"
 
     @property
     def proof_bytes(self) -> int:
-        """The length of every proof: 258 by default."""
+        """Length of every proof: 258 bytes by default."""
         return 2 * (1 + self.top_k)
 
     def build(
         self, stretches: Sequence[torch.Tensor], *, sizes: Sequence[Sequence[int] | None] | None = None
     ) -> list[bytes]:
-        """One proof for each chunk of each (b, N) stretch, in order: see `Codec.build`.
+        """Returns one proof per chunk of each (b, N) stretch, in order: see `Codec.build`.
 
         Raises:
-            Unprovable: There is none for one of them.
+            Unprovable: A chunk has no valid proof.
         """
         proofs = [b""] * sum(stretch.shape[0] for stretch in stretches)
         for points in points_of(stretches, self.top_k, sizes=sizes):
@@ -80,7 +81,7 @@ class PolynomialCodec:
         return proofs
 
     def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
-        """Compares one proof with each chunk of each (b, N) stretch. Any bytes give a result."""
+        """Compares one proof with each chunk of each (b, N) stretch. Never raises for malformed proofs."""
         results = [ProofResult.refused(Malformed.MISSING)] * len(proofs)
         for points in points_of(stretches, self.top_k):
             places = points.places.tolist()
@@ -91,7 +92,7 @@ class PolynomialCodec:
 
 
 def encode(indices: ArrayLike, bits: ArrayLike) -> bytes:
-    """The proof of given points.
+    """Returns the proof of given points.
 
     Args:
         indices: k distinct integers from 0, of any width.
@@ -101,8 +102,8 @@ def encode(indices: ArrayLike, bits: ArrayLike) -> bytes:
         2·(1 + k) bytes.
 
     Raises:
-        InvalidInput: They are no such integers.
-        Unprovable: No modulus keeps the indices apart.
+        InvalidInput: The arguments are not such integers.
+        Unprovable: No modulus keeps the indices distinct.
     """
     x, y = _integers(indices, "indices", below=2**63), _integers(bits, "bits", below=PRIME)
     if x.shape != y.shape or not 1 <= x.size <= MOST_POINTS or len(np.unique(x)) != x.size:
@@ -132,7 +133,7 @@ def _encode(indices: Indices, bits: Bits) -> list[bytes]:
 
 
 def _moduli(indices: Indices) -> Indices:
-    """For each row the largest modulus that keeps its indices apart."""
+    """Returns for each row the largest modulus that keeps its indices distinct."""
     moduli = np.full(len(indices), LARGEST_MODULUS, np.int64)
     left = np.flatnonzero(indices.max(axis=1) >= LARGEST_MODULUS)
     for modulus in range(LARGEST_MODULUS, SMALLEST_MODULUS - 1, -1):

@@ -1,4 +1,4 @@
-"""Proofs of sequences: built from their final hidden states, and verified against the verifier's own."""
+"""Builds proofs of sequences from their final hidden states, and verifies them against the verifier's states."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rollouts.toploc.polynomial import PolynomialCodec
 from rollouts.toploc.results import Malformed, ProofResult
 
 TOPLOC = PolynomialCodec()
-"""The format of the network: 128 points for every 32 rows, 258 bytes."""
+"""The network's proof format: 128 points per 32 rows, 258 bytes."""
 
 
 def build(states: torch.Tensor, *, interval: int = 32, top_k: int = 128) -> list[bytes]:
-    """The proofs of one sequence.
+    """Builds the proofs of one sequence.
 
     Args:
-        states: (rows, hidden) final hidden states (post-norm, the input of the LM head), one row per output token, the
-            one that produced the first token included; bfloat16, float16 or float32, on any device.
+        states: (rows, hidden) final hidden states (post-norm, the input of the LM head), one row per output token,
+            starting with the row that produced the first token; bfloat16, float16 or float32, on any device.
         interval: Rows per proof.
         top_k: Points per proof.
 
@@ -28,8 +28,8 @@ def build(states: torch.Tensor, *, interval: int = 32, top_k: int = 128) -> list
         ⌈rows / interval⌉ proofs of 2·(1 + top_k) bytes each.
 
     Raises:
-        InvalidInput: The states are no such tensor.
-        Unprovable: An interval has no proof in this format.
+        InvalidInput: The states are not such a tensor.
+        Unprovable: An interval has no valid proof in this format.
     """
     codec = PolynomialCodec(interval=interval, top_k=top_k)
     return codec.build(stretches_of(states, interval))
@@ -38,37 +38,37 @@ def build(states: torch.Tensor, *, interval: int = 32, top_k: int = 128) -> list
 def verify(states: torch.Tensor, proofs: Sequence[bytes], *, interval: int = 32, top_k: int = 128) -> list[ProofResult]:
     """Compares one sequence's proofs with the verifier's own states, which come from a prefill of the same tokens.
 
-    Total and strict: any bytes give a result and none is excused. Each interval has its result; where there are more
-    proofs than intervals, one more result says so.
+    Any bytes give a result, and no deviation is excused. Each interval has a result; if there are more proofs than
+    intervals, one more result reports the surplus.
 
     Args:
         states: (rows, hidden), as for `build`.
-        proofs: What the prover claims, one for each interval.
+        proofs: The prover's proofs, one per interval.
         interval: Rows per proof.
         top_k: Points per proof.
 
     Raises:
-        InvalidInput: The verifier's own states are no such tensor.
+        InvalidInput: The verifier's states are not such a tensor.
     """
     return verify_many([(states, proofs)], codec=PolynomialCodec(interval=interval, top_k=top_k))[0]
 
 
 def proofs_of(states: torch.Tensor, *, codec: Codec = TOPLOC) -> bytes:
-    """One sequence's proofs as a file holds them: concatenated, `codec.proof_bytes`·⌈rows / interval⌉ bytes.
+    """Returns one sequence's proofs as files store them: `codec.proof_bytes`·⌈rows / interval⌉ bytes.
 
     Raises:
         InvalidInput: The states are no (rows, hidden) tensor of floating point values.
-        Unprovable: An interval has no proof in this format.
+        Unprovable: An interval has no valid proof in this format.
     """
     return b"".join(codec.build(stretches_of(states, codec.interval)))
 
 
 def verify_rows(rows: Sequence[tuple[torch.Tensor, bytes]], *, codec: Codec = TOPLOC) -> list[list[ProofResult]]:
-    """Compares the proofs of many sequences at once, each as a file's row holds them; see `verify`.
+    """Compares the concatenated proofs of many sequences at once; see `verify`.
 
     Args:
-        rows: The verifier's own states of a sequence, and the concatenated proofs that came with it.
-        codec: The format that the file names.
+        rows: For each sequence the verifier's own states and the proofs in the file's row.
+        codec: The proof format named by the file.
 
     Returns:
         The results of each row's intervals, in order.
@@ -79,7 +79,7 @@ def verify_rows(rows: Sequence[tuple[torch.Tensor, bytes]], *, codec: Codec = TO
 def verify_many(
     sequences: Sequence[tuple[torch.Tensor, Sequence[bytes]]], *, codec: Codec = TOPLOC
 ) -> list[list[ProofResult]]:
-    """As `verify_rows`, with each sequence's proofs apart."""
+    """Compares the proofs of many sequences at once, with each sequence's proofs as a list; see `verify`."""
     stretches = [stretches_of(states, codec.interval) for states, _ in sequences]
     counts = [sum(len(stretch) for stretch in of_one) for of_one in stretches]
     claimed = [

@@ -1,4 +1,4 @@
-"""What comparing a proof with the verifier's own states gives."""
+"""Results of comparing a proof with the verifier's own states."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 WORST = 128.0
-"""Stands for an error that can't be measured in mantissas: one more than the largest that can."""
+"""Stands for an error without a mantissa difference: one more than the largest possible difference."""
 
 
 class Malformed(StrEnum):
-    """Why bytes can't be a proof, whatever the states. An honest prover never makes any of these."""
+    """Reason why bytes can't be a proof of any states. An honest prover never produces one."""
 
     MISSING = "missing"
     """There are fewer proofs than intervals."""
     SURPLUS = "surplus"
     """There are more proofs than intervals; one such result stands for all of the surplus."""
     LENGTH = "length"
-    """It is not as long as the format says, to the byte."""
+    """The proof has the wrong length."""
     MODULUS = "modulus"
-    """Its modulus is outside the range in which honest provers find theirs."""
+    """The modulus is outside the range of honest provers."""
     COEFFICIENT = "coefficient"
-    """A coefficient is no element of the field."""
+    """A coefficient is not an element of the field."""
     PADDING = "padding"
-    """The interval has fewer values than the proof has coefficients, and the rest of these are not zero."""
+    """The interval has fewer values than the proof has coefficients, and a surplus coefficient is not zero."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProofResult:
-    """One interval's comparison: at each of the verifier's own largest values, that value against the proof's.
+    """Comparison of one interval: the verifier's largest values against the proof's values at the same indices.
 
     Args:
-        malformed: Why it can't be a proof; then every figure is at its worst and `points` is 0.
-        points: Values compared.
+        malformed: Reason why the proof is invalid; then every figure has its worst value and `points` is 0.
+        points: Number of compared values.
         exponent_mismatches: Points at which the exponents differ.
-        sign_mismatches: Points at which the signs differ, but for two zeros.
+        sign_mismatches: Points at which the signs differ, except where both values are zero.
         mantissa_total: Sum of the mantissas' absolute differences (0 to 127 each) over points of equal exponent.
         mantissa_median: Median of the same; `WORST` if there is no such point.
         distance_total: Sum over all points of the distance in units of the last place of bfloat16, at most 128 each.
-            Unlike the mantissas it has no holes: a value just across a power of two is one unit off, not a mismatch.
+            Unlike mantissa differences, it is continuous: values just across a power of two differ by one unit.
     """
 
     malformed: Malformed | None
@@ -51,7 +51,7 @@ class ProofResult:
 
     @classmethod
     def refused(cls, reason: Malformed) -> ProofResult:
-        """The result of what can't be a proof."""
+        """Returns the result of a malformed proof."""
         return cls(reason, 0, 0, 0, 0, WORST, 0)
 
     @property

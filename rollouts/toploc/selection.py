@@ -1,12 +1,12 @@
-"""The points of a proof: the k largest magnitudes among a chunk's bfloat16 values, ties to the lowest index.
+"""Selects a proof's points: the k largest magnitudes among a chunk's bfloat16 values, ties to the lowest index.
 
-Magnitudes compare as the lower 15 bits of the patterns, as integers. A short chunk's values become keys, magnitude and
-falling index in one integer, no two alike, and the k largest keys are the points. (Numpy partitions such integers by
-AVX2 or AVX-512; without either this is slower than folding.)
+Magnitudes are compared as integers, the lower 15 bits of the patterns. In a short chunk, each value becomes a distinct
+integer key of magnitude and inverted index, and the k largest keys are the points. (Numpy partitions such integers with
+AVX2 or AVX-512; without either, this is slower than folding.)
 
-A long chunk would be moved too often that way. It is folded into short lanes, the lanes' maxima into groups; the k-th
-largest of the groups' maxima is a floor that at least k values reach, and few more do. So it is read once and written
-once, and only what reaches the floor is looked at again.
+In a long chunk, partitioning keys would move the data too often. The chunk is folded into short lanes, and the lanes'
+maxima into groups. The k-th largest group maximum is a lower bound that at least k values reach, and few more do. So
+the chunk is read and written once, and only the values above the bound are examined again.
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ from numpy.typing import NDArray
 Bits = NDArray[np.uint16]
 Indices = NDArray[np.int64]
 Keys = NDArray[np.uint32]
-"""A magnitude's 15 bits, and under them 17 of how far its place is from the last one that there could be."""
+"""15 bits of magnitude, then 17 bits of the inverted index (`_PLACES - 1 - index`)."""
 Patterns = NDArray[np.int16]
-"""Bit patterns of bfloat16, as signed integers; or their magnitudes, and -1 where there is none."""
+"""Bit patterns of bfloat16 as signed integers; or their magnitudes, with -1 for padding."""
 
 _MAGNITUDE = 0x7FFF
 _INFINITY = 0x7F80
 _NAN = 0x7FC0
 _PLACES = 1 << 17
-"""What a key of 32 bits has room for beside a magnitude."""
+"""Number of indices that fit into a 32-bit key beside the magnitude."""
 _SHORT = 1 << 14
-"""The most values of a chunk that are selected from as keys: of 8,192 half the time of folding, of 28,672 as much."""
+"""Largest chunk selected by keys: with 8,192 values it takes half the time of folding, with 28,672 the same time."""
 _GROUPS_PER_POINT = 4
 _LANES_PER_GROUP = 8
 _BATCH = 1 << 18
-"""Values that are selected from at a time: half a mebibyte of them, or one of keys, stays in a core's second cache."""
+"""Values selected at a time: half a mebibyte of values, or one of keys, stays in a core's L2 cache."""
 
 
 def select(stretches: Sequence[torch.Tensor], k: int, *, room: int | None = None) -> tuple[Indices, Bits]:
-    """The points of every chunk.
+    """Selects the points of every chunk.
 
     Args:
-        stretches: Chunks that lie together in memory, as (b, N) floating point values. float32 and float16 are rounded
-            to bfloat16 first, to nearest, ties to even.
+        stretches: Contiguous chunks, as (b, N) floating point values. float32 and float16 are first rounded to
+            bfloat16, to nearest, ties to even.
         k: Points per chunk, at most N.
-        room: The largest N, if it is not the same throughout. Smaller chunks are filled up with zeros at their end,
-            which are never selected: nothing is smaller, and ties go to the lowest index.
+        room: The largest N, if N differs between stretches. Smaller chunks are padded with zeros at the end. Padding
+            is never selected: zero is the smallest magnitude, and ties go to the lowest index.
 
     Returns:
         (B, k) indices into the chunks, by falling magnitude and then rising index, and (B, k) bit patterns of bfloat16,
-        for all chunks in their order. NaNs are above infinity, and all of them are given as 0x7FC0.
+        for all chunks in order. NaNs rank above infinity, and all of them are returned as 0x7FC0.
     """
     size, count = room or stretches[0].shape[1], sum(stretch.shape[0] for stretch in stretches)
     if size <= _SHORT:
@@ -66,7 +66,7 @@ def select(stretches: Sequence[torch.Tensor], k: int, *, room: int | None = None
 
 
 def _batches(stretches: Sequence[torch.Tensor], most: int, size: int) -> Iterator[Patterns]:
-    """At most `most` chunks at a time, as (B, size) patterns that are valid until the next ones."""
+    """Yields at most `most` chunks at a time, as (B, size) patterns that are valid until the next iteration."""
     patterns = torch.empty(most, size, dtype=torch.bfloat16)
     filled = 0
     for stretch in stretches:
@@ -98,7 +98,7 @@ def _as_integers(patterns: torch.Tensor) -> Patterns:
 
 
 def _by_keys(bits: Patterns, k: int, keys: Keys) -> tuple[Indices, Bits]:
-    """Selects from short chunks, with room for their keys, (B, size)."""
+    """Selects from short chunks; `keys`, (B, size), is scratch space."""
     best = _largest_keys(bits, k, keys)
     if best.max() >= (_INFINITY + 1) * _PLACES:
         bits = np.where(bits & _MAGNITUDE > _INFINITY, np.int16(_NAN), bits)
@@ -108,17 +108,17 @@ def _by_keys(bits: Patterns, k: int, keys: Keys) -> tuple[Indices, Bits]:
 
 
 def _largest_keys(bits: Patterns, k: int, keys: Keys) -> Keys:
-    """The k largest keys of each chunk, falling; (B, k)."""
+    """Returns the k largest keys of each chunk in falling order; (B, k)."""
     size = bits.shape[1]
     np.copyto(keys, bits.view(np.uint16))
-    keys <<= 32 - 15  # the sign leaves at the top
+    keys <<= 32 - 15  # shifts the sign bit out
     keys |= np.arange(_PLACES - 1, _PLACES - 1 - size, -1, dtype=np.uint32)
     keys.partition(size - k, axis=1)
     return np.sort(keys[:, size - k :], axis=1)[:, ::-1]
 
 
 def _by_folding(bits: Patterns, k: int, folded: Patterns) -> tuple[Indices, Bits]:
-    """Selects from long chunks, with room for the magnitudes as (B, depth, lanes), whose surplus places hold -1."""
+    """Selects from long chunks; `folded` is scratch space, (B, depth, lanes), whose padding holds -1."""
     count, size = bits.shape
     magnitudes = folded.reshape(count, -1)[:, :size]
     np.bitwise_and(bits, _MAGNITUDE, out=magnitudes)
@@ -135,13 +135,13 @@ def _by_folding(bits: Patterns, k: int, folded: Patterns) -> tuple[Indices, Bits
 
 
 def _peaks(folded: Patterns) -> Patterns:
-    """The largest of each lane, (B, lanes per group, groups)."""
+    """Returns the maximum of each lane, (B, lanes per group, groups)."""
     peaks: Patterns = (folded.max(axis=1) if folded.shape[1] > 1 else folded).reshape(len(folded), _LANES_PER_GROUP, -1)
     return peaks
 
 
 def _reaching(folded: Patterns, peaks: Patterns, floors: NDArray[np.int16]) -> tuple[Indices, Indices, Patterns]:
-    """Chunk, place and magnitude of all that reach their floor."""
+    """Returns chunk, index and magnitude of all values that reach their chunk's floor."""
     lanes = folded.shape[2]
     chunk, lane = np.divmod(np.flatnonzero(peaks.reshape(len(folded), lanes) >= floors[:, None]), lanes)
     magnitudes = folded[chunk, :, lane]
@@ -151,7 +151,7 @@ def _reaching(folded: Patterns, peaks: Patterns, floors: NDArray[np.int16]) -> t
 
 
 def _first_of_each(chunk: Indices, index: Indices, magnitude: Patterns, count: int, k: int) -> Indices:
-    """The k best candidates of each chunk, by one sort of keys that hold chunk, falling magnitude and rising index."""
+    """Returns the k best candidates of each chunk; sorts keys of chunk, falling magnitude and rising index."""
     keys = chunk << 47 | (_MAGNITUDE - magnitude.astype(np.int64)) << 32 | index
     keys.sort()
     starts = np.searchsorted(keys, np.arange(count) << 47)

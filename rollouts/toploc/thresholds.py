@@ -1,7 +1,7 @@
-"""What a sample's or a file's proofs amount to, and whether that is within what honest ones show.
+"""Judges the proofs of a sample or a file by thresholds for honest work.
 
-Pure: results in, a judgement out. A proof that can't be one is forgery, whatever the thresholds. A figure beyond its
-threshold is a statistical failure, for the validator to weigh (its margin, its second prefill).
+Pure functions from results to a judgement. A malformed proof is a forgery, whatever the thresholds. A figure above its
+threshold is a statistical failure, which the validator weighs (margin, second prefill).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollouts.toploc.results import WORST, Malformed, ProofResult
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofErrors:
-    """How far proofs are from the verifier's states. All are 0 where both agree to the bit.
+    """Errors of proofs relative to the verifier's states; all are 0 if both agree to the bit.
 
     Args:
         exponent_mismatches: Share of points at which exponents differ, 0 to 1.
@@ -40,20 +40,20 @@ class ProofErrors:
 
 
 _LEAST = {"mantissa_median": 1.0, "sign_mismatches": 1 / 128}
-"""One unit, and one point of an interval."""
+"""Smallest positive value of these figures: one unit, and one point of an interval."""
 
 NAMES = tuple(field.name for field in fields(ProofErrors))
 
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """The proofs of one sample or one file, taken together.
+    """Combined figures of the proofs of one sample or one file.
 
     Args:
-        proofs: How many results it is made of.
-        points: How many values were compared.
-        malformed: Why some can't be proofs, each reason once, in the order of their names.
-        figures: Of those that can.
+        proofs: Number of results.
+        points: Number of compared values.
+        malformed: The distinct reasons of malformed proofs, sorted by name.
+        figures: Errors of the other proofs.
     """
 
     proofs: int
@@ -63,18 +63,18 @@ class Aggregate:
 
 
 class ProofOutcome(StrEnum):
-    """What proofs amount to."""
+    """Outcome for the proofs of one sample or file."""
 
     PASSED = "passed"
     STATISTICAL = "statistical"
-    """Some figure is beyond what honest work shows."""
+    """A figure exceeds its threshold for honest work."""
     EXACT = "exact"
-    """Some proof can't be one: no honest prover made it."""
+    """A proof is malformed, so no honest prover made it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Excess:
-    """A figure that is beyond its threshold."""
+    """A figure above its threshold."""
 
     figure: str
     value: float
@@ -83,7 +83,7 @@ class Excess:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The outcome, and all of what led to it."""
+    """The outcome and its reasons."""
 
     outcome: ProofOutcome
     malformed: tuple[Malformed, ...] = ()
@@ -95,7 +95,7 @@ _Units = Annotated[float, Field(ge=0, le=WORST)]
 
 
 class Thresholds(BaseModel):
-    """The largest errors that pass, one for each field of `ProofErrors`; wider for a sample than for a file."""
+    """Upper limits for each field of `ProofErrors`; those of a sample are wider than those of a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -108,7 +108,7 @@ class Thresholds(BaseModel):
 
     @classmethod
     def around(cls, honest: Sequence[Aggregate], *, headroom: float) -> Self:
-        """Calibrates: the largest figures of honest aggregates, each times `headroom` (1.5: half as much again).
+        """Returns the largest figures of honest aggregates, each times `headroom` (1.5 adds half).
 
         Raises:
             InvalidInput: There are none, one is malformed, or the headroom is below 1.
@@ -122,9 +122,9 @@ class Thresholds(BaseModel):
         return cls(**{name: min(_bound(name), largest[name] * headroom) for name in NAMES})
 
     def widened(self, factor: float) -> Self:
-        """The same thresholds, `factor` times as wide, as far as their figures go.
+        """Returns the thresholds times `factor`, capped at each figure's maximum.
 
-        Honest figures may all be 0, and nothing times 0 is wider: then by the least that such a figure can show.
+        A threshold may be 0. Then it is raised to the smallest positive value of that figure.
         """
         return type(self)(
             **{name: min(_bound(name), max(factor * value, value + _LEAST.get(name, 0.0))) for name, value in self}
@@ -132,10 +132,10 @@ class Thresholds(BaseModel):
 
 
 def aggregate(results: Iterable[ProofResult]) -> Aggregate:
-    """Takes results together, of one sample or of all samples of a file.
+    """Combines the results of one sample or of all samples of a file.
 
     Raises:
-        InvalidInput: There are none: a sample has at least one token, so nothing was verified.
+        InvalidInput: `results` is empty. Every sample has at least one token, so nothing was verified.
     """
     every = list(results)
     if not every:
@@ -155,7 +155,7 @@ def aggregate(results: Iterable[ProofResult]) -> Aggregate:
 
 
 def judge(aggregate: Aggregate, thresholds: Thresholds) -> Judgement:
-    """Compares an aggregate with the thresholds for samples, or for files. A figure that is at its threshold passes."""
+    """Compares an aggregate with the thresholds for samples or files. A figure equal to its threshold passes."""
     excesses = tuple(
         Excess(name, value, limit)
         for name in NAMES

@@ -11,18 +11,7 @@ import numpy as np
 import zstandard
 
 from shardcast.delta.errors import BadDelta
-from shardcast.delta.segments import (
-    HEADER,
-    MAGIC,
-    SEGMENT,
-    WORDS,
-    Bytes,
-    Mode,
-    Segment,
-    Words,
-    from_planes,
-    unzigzag,
-)
+from shardcast.delta.segments import HEADER, MAGIC, SEGMENT, WORDS, Bytes, Mode, Segment, Words, from_planes, unzigzag
 
 _MOST_WINDOW = 8 * 1024 * 1024
 """Bytes that zstd may look back: a segment's payload unpacks to less."""

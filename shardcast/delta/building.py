@@ -14,17 +14,7 @@ import zstandard
 
 from shardcast.delta.errors import DeltaTooLarge
 from shardcast.delta.layout import SpanPair, pairs, spans
-from shardcast.delta.segments import (
-    HEADER,
-    MAGIC,
-    MOST_LENGTH,
-    WORDS,
-    Mode,
-    Segment,
-    Words,
-    to_planes,
-    zigzag,
-)
+from shardcast.delta.segments import HEADER, MAGIC, MOST_LENGTH, WORDS, Mode, Segment, Words, to_planes, zigzag
 
 LEVEL: Final = 1
 """Of zstd. Higher ones cost several times as much and gain a percent: the planes have been made to fit it."""

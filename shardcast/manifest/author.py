@@ -8,15 +8,7 @@ from protocol.checkpoints import version_digest
 from protocol.identifiers import Digest
 from protocol.identity.keys import Key
 from shardcast.manifest.manifest import BlockSpan, Manifest, VersionKey
-from shardcast.manifest.records import (
-    DeltaBase,
-    Extension,
-    FileEnd,
-    FileEntry,
-    Opening,
-    Shard,
-    sign_extension,
-)
+from shardcast.manifest.records import DeltaBase, Extension, FileEnd, FileEntry, Opening, Shard, sign_extension
 
 
 class ManifestAuthor:

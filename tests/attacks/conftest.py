@@ -20,21 +20,13 @@ from protocol.identity.keys import Key
 from protocol.runtime.clock import SystemClock
 from protocol.wire.runs import CheckpointRef
 from rollouts.engines.torch.engine import TorchEngine
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.recipe import RECIPE_FILE, LengthTargets
 from tests.rollouts.tiny import rewrite_json
 from trainer.presets import devnet_base
-from validator.audit.draw import (
-    RowDraw,
-)
+from validator.audit.draw import RowDraw
 from validator.examination.examiner import LocalExaminer
-from validator.examination.interface import (
-    Conclusion,
-    Examination,
-    NotJudged,
-)
+from validator.examination.interface import Conclusion, Examination, NotJudged
 from validator.examination.settings import ExaminerSettings
 
 torch.set_num_threads(1)  # several threads of several test processes on two cores stand in each other's way

@@ -21,9 +21,7 @@ from protocol.wire.tasks import NetworkMode, Resources
 from rollouts.checks import SlotFacts, open_version
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.files.schema import read_rollouts
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.task.bridge import Bridge
 from rollouts.task.policies import PolicyStore
 from rollouts.verify import verify_file

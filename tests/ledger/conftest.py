@@ -14,13 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from ledger.devchain import (
-    ChainControls,
-    ChainKind,
-    ChainProcess,
-    DevelopmentAccount,
-    start_chain,
-)
+from ledger.devchain import ChainControls, ChainKind, ChainProcess, DevelopmentAccount, start_chain
 from ledger.devchain.anvil import find_anvil
 from ledger.errors import AnvilMissing
 

@@ -383,7 +383,7 @@ def test_going_back_takes_back_the_newest_first() -> None:
     position = Position(next_block=4, read=(_ref(1), _ref(2), _ref(3)), delivered=(_log(1), _log(2), _log(3)))
     rewound = rewind(position, ancestor=_ref(1), start=0)
     assert rewound is not None
-    assert [log.block_number for log in rewound.vanished] == [3, 2]
+    assert [log.block_number for log in rewound.removed] == [3, 2]
     assert rewound.position == Position(next_block=2, read=(_ref(1),), delivered=(_log(1),))
 
 

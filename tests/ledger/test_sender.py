@@ -17,13 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ledger.devchain import ChainControls, ChainKind, ChainProcess, start_chain
-from ledger.errors import (
-    ChainUnavailable,
-    InsufficientFunds,
-    NonceTaken,
-    TransactionNotMined,
-    TransactionReverted,
-)
+from ledger.errors import ChainUnavailable, InsufficientFunds, NonceTaken, TransactionNotMined, TransactionReverted
 from ledger.rpc.connection import connect
 from ledger.rpc.revert_decoder import RevertReader
 from ledger.transactions.fees import Fees, bumped, offer

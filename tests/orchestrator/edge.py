@@ -11,13 +11,7 @@ from typing import Any
 import httpx
 from fastapi import FastAPI
 
-from orchestrator.chain.interface import (
-    Changes,
-    MemberEvent,
-    MembershipChange,
-    NodeStanding,
-    PoolStanding,
-)
+from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
 from orchestrator.dependencies import Dependencies
 from orchestrator.loops.ledger_sync import LedgerSync
 from orchestrator.loops.liveness import Liveness

@@ -15,13 +15,7 @@ import httpx
 import pytest
 
 from protocol.errors import MusterError, NotFound, RateLimited, TooLarge, Unavailable
-from protocol.http.object_transfer import (
-    BytesRefused,
-    ObjectTransfer,
-    TransferError,
-    UrlRefused,
-    UrlStale,
-)
+from protocol.http.object_transfer import BytesRefused, ObjectTransfer, TransferError, UrlRefused, UrlStale
 from protocol.identifiers import digest
 from protocol.runtime.clock import ManualClock, SystemClock
 from protocol.runtime.disk import DiskReserved, DiskSpace

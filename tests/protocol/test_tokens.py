@@ -13,14 +13,7 @@ from pydantic import ValidationError
 import protocol.http.tokens
 from protocol.errors import InvalidInput, Unauthenticated
 from protocol.http.auth import RequestSigner
-from protocol.http.tokens import (
-    OwnerRequest,
-    TokenBook,
-    TokenSetting,
-    hash_token,
-    new_token,
-    owner_access,
-)
+from protocol.http.tokens import OwnerRequest, TokenBook, TokenSetting, hash_token, new_token, owner_access
 from protocol.identifiers import Address
 from protocol.identity.scopes import Scope
 from protocol.runtime.clock import ManualClock

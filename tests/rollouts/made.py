@@ -13,9 +13,7 @@ from protocol.identifiers import Digest, address, digest, run_id
 from rollouts.checks import CheckedVersion, SeedParts, SlotFacts, open_version
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice, write_recipe
 
 RUN, STEP, INDEX = run_id("vectors"), 3, 1

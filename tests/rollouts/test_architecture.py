@@ -11,9 +11,7 @@ import torch
 from rollouts.errors import BadVersionFolder
 from rollouts.models.facts import read_model
 from rollouts.models.policy import check_whole, load_policy
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from tests.rollouts.tiny import rewrite_json, tiny_folder
 from trainer.models import open_model
 

@@ -8,15 +8,7 @@ import numpy as np
 import pytest
 
 from rollouts.calibration.limits import RolloutCalibration, float32_limits
-from rollouts.calibration.near_ties import (
-    DRIFT,
-    MOST_FILES,
-    MOST_TOKENS,
-    NearTieCount,
-    near_ties,
-    newest,
-    over_budget,
-)
+from rollouts.calibration.near_ties import DRIFT, MOST_FILES, MOST_TOKENS, NearTieCount, near_ties, newest, over_budget
 from rollouts.calibration.noise_model import FALSE_ALARM
 
 RATE, SIZE, TOKENS = 0.0025, 0.075, 3_000

@@ -9,16 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from rollouts.errors import (
-    BadVersionFolder,
-    OutOfMemory,
-)
+from rollouts.errors import BadVersionFolder, OutOfMemory
 from rollouts.models import policy as policy_module
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from tests.rollouts.tiny import rewrite_json, tiny_folder
 
 CPU = torch.device("cpu")

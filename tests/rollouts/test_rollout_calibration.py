@@ -17,10 +17,7 @@ from rollouts.calibration.limits import (
     model_names,
 )
 from rollouts.models.facts import read_model
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.replay import Replay
 from rollouts.toploc import Arithmetic, BadCalibration, Thresholds
 

@@ -10,15 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from rollouts.sampling import replay as replay_module
-from rollouts.sampling.candidate_tokens import (
-    MOST_IN_FRONT,
-    MOST_RIVALS,
-    are_few,
-    bar,
-    edges,
-    in_front,
-    rivals_of,
-)
+from rollouts.sampling.candidate_tokens import MOST_IN_FRONT, MOST_RIVALS, are_few, bar, edges, in_front, rivals_of
 from rollouts.sampling.noise import WordBlocks, gumbel_numpy, noise, noise_at, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.philox import philox_numpy

@@ -18,22 +18,11 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import address, digest
-from rollouts.engines.interface import (
-    FinishReason,
-)
+from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.files.schema import (
-    SCHEMA,
-    ReadLimits,
-    read_rollouts,
-    write_rollouts,
-    write_table,
-)
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.files.schema import SCHEMA, ReadLimits, read_rollouts, write_rollouts, write_table
+from rollouts.precision import Dtype, EngineName
 
 HEADER = SlotHeader(
     run=digest(b"\1" * 32),

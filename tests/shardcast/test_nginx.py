@@ -19,17 +19,7 @@ from shardcast.origin import Origin
 from shardcast.serve.connection_limits import ServingLimits
 from tests.shardcast.conftest import RUN_NAME, content, read_folder
 from tests.shardcast.manifests import PUBLISHER
-from tests.shardcast.nginx_front import (
-    DEPLOY,
-    NEEDS_NGINX,
-    NGINX,
-    PATIENCE,
-    Behind,
-    Front,
-    behind,
-    replaced,
-    running,
-)
+from tests.shardcast.nginx_front import DEPLOY, NEEDS_NGINX, NGINX, PATIENCE, Behind, Front, behind, replaced, running
 
 pytestmark = NEEDS_NGINX
 

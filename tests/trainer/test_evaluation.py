@@ -14,10 +14,7 @@ from protocol.identifiers import ZERO_DIGEST
 from rollouts.engines.opening import open_engine
 from rollouts.environments import is_held_out, load_environment
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
 from trainer.evaluator import Evaluation, Evaluator, held_out_prompts, pass_at
 

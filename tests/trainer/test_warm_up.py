@@ -21,10 +21,7 @@ from rollouts.environments import load_environment
 from rollouts.errors import BadVersionFolder
 from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import read_recipe
 from tests.rollouts.tiny import rewrite_json, tiny_folder
 from tests.trainer.conftest import small

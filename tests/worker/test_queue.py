@@ -21,14 +21,7 @@ import pytest
 from protocol.errors import InvalidInput, NotFound, RateLimited, TooLarge, Unavailable
 from protocol.runtime.clock import ManualClock
 from worker.delivery.queue.item import DeliveryStage, QueueItem
-from worker.delivery.queue.runner import (
-    LONGEST_LOOK,
-    LONGEST_WAIT,
-    GivenUp,
-    NotYet,
-    QueueRunner,
-    StepBack,
-)
+from worker.delivery.queue.runner import LONGEST_LOOK, LONGEST_WAIT, GivenUp, NotYet, QueueRunner, StepBack
 from worker.delivery.queue.store import QueueFull, QueueStore
 
 CONTENT = b"rollouts" * 1000

@@ -15,9 +15,7 @@ from torch.nn import Module
 from transformers import PreTrainedModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from trainer.learning.layout import PackedBatch
 
 

@@ -13,9 +13,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from trainer.learning.algorithms import Algorithm
 from trainer.learning.layout import Layout
 from trainer.schedules import LearningRateSchedule

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from torch.distributed.device_mesh import DeviceMesh
 
 from protocol.errors import Conflict
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.recipe import PromptTable
 from trainer.errors import BadSettings
 from trainer.learning.groups import TrainingGroup

@@ -19,16 +19,11 @@ import torch
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import MusterError
-from rollouts.engines.interface import (
-    Engine,
-)
+from rollouts.engines.interface import Engine
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import read_recipe
 from trainer.evaluator import Evaluator, held_out_prompts
 

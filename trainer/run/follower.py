@@ -12,9 +12,7 @@ import structlog
 import torch
 
 from protocol.errors import Conflict, MusterError
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from trainer.distributed.channel import Channel, spoken
 from trainer.distributed.commands import CommandKind, GroupCommand, groups_of, state_of
 from trainer.distributed.ranks import RankInfo, device_of

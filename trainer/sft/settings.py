@@ -23,9 +23,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.recipe import MOST_HELD_OUT, EnvironmentChoice, LengthTargets, SamplingChoice, TakenArithmetic
 from trainer.errors import BadSettings
 from trainer.schedules import LearningRateSchedule

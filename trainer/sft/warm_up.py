@@ -23,10 +23,7 @@ from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
 from rollouts.engines.opening import open_engine
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from trainer.errors import BadSettings, TrainingDiverged
 from trainer.evaluator import Evaluation
 from trainer.models import end_token, open_model, write_version

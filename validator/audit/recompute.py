@@ -8,12 +8,7 @@ from enum import StrEnum
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditDraw, AuditFile
-from validator.audit.draw import (
-    BASIS_POINTS,
-    RowDraw,
-    draw_rows,
-    row_seed,
-)
+from validator.audit.draw import BASIS_POINTS, RowDraw, draw_rows, row_seed
 from validator.domain.submissions import SubmittedWork
 
 

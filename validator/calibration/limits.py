@@ -5,18 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rollouts.calibration.limits import (
-    CheckLimits,
-    LogprobLimits,
-    RolloutCalibration,
-    SamplingLimits,
-    float32_limits,
-)
+from rollouts.calibration.limits import CheckLimits, LogprobLimits, RolloutCalibration, SamplingLimits, float32_limits
 from rollouts.calibration.noise_model import HonestNoise
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.toploc import TOPLOC, Arithmetic, Thresholds
 from validator.calibration.figures import CalibrationFigures
 

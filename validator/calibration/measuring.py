@@ -14,10 +14,7 @@ from rollouts.calibration.limits import CheckLimits, model_names
 from rollouts.checks import CheckedVersion, gather, open_version
 from rollouts.engines.opening import engine_class, open_engine
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from validator.calibration.figures import CalibrationFigures
 from validator.calibration.honest import honest_files
 from validator.calibration.limits import HEADROOM, ArithmeticPair, limits_around

@@ -11,18 +11,10 @@ from pydantic import BaseModel, ConfigDict, Discriminator
 
 from protocol.identifiers import Digest
 from rollouts.files.schema import ReadLimits
-from rollouts.precision import (
-    Dtype,
-)
-from validator.audit.draw import (
-    RowDraw,
-)
+from rollouts.precision import Dtype
+from validator.audit.draw import RowDraw
 from validator.domain.submissions import WorkFacts
-from validator.examination.interface import (
-    Conclusion,
-    HashedFile,
-    NotJudged,
-)
+from validator.examination.interface import Conclusion, HashedFile, NotJudged
 from validator.examination.orders import Order
 
 _LENGTH = 4

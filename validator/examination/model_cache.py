@@ -9,14 +9,9 @@ import torch
 
 from protocol.identifiers import Digest
 from rollouts.checks import CheckedVersion, open_version
-from rollouts.errors import (
-    BadVersionFolder,
-    OutOfMemory,
-)
+from rollouts.errors import BadVersionFolder, OutOfMemory
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from validator.examination.interface import NotJudged
 
 MOST_OPEN = 16

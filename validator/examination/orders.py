@@ -5,13 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from validator.audit.draw import (
-    RowDraw,
-)
+from validator.audit.draw import RowDraw
 from validator.domain.submissions import WorkFacts
-from validator.examination.interface import (
-    HashedFile,
-)
+from validator.examination.interface import HashedFile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,9 +11,7 @@ from rollouts.calibration.limits import CheckLimits
 from rollouts.checks import PREFILL_CHECKS, CheckInput, CheckOutcome, RowEvidence, RowSpread, gather
 from rollouts.checks.sampling import CHECK as REPLAY
 from rollouts.models.policy import Policy
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.prefill import usual_tokens
 from validator.examination.conclusion import Prefilled
 

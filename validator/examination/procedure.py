@@ -15,13 +15,9 @@ from protocol.identifiers import Digest
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import CheckLimits, RolloutCalibration
 from rollouts.checks import EXACT_CHECKS, CheckedVersion, CheckInput, CheckOutcome, CheckResult, SeedParts, SlotFacts
-from rollouts.errors import (
-    OutOfMemory,
-)
+from rollouts.errors import OutOfMemory
 from rollouts.files.schema import ReadLimits
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.verify import limits_of
 from validator.audit.draw import draw_rows
 from validator.domain.submissions import WorkFacts

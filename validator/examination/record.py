@@ -14,10 +14,7 @@ from rollouts.calibration.near_ties import NearTieCount, near_ties
 from rollouts.checks import CheckResult
 from rollouts.checks.sampling import CHECK as REPLAY
 from rollouts.files.samples import RolloutFile
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from validator.examination.conclusion import ExaminationVerdict
 from validator.examination.fingerprint import fingerprint
 from validator.examination.interface import Conclusion, Timings

@@ -8,9 +8,7 @@ from pathlib import Path
 
 from protocol.runtime.budgets import KeepRule
 from rollouts.files.schema import ReadLimits
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 
 KEPT_VERSIONS = 3
 """Fetched versions that stay on disk beside those in use; others are fetched again when work names them."""

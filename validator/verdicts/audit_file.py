@@ -10,13 +10,9 @@ from protocol.identity.signing import unix_ms
 from protocol.verdicts import ReasonCode
 from protocol.versions import release
 from protocol.wire.audits import AuditDraw, AuditFile
-from validator.audit.draw import (
-    RowDraw,
-)
+from validator.audit.draw import RowDraw
 from validator.domain.items import Item, ItemKind, Resolution
-from validator.examination.interface import (
-    Conclusion,
-)
+from validator.examination.interface import Conclusion
 
 _LONGEST_WORDS = 2000
 

@@ -11,11 +11,7 @@ from datetime import timedelta
 from protocol.errors import NotFound, Unavailable
 from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
-from validator.audit.draw import (
-    BASIS_POINTS,
-    RowDraw,
-    row_seed,
-)
+from validator.audit.draw import BASIS_POINTS, RowDraw, row_seed
 from validator.audit.rate import RatePolicy, share_of
 from validator.chain.connection import PoolChain
 from validator.domain.items import Item, ItemKind

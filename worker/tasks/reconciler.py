@@ -37,13 +37,7 @@ from worker.tasks.reconcile import (
     StopContainer,
     converge,
 )
-from worker.tasks.saved_state import (
-    RunningTask,
-    load_progress,
-    load_task,
-    save_progress,
-    save_task,
-)
+from worker.tasks.saved_state import RunningTask, load_progress, load_task, save_progress, save_task
 
 LOOK_EVERY = timedelta(seconds=1)
 """How soon the end of a container is noticed at the latest; the end of its output is noticed at once."""

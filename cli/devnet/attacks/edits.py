@@ -11,14 +11,9 @@ from cli.devnet.attacks.attack import Trick
 from cli.devnet.attacks.toolkit import AttackToolkit
 from protocol.identifiers import run_id
 from protocol.wire.slots import SlotGrant
-from rollouts.engines.interface import (
-    FinishReason,
-)
+from rollouts.engines.interface import FinishReason
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 
 _PADDING = 8
 _OFF = 0.25

@@ -15,13 +15,7 @@ from cli.devnet.attacks.attack import Trick
 from cli.devnet.attacks.toolkit import AttackToolkit
 from protocol.wire.slots import SlotGrant
 from rollouts.files.samples import RolloutFile
-from rollouts.files.schema import (
-    SCHEMA,
-    SCHEMA_VERSION,
-    VERSION_KEY,
-    write_rollouts,
-    write_table,
-)
+from rollouts.files.schema import SCHEMA, SCHEMA_VERSION, VERSION_KEY, write_rollouts, write_table
 
 _MILLION = 1_000_000
 _METADATA = {VERSION_KEY: SCHEMA_VERSION.encode()}

@@ -2,16 +2,7 @@
 
 from __future__ import annotations
 
-from cli.devnet.attacks import (
-    copies,
-    deliveries,
-    draws,
-    edits,
-    encodings,
-    proofs,
-    slots,
-    weights,
-)
+from cli.devnet.attacks import copies, deliveries, draws, edits, encodings, proofs, slots, weights
 from cli.devnet.attacks.attack import Attack, End
 from protocol.errors import NotFound
 from protocol.verdicts import ReasonCode as Reason

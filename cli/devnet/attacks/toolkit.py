@@ -15,21 +15,13 @@ from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
 from protocol.wire.slots import SlotGrant
 from rollouts.engines.errors import GenerationStopped
-from rollouts.engines.interface import (
-    Completion,
-    Engine,
-    FinishReason,
-    SampleRequest,
-)
+from rollouts.engines.interface import Completion, Engine, FinishReason, SampleRequest
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.models.policy import Policy, load_policy
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlan, SlotPlanner
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.prefill import PrefillItem, prefill
 from rollouts.recipe import Recipe
 from rollouts.sampling.parameters import SamplingParameters

@@ -1,4 +1,4 @@
-"""The Lua scripts of the store. Redis 6.2 commands only; all keys share one slot, so a cluster serves them too."""
+"""Lua scripts of the store. They use Redis 6.2 commands; all keys share one slot, as Redis Cluster requires."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from importlib import resources
 
 
 def script(name: str) -> str:
-    """The text of one script, with what it uses of `prune.lua` before it."""
+    """Returns the text of a script, preceded by `prune.lua` if it uses that."""
     folder = resources.files(__name__)
     text = (folder / f"{name}.lua").read_text()
     if "prune(" in text:

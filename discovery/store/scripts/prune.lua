@@ -1,4 +1,4 @@
--- Takes at most `most` records away whose time has come. Used by other scripts, and by the loop on its own.
+-- Deletes at most `most` expired records. Used by other scripts and by the expiry loop.
 local function prune(expiry_key, prefix, now, most)
   local gone = redis.call('ZRANGEBYSCORE', expiry_key, '-inf', now, 'LIMIT', 0, most)
   for _, address in ipairs(gone) do

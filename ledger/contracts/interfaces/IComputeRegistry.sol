@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-/// @title What other contracts ask the registry of nodes
+/// @title Functions of ComputeRegistry that other contracts call
 interface IComputeRegistry {
-    /// @notice A machine's key, under the provider that answers for it with stake.
-    /// @param provider Who owns the node; it never changes once set.
-    /// @param capacity What the hardware is worth, in the pool's stake units.
+    /// @notice A registered node.
+    /// @param provider The owner of the node; it never changes once set.
+    /// @param capacity Size of the hardware; a pool's stake requirement is per unit of capacity.
     /// @param registeredAt Unix time in seconds of the latest registration.
     /// @param retired Whether the provider took the node out of service.
-    /// @param specsHash Hash of the description of the hardware.
+    /// @param specsHash Hash of the hardware description.
     struct Node {
         address provider;
         uint32 capacity;
@@ -17,12 +17,13 @@ interface IComputeRegistry {
         bytes32 specsHash;
     }
 
-    /// @notice The provider of a node in service; zero if it was never registered or is retired.
+    /// @notice Returns the provider of a node in service; zero if it was never registered or is retired.
     function providerOf(address node) external view returns (address);
 
-    /// @notice The provider that answers for a node's past work, retired or not; zero if never registered.
+    /// @notice Returns the provider that is paid or slashed for a node's work, retired or not; zero if never
+    /// registered.
     function payeeOf(address node) external view returns (address);
 
-    /// @notice Everything that is known of a node; all zero if it was never registered.
+    /// @notice Returns a node's registration; all zero if it was never registered.
     function nodeOf(address node) external view returns (Node memory);
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-/// @title What other contracts ask the registry of domains
+/// @title Functions of DomainRegistry that other contracts call
 interface IDomainRegistry {
-    /// @notice A field of work with its rules of validation.
-    /// @param reserve Where penalties go; zero burns them.
-    /// @param active Whether new pools and members are welcome.
+    /// @notice A category of work and its validation rules.
+    /// @param reserve The recipient of penalties; zero burns them.
+    /// @param active Whether it takes new pools and members.
     /// @param validationHash Hash of the validation parameters behind `uri`.
-    /// @param name What people call it.
-    /// @param uri Where it is described.
+    /// @param name The name.
+    /// @param uri URI of the description.
     struct Domain {
         address reserve;
         bool active;
@@ -17,9 +17,9 @@ interface IDomainRegistry {
         string uri;
     }
 
-    /// @notice Whether the domain exists and is active.
+    /// @notice Returns whether the domain exists and is active.
     function isActive(uint256 domainId) external view returns (bool);
 
-    /// @notice Where the domain's penalties go; zero means that they are burned.
+    /// @notice Returns the recipient of the domain's penalties; zero means that they are burned.
     function reserveOf(uint256 domainId) external view returns (address);
 }

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-/// @title What the pool contracts ask of the stake
+/// @title Functions of StakeManager that other contracts call
 /// @dev `active >= membershipLock + workLock` holds at all times, so that open work is always covered.
 interface IStakeManager {
-    /// @notice How long stake stays slashable after its owner asked for it back, in seconds.
+    /// @notice Returns how long stake stays slashable after its owner began to unbond it, in seconds.
     function unbondingPeriod() external view returns (uint64);
 
-    /// @notice Binds `amount` of the active stake to a membership. Only ComputePools may; reverts if too little is free.
+    /// @notice Locks active stake for a membership; reverts if too little is free. Only ComputePools may call this.
     function lockMembership(address provider, uint128 amount) external;
 
-    /// @notice Frees what `lockMembership` bound. Only ComputePools may.
+    /// @notice Unlocks stake that `lockMembership` locked. Only ComputePools may call this.
     function unlockMembership(address provider, uint128 amount) external;
 
-    /// @notice Binds `amount` of the active stake to open work. Only WorkLedger may; reverts if too little is free.
+    /// @notice Locks active stake for open work; reverts if too little is free. Only WorkLedger may call this.
     function lockWork(address provider, uint128 amount) external;
 
-    /// @notice Frees what `lockWork` bound. Only WorkLedger may.
+    /// @notice Unlocks stake that `lockWork` locked. Only WorkLedger may call this.
     function unlockWork(address provider, uint128 amount) external;
 
-    /// @notice Takes stake away, active first, then from the unbonding queue. Only WorkLedger may; never reverts for
-    /// too little.
-    /// @param provider Whose stake.
-    /// @param amount How much at most.
-    /// @param recipient Who gets it; it is burned if zero.
-    /// @return taken How much there was to take.
+    /// @notice Slashes stake, active first, then from the unbonding queue. If there is less than `amount`, it takes
+    /// what there is and does not revert. Only WorkLedger may call this.
+    /// @param provider The provider.
+    /// @param amount The most to take.
+    /// @param recipient The recipient; the stake is burned if zero.
+    /// @return taken The amount taken.
     function slash(address provider, uint128 amount, address recipient) external returns (uint128 taken);
 }

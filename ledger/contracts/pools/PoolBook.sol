@@ -9,7 +9,7 @@ import {TermsRules} from "./TermsRules.sol";
 
 /// @title Pools, their owners and their terms
 abstract contract PoolBook is IComputePools {
-    /// @notice What a pool is doing.
+    /// @notice State of a pool.
     enum Status {
         None,
         Pending,
@@ -18,14 +18,14 @@ abstract contract PoolBook is IComputePools {
     }
 
     /// @notice A pool.
-    /// @param owner Who holds its money and names its roles.
-    /// @param status What it is doing.
-    /// @param termsVersion The version in force; the next one, if it is due by `nextTermsAt`, is one above.
-    /// @param nextTermsAt Unix time in seconds from which the next version is in force; zero if none is pending.
-    /// @param pendingOwner Who may take the ownership over; zero if nobody.
+    /// @param owner The account that controls escrow, terms and roles.
+    /// @param status The status.
+    /// @param termsVersion The version of the terms in force; from `nextTermsAt` on, the version above it is in force.
+    /// @param nextTermsAt Unix time in seconds from which the next version is in force; zero if none was set.
+    /// @param pendingOwner The account that may accept the ownership; zero if none.
     /// @param domainId The domain.
-    /// @param memberCount How many nodes are members.
-    /// @param dataUri Where the pool describes itself.
+    /// @param memberCount Number of member nodes.
+    /// @param dataUri URI of the pool's description.
     struct Pool {
         address owner;
         Status status;
@@ -39,32 +39,32 @@ abstract contract PoolBook is IComputePools {
 
     /// @notice The longest text, in bytes.
     uint256 public constant MAX_TEXT = 512;
-    /// @notice The most items of a batch.
+    /// @notice The most items in a batch.
     uint256 public constant MAX_BATCH = 256;
 
-    /// @notice Where domains are.
+    /// @notice The DomainRegistry contract.
     IDomainRegistry public immutable domains;
-    /// @notice Where stake is.
+    /// @notice The StakeManager contract.
     IStakeManager public immutable stakeManager;
-    /// @notice Where work is: the only contract that spends escrow.
+    /// @notice The WorkLedger contract, the only one that spends escrow.
     address public immutable workLedger;
 
-    /// @notice How many pools there are; their ids are 1 to this.
+    /// @notice Number of pools; their ids are 1 to this number.
     uint256 public poolCount;
 
     mapping(uint256 poolId => Pool) internal _pools;
     mapping(uint256 poolId => mapping(uint32 version => Terms)) private _terms;
     mapping(uint256 poolId => uint64) private _heldUntil;
 
-    /// @notice A pool was created, not yet active.
+    /// @notice A pool was created; it is pending.
     event PoolCreated(uint256 indexed poolId, uint256 indexed domainId, address indexed owner, string dataUri);
-    /// @notice A pool takes members and work.
+    /// @notice A pool was activated: it takes members and work.
     event PoolActivated(uint256 indexed poolId);
-    /// @notice A pool takes no more members, and no work but that of leases that were signed before.
+    /// @notice A pool was ended: it takes no members, and only work under leases signed before.
     event PoolEnded(uint256 indexed poolId);
-    /// @notice A pool describes itself elsewhere.
+    /// @notice The URI of a pool's description was changed.
     event PoolDataUriSet(uint256 indexed poolId, string dataUri);
-    /// @notice An owner offers a pool to another.
+    /// @notice An owner offered a pool to another account.
     event PoolTransferStarted(uint256 indexed poolId, address indexed from, address indexed to);
     /// @notice A pool has a new owner.
     event PoolTransferred(uint256 indexed poolId, address indexed from, address indexed to);
@@ -83,11 +83,11 @@ abstract contract PoolBook is IComputePools {
     error NoticeTooShort(uint32 noticePeriod, uint32 least);
     /// @notice The pool was not offered to the caller.
     error NotOffered(uint256 poolId, address caller);
-    /// @notice Only the contract fixed at deployment may do this.
+    /// @notice Only the contract set at deployment may call this.
     error NotAllowed(address caller);
-    /// @notice The text has `length` bytes; `limit` is the most.
+    /// @notice The text has `length` bytes; at most `limit` are allowed.
     error TextTooLong(uint256 length, uint256 limit);
-    /// @notice The batch has `length` items; `limit` is the most.
+    /// @notice The batch has `length` items; at most `limit` are allowed.
     error BatchTooLong(uint256 length, uint256 limit);
 
     modifier onlyOwner(uint256 poolId) {
@@ -106,7 +106,7 @@ abstract contract PoolBook is IComputePools {
         workLedger = workLedger_;
     }
 
-    /// @notice Opens a pending pool to members and work. Only the owner may.
+    /// @notice Activates a pending pool for members and work. Only the owner may call this.
     /// @param poolId The pool.
     function activate(uint256 poolId) external onlyOwner(poolId) {
         Pool storage pool = _pools[poolId];
@@ -116,8 +116,8 @@ abstract contract PoolBook is IComputePools {
         emit PoolActivated(poolId);
     }
 
-    /// @notice Closes a pool for good: no new members, no new work. Leases that were signed before and that expire
-    /// within the notice period can still be used. Only the owner may.
+    /// @notice Ends a pool permanently: it takes no new members or work. Leases signed before that expire within the
+    /// notice period can still be used. Only the owner may call this.
     /// @param poolId The pool.
     function end(uint256 poolId) external onlyOwner(poolId) {
         Pool storage pool = _pools[poolId];
@@ -127,24 +127,24 @@ abstract contract PoolBook is IComputePools {
         emit PoolEnded(poolId);
     }
 
-    /// @notice Says where the pool describes itself. Only the owner may.
+    /// @notice Sets the URI of the pool's description. Only the owner may call this.
     /// @param poolId The pool.
-    /// @param dataUri Where.
+    /// @param dataUri The URI.
     function setDataUri(uint256 poolId, string calldata dataUri) external onlyOwner(poolId) {
         _requireShort(dataUri);
         _pools[poolId].dataUri = dataUri;
         emit PoolDataUriSet(poolId, dataUri);
     }
 
-    /// @notice Offers the pool to another owner; zero withdraws the offer. Only the owner may.
+    /// @notice Offers the pool to another owner; zero withdraws the offer. Only the owner may call this.
     /// @param poolId The pool.
-    /// @param newOwner Who may accept it.
+    /// @param newOwner The account that may accept it.
     function transferPool(uint256 poolId, address newOwner) external onlyOwner(poolId) {
         _pools[poolId].pendingOwner = newOwner;
         emit PoolTransferStarted(poolId, msg.sender, newOwner);
     }
 
-    /// @notice Takes over a pool that was offered to the caller.
+    /// @notice Accepts the ownership of a pool that was offered to the caller.
     /// @param poolId The pool.
     function acceptPool(uint256 poolId) external {
         Pool storage pool = _pools[poolId];
@@ -155,8 +155,8 @@ abstract contract PoolBook is IComputePools {
     }
 
     /// @notice Sets new terms: in force at once while the pool is pending, else after the notice period in force now.
-    /// Terms that are not in force yet are replaced. An active pool's notice period never becomes shorter. Only the owner
-    /// may.
+    /// They replace terms that are not in force yet. An active pool's notice period can't become shorter. Only the
+    /// owner may call this.
     /// @param poolId The pool.
     /// @param terms The new terms.
     function setTerms(uint256 poolId, Terms calldata terms) external onlyOwner(poolId) {
@@ -165,7 +165,7 @@ abstract contract PoolBook is IComputePools {
         uint32 current = _termsVersion(pool);
         uint256 effectiveAt = block.timestamp;
         if (pool.status == Status.Active) {
-            // Leases are covered for the notice period that was in force when they were signed.
+            // Leases stay covered for the notice period in force when they were signed, so it must not shrink.
             uint32 notice = _terms[poolId][current].noticePeriod;
             if (terms.noticePeriod < notice) revert NoticeTooShort(terms.noticePeriod, notice);
             effectiveAt += notice;
@@ -175,23 +175,23 @@ abstract contract PoolBook is IComputePools {
         _writeTerms(poolId, current + 1, effectiveAt, terms);
     }
 
-    /// @notice A pool; reverts if there is none.
+    /// @notice Returns a pool; reverts if there is none.
     /// @param poolId The pool.
     function poolOf(uint256 poolId) external view returns (Pool memory) {
         _requireExists(poolId);
         return _pools[poolId];
     }
 
-    /// @notice The terms in force now; reverts if there is no such pool.
+    /// @notice Returns the terms in force now; reverts if there is no such pool.
     /// @param poolId The pool.
     function termsOf(uint256 poolId) external view returns (Terms memory) {
         _requireExists(poolId);
         return _terms[poolId][_termsVersion(_pools[poolId])];
     }
 
-    /// @notice The terms that were set and are not in force yet; `effectiveAt` zero if there are none.
+    /// @notice Returns terms that were set and are not in force yet; `effectiveAt` is zero if there are none.
     /// @param poolId The pool.
-    /// @return terms The terms to come.
+    /// @return terms The pending terms.
     /// @return effectiveAt Unix time in seconds from which they are in force.
     function pendingTermsOf(uint256 poolId) external view returns (Terms memory terms, uint256 effectiveAt) {
         Pool storage pool = _pools[poolId];
@@ -216,7 +216,7 @@ abstract contract PoolBook is IComputePools {
         _requireDomain(domainId);
         _requireShort(dataUri);
         poolId = ++poolCount;
-        // WorkLedger names pools by 32 bits.
+        // WorkLedger stores pool ids in 32 bits.
         SafeCast.toUint32(poolId);
         Pool storage pool = _pools[poolId];
         pool.owner = msg.sender;
@@ -253,13 +253,13 @@ abstract contract PoolBook is IComputePools {
         if (pool.status != Status.Active) revert WrongStatus(poolId, pool.status);
     }
 
-    /// @dev Takes work of an active pool, and after its end that of leases which were signed before.
+    /// @dev Reverts unless the pool is active, or ended while the lease is one signed before that may still be used.
     function _requireTakesWork(uint256 poolId, Pool storage pool, uint256 leaseExpiry) internal view {
         if (pool.status == Status.Ended && leaseExpiry <= _heldUntil[poolId]) return;
         _requireActive(poolId, pool);
     }
 
-    /// @dev The end of a notice that is given now, Unix time in seconds.
+    /// @dev Returns the end of a notice period that begins now, Unix time in seconds.
     function _noticeEnd(uint256 poolId) internal view returns (uint64) {
         return SafeCast.toUint64(block.timestamp + _termsInForce(poolId).noticePeriod);
     }

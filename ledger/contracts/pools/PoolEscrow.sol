@@ -6,49 +6,49 @@ import {MusterToken} from "../MusterToken.sol";
 import {IComputePools} from "../interfaces/IComputePools.sol";
 import {PoolBook} from "./PoolBook.sol";
 
-/// @title The money that rewards come from
-/// @notice Anybody funds a pool; open work reserves its reward and fees. The owner withdraws what nothing reserves, after
-/// a notice that is as long as that of new terms, so that leases which were signed before the notice are still covered.
-/// @dev The token is ours and calls nobody back.
+/// @title Escrow of pools
+/// @notice Any account can fund a pool; open work reserves its reward and fees. The owner can withdraw the rest after
+/// the notice period of the terms, so that leases signed before the announcement are still covered.
+/// @dev Transfers can't reenter: the token is our own and makes no callbacks.
 abstract contract PoolEscrow is PoolBook {
     using SafeCast for uint256;
 
-    /// @notice A pool's money, in the token's smallest unit.
-    /// @param balance All of it.
-    /// @param reserved What open work may still cost.
+    /// @notice A pool's escrow, in the token's smallest unit.
+    /// @param balance The whole balance.
+    /// @param reserved The part reserved for rewards and fees of open work.
     struct Escrow {
         uint128 balance;
         uint128 reserved;
     }
 
     /// @notice A withdrawal that the owner announced.
-    /// @param amount How much, in the token's smallest unit; zero if none is announced.
+    /// @param amount Amount in the token's smallest unit; zero if none is announced.
     /// @param readyAt Unix time in seconds from which it can be made.
-    /// @param lapsesAt Unix time in seconds after which it can't be made any more. Else an old announcement would let the
-    /// owner withdraw at once for ever.
+    /// @param lapsesAt Unix time in seconds after which it can't be made any more. Without this limit an owner could
+    /// announce once and then withdraw without notice at any later time.
     struct Withdrawal {
         uint128 amount;
         uint64 readyAt;
         uint64 lapsesAt;
     }
 
-    /// @notice The token that escrow is in.
+    /// @notice The token of escrow.
     MusterToken public immutable token;
 
     mapping(uint256 poolId => Escrow) private _escrows;
     mapping(uint256 poolId => Withdrawal) private _withdrawals;
 
-    /// @notice Somebody added to a pool's money.
+    /// @notice An account added to a pool's escrow.
     event EscrowFunded(uint256 indexed poolId, address indexed from, uint256 amount);
-    /// @notice The owner will take up to `amount` of the free money out between `readyAt` and `lapsesAt`; zero cancels it.
+    /// @notice The owner announced to withdraw up to `amount` between `readyAt` and `lapsesAt`; zero cancels it.
     event WithdrawalAnnounced(uint256 indexed poolId, uint256 amount, uint256 readyAt, uint256 lapsesAt);
-    /// @notice The owner took free money out.
+    /// @notice The owner withdrew free escrow.
     event EscrowWithdrawn(uint256 indexed poolId, address indexed to, uint256 amount);
 
-    /// @notice The pool has `free` money that nothing reserves; `asked` is more.
+    /// @notice The pool has `free` escrow that is not reserved, and `asked` is more.
     error EscrowTooLow(uint256 poolId, uint256 free, uint256 asked);
-    /// @notice The owner announced a withdrawal of `announced` between `readyAt` and `lapsesAt`; `asked` is more, too early
-    /// or too late.
+    /// @notice The owner announced a withdrawal of `announced` between `readyAt` and `lapsesAt`; the withdrawal of
+    /// `asked` is larger, too early or too late.
     error NotAnnounced(uint256 poolId, uint256 asked, uint256 announced, uint256 readyAt, uint256 lapsesAt);
     /// @notice Amounts must be above zero.
     error NothingAsked();
@@ -57,17 +57,18 @@ abstract contract PoolEscrow is PoolBook {
         token = token_;
     }
 
-    /// @notice Adds to a pool's money from the caller's tokens; needs an allowance.
+    /// @notice Adds to a pool's escrow from the caller's tokens; needs an allowance.
     /// @param poolId The pool.
-    /// @param amount How much, in the token's smallest unit.
+    /// @param amount Amount in the token's smallest unit.
     function fund(uint256 poolId, uint256 amount) external {
         _fund(poolId, amount);
     }
 
-    /// @notice Adds to a pool's money under a permit. A permit that somebody else has carried already is no obstacle.
+    /// @notice Adds to a pool's escrow under a permit (EIP-2612). It also works if another account has submitted the
+    /// permit before.
     /// @param poolId The pool.
-    /// @param amount How much, in the token's smallest unit.
-    /// @param deadline Unix time in seconds until which the permit holds.
+    /// @param amount Amount in the token's smallest unit.
+    /// @param deadline Unix time in seconds until which the permit is valid.
     /// @param v Signature of the permit.
     /// @param r Signature of the permit.
     /// @param s Signature of the permit.
@@ -78,10 +79,10 @@ abstract contract PoolEscrow is PoolBook {
         _fund(poolId, amount);
     }
 
-    /// @notice Announces a withdrawal, in place of one that was announced before; zero cancels it. It can be made after
-    /// the notice period in force, and for as long again. Only the owner may.
+    /// @notice Announces a withdrawal, which replaces one announced before; zero cancels it. It can be made after the
+    /// notice period in force, and for as long again. Only the owner may call this.
     /// @param poolId The pool.
-    /// @param amount How much at most, in the token's smallest unit.
+    /// @param amount The most to withdraw, in the token's smallest unit.
     function announceWithdrawal(uint256 poolId, uint128 amount) external onlyOwner(poolId) {
         uint64 readyAt = _noticeEnd(poolId);
         uint64 lapsesAt = readyAt + (readyAt - uint64(block.timestamp));
@@ -89,11 +90,11 @@ abstract contract PoolEscrow is PoolBook {
         emit WithdrawalAnnounced(poolId, amount, readyAt, lapsesAt);
     }
 
-    /// @notice Takes out money that was announced and that nothing reserves, whatever the pool's status. A pending pool
-    /// needs no announcement. Only the owner may.
+    /// @notice Withdraws escrow that was announced and is not reserved, in any status of the pool. A pending pool needs
+    /// no announcement. Only the owner may call this.
     /// @param poolId The pool.
-    /// @param amount How much, in the token's smallest unit.
-    /// @param to Who receives it.
+    /// @param amount Amount in the token's smallest unit.
+    /// @param to The recipient.
     function withdrawEscrow(uint256 poolId, uint128 amount, address to) external onlyOwner(poolId) {
         if (amount == 0) revert NothingAsked();
         if (_pools[poolId].status != Status.Pending) {
@@ -119,13 +120,13 @@ abstract contract PoolEscrow is PoolBook {
         token.transfer(msg.sender, paid);
     }
 
-    /// @notice The withdrawal that the owner announced; amount zero if none.
+    /// @notice Returns the withdrawal that the owner announced; amount zero if there is none.
     /// @param poolId The pool.
     function withdrawalOf(uint256 poolId) external view returns (Withdrawal memory) {
         return _withdrawals[poolId];
     }
 
-    /// @notice A pool's money.
+    /// @notice Returns a pool's escrow.
     /// @param poolId The pool.
     function escrowOf(uint256 poolId) external view returns (Escrow memory) {
         return _escrows[poolId];

@@ -8,11 +8,11 @@ import {IComputeRegistry} from "../interfaces/IComputeRegistry.sol";
 import {IComputePools, Terms} from "../interfaces/IComputePools.sol";
 import {PoolRoles} from "./PoolRoles.sol";
 
-/// @title Who works in a pool
-/// @notice Nodes join by an invite that the orchestrator signed and that is used once. Whoever is put out can come
-/// back by another invite; a ban keeps them out until it is lifted.
+/// @title Members of a pool
+/// @notice A node joins with an invite that the orchestrator signed and that can be used once. A removed or evicted
+/// node can join again with another invite; a banned one only after its ban is lifted.
 abstract contract PoolMembers is PoolRoles, EIP712 {
-    /// @notice Why a node is no member any more.
+    /// @notice Why a node's membership ended.
     enum Departure {
         Left,
         Removed,
@@ -20,12 +20,12 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         Banned
     }
 
-    /// @notice Leave to join, signed by the pool's orchestrator.
+    /// @notice Permission to join, signed by the pool's orchestrator.
     /// @param poolId The pool.
-    /// @param node Who may join.
+    /// @param node The node that may join.
     /// @param nonce Any number that this pool has not used.
-    /// @param expiry Unix time in seconds until which it holds.
-    /// @param url Where the orchestrator is reached.
+    /// @param expiry Unix time in seconds until which it is valid.
+    /// @param url The orchestrator's URL.
     struct Invite {
         uint256 poolId;
         address node;
@@ -36,22 +36,22 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
 
     /// @notice One item of `joinBatch`.
     /// @param invite The invite.
-    /// @param orchestratorSignature The orchestrator's EIP-712 `Invite`.
-    /// @param nodeSignature The node's EIP-712 `Join`.
+    /// @param orchestratorSignature The orchestrator's EIP-712 signature of the `Invite`.
+    /// @param nodeSignature The node's EIP-712 signature of the `Join`.
     struct Joining {
         Invite invite;
         bytes orchestratorSignature;
         bytes nodeSignature;
     }
 
-    /// @notice A node in a pool.
-    /// @param provider Who answers for it; zero if it is no member now.
-    /// @param joinedAt Unix time in seconds of the latest joining.
-    /// @param joinedBlock The block of the latest joining.
-    /// @param stakeLock The stake that the membership binds.
-    /// @param joins How often the node has joined: the nonce of a signed `Leave`.
-    /// @param heldUntil Unix time in seconds up to which a lease may expire that a former member can still use: one that
-    /// was signed before it left. Zero after an eviction for forged work.
+    /// @notice A node's membership in a pool.
+    /// @param provider The node's provider; zero if it is not a member now.
+    /// @param joinedAt Unix time in seconds of the latest join.
+    /// @param joinedBlock The block of the latest join.
+    /// @param stakeLock The stake that the membership locks.
+    /// @param joins How often the node has joined, which is the nonce of a signed `Leave`.
+    /// @param heldUntil For a former member: leases that expire by this Unix time in seconds were signed before it left
+    /// and can still be used. Zero after an eviction for forged work.
     struct Membership {
         address provider;
         uint48 joinedAt;
@@ -67,17 +67,18 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     bytes32 private constant _JOIN = keccak256("Join(bytes32 inviteHash)");
     bytes32 private constant _LEAVE = keccak256("Leave(uint256 poolId,address node,uint256 nonce,uint256 deadline)");
 
-    /// @notice Where nodes are registered.
+    /// @notice The ComputeRegistry contract.
     IComputeRegistry public immutable registry;
 
     /// @notice Whether an invite's nonce was used or cancelled.
     mapping(uint256 poolId => mapping(uint256 nonce => bool)) public inviteUsed;
     /// @notice Whether a node is banned from a pool.
     mapping(uint256 poolId => mapping(address node => bool)) public nodeBanned;
-    /// @notice Unix time in seconds before which a provider's nodes may not join, since work of one of them was forged.
+    /// @notice Unix time in seconds before which a provider's nodes may not join, because work of one of them was
+    /// forged.
     mapping(uint256 poolId => mapping(address provider => uint64)) public mayJoinAt;
 
-    /// @dev Up to when a lease may expire that nodes of a banned provider can still use; zero if it is not banned.
+    /// @dev Latest expiry of leases that nodes of a banned provider can still use; zero if the provider is not banned.
     mapping(uint256 poolId => mapping(address provider => uint64)) private _bannedHeldUntil;
 
     mapping(uint256 poolId => mapping(address node => Membership)) private _members;
@@ -86,30 +87,30 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     event MemberJoined(
         uint256 indexed poolId, address indexed node, address indexed provider, uint256 nonce, uint256 stakeLock
     );
-    /// @notice A node is no member any more.
+    /// @notice A node's membership ended.
     event MemberLeft(
         uint256 indexed poolId, address indexed node, address indexed provider, Departure cause, string reason
     );
-    /// @notice An item of a batch was refused; `reason` is the error that it alone would have reverted with.
+    /// @notice An item of `joinBatch` was refused; `reason` is the revert data.
     event JoinRefused(uint256 indexed poolId, address indexed node, bytes reason);
-    /// @notice An invite was made worthless.
+    /// @notice An invite was cancelled.
     event InviteCancelled(uint256 indexed poolId, uint256 nonce);
-    /// @notice A node may not join until the ban is lifted.
+    /// @notice A node was banned; it may not join until the ban is lifted.
     event NodeBanned(uint256 indexed poolId, address indexed node, string reason);
-    /// @notice A node may join again.
+    /// @notice A node's ban was lifted.
     event NodeUnbanned(uint256 indexed poolId, address indexed node);
-    /// @notice A provider's nodes may neither join nor submit until the ban is lifted.
+    /// @notice A provider was banned; its nodes may neither join nor submit until the ban is lifted.
     event ProviderBanned(uint256 indexed poolId, address indexed provider, string reason);
-    /// @notice A provider's nodes may join and submit again.
+    /// @notice A provider's ban was lifted.
     event ProviderUnbanned(uint256 indexed poolId, address indexed provider);
 
-    /// @notice The signature was to be used by `deadline`.
+    /// @notice The signature expired at `deadline`.
     error SignatureExpired(uint256 deadline);
     /// @notice The invite was used or cancelled.
     error InviteUsed(uint256 poolId, uint256 nonce);
     /// @notice The invite is not signed by the pool's orchestrator.
     error BadInvite(uint256 poolId, address signer);
-    /// @notice The node neither calls nor has signed.
+    /// @notice The node is not the caller, and did not sign.
     error NodeNotWilling(address node);
     /// @notice The node is not registered, or retired.
     error NotRegistered(address node);
@@ -119,25 +120,25 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     error TooSoon(uint256 poolId, address provider, uint256 until);
     /// @notice The node is a member already.
     error MemberAlready(uint256 poolId, address node);
-    /// @notice The node is no member.
+    /// @notice The node is not a member.
     error NotMember(uint256 poolId, address node);
-    /// @notice The node's capacity is below the pool's least.
+    /// @notice The node's capacity is below the pool's minimum.
     error CapacityTooLow(address node, uint256 capacity, uint256 least);
-    /// @notice The pool has as many members as it takes.
+    /// @notice The pool has its maximum number of members.
     error PoolFull(uint256 poolId, uint256 maxNodes);
-    /// @notice The caller is neither the node nor its provider, nor carries the node's signature.
+    /// @notice The caller is neither the node nor its provider, and the node did not sign.
     error NotNodeNorProvider(address node, address caller);
-    /// @notice There is no such ban, or there is one already.
+    /// @notice There is no ban to lift, or there is one already.
     error BanUnchanged(uint256 poolId, address who);
 
     constructor(IComputeRegistry registry_) EIP712("Muster", "2") {
         registry = registry_;
     }
 
-    /// @notice Redeems an invite. The node calls, or anyone who carries its signature.
+    /// @notice Redeems an invite. Any account may call this with the node's signature.
     /// @param invite The invite.
-    /// @param orchestratorSignature The orchestrator's EIP-712 `Invite`.
-    /// @param nodeSignature The node's EIP-712 `Join`; may be empty if the node calls.
+    /// @param orchestratorSignature The orchestrator's EIP-712 signature of the `Invite`.
+    /// @param nodeSignature The node's EIP-712 signature of the `Join`; may be empty if the node calls.
     function join(Invite calldata invite, bytes calldata orchestratorSignature, bytes calldata nodeSignature)
         external
     {
@@ -171,7 +172,7 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         stakeManager.lockMembership(entry.provider, stakeLock);
     }
 
-    /// @notice Redeems many invites; one that is refused does not stop the others.
+    /// @notice Redeems several invites; a refused one does not affect the others.
     /// @param items At most `MAX_BATCH`; each needs its node's signature.
     function joinBatch(Joining[] calldata items) external {
         _requireBatch(items.length);
@@ -184,7 +185,7 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         }
     }
 
-    /// @notice Makes an invite worthless. Only the owner, the manager or the orchestrator may.
+    /// @notice Cancels an invite. Only the owner, the manager or the orchestrator may call this.
     /// @param poolId The pool.
     /// @param nonce The invite's nonce.
     function cancelInvite(uint256 poolId, uint256 nonce) external {
@@ -194,11 +195,13 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         emit InviteCancelled(poolId, nonce);
     }
 
-    /// @notice Ends a membership by will of the node or its provider, whatever the pool's status.
+    /// @notice Ends a membership at the request of the node or its provider, in any status of the pool. Any account may
+    /// call this with the node's signature.
     /// @param poolId The pool.
     /// @param node The member.
-    /// @param deadline Unix time in seconds until which the signature holds; not used without one.
-    /// @param nodeSignature The node's EIP-712 `Leave` with its `joins` as nonce; empty if node or provider calls.
+    /// @param deadline Unix time in seconds until which the signature is valid; not used without one.
+    /// @param nodeSignature The node's EIP-712 signature of the `Leave`, with its `joins` as nonce; empty if the node
+    /// or its provider calls.
     function leavePool(uint256 poolId, address node, uint256 deadline, bytes calldata nodeSignature) external {
         Membership storage member = _members[poolId][node];
         if (member.provider == address(0)) revert NotMember(poolId, node);
@@ -210,11 +213,11 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         _depart(poolId, node, Departure.Left, "");
     }
 
-    /// @notice Ends memberships without blame, as of dead nodes; those that are no members are passed over. Only the
-    /// orchestrator or the manager may.
+    /// @notice Ends memberships without misconduct, for instance of dead nodes. Skips nodes that are not members. Only
+    /// the orchestrator or the manager may call this.
     /// @param poolId The pool.
     /// @param nodes At most `MAX_BATCH`.
-    /// @param reason Why, in words.
+    /// @param reason The reason, as text.
     function remove(uint256 poolId, address[] calldata nodes, string calldata reason) external {
         _requireOperator(poolId);
         _requireBatch(nodes.length);
@@ -226,10 +229,10 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         }
     }
 
-    /// @notice Ends a membership for cause; the node may be invited again. Only the manager may.
+    /// @notice Ends a membership for misconduct; the node may be invited again. Only the manager may call this.
     /// @param poolId The pool.
     /// @param node The member.
-    /// @param reason Why, in words.
+    /// @param reason The reason, as text.
     function evict(uint256 poolId, address node, string calldata reason) external onlyManager(poolId) {
         _requireShort(reason);
         if (_members[poolId][node].provider == address(0)) revert NotMember(poolId, node);
@@ -239,7 +242,7 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
     /// @inheritdoc IComputePools
     function expel(uint256 poolId, address node, address provider) external onlyWorkLedger {
         Terms storage terms = _termsInForce(poolId);
-        // By then everything that was open is decided.
+        // After this period all work that was open is final.
         uint256 period = uint256(terms.judgePeriod) + terms.challengePeriod + terms.disputePeriod;
         mayJoinAt[poolId][provider] = SafeCast.toUint64(block.timestamp + period);
         Membership storage member = _members[poolId][node];
@@ -247,10 +250,10 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         member.heldUntil = 0;
     }
 
-    /// @notice Keeps a node out until `unban`, and puts it out if it is a member. Only the manager may.
+    /// @notice Bans a node until `unban`, and ends its membership if it has one. Only the manager may call this.
     /// @param poolId The pool.
     /// @param node The node.
-    /// @param reason Why, in words.
+    /// @param reason The reason, as text.
     function ban(uint256 poolId, address node, string calldata reason) external onlyManager(poolId) {
         _requireShort(reason);
         if (nodeBanned[poolId][node]) revert BanUnchanged(poolId, node);
@@ -259,7 +262,7 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         if (_members[poolId][node].provider != address(0)) _depart(poolId, node, Departure.Banned, reason);
     }
 
-    /// @notice Lifts a node's ban. Only the manager may.
+    /// @notice Lifts a node's ban. Only the manager may call this.
     /// @param poolId The pool.
     /// @param node The node.
     function unban(uint256 poolId, address node) external onlyManager(poolId) {
@@ -268,11 +271,11 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         emit NodeUnbanned(poolId, node);
     }
 
-    /// @notice Keeps all nodes of a provider from joining and submitting until `unbanProvider`, but for leases that were
-    /// signed before and that expire within the notice period. Only the manager may.
+    /// @notice Bans a provider until `unbanProvider`: none of its nodes may join or submit, except under leases signed
+    /// before that expire within the notice period. Only the manager may call this.
     /// @param poolId The pool.
     /// @param provider The provider.
-    /// @param reason Why, in words.
+    /// @param reason The reason, as text.
     function banProvider(uint256 poolId, address provider, string calldata reason) external onlyManager(poolId) {
         _requireShort(reason);
         if (providerBanned(poolId, provider)) revert BanUnchanged(poolId, provider);
@@ -280,7 +283,7 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         emit ProviderBanned(poolId, provider, reason);
     }
 
-    /// @notice Lifts a provider's ban. Only the manager may.
+    /// @notice Lifts a provider's ban. Only the manager may call this.
     /// @param poolId The pool.
     /// @param provider The provider.
     function unbanProvider(uint256 poolId, address provider) external onlyManager(poolId) {
@@ -289,33 +292,34 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         emit ProviderUnbanned(poolId, provider);
     }
 
-    /// @notice A node's membership; provider zero if it is no member now.
+    /// @notice Returns a node's membership; its provider is zero if it is not a member now.
     /// @param poolId The pool.
     /// @param node The node.
     function membershipOf(uint256 poolId, address node) external view returns (Membership memory) {
         return _members[poolId][node];
     }
 
-    /// @notice How many members a pool has.
+    /// @notice Returns the number of a pool's members.
     /// @param poolId The pool.
     function memberCount(uint256 poolId) external view returns (uint256) {
         return _pools[poolId].memberCount;
     }
 
-    /// @notice The EIP-712 hash of an invite, which the node's `Join` names.
+    /// @notice Returns the EIP-712 struct hash of an invite, which the node's signed `Join` contains.
     /// @param invite The invite; its pool's domain is part of the hash.
     function inviteHash(Invite calldata invite) external view returns (bytes32) {
         return _hashInvite(_pools[invite.poolId].domainId, invite);
     }
 
-    /// @notice Whether a provider, with all its nodes, is banned from a pool.
+    /// @notice Returns whether a provider, with all its nodes, is banned from a pool.
     /// @param poolId The pool.
     /// @param provider The provider.
     function providerBanned(uint256 poolId, address provider) public view returns (bool) {
         return _bannedHeldUntil[poolId][provider] != 0;
     }
 
-    /// @dev The provider of a node that is a member, or was one when a lease that ends at `leaseExpiry` was signed.
+    /// @dev Returns the provider of a node that is a member, or may still use a lease that expires at `leaseExpiry`;
+    /// reverts otherwise.
     function _requireStanding(uint256 poolId, address node, uint256 leaseExpiry)
         internal
         view
@@ -377,7 +381,8 @@ abstract contract PoolMembers is PoolRoles, EIP712 {
         );
     }
 
-    /// @dev Who signed the struct; zero if nobody did. A node is never zero: the registry refuses it.
+    /// @dev Returns the signer of the struct; zero if the signature is invalid. A node's address is never zero: the
+    /// registry refuses it.
     function _signer(bytes32 structHash, bytes calldata signature) private view returns (address signer) {
         (signer,,) = ECDSA.tryRecoverCalldata(_hashTypedDataV4(structHash), signature);
     }

@@ -5,10 +5,10 @@ import {SafeCast} from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import {IComputePools} from "../interfaces/IComputePools.sol";
 import {PoolBook} from "./PoolBook.sol";
 
-/// @title Who speaks for a pool
-/// @notice Every role is its own key and can be rotated; the key before it stays valid until a stated time.
+/// @title Roles of a pool
+/// @notice Every role has its own key, which can be rotated; the previous key stays valid until a given time.
 abstract contract PoolRoles is PoolBook {
-    /// @notice The roles that one key holds at a time.
+    /// @notice The roles that exactly one key holds.
     enum Role {
         Manager,
         Orchestrator,
@@ -16,27 +16,27 @@ abstract contract PoolRoles is PoolBook {
     }
 
     /// @notice The keys of a new pool.
-    /// @param manager Bans, and reads.
-    /// @param orchestrator Invites, leases, responses.
-    /// @param publisher Checkpoints.
+    /// @param manager Evicts and bans nodes, and may read the pool's data.
+    /// @param orchestrator Signs invites, leases and responses.
+    /// @param publisher Announces checkpoints.
     struct Roles {
         address manager;
         address orchestrator;
         address publisher;
     }
 
-    /// @notice Who holds a role.
-    /// @param holder The key.
-    /// @param previous The key before it.
-    /// @param previousUntil Unix time in seconds before which the key before it is valid too.
+    /// @notice The keys of a role.
+    /// @param holder The current key.
+    /// @param previous The previous key.
+    /// @param previousUntil Unix time in seconds before which the previous key is valid too.
     struct Seat {
         address holder;
         address previous;
         uint64 previousUntil;
     }
 
-    /// @notice A validator's seat. Its number is its place in the pool's list, from 1, and stands for the validator in
-    /// WorkLedger.
+    /// @notice A validator's seat. Its number is its place in the pool's list, from 1; WorkLedger stores validators by
+    /// it.
     /// @param validator The key.
     /// @param until Unix time in seconds before which it may give verdicts.
     struct ValidatorSeat {
@@ -44,40 +44,40 @@ abstract contract PoolRoles is PoolBook {
         uint64 until;
     }
 
-    /// @notice The most seats of validators in a pool.
+    /// @notice The most validator seats in a pool.
     uint256 public constant MAX_VALIDATORS = 64;
-    /// @notice The longest time that a replaced key may stay valid.
+    /// @notice The longest time that a previous key may stay valid.
     uint256 public constant MAX_GRACE = 7 days;
 
     mapping(uint256 poolId => mapping(Role => Seat)) private _seats;
-    // A mapping, not an array: the check of an array's length would cost every verdict another cold read.
+    // A mapping, not an array: the length check of an array would cost every verdict another cold storage read.
     mapping(uint256 poolId => mapping(uint256 number => ValidatorSeat)) private _validatorSeats;
     mapping(uint256 poolId => uint256) private _seatCount;
     mapping(uint256 poolId => mapping(address validator => uint16)) private _seatNumbers;
 
-    /// @notice A role has a new key; the one before it is valid until `previousUntil`.
+    /// @notice A role has a new key; the previous one is valid until `previousUntil`.
     event RoleSet(
         uint256 indexed poolId, Role indexed role, address indexed key, address previous, uint256 previousUntil
     );
-    /// @notice A validator may give verdicts.
+    /// @notice A validator was added.
     event ValidatorAdded(uint256 indexed poolId, address indexed validator);
-    /// @notice A validator may give verdicts until `until` only.
+    /// @notice A validator was removed; it may give verdicts until `until`.
     event ValidatorRemoved(uint256 indexed poolId, address indexed validator, uint256 until);
 
     /// @notice A role needs a key.
     error NoKey();
     /// @notice Only the pool's owner or the role's present holder may do this.
     error NotHolder(uint256 poolId, Role role, address caller);
-    /// @notice A replaced key may stay valid until `latest` at most.
+    /// @notice A previous key may stay valid until `latest` at most.
     error GraceTooLong(uint256 until, uint256 latest);
-    /// @notice The address is no validator of the pool.
+    /// @notice The address is not a validator of the pool.
     error NotValidator(uint256 poolId, address who);
-    /// @notice All `limit` seats are taken. The seat of a validator that was removed is free again when no open work can
-    /// name it any more, one unbonding period after its end.
+    /// @notice All `limit` seats are in use. A removed validator's seat becomes free one unbonding period after its
+    /// end, when no open work can refer to it any more.
     error TooManyValidators(uint256 poolId, uint256 limit);
     /// @notice The caller is neither the pool's orchestrator nor its manager.
     error NotOperator(uint256 poolId, address caller);
-    /// @notice The signer of a lease is not the pool's orchestrator; zero means that nobody signed it.
+    /// @notice The signer of a lease is not the pool's orchestrator; `signer` is zero if the signature is invalid.
     error NotOrchestrator(uint256 poolId, address signer);
     /// @notice The caller is not the pool's manager.
     error NotManager(uint256 poolId, address caller);
@@ -87,7 +87,7 @@ abstract contract PoolRoles is PoolBook {
         _;
     }
 
-    /// @notice Rotates the manager's key. Only the owner or the present manager may.
+    /// @notice Rotates the manager's key. Only the owner or the present manager may call this.
     /// @param poolId The pool.
     /// @param key The new key.
     /// @param previousUntil Unix time in seconds before which the old key stays valid; now or earlier ends it at once.
@@ -95,7 +95,7 @@ abstract contract PoolRoles is PoolBook {
         _rotate(poolId, Role.Manager, key, previousUntil);
     }
 
-    /// @notice Rotates the orchestrator's key. Only the owner or the present orchestrator may.
+    /// @notice Rotates the orchestrator's key. Only the owner or the present orchestrator may call this.
     /// @param poolId The pool.
     /// @param key The new key.
     /// @param previousUntil Unix time in seconds before which the old key stays valid; now or earlier ends it at once.
@@ -103,7 +103,7 @@ abstract contract PoolRoles is PoolBook {
         _rotate(poolId, Role.Orchestrator, key, previousUntil);
     }
 
-    /// @notice Rotates the publisher's key. Only the owner or the present publisher may.
+    /// @notice Rotates the publisher's key. Only the owner or the present publisher may call this.
     /// @param poolId The pool.
     /// @param key The new key.
     /// @param previousUntil Unix time in seconds before which the old key stays valid; now or earlier ends it at once.
@@ -111,7 +111,7 @@ abstract contract PoolRoles is PoolBook {
         _rotate(poolId, Role.Publisher, key, previousUntil);
     }
 
-    /// @notice Lets an address give verdicts. Only the owner may.
+    /// @notice Adds a validator. Only the owner may call this.
     /// @param poolId The pool.
     /// @param validator The address.
     function addValidator(uint256 poolId, address validator) external onlyOwner(poolId) {
@@ -122,35 +122,35 @@ abstract contract PoolRoles is PoolBook {
         emit ValidatorAdded(poolId, validator);
     }
 
-    /// @notice Ends an address's right to give verdicts. Only the owner may.
+    /// @notice Removes a validator. Only the owner may call this.
     /// @param poolId The pool.
     /// @param validator The address.
-    /// @param until Unix time in seconds before which it may still; now or earlier ends it at once.
+    /// @param until Unix time in seconds before which it may still give verdicts; now or earlier ends that at once.
     function removeValidator(uint256 poolId, address validator, uint256 until) external onlyOwner(poolId) {
         uint256 number = _seatNumbers[poolId][validator];
         if (number == 0) revert NotValidator(poolId, validator);
         _requireGrace(until);
-        // A time in the past would free the seat while open work still names it.
+        // A time in the past would free the seat while open work still refers to it.
         uint256 ends = until < block.timestamp ? block.timestamp : until;
         _validatorSeats[poolId][number].until = SafeCast.toUint64(ends);
         emit ValidatorRemoved(poolId, validator, ends);
     }
 
-    /// @notice The keys of a role.
+    /// @notice Returns the keys of a role.
     /// @param poolId The pool.
     /// @param role The role.
     function seatOf(uint256 poolId, Role role) external view returns (Seat memory) {
         return _seats[poolId][role];
     }
 
-    /// @notice Whether `who` may act as the pool's manager now.
+    /// @notice Returns whether `who` may act as the pool's manager now.
     /// @param poolId The pool.
     /// @param who The address.
     function isManager(uint256 poolId, address who) public view returns (bool) {
         return _holds(poolId, Role.Manager, who);
     }
 
-    /// @notice Whether `who` may act as the pool's orchestrator now.
+    /// @notice Returns whether `who` may act as the pool's orchestrator now.
     /// @param poolId The pool.
     /// @param who The address.
     function isOrchestrator(uint256 poolId, address who) public view returns (bool) {
@@ -199,7 +199,7 @@ abstract contract PoolRoles is PoolBook {
         _place(poolId, Role.Publisher, roles.publisher, 0);
     }
 
-    /// @dev Gives a validator a new seat, or one that no open work can name any more; its number.
+    /// @dev Gives a validator a new seat, or one that no open work can refer to any more; returns its number.
     function _freeSeat(uint256 poolId, address validator) private returns (uint256 number) {
         mapping(uint256 number => ValidatorSeat) storage seats = _validatorSeats[poolId];
         uint256 last = _seatCount[poolId];

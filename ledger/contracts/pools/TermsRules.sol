@@ -4,26 +4,26 @@ pragma solidity 0.8.37;
 import {Math} from "@openzeppelin/contracts/utils/math/Math.sol";
 import {Terms} from "../interfaces/IComputePools.sol";
 
-/// @title What terms a pool may have
-/// @notice Terms under which honesty pays, and under which stake can't leave before its work is judged.
+/// @title Rules for the terms of a pool
+/// @notice They ensure that forging does not pay on average, and that stake can't be withdrawn before work is final.
 library TermsRules {
-    /// @notice Basis points of the whole.
+    /// @notice 100 % in basis points.
     uint256 internal constant WHOLE = 10_000;
 
-    /// @notice The audit floor must be 1 to 10000 basis points: with no audits at all nothing is proven.
+    /// @notice The audit floor must be 1 to 10000 basis points: without audits no penalty deters.
     error AuditFloorOutOfRange(uint16 auditFloorBps);
     /// @notice The share of paid second looks must be 0 to 10000 basis points.
     error LookShareOutOfRange(uint16 lookBps);
-    /// @notice The penalty must be at least price x (1 - q) / q at audit floor q, or forging pays on average.
+    /// @notice The penalty must be at least price x (1 - q) / q at audit floor q; otherwise forging pays on average.
     error PenaltyTooLow(uint128 penaltyPerUnit, uint256 least);
     /// @notice Every period must be above zero.
     error PeriodMissing();
-    /// @notice All periods together must be shorter than the unbonding of stake.
+    /// @notice The sum of all periods must be shorter than the unbonding period of stake.
     error PeriodsTooLong(uint256 sum, uint256 unbondingPeriod);
 
-    /// @notice Reverts unless the terms are sound.
+    /// @notice Reverts unless the terms keep all rules.
     /// @param terms The terms.
-    /// @param unbondingPeriod How long stake stays slashable after its owner asked for it, in seconds.
+    /// @param unbondingPeriod How long stake stays slashable after its owner began to unbond it, in seconds.
     function check(Terms memory terms, uint256 unbondingPeriod) internal pure {
         uint256 floor = terms.auditFloorBps;
         if (floor == 0 || floor > WHOLE) revert AuditFloorOutOfRange(terms.auditFloorBps);

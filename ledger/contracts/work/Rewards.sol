@@ -3,27 +3,27 @@ pragma solidity 0.8.37;
 
 import {MusterToken} from "../MusterToken.sol";
 
-/// @title What providers have earned
-/// @notice Rewards of final work wait here until their provider claims them; nothing expires.
-/// @dev This contract's token balance is what is accrued and not yet paid, over all pools. The token is ours and calls
-/// nobody back.
+/// @title Rewards of providers and fees of validators
+/// @notice Holds the rewards of final work until their provider claims them; they don't expire.
+/// @dev This contract's token balance is what is accrued and not yet paid, over all pools. Transfers can't reenter: the
+/// token is our own and makes no callbacks.
 abstract contract Rewards {
-    /// @notice What a pool has paid so far, in the token's smallest unit.
-    /// @param accrued What final work has earned.
-    /// @param paid What of it was claimed.
+    /// @notice Totals of a pool, in the token's smallest unit.
+    /// @param accrued Rewards and fees of final work.
+    /// @param paid The part of them that was claimed.
     struct Totals {
         uint128 accrued;
         uint128 paid;
     }
 
-    /// @notice The token that rewards are in.
+    /// @notice The token of rewards.
     MusterToken public immutable token;
 
-    /// @notice What a provider has earned in a pool and not claimed yet, in the token's smallest unit.
+    /// @notice What a provider has earned in a pool and not claimed, in the token's smallest unit.
     mapping(uint256 poolId => mapping(address provider => uint256)) public accruedOf;
     mapping(uint256 poolId => Totals) private _totals;
 
-    /// @notice A provider took its rewards out of a pool.
+    /// @notice A provider claimed its rewards in a pool.
     event RewardsClaimed(uint256 indexed poolId, address indexed provider, address indexed to, uint256 amount);
 
     /// @notice The caller has nothing to claim in these pools.
@@ -35,10 +35,10 @@ abstract contract Rewards {
         token = token_;
     }
 
-    /// @notice Sends all that the caller has earned in these pools to `to`.
-    /// @param poolIds The pools; those that owe nothing are passed over.
-    /// @param to Who receives it.
-    /// @return amount How much it was.
+    /// @notice Sends the caller's unclaimed rewards in these pools to `to`.
+    /// @param poolIds The pools; those without unclaimed rewards are skipped.
+    /// @param to The recipient.
+    /// @return amount The amount sent.
     function claim(uint256[] calldata poolIds, address to) external returns (uint256 amount) {
         if (to == address(0)) revert NoRecipient();
         for (uint256 i; i < poolIds.length; ++i) {
@@ -53,7 +53,7 @@ abstract contract Rewards {
         token.transfer(to, amount);
     }
 
-    /// @notice What a pool has paid so far.
+    /// @notice Returns the totals of a pool.
     /// @param poolId The pool.
     function totalsOf(uint256 poolId) external view returns (Totals memory) {
         return _totals[poolId];

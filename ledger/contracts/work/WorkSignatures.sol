@@ -5,7 +5,7 @@ import {ECDSA} from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import {EIP712} from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
 import {Lease} from "./WorkTypes.sol";
 
-/// @title What is signed about work
+/// @title EIP-712 signatures of leases, work claims and disputes
 abstract contract WorkSignatures is EIP712 {
     bytes32 private constant _LEASE = keccak256(
         "Lease(uint256 poolId,bytes32 run,uint64 step,uint32 index,address node,uint64 version,bytes32 digest,uint64 beaconBlock,bytes32 salt,uint32 groups,uint64 maxUnits,uint64 expiry)"
@@ -15,16 +15,16 @@ abstract contract WorkSignatures is EIP712 {
 
     constructor() EIP712("Muster", "2") {}
 
-    /// @notice The EIP-712 hash of a lease, which the node's `Work` names.
+    /// @notice Returns the EIP-712 struct hash of a lease, which the node's signed `Work` contains.
     /// @param lease The lease.
     function leaseHash(Lease calldata lease) external pure returns (bytes32) {
         return _hashLease(lease);
     }
 
-    /// @notice The name of a piece of work: no two submissions share one.
+    /// @notice Returns the key of a work item; no two submissions have the same key.
     /// @param poolId The pool.
     /// @param run The run within the pool.
-    /// @param node Who does it.
+    /// @param node The node that does it.
     /// @param step The step of the run.
     /// @param index The slot within (run, step, node).
     function workKey(uint256 poolId, bytes32 run, address node, uint64 step, uint32 index)
@@ -36,16 +36,16 @@ abstract contract WorkSignatures is EIP712 {
     }
 
     function _hashLease(Lease calldata lease) internal pure returns (bytes32) {
-        // All members are of fixed size, so the struct's encoding is that of its members.
+        // All members have a fixed size, so that the ABI encoding of the struct equals that of its members in a row.
         return keccak256(abi.encode(_LEASE, lease));
     }
 
-    /// @dev Who signed the lease; zero if nobody did.
+    /// @dev Returns the signer of the lease; zero if the signature is invalid.
     function _leaseSigner(bytes32 hash, bytes calldata signature) internal view returns (address) {
         return _signer(hash, signature);
     }
 
-    /// @dev Who signed the work; zero if nobody did.
+    /// @dev Returns the signer of the work claim; zero if the signature is invalid.
     function _workSigner(bytes32 lease, bytes32 sha256Hash, uint64 units, bytes calldata signature)
         internal
         view
@@ -54,7 +54,7 @@ abstract contract WorkSignatures is EIP712 {
         return _signer(keccak256(abi.encode(_WORK, lease, sha256Hash, units)), signature);
     }
 
-    /// @dev Who signed the dispute; zero if nobody did.
+    /// @dev Returns the signer of the dispute; zero if the signature is invalid.
     function _disputeSigner(bytes32 key, bytes32 evidenceHash, uint256 deadline, bytes calldata signature)
         internal
         view

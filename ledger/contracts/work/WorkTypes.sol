@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity 0.8.37;
 
-/// @dev The part of its penalty, in basis points, that rejected work costs if its node or provider disputes the rejection
-/// and the decision is to reject.
+/// @dev The share of the work's penalty, in basis points, that a provider loses if its side disputes a rejection that
+/// is then upheld.
 uint256 constant LOST_DISPUTE_BPS = 1_000;
 
-/// @notice Where a piece of work is on its way to money.
+/// @notice State of a work record.
 enum Status {
     None,
     Submitted,
@@ -15,7 +15,7 @@ enum Status {
     Expired
 }
 
-/// @notice What a verdict says. Forged work costs stake; rejected work is only unpaid.
+/// @notice Outcome of a verdict. Forged work is slashed; rejected work is only unpaid.
 enum Outcome {
     None,
     Accepted,
@@ -23,7 +23,7 @@ enum Outcome {
     Forged
 }
 
-/// @notice The orchestrator's permission for a node to do one slot of work.
+/// @notice Assignment of one slot of work to a node, signed by the orchestrator.
 /// @param poolId The pool.
 /// @param run The run within the pool.
 /// @param step The step of the run.
@@ -32,7 +32,7 @@ enum Outcome {
 /// @param version The policy's version.
 /// @param digest The policy's version digest.
 /// @param beaconBlock The block whose hash is part of the slot's seed.
-/// @param salt The part of the slot's seed that only the orchestrator knows before it signs the lease.
+/// @param salt Part of the slot's seed; only the orchestrator knows it before it signs the lease.
 /// @param groups The number of groups in the slot.
 /// @param maxUnits The most work units that may be submitted. The penalty is locked for all of them.
 /// @param expiry Unix time in seconds until which work may be submitted.
@@ -53,10 +53,10 @@ struct Lease {
 
 /// @notice One item of `submitBatch`.
 /// @param lease The lease.
-/// @param leaseSignature The orchestrator's EIP-712 `Lease`.
+/// @param leaseSignature The orchestrator's EIP-712 signature of the `Lease`.
 /// @param sha256Hash SHA-256 of the submitted file.
-/// @param units How much work it holds.
-/// @param nodeSignature The node's EIP-712 `Work`.
+/// @param units Work units in the file.
+/// @param nodeSignature The node's EIP-712 signature of the `Work`.
 struct Submission {
     Lease lease;
     bytes leaseSignature;
@@ -65,12 +65,12 @@ struct Submission {
     bytes nodeSignature;
 }
 
-/// @notice One item of `judge`. It says what it judges, so that it can't be taken for a verdict on anything else.
+/// @notice One item of `judge`. It names the judged submission, so that it can't apply to another one.
 /// @param key The work.
 /// @param sha256Hash SHA-256 of the file that was judged.
-/// @param units How much work was found to be claimed for it.
-/// @param decisive Whether it answers a dispute; else it is a first verdict.
-/// @param outcome What the validator found.
+/// @param units Work units of the submission that was judged.
+/// @param decisive Whether it decides a dispute; otherwise it is a first verdict.
+/// @param outcome The validator's outcome.
 /// @param reason The validator's reason code.
 /// @param auditHash Hash of the audit file.
 struct Verdict {
@@ -86,7 +86,7 @@ struct Verdict {
 /// @notice One item of `confirm`: a second look by another validator that agrees with the first verdict.
 /// @param key The work.
 /// @param sha256Hash SHA-256 of the file that was examined.
-/// @param outcome The outcome that the validator found; it must be the one that stands.
+/// @param outcome The validator's outcome; it must equal that of the first verdict.
 /// @param reason The validator's reason code.
 /// @param auditHash Hash of the validator's own audit file.
 struct Confirmation {
@@ -97,14 +97,14 @@ struct Confirmation {
     bytes32 auditHash;
 }
 
-/// @dev The stored state of a piece of work: three slots. Reward, penalty, fees and periods follow from the version of
-/// the terms. Validators are stored as seat numbers (see `PoolRoles`); zero means none.
-/// @param node The node that did it.
+/// @dev Stored state of a work item, in three storage slots. Reward, penalty, fees and periods follow from the version
+/// of the terms. Validators are stored as seat numbers (see `PoolRoles`); zero means none.
+/// @param node The node that did the work.
 /// @param poolId The pool.
 /// @param terms The version of the pool's terms at submission.
-/// @param status Its status.
-/// @param outcome The verdict that counts so far.
-/// @param reason Its reason code.
+/// @param status The status.
+/// @param outcome The latest verdict.
+/// @param reason The reason code of that verdict.
 /// @param since Unix time in seconds at which it reached its status.
 /// @param units The submitted work units.
 /// @param maxUnits The most work units of its lease.
@@ -112,7 +112,7 @@ struct Confirmation {
 /// @param judge The seat of the validator that gave the first verdict.
 /// @param looker The seat of the validator that confirmed it.
 /// @param juror The seat of the first validator that contradicted the first verdict in a dispute.
-/// @param opinion What that validator found.
+/// @param opinion The outcome that this validator voted for.
 /// @param sha256Hash SHA-256 of the submitted file.
 struct Work {
     address node;
@@ -132,36 +132,35 @@ struct Work {
     bytes32 sha256Hash;
 }
 
-/// @dev An open or past dispute: one slot.
-/// @param disputer Who disputed the first verdict.
-/// @param blockNumber The block of the dispute. The hash of the next block orders the validators that may decide it.
-/// @param seed 56 bits of that hash; zero until it was recorded.
+/// @dev An open or past dispute, in one storage slot.
+/// @param disputer The account that disputed the first verdict.
+/// @param blockNumber The block of the dispute. The hash of the next block determines the order of validators.
+/// @param seed 56 bits of that hash; zero until it is recorded.
 struct Dispute {
     address disputer;
     uint40 blockNumber;
     uint56 seed;
 }
 
-/// @notice Everything that is known of a piece of work.
-/// @param node The node that did it.
-/// @param provider The provider that is paid for it and answers for it.
+/// @notice A work record, as `workOf` returns it.
+/// @param node The node that did the work.
+/// @param provider The node's provider, which is paid or slashed.
 /// @param poolId The pool.
 /// @param units The submitted work units.
 /// @param maxUnits The most work units of its lease.
 /// @param sha256Hash SHA-256 of the submitted file.
-/// @param status Its status.
-/// @param outcome The verdict that counts so far.
-/// @param reason Its reason code.
+/// @param status The status.
+/// @param outcome The latest verdict.
+/// @param reason The reason code of that verdict.
 /// @param judge The validator that gave the first verdict; zero if none.
 /// @param looker The validator that confirmed it; zero if none.
-/// @param disputer Who disputed it; zero if nobody.
+/// @param disputer The account that disputed it; zero if none.
 /// @param juror The first validator that contradicted the first verdict in a dispute; zero if none.
-/// @param opinion What that validator found.
+/// @param opinion The outcome that this validator voted for.
 /// @param since Unix time in seconds at which it reached its status.
-/// @param deadline Unix time in seconds until which the next step (verdict, dispute, second verdict) may come; zero if
-/// none may.
-/// @param reward What it pays if accepted, in the token's smallest unit.
-/// @param penalty What it costs if forged, in the token's smallest unit.
+/// @param deadline Deadline of the next step (verdict, dispute, decision), Unix time in seconds; zero if there is none.
+/// @param reward The reward if accepted, in the token's smallest unit.
+/// @param penalty The penalty if forged, in the token's smallest unit.
 struct WorkView {
     address node;
     address provider;

@@ -1,7 +1,7 @@
 """Runs the embedded development chain: `python -m ledger.devchain.embedded --port 8545 --state chain.sqlite`.
 
-The accounts it funds come from a mnemonic: the public development one, or `MUSTER_CHAIN_MNEMONIC`, or a file. On a
-chain that others can reach, use one of your own.
+The funded accounts are derived from a mnemonic: from a file, else `MUSTER_CHAIN_MNEMONIC`, else the public development
+mnemonic. Use your own mnemonic on a chain that others can reach.
 """
 
 from __future__ import annotations
@@ -15,11 +15,7 @@ from pathlib import Path
 
 import uvicorn
 
-from ledger.devchain.accounts import (
-    DEVELOPMENT_BALANCE,
-    DEVELOPMENT_MNEMONIC,
-    development_accounts,
-)
+from ledger.devchain.accounts import DEVELOPMENT_BALANCE, DEVELOPMENT_MNEMONIC, development_accounts
 from ledger.devchain.embedded.node import EmbeddedChain
 from ledger.devchain.embedded.server import build_app
 from ledger.devchain.embedded.store import ChainStore
@@ -30,7 +26,7 @@ MNEMONIC_VARIABLE = "MUSTER_CHAIN_MNEMONIC"
 
 
 def main() -> int:
-    """Serves until SIGTERM or SIGINT."""
+    """Serves until SIGTERM or SIGINT; returns the exit status."""
     options = _parser().parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     block_time = timedelta(seconds=options.block_time) if options.block_time > 0 else None
@@ -63,11 +59,13 @@ def _parser() -> argparse.ArgumentParser:
         "--gather",
         type=float,
         default=None,
-        help="seconds that a transaction waits for others; then they are mined before the block time is over",
+        help="seconds that a transaction waits for others before a block is mined early (default: the block time)",
     )
     parser.add_argument("--chain-id", type=int, default=31337)
     parser.add_argument("--accounts", type=int, default=10, help="how many accounts to fund")
-    parser.add_argument("--mnemonic-file", type=Path, default=None, help=f"default: ${MNEMONIC_VARIABLE}, then public")
+    parser.add_argument(
+        "--mnemonic-file", type=Path, default=None, help=f"default: ${MNEMONIC_VARIABLE}, else the public test mnemonic"
+    )
     return parser
 
 

@@ -1,4 +1,4 @@
-"""JSON-RPC errors, with the codes and words that Ethereum clients look for."""
+"""JSON-RPC errors, with the codes and messages that Ethereum clients match on."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ SERVER_ERROR = -32000
 LIMIT_EXCEEDED = -32005
 PARSE_ERROR = -32700
 EXECUTION_REVERTED = 3
-"""go-ethereum's code for a call that reverted; `data` is what the contract gave back."""
+"""go-ethereum's code for a reverted call; the error's `data` is the revert data."""
 
 
 class RpcError(Exception):
-    """An answer that is an error.
+    """A JSON-RPC error response.
 
     Args:
-        message: In the words that Ethereum clients look for.
-        code: JSON-RPC's.
-        data: 0x-prefixed bytes that a contract reverted with.
+        message: Error message; Ethereum clients match on it.
+        code: JSON-RPC error code.
+        data: Revert data, 0x-prefixed.
     """
 
     def __init__(self, message: str, *, code: int = SERVER_ERROR, data: str | None = None) -> None:
@@ -29,7 +29,7 @@ class RpcError(Exception):
         self.data = data
 
     def body(self) -> dict[str, object]:
-        """The `error` member of the answer."""
+        """Returns the `error` member of the response."""
         error: dict[str, object] = {"code": self.code, "message": self.message}
         if self.data is not None:
             error["data"] = self.data
@@ -37,5 +37,5 @@ class RpcError(Exception):
 
 
 def invalid(what: str) -> RpcError:
-    """A parameter can't be understood."""
+    """Returns the error for an invalid parameter."""
     return RpcError(f"invalid params: {what}", code=INVALID_PARAMS)

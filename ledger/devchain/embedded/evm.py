@@ -1,7 +1,7 @@
-"""Runs transactions: builds blocks, answers calls, estimates gas. Rules of the Prague fork, by py-evm.
+"""Executes transactions with py-evm under the rules of the Prague fork: builds blocks, runs calls, estimates gas.
 
-Two departures from a real network, both wanted here: a block may carry its parent's timestamp (blocks come faster than
-once a second, and chain time must not run ahead of the clock on the wall), and all fees go to nobody.
+It differs from a real network in two ways. A block may have its parent's timestamp, because blocks come faster than
+once a second and chain time must not run ahead of the system clock. All tips go to the zero address.
 """
 
 from __future__ import annotations
@@ -31,34 +31,28 @@ from eth_typing import BlockNumber
 from eth_utils.exceptions import ValidationError
 
 from ledger.devchain.embedded.errors import EXECUTION_REVERTED, RpcError
-from ledger.devchain.embedded.records import (
-    BlockRecord,
-    LogRecord,
-    MinedBlock,
-    PendingTransaction,
-    TransactionRecord,
-)
+from ledger.devchain.embedded.records import BlockRecord, LogRecord, MinedBlock, PendingTransaction, TransactionRecord
 from ledger.devchain.embedded.store import ChainStore
 from ledger.devchain.embedded.trie import trie_database
 from ledger.rpc.abi_decoding import decode
 
 BLOCK_GAS_LIMIT = 30_000_000
 INITIAL_BASE_FEE = 10**9
-_NOBODY = b"\x00" * 20
+_ZERO_ADDRESS = b"\x00" * 20
 _LEAST_GAS = 21_000
-_CALL_KEEPS_SHARE = 64  # EIP-150: a call may pass on all but a 64th of its gas
+_CALL_KEEPS_SHARE = 64  # EIP-150: a call passes on at most all but 1/64 of its gas
 _CALL_STIPEND = 2300
-_FLOOR_PER_TOKEN = 10  # EIP-7623: a zero byte is one token
-_TOKENS_PER_BYTE = 4  # and another byte four
+_FLOOR_PER_TOKEN = 10  # EIP-7623: a zero byte is one token,
+_TOKENS_PER_BYTE = 4  # any other byte is four
 _ERROR_STRING = bytes.fromhex("08c379a0")
 _PANIC = bytes.fromhex("4e487b71")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsignedCall:
-    """A transaction that nobody signed: for `eth_call` and `eth_estimateGas`."""
+    """An unsigned transaction, for `eth_call` and `eth_estimateGas`."""
 
-    sender: bytes = _NOBODY
+    sender: bytes = _ZERO_ADDRESS
     to: bytes = b""
     data: bytes = b""
     value: int = 0
@@ -66,11 +60,11 @@ class UnsignedCall:
 
 
 class Refused(Exception):
-    """The transaction can't be in this block."""
+    """The transaction can't be included in this block."""
 
 
 class _DevelopmentVM(PragueVM):
-    """Reads the hashes of former blocks from our store instead of from py-evm's chain database."""
+    """py-evm's Prague VM, with block hashes read from our store instead of py-evm's chain database."""
 
     ancestors: Iterable[bytes] = ()
 
@@ -80,7 +74,7 @@ class _DevelopmentVM(PragueVM):
 
 
 class Evm:
-    """The rules, over the state in a store."""
+    """Executes transactions and calls on the state in a store."""
 
     def __init__(self, store: ChainStore, *, chain_id: int) -> None:
         self._store = store
@@ -90,7 +84,7 @@ class Evm:
         self._chain_id = chain_id
 
     def genesis(self, *, balances: Mapping[bytes, int], timestamp: int) -> MinedBlock:
-        """The first block, in which some accounts own something."""
+        """Builds the genesis block with the given balances in wei."""
         empty = PragueBlockHeader(
             difficulty=0,
             block_number=BlockNumber(0),
@@ -106,12 +100,12 @@ class Evm:
         return MinedBlock(block=_record(header, ()), transactions=(), logs=())
 
     def next_header(self, parent: BlockRecord, *, timestamp: int) -> PragueBlockHeader:
-        """The header of a block on top of `parent`, before any transaction."""
+        """Returns the header of an empty block on top of `parent`."""
         header = create_prague_header_from_parent()(
             parent.header,
-            timestamp=parent.header.timestamp + 1,  # checked to grow by code that we don't otherwise need
+            timestamp=parent.header.timestamp + 1,  # py-evm insists on a later timestamp; it is replaced below
             gas_limit=BLOCK_GAS_LIMIT,
-            coinbase=_NOBODY,
+            coinbase=_ZERO_ADDRESS,
             mix_hash=os.urandom(32),
         )
         return _with(header, timestamp=timestamp, state_root=parent.state_root)
@@ -122,25 +116,25 @@ class Evm:
         return BlockBuilder(self._vm(header), header)
 
     def state_at(self, block: BlockRecord) -> StateAPI:
-        """The state after a block. Cached for the newest one asked for; callers don't write to it."""
+        """Returns the state after a block; callers must not modify it. The last four states are cached."""
         return self._reader(block.header, block.state_root)
 
-    @lru_cache(maxsize=4)  # noqa: B019 - lives as long as the process does
+    @lru_cache(maxsize=4)  # noqa: B019 - the object lives as long as the process
     def _reader(self, header: PragueBlockHeader, state_root: bytes) -> StateAPI:
         return self._vm(_with(header, state_root=state_root)).state
 
     def with_balance(self, block: BlockRecord, account: bytes, balance: int) -> bytes:
-        """The root of the block's state with one balance changed."""
+        """Returns the root of the block's state with one balance changed."""
         state = self._vm(_with(block.header, state_root=block.state_root)).state
         state.set_balance(EvmAddress(account), balance)
         state.persist()
         return bytes(state.state_root)
 
     def call(self, call: UnsignedCall, *, header: PragueBlockHeader, state_root: bytes) -> bytes:
-        """What a call returns in the context of `header`.
+        """Runs a call in the context of `header` and returns its output.
 
         Raises:
-            RpcError: It reverted (code 3, with the contract's data) or failed otherwise.
+            RpcError: It reverted (code 3, with the revert data) or failed otherwise.
         """
         computation = self._run(call, header=header, state_root=state_root)
         if computation.is_error:
@@ -148,14 +142,14 @@ class Evm:
         return bytes(computation.output)
 
     def estimate(self, call: UnsignedCall, *, header: PragueBlockHeader, state_root: bytes) -> int:
-        """Gas with which the call goes the same way: what it uses, and what calls inside it hold back (EIP-150).
+        """Returns a gas limit with which the call succeeds, from a single run.
 
-        Under a limit of `used · (64/63)^depth` every call inside finds as much gas as it used here, however deep it is:
-        by one run this is known for sure, where trying limits out costs a run each. (A contract that decides by the gas
-        that is left may want more.)
+        Each nested call may use at most 63/64 of its caller's gas (EIP-150). With a limit of `used · (64/63)^depth`
+        every nested call gets at least the gas that it used here. A binary search, as other nodes do, would need one
+        run per limit. (A contract that branches on `gasleft()` may need more.)
 
         Raises:
-            RpcError: It fails with all the gas it may have; with the contract's data if it reverted.
+            RpcError: It fails with the highest allowed limit; contains the revert data if it reverted.
         """
         found = self._run(call, header=header, state_root=state_root)
         if found.is_error:
@@ -169,16 +163,16 @@ class Evm:
         return min(call.gas, max(enough, floor_gas(call.data)))
 
     def _run(self, call: UnsignedCall, *, header: PragueBlockHeader, state_root: bytes) -> ComputationAPI:
-        state = self._scratch(header, state_root)
+        state = self._call_state(header, state_root)
         before = state.snapshot()
         try:
             return self._applied(call, state)
         finally:
             state.revert(before)
 
-    @lru_cache(maxsize=4)  # noqa: B019 - lives as long as the process does
-    def _scratch(self, header: PragueBlockHeader, state_root: bytes) -> StateAPI:
-        """A state to try calls in, each of which is undone: what the first one read, the next need not look up."""
+    @lru_cache(maxsize=4)  # noqa: B019 - the object lives as long as the process
+    def _call_state(self, header: PragueBlockHeader, state_root: bytes) -> StateAPI:
+        """Returns a state for calls, which `_run` reverts afterwards; cached with the values that it has read."""
         return self._vm(_with(header, state_root=state_root, base_fee_per_gas=0)).state
 
     def _applied(self, call: UnsignedCall, state: StateAPI) -> ComputationAPI:
@@ -208,11 +202,11 @@ class Evm:
         return vm
 
     def _ancestors(self, number: int) -> Iterator[bytes]:
-        yield from self._store.hashes_before(number)  # lazy: few transactions ask for a block hash
+        yield from self._store.hashes_before(number)  # a generator: few transactions read block hashes
 
 
 class BlockBuilder:
-    """A block that takes transactions until it is sealed."""
+    """Builds a block from transactions until it is sealed."""
 
     def __init__(self, vm: _DevelopmentVM, header: PragueBlockHeader) -> None:
         self._vm = vm
@@ -221,23 +215,23 @@ class BlockBuilder:
 
     @property
     def base_fee(self) -> int:
-        """What every transaction in it pays per gas at least, in wei."""
+        """Base fee of the block, in wei per gas."""
         return int(self._header.base_fee_per_gas or 0)
 
     @property
     def gas_left(self) -> int:
-        """Gas that the block has room for."""
+        """Unused gas of the block."""
         return int(self._header.gas_limit - self._header.gas_used)
 
     def nonce_of(self, sender: bytes) -> int:
-        """A sender's nonce after what the block holds so far."""
+        """Returns a sender's nonce after the transactions so far."""
         return int(self._vm.state.get_nonce(EvmAddress(sender)))
 
     def take(self, pending: PendingTransaction) -> None:
-        """Runs a transaction as the next one.
+        """Executes a transaction as the next one of the block.
 
         Raises:
-            Refused: It can never be in a block on this chain: its sender can't pay for it.
+            Refused: It is invalid in this block, for instance because its sender can't pay for it.
         """
         try:
             receipt, computation = self._vm.apply_transaction(self._header, pending.transaction)
@@ -247,7 +241,7 @@ class BlockBuilder:
         self._taken.append((pending, computation, receipt))
 
     def seal(self) -> MinedBlock:
-        """Ends the block: its state is computed and its hash is known."""
+        """Finishes the block: computes the state root and the header's hash."""
         self._vm.state.persist()
         transactions_root, _ = make_trie_root_and_nodes([pending.transaction for pending, _, _ in self._taken])
         receipts_root, _ = make_trie_root_and_nodes([receipt for _, _, receipt in self._taken])
@@ -269,7 +263,7 @@ class BlockBuilder:
 
 
 def failure(computation: ComputationAPI) -> RpcError:
-    """Why a call failed, in go-ethereum's words, with the contract's data if it reverted."""
+    """Returns the error of a failed call with go-ethereum's message, and the revert data if it reverted."""
     error = computation.error
     if not isinstance(error, Revert):
         return RpcError(f"execution failed: {type(error).__name__}: {error}"[:300])
@@ -294,12 +288,12 @@ def _reason(data: bytes) -> str:
 
 
 def floor_gas(data: bytes) -> int:
-    """What a transaction with this data pays at least, whatever it runs (EIP-7623)."""
+    """Returns the minimum gas of a transaction with this data (EIP-7623)."""
     return _LEAST_GAS + _FLOOR_PER_TOKEN * (data.count(0) + _TOKENS_PER_BYTE * (len(data) - data.count(0)))
 
 
 def _depth(computation: ComputationAPI) -> int:
-    """How many calls stand in each other at most."""
+    """Returns the greatest nesting depth of calls."""
     return max((1 + _depth(child) for child in computation.children), default=0)
 
 

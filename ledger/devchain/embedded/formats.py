@@ -1,4 +1,4 @@
-"""How blocks, transactions, receipts and events look in JSON-RPC."""
+"""JSON-RPC representation of blocks, transactions, receipts and events."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _BLOOM_BYTES = 256
 
 
 def hexed(data: bytes) -> str:
-    """Bytes as 0x and hex digits."""
+    """Returns bytes as 0x-prefixed hex."""
     return "0x" + data.hex()
 
 
 def block_json(block: BlockRecord, transactions: list[TransactionRecord], *, full: bool) -> dict[str, Any]:
-    """A block with its transactions, whole or as hashes."""
+    """Returns a block with its transactions, in full or as hashes."""
     header = block.header
     return {
         "number": hex(block.number),
@@ -56,7 +56,7 @@ def block_json(block: BlockRecord, transactions: list[TransactionRecord], *, ful
 
 
 def mined_json(record: TransactionRecord) -> dict[str, Any]:
-    """A transaction that is in a block."""
+    """Returns a mined transaction."""
     transaction = PragueVM.get_transaction_builder().decode(record.raw)
     return {
         **_signed_json(transaction, sender=record.sender),
@@ -68,7 +68,7 @@ def mined_json(record: TransactionRecord) -> dict[str, Any]:
 
 
 def pending_json(transaction: SignedTransactionAPI, *, sender: bytes) -> dict[str, Any]:
-    """A transaction that waits."""
+    """Returns a pending transaction."""
     return {
         **_signed_json(transaction, sender=sender),
         "blockHash": None,
@@ -79,7 +79,7 @@ def pending_json(transaction: SignedTransactionAPI, *, sender: bytes) -> dict[st
 
 
 def receipt_json(record: TransactionRecord, logs: list[LogRecord], *, type_id: int, to: bytes) -> dict[str, Any]:
-    """What became of a mined transaction."""
+    """Returns the receipt of a mined transaction."""
     return {
         "transactionHash": hexed(record.hash),
         "transactionIndex": hex(record.position),
@@ -99,7 +99,7 @@ def receipt_json(record: TransactionRecord, logs: list[LogRecord], *, type_id: i
 
 
 def log_json(log: LogRecord) -> dict[str, Any]:
-    """An event."""
+    """Returns an event."""
     return {
         "address": to_checksum_address(log.address),
         "topics": [hexed(topic) for topic in log.topics],
@@ -114,12 +114,12 @@ def log_json(log: LogRecord) -> dict[str, Any]:
 
 
 def transaction_type(raw: bytes) -> int:
-    """The EIP-2718 type of an encoded transaction, 0 for a legacy one."""
+    """Returns the EIP-2718 type of an encoded transaction, 0 for a legacy one."""
     return raw[0] if raw[0] < 0xC0 else 0
 
 
 def recipient(raw: bytes) -> bytes:
-    """Whom an encoded transaction is sent to; empty if it makes a contract."""
+    """Returns the recipient of an encoded transaction; empty if it creates a contract."""
     return bytes(PragueVM.get_transaction_builder().decode(raw).to)
 
 
@@ -163,10 +163,10 @@ def _bloom(logs: Iterable[LogRecord]) -> bytes:
 
 
 def client_version() -> str:
-    """What `web3_clientVersion` answers."""
+    """Returns the result of `web3_clientVersion`."""
     return "muster-embedded-chain/1"
 
 
 def sha3(data: bytes) -> str:
-    """What `web3_sha3` answers."""
+    """Returns the result of `web3_sha3`: Keccak-256."""
     return hexed(keccak(data))

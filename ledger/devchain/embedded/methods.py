@@ -1,4 +1,4 @@
-"""The JSON-RPC methods, each a small function from parameters to what the standard says is answered."""
+"""The JSON-RPC methods: one function per method, from parameters to the JSON result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ledger.devchain.embedded.records import BlockRecord, LogFilter
 Method = Callable[[EmbeddedChain, list[object]], Awaitable[Any]]
 
 MAX_LOGS = 10_000
-"""More events than this are refused with code -32005, as public nodes do, so that clients learn to ask for less."""
+"""More events are refused with code -32005, as on public nodes, so that tests cover clients that split their ranges."""
 
 _SUGGESTED_TIP = 10**9
 _MAX_FEE_HISTORY = 1024
@@ -63,7 +63,7 @@ async def _syncing(_: EmbeddedChain, __: list[object]) -> bool:
 
 @_method("eth_accounts")
 async def _accounts(_: EmbeddedChain, __: list[object]) -> list[str]:
-    return []  # nothing is signed here: keys stay with their owners
+    return []  # the chain holds no keys and signs nothing
 
 
 @_method("eth_blockNumber")
@@ -212,7 +212,7 @@ async def _fee_history(node: EmbeddedChain, given: list[object]) -> dict[str, An
     }
 
 
-# Development controls, by the names that Hardhat and anvil gave them
+# Development controls, with the names of Hardhat and anvil
 
 
 @_method("evm_snapshot")

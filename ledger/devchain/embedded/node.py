@@ -1,4 +1,4 @@
-"""The chain as one object: takes transactions, mines on time or on arrival, goes back to snapshots, reads any block."""
+"""The embedded chain: accepts transactions, mines blocks, runs calls, and reverts to snapshots."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from ledger.devchain.embedded.store import ChainStore
 from protocol.errors import Conflict
 
 _MIN_GAS = 21_000
-_LEGACY_FIRST_BYTE = 0xC0  # EIP-2718: an RLP list begins there, so a first byte below is a transaction's type
+_LEGACY_FIRST_BYTE = 0xC0  # EIP-2718: RLP lists start at 0xc0, so a lower first byte is a transaction type
 _MAX_RAW = 256 * 1024
-_MOST_KEPT = 2_048
-_LONGEST_KEPT = 4_096
-"""Answers of calls that are kept, and their longest in bytes: 8 MiB together at the most, and questions as much."""
+_CACHED_CALLS = 2_048
+_MAX_CACHED_BYTES = 4_096
+"""Size of the call cache: results, and the longest call data or result in bytes. At most 8 MiB each for both."""
 _BUILD_BUDGET = timedelta(seconds=1)
-"""A block is sealed after this long although more transactions wait, so that nobody waits for all the others."""
-_TURN = timedelta(milliseconds=40)
-"""Questions wait for so long while a block is made. Most blocks take less: everybody waits for them."""
+"""A block is sealed after this time even if more transactions wait, so that the first ones need not wait for all."""
+_MAX_BLOCKING = timedelta(milliseconds=40)
+"""Longest time that block building blocks the event loop, and with it all requests. Most blocks take less."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +43,13 @@ class _Snapshot:
 
 
 class EmbeddedChain:
-    """One chain.
+    """One development chain.
 
     Args:
-        store: Where it is kept.
-        chain_id: EIP-155's; must be the one that the store was made with.
-        balances: Wei per account in the first block of a new store.
-        automine: Mine at once when a transaction arrives; otherwise somebody calls `mine` on time.
+        store: Holds the blocks and the state.
+        chain_id: EIP-155 chain id; must be the one that the store was created with.
+        balances: Wei per account in the genesis block of a new store.
+        automine: Mine a block for each transaction; otherwise the caller must call `mine` regularly.
 
     Raises:
         Conflict: The store belongs to a chain with another id.
@@ -64,14 +64,14 @@ class EmbeddedChain:
         self.evm = Evm(store, chain_id=chain_id)
         self._automine = automine
         self.arrived = asyncio.Event()
-        """Set when a transaction came that waits for a block; whoever mines clears it."""
+        """Set when a transaction enters the pool; the mining loop clears it."""
         self._lock = asyncio.Lock()
         self._arrivals = itertools.count()
-        self._answers: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+        self._call_cache: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
         self._snapshots: dict[int, _Snapshot] = {}
         self._snapshot_ids = itertools.count(1)
         self._next_timestamp: int | None = None
-        self._fault: str | None = None
+        self._store_error: str | None = None
         known = store.meta("chain_id")
         if known is not None and int(known) != chain_id:
             raise Conflict(
@@ -94,23 +94,23 @@ class EmbeddedChain:
 
     @property
     def automine(self) -> bool:
-        """Whether each transaction is mined as it arrives."""
+        """True if each transaction is mined when it arrives."""
         return self._automine
 
     def state(self, block: BlockRecord | None = None) -> StateAPI:
-        """The state after a block, the newest if none is named. Not to be written to."""
+        """Returns the state after a block, the newest by default. Callers must not modify it."""
         return self.evm.state_at(block or self._head)
 
     # Transactions and blocks
 
     async def submit(self, raw: bytes) -> bytes:
-        """Takes a signed transaction and returns its hash; with automine it is in a block by then.
+        """Accepts a signed transaction and returns its hash; with automine it is mined before this returns.
 
         Raises:
-            RpcError: It can't be decoded, paid for, or placed in the pool.
+            RpcError: It can't be decoded, its sender can't pay, or the pool refuses it.
         """
-        if self._fault is not None and not self._automine:  # nothing is mined: better said now than never
-            raise RpcError(self._fault)
+        if self._store_error is not None and not self._automine:  # mining fails: refuse instead of never mining it
+            raise RpcError(self._store_error)
         pending = self._accept(raw)
         self.arrived.set()
         if self._automine:
@@ -123,7 +123,7 @@ class EmbeddedChain:
         return pending.hash
 
     async def mine(self, *, timestamp: int | None = None) -> BlockRecord:
-        """Makes a block of what waits, empty if nothing does."""
+        """Mines a block from the pool's transactions; it may be empty."""
         async with self._lock:
             if timestamp is not None:
                 self._next_timestamp = timestamp
@@ -135,39 +135,39 @@ class EmbeddedChain:
         mined = builder.seal()
         try:
             self.store.append(mined)
-        except sqlite3.Error as error:  # the disk may be full: what the block held waits for the next one
-            self._give_back(taken)
-            self._fault = f"a block can't be kept: {error}"
-            raise RpcError(self._fault) from error
-        self._fault = None
+        except sqlite3.Error as error:  # such as a full disk; the next block tries the same transactions again
+            self._return_to_pool(taken)
+            self._store_error = f"can't store a block: {error}"
+            raise RpcError(self._store_error) from error
+        self._store_error = None
         if self._next_timestamp is not None:
             self._set_offset(self._next_timestamp - int(time.time()))
             self._next_timestamp = None
         self._head = mined.block
         return mined.block
 
-    def _give_back(self, taken: list[PendingTransaction]) -> None:
+    def _return_to_pool(self, taken: list[PendingTransaction]) -> None:
         state = self.state()
         for pending in taken:
-            with contextlib.suppress(RpcError):  # replaced by its sender meanwhile
+            with contextlib.suppress(RpcError):  # its sender has replaced it meanwhile
                 self.pool.add(pending, next_nonce=int(state.get_nonce(pending.transaction.sender)))
 
     async def _fill(self, builder: BlockBuilder) -> list[PendingTransaction]:
         taken = []
-        turn = time.monotonic()
-        deadline = turn + _BUILD_BUDGET.total_seconds()
+        yielded_at = time.monotonic()
+        deadline = yielded_at + _BUILD_BUDGET.total_seconds()
         for pending in self.pool.executable(base_fee=builder.base_fee, nonce_of=builder.nonce_of):
             if time.monotonic() > deadline or builder.gas_left < _MIN_GAS:
                 break
             if int(pending.transaction.gas) > builder.gas_left:
                 continue
-            with contextlib.suppress(Refused):  # nobody can be told; the sender sees that it is gone
+            with contextlib.suppress(Refused):  # dropped: its sender got the hash already and can't be notified
                 builder.take(pending)
                 taken.append(pending)
             self.pool.remove(pending)
-            if time.monotonic() - turn > _TURN.total_seconds():
+            if time.monotonic() - yielded_at > _MAX_BLOCKING.total_seconds():
                 await asyncio.sleep(0)
-                turn = time.monotonic()
+                yielded_at = time.monotonic()
         return taken
 
     def _accept(self, raw: bytes) -> PendingTransaction:
@@ -180,7 +180,7 @@ class EmbeddedChain:
             raise RpcError(f"exceeds block gas limit: {transaction.gas} > {BLOCK_GAS_LIMIT}")
         if transaction.gas < transaction.intrinsic_gas:
             raise RpcError(f"intrinsic gas too low: gas {transaction.gas}, minimum needed {transaction.intrinsic_gas}")
-        if transaction.gas < (floor := floor_gas(transaction.data)):  # py-evm would charge it beyond the limit
+        if transaction.gas < (floor := floor_gas(transaction.data)):  # py-evm would charge more than the limit
             raise RpcError(f"insufficient gas for floor data gas cost: gas {transaction.gas}, minimum needed {floor}")
         if transaction.max_priority_fee_per_gas > transaction.max_fee_per_gas:
             raise RpcError("max priority fee per gas higher than max fee per gas")
@@ -198,21 +198,21 @@ class EmbeddedChain:
     # Time
 
     def pending_timestamp(self) -> int:
-        """Unix time in seconds that a block made now would carry."""
+        """Returns the timestamp of a block mined now, Unix time in seconds."""
         if self._next_timestamp is not None:
             return self._next_timestamp
         return max(int(time.time()) + self._time_offset, int(self._head.header.timestamp))
 
     def increase_time(self, seconds: int) -> int:
-        """Moves the chain's clock forward; returns its whole lead over the machine's, in seconds."""
+        """Moves the chain's clock forward; returns its total offset from the system clock, in seconds."""
         self._set_offset(self._time_offset + seconds)
         return self._time_offset
 
     def set_next_timestamp(self, timestamp: int) -> None:
-        """Chooses the time of the next block; the clock goes on from there.
+        """Sets the timestamp of the next block; the chain's clock continues from there.
 
         Raises:
-            RpcError: It lies before the newest block.
+            RpcError: It is lower than the newest block's.
         """
         if timestamp < int(self._head.header.timestamp):
             raise RpcError(f"timestamp {timestamp} is lower than the newest block's", code=INVALID_PARAMS)
@@ -225,13 +225,13 @@ class EmbeddedChain:
     # Development controls
 
     def snapshot(self) -> int:
-        """Remembers the chain as it is."""
+        """Takes a snapshot and returns its id."""
         number = next(self._snapshot_ids)
         self._snapshots[number] = _Snapshot(block=self._head, time_offset=self._time_offset)
         return number
 
     async def revert(self, number: int) -> bool:
-        """Goes back to a snapshot, which is used up with all later ones; what waits in the pool is forgotten."""
+        """Reverts to a snapshot, deletes it and all later ones, and clears the pool; False if it does not exist."""
         async with self._lock:
             snapshot = self._snapshots.get(number)
             if snapshot is None:
@@ -245,7 +245,7 @@ class EmbeddedChain:
             return True
 
     async def set_balance(self, account: bytes, balance: int) -> None:
-        """Gives an account as many wei as asked, from nowhere."""
+        """Sets an account's balance in wei, without a transaction."""
         async with self._lock:
             root = self.evm.with_balance(self._head, account, balance)
             self.store.replace_state(self._head.number, root)
@@ -254,28 +254,28 @@ class EmbeddedChain:
     # Calls
 
     def call(self, call: UnsignedCall, block: BlockRecord | None) -> bytes:
-        """What a call returns after `block`; None asks for the block that would come next."""
+        """Runs a call on the state after `block`; None runs it in the context of the next block."""
         if block is not None:
-            return self._answer(call, block)
+            return self._cached_call(call, block)
         header = self.evm.next_header(self._head, timestamp=self.pending_timestamp())
         return self.evm.call(call, header=header, state_root=self._head.state_root)
 
-    def _answer(self, call: UnsignedCall, block: BlockRecord) -> bytes:
-        """What a call returns after a block never changes, and pollers ask the same again and again."""
+    def _cached_call(self, call: UnsignedCall, block: BlockRecord) -> bytes:
+        """Runs a call on a block's state, with an LRU cache: the result never changes, and services poll the same."""
         header = block.header
-        asked = (header.parent_hash, header.timestamp, header.block_number, block.state_root, call)
-        if asked in self._answers:
-            self._answers.move_to_end(asked)
-            return self._answers[asked]
-        answer = self.evm.call(call, header=header, state_root=block.state_root)
-        if max(len(answer), len(call.data)) <= _LONGEST_KEPT:
-            self._answers[asked] = answer
-        if len(self._answers) > _MOST_KEPT:
-            self._answers.popitem(last=False)
-        return answer
+        key = (header.parent_hash, header.timestamp, header.block_number, block.state_root, call)
+        if key in self._call_cache:
+            self._call_cache.move_to_end(key)
+            return self._call_cache[key]
+        result = self.evm.call(call, header=header, state_root=block.state_root)
+        if max(len(result), len(call.data)) <= _MAX_CACHED_BYTES:
+            self._call_cache[key] = result
+        if len(self._call_cache) > _CACHED_CALLS:
+            self._call_cache.popitem(last=False)
+        return result
 
     def estimate(self, call: UnsignedCall) -> int:
-        """Gas for a transaction in the next block."""
+        """Estimates the gas of a transaction in the next block."""
         header = self.evm.next_header(self._head, timestamp=self.pending_timestamp())
         return self.evm.estimate(call, header=header, state_root=self._head.state_root)
 

@@ -1,4 +1,4 @@
-"""Reads JSON-RPC parameters. Whatever a client sends is a value of ours or an `RpcError`, never a crash."""
+"""Parses JSON-RPC parameters; invalid ones raise `RpcError`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MAX_ALTERNATIVES = 1_000
 
 
 def quantity(value: object, *, what: str = "a number") -> int:
-    """A non-negative integer: 0x-prefixed hex, or a JSON number."""
+    """Parses a non-negative integer: 0x-prefixed hex, or a JSON number."""
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         return value
     if isinstance(value, str) and _QUANTITY.fullmatch(value):
@@ -23,7 +23,7 @@ def quantity(value: object, *, what: str = "a number") -> int:
 
 
 def data(value: object, *, size: int | None = None, what: str = "data") -> bytes:
-    """Bytes as 0x-prefixed hex, of exactly `size` bytes if that is given."""
+    """Parses 0x-prefixed hex, of exactly `size` bytes if given."""
     if not isinstance(value, str) or not _DATA.fullmatch(value):
         raise invalid(f"{what} must be 0x-prefixed hex bytes, got {str(value)[:80]!r}")
     decoded = bytes.fromhex(value[2:])
@@ -33,12 +33,12 @@ def data(value: object, *, size: int | None = None, what: str = "data") -> bytes
 
 
 def account(value: object) -> bytes:
-    """An address."""
+    """Parses an address."""
     return data(value, size=20, what="an address")
 
 
 def block_tag(value: object) -> str | int | bytes:
-    """A tag, a height, or a hash (EIP-1898's object); nothing means the newest."""
+    """Parses a block tag, height, or hash (the object of EIP-1898); null means the newest block."""
     if value is None:
         return "latest"
     if isinstance(value, dict):
@@ -51,7 +51,7 @@ def block_tag(value: object) -> str | int | bytes:
 
 
 def call(value: object) -> UnsignedCall:
-    """An unsigned transaction. Fees in it are ignored: calls are free."""
+    """Parses an unsigned transaction. Its fees are ignored, because calls are free."""
     if not isinstance(value, dict):
         raise invalid("a call must be an object")
     payload = value.get("input", value.get("data"))
@@ -66,14 +66,14 @@ def call(value: object) -> UnsignedCall:
 
 
 def addresses(value: object) -> tuple[bytes, ...]:
-    """The addresses of a log filter: none, one, or a list."""
+    """Parses the addresses of a log filter: none, one, or a list."""
     if value is None:
         return ()
     return tuple(account(item) for item in _alternatives(value))
 
 
 def topics(value: object) -> tuple[tuple[bytes, ...], ...]:
-    """The topics of a log filter; null or an empty list at a position matches anything."""
+    """Parses the topics of a log filter; null or an empty list at a position matches any topic."""
     if value is None:
         return ()
     if not isinstance(value, list) or len(value) > 4:
@@ -85,14 +85,14 @@ def topics(value: object) -> tuple[tuple[bytes, ...], ...]:
 
 
 def at(params: list[object], index: int, *, what: str) -> object:
-    """A parameter that must be there."""
+    """Returns a required parameter."""
     if index >= len(params):
         raise invalid(f"missing {what}")
     return params[index]
 
 
 def optional(params: list[object], index: int) -> object:
-    """A parameter that may be missing."""
+    """Returns an optional parameter; None if it is missing."""
     return params[index] if index < len(params) else None
 
 

@@ -1,4 +1,4 @@
-"""The transactions that wait for a block: in order of nonce per sender, the better-paying one first between senders."""
+"""Transaction pool: pending transactions by nonce per sender, and by tip between senders."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from ledger.devchain.embedded.records import PendingTransaction
 
 MAX_PENDING = 16_384
 MAX_NONCE_GAP = 4_096
-"""How far ahead of the chain a nonce may be: enough for one sender's pipeline, and an end to what one may fill."""
+"""Largest distance of a nonce from the sender's nonce on the chain; limits the share of the pool of one sender."""
 
 PRICE_BUMP_PERCENT = 10
-"""A replacement must offer this much more in both fees, as in go-ethereum; less would let anybody spam for free."""
+"""Both fees of a replacement must be this much higher, as in go-ethereum, so that replacements are not free spam."""
 
 
 class TransactionPool:
@@ -27,18 +27,19 @@ class TransactionPool:
         return len(self._by_hash)
 
     def get(self, transaction_hash: bytes) -> PendingTransaction | None:
-        """A waiting transaction."""
+        """Returns a pending transaction by hash."""
         return self._by_hash.get(transaction_hash)
 
     def add(self, pending: PendingTransaction, *, next_nonce: int) -> None:
-        """Takes a transaction in, or says why not in the words that Ethereum clients look for.
+        """Adds a transaction.
 
         Args:
             pending: The transaction.
             next_nonce: The sender's nonce on the chain.
 
         Raises:
-            RpcError: Known already, nonce used, too far ahead, pool full, or a replacement that pays too little.
+            RpcError: It is known, its nonce is used or too far ahead, the pool is full, or a replacement pays too
+                little. The messages are go-ethereum's, which clients match on.
         """
         if pending.hash in self._by_hash:
             raise RpcError("already known")
@@ -58,7 +59,7 @@ class TransactionPool:
         self._by_hash[pending.hash] = pending
 
     def remove(self, pending: PendingTransaction) -> None:
-        """Forgets a transaction and whatever older one of the same sender can't be mined any more."""
+        """Removes a transaction, and older ones of the same sender, which can't be mined any more."""
         queue = self._by_sender.get(pending.sender, {})
         for nonce in [nonce for nonce in queue if nonce <= pending.nonce]:
             self._by_hash.pop(queue.pop(nonce).hash, None)
@@ -66,7 +67,7 @@ class TransactionPool:
             self._by_sender.pop(pending.sender, None)
 
     def next_nonce(self, sender: bytes, *, mined: int) -> int:
-        """The first nonce that neither the chain nor an unbroken queue has used."""
+        """Returns the first nonce used neither on the chain nor by the pool's gapless sequence after it."""
         queue = self._by_sender.get(sender, {})
         nonce = mined
         while nonce in queue:
@@ -74,9 +75,10 @@ class TransactionPool:
         return nonce
 
     def executable(self, *, base_fee: int, nonce_of: Callable[[bytes], int]) -> Iterator[PendingTransaction]:
-        """Yields what a block may hold, best tip first; asks `nonce_of` once per sender, then counts on.
+        """Yields transactions for a block, best tip first and in nonce order per sender.
 
-        The consumer removes what it took. A transaction that is removed without being mined ends its sender's turn.
+        The consumer removes each transaction before it asks for the next one. A transaction that did not advance its
+        sender's nonce, as `nonce_of` returns it, ends that sender's sequence.
         """
         heap: list[tuple[int, int, bytes, int]] = []
 
@@ -100,7 +102,7 @@ class TransactionPool:
                 push(sender, nonce + 1)
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Removes all transactions."""
         self._by_sender.clear()
         self._by_hash.clear()
 

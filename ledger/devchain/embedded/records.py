@@ -1,4 +1,4 @@
-"""What the embedded chain stores and answers with, as plain values."""
+"""Plain values for blocks, transactions and events of the embedded chain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eth.vm.forks.prague.blocks import PragueBlockHeader
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRecord:
-    """One event. `position` counts from 0 within the block."""
+    """One event. `position` is its index in the block, from 0."""
 
     block: int
     block_hash: bytes
@@ -24,7 +24,7 @@ class LogRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransactionRecord:
-    """A mined transaction with what its receipt says. Gas and prices in gas units and wei."""
+    """A mined transaction with the fields of its receipt. Gas is in gas units, prices are in wei."""
 
     hash: bytes
     block: int
@@ -54,7 +54,7 @@ class BlockRecord:
 
     @property
     def base_fee(self) -> int:
-        """Wei per gas that every transaction in it pays at least."""
+        """Base fee, in wei per gas."""
         return int(self.header.base_fee_per_gas or 0)
 
     @property
@@ -65,7 +65,7 @@ class BlockRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MinedBlock:
-    """A block just built, before it is stored."""
+    """A newly built block, before it is stored."""
 
     block: BlockRecord
     transactions: tuple[TransactionRecord, ...]
@@ -74,7 +74,7 @@ class MinedBlock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PendingTransaction:
-    """A transaction that waits in the pool. `arrival` orders equals by time."""
+    """A transaction in the pool. `arrival` orders transactions with equal tips."""
 
     transaction: SignedTransactionAPI
     raw: bytes
@@ -83,7 +83,7 @@ class PendingTransaction:
 
     @property
     def nonce(self) -> int:
-        """The sender's count that this transaction uses up."""
+        """The transaction's nonce."""
         return int(self.transaction.nonce)
 
     @property
@@ -94,7 +94,7 @@ class PendingTransaction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFilter:
-    """Which events are asked for: an empty tuple means any; `topics[i]` are alternatives for topic i."""
+    """Criteria of `eth_getLogs`: an empty tuple matches anything; `topics[i]` are alternatives for topic i."""
 
     first: int
     last: int

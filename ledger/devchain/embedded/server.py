@@ -1,4 +1,4 @@
-"""JSON-RPC 2.0 over HTTP POST: single requests and batches, bounded in size."""
+"""JSON-RPC 2.0 server over HTTP POST, for single requests and batches of limited size."""
 
 from __future__ import annotations
 
@@ -34,12 +34,13 @@ _log = logging.getLogger(__name__)
 
 
 def build_app(node: EmbeddedChain, *, block_time: timedelta | None, gather: timedelta | None = None) -> Starlette:
-    """The HTTP application; while it runs it mines a block every `block_time`, if that is given.
+    """Returns the HTTP application; it also runs the mining loop if `block_time` is given.
 
     Args:
         node: The chain.
-        block_time: The longest time between blocks; None leaves mining to the node.
-        gather: A transaction waits no longer than this for others to share its block; None: for the block's time.
+        block_time: The longest time between blocks; None starts no mining loop.
+        gather: How long a transaction waits for others before a block is mined early; None mines only at the block
+            time.
     """
 
     @contextlib.asynccontextmanager
@@ -60,14 +61,14 @@ def build_app(node: EmbeddedChain, *, block_time: timedelta | None, gather: time
 
 
 async def dispatch(node: EmbeddedChain, request: object) -> dict[str, Any] | None:
-    """Answers one JSON-RPC request; a notification has no answer."""
+    """Returns the response to one JSON-RPC request; None for a notification."""
     if not isinstance(request, dict) or not isinstance(request.get("method"), str):
         return _failed(None, RpcError("invalid request", code=INVALID_REQUEST))
     try:
         result = await _run(node, request["method"], request.get("params") or [])
     except RpcError as error:
         answer = _failed(request.get("id"), error)
-    except Exception:  # noqa: BLE001 - whatever one request stumbles over, its sender gets an answer and the rest go on
+    except Exception:  # noqa: BLE001 - a bug in one method must not end the batch or the server
         _log.exception("%s failed", request["method"])
         answer = _failed(request.get("id"), RpcError("internal error", code=INTERNAL_ERROR))
     else:
@@ -91,7 +92,7 @@ async def _answer(node: EmbeddedChain, request: Request) -> Response:
         if len(body) > MAX_BODY:
             return _json(_failed(None, RpcError(f"request larger than {MAX_BODY} bytes", code=INVALID_REQUEST)), 413)
     try:
-        # Not `json`: py-evm raises Python's recursion limit so far that deep nesting there ends the process.
+        # Not `json`: py-evm raises the recursion limit so far that deeply nested JSON would crash the process.
         parsed = from_json(bytes(body))
     except ValueError:
         return _json(_failed(None, RpcError("parse error", code=PARSE_ERROR)))
@@ -124,14 +125,14 @@ async def _mine_forever(node: EmbeddedChain, block_time: timedelta, gather: time
         node.arrived.clear()
         try:
             await node.mine()
-        except Exception:  # noqa: BLE001 - a chain that stops mining is worse than one lost block
-            _log.exception("a block could not be mined; the next is tried on time")
-        # After an early block the time counts anew; after a stall there is no burst of blocks to catch up.
+        except Exception:  # noqa: BLE001 - the mining loop must survive a failed block
+            _log.exception("could not mine a block; trying again at the next block time")
+        # An early block restarts the interval. After a stall the due time moves up, to avoid a burst of blocks.
         due = loop.time() if early else max(due, loop.time() - block_time.total_seconds())
 
 
 async def _gathered(node: EmbeddedChain, gather: timedelta, *, until: float) -> bool:
-    """Whether a transaction came, and others had their time to join it, before the loop's time is `until`."""
+    """Waits for a transaction and then for `gather`; False if the loop's time reaches `until` first."""
     try:
         async with asyncio.timeout_at(until):
             await node.arrived.wait()

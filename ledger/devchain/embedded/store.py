@@ -1,6 +1,7 @@
-"""Blocks, transactions and events in one SQLite file; a block and everything it brings is one transaction.
+"""SQLite store of blocks, transactions and events; a block and its contents are written in one transaction.
 
-So a killed process loses at most the block that it was building, and a start reads one row, however long the chain is.
+A killed process therefore loses at most the block that it was building. Starting reads a single row, however long the
+chain is.
 """
 
 from __future__ import annotations
@@ -12,13 +13,7 @@ from typing import Any
 import rlp
 from eth.vm.forks.prague.blocks import PragueBlockHeader
 
-from ledger.devchain.embedded.records import (
-    BlockRecord,
-    LogFilter,
-    LogRecord,
-    MinedBlock,
-    TransactionRecord,
-)
+from ledger.devchain.embedded.records import BlockRecord, LogFilter, LogRecord, MinedBlock, TransactionRecord
 from ledger.devchain.embedded.trie import TrieNodes
 from protocol.errors import Conflict
 
@@ -48,7 +43,7 @@ _LOG_COLUMNS = """l.block, b.hash, l.position, l.tx, l.tx_position, l.address, l
 
 
 class ChainStore:
-    """The file of one chain. `path` None keeps everything in memory.
+    """Store of one chain, in memory if `path` is None.
 
     Raises:
         Conflict: Another process has the file open.
@@ -61,7 +56,7 @@ class ChainStore:
         try:
             self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._db.execute("PRAGMA journal_mode = WAL")
-            # NORMAL survives kill -9; only the loss of the whole machine may cost the newest blocks.
+            # NORMAL loses nothing on kill -9; a power failure may lose the newest blocks.
             self._db.execute("PRAGMA synchronous = NORMAL")
             self._db.executescript(_SCHEMA)
         except sqlite3.OperationalError as error:
@@ -75,10 +70,10 @@ class ChainStore:
         """Closes the file."""
         self._db.close()
 
-    # What is stored besides blocks
+    # Settings
 
     def meta(self, key: str) -> str | None:
-        """A setting of the chain, as it was last stored."""
+        """Returns a setting of the chain."""
         row = self._db.execute("SELECT value FROM meta WHERE key = ?", (key,)).fetchone()
         return None if row is None else str(row[0])
 
@@ -86,13 +81,13 @@ class ChainStore:
         """Stores a setting of the chain."""
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (key, value))
 
-    # Changing the chain
+    # Writes
 
     def append(self, mined: MinedBlock) -> None:
-        """Stores a block, its transactions, events and state, all or nothing."""
+        """Stores a block with its transactions, events and state, atomically."""
         block = mined.block
         with _Atomic(self._db):
-            self._write_fresh_nodes()
+            self._write_nodes()
             self._db.execute(
                 "INSERT INTO blocks VALUES (?, ?, ?, ?, ?)",
                 (block.number, block.hash, rlp.encode(block.header), block.state_root, block.size),
@@ -101,64 +96,64 @@ class ChainStore:
                 "INSERT INTO transactions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_row, mined.transactions)
             )
             self._db.executemany("INSERT INTO logs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_log_row, mined.logs))
-        self.nodes.settle()
+        self.nodes.mark_saved()
 
     def replace_state(self, block: int, state_root: bytes) -> None:
-        """Gives the newest block another state, as the development controls ask."""
+        """Replaces the state of the newest block, for the development controls."""
         with _Atomic(self._db):
-            self._write_fresh_nodes()
+            self._write_nodes()
             self._db.execute("UPDATE blocks SET state_root = ? WHERE number = ?", (state_root, block))
-        self.nodes.settle()
+        self.nodes.mark_saved()
 
     def truncate(self, last: int, state_root: bytes) -> None:
-        """Drops every block after `last` and restores that block's state."""
+        """Deletes every block after `last` and restores that block's state."""
         with _Atomic(self._db):
             self._db.execute("DELETE FROM blocks WHERE number > ?", (last,))
             self._db.execute("DELETE FROM transactions WHERE block > ?", (last,))
             self._db.execute("DELETE FROM logs WHERE block > ?", (last,))
             self._db.execute("UPDATE blocks SET state_root = ? WHERE number = ?", (state_root, last))
 
-    def _write_fresh_nodes(self) -> None:
-        self._db.executemany("INSERT OR IGNORE INTO nodes VALUES (?, ?)", self.nodes.fresh())
+    def _write_nodes(self) -> None:
+        self._db.executemany("INSERT OR IGNORE INTO nodes VALUES (?, ?)", self.nodes.unsaved())
 
-    # Reading it
+    # Reads
 
     def head(self) -> BlockRecord | None:
-        """The newest block, or None in a new file."""
+        """Returns the newest block; None in a new store."""
         return self._block("ORDER BY number DESC LIMIT 1")
 
     def block(self, number: int) -> BlockRecord | None:
-        """The block at a height."""
+        """Returns the block at a height."""
         return self._block("WHERE number = ?", number)
 
     def block_by_hash(self, block_hash: bytes) -> BlockRecord | None:
-        """The block with a hash, if it is on the chain."""
+        """Returns the block with a hash."""
         return self._block("WHERE hash = ?", block_hash)
 
     def hashes_before(self, number: int, count: int = 256) -> tuple[bytes, ...]:
-        """Hashes of the `count` blocks below a height, newest first (what the BLOCKHASH opcode reads)."""
+        """Returns the hashes of the `count` blocks below a height, newest first, for the BLOCKHASH opcode."""
         rows = self._db.execute(
             "SELECT hash FROM blocks WHERE number < ? ORDER BY number DESC LIMIT ?", (number, count)
         )
         return tuple(row[0] for row in rows)
 
     def transaction(self, transaction_hash: bytes) -> TransactionRecord | None:
-        """A mined transaction."""
+        """Returns a mined transaction by hash."""
         rows = self._db.execute(f"SELECT {_TRANSACTION_COLUMNS} WHERE t.hash = ?", (transaction_hash,))
         return next(map(_transaction, rows), None)
 
     def transactions_of(self, block: int) -> list[TransactionRecord]:
-        """A block's transactions, in order."""
+        """Returns a block's transactions, in order."""
         rows = self._db.execute(f"SELECT {_TRANSACTION_COLUMNS} WHERE t.block = ? ORDER BY t.position", (block,))
         return [_transaction(row) for row in rows]
 
     def logs_of(self, transaction_hash: bytes) -> list[LogRecord]:
-        """A transaction's events, in order."""
+        """Returns a transaction's events, in order."""
         rows = self._db.execute(f"SELECT {_LOG_COLUMNS} WHERE l.tx = ? ORDER BY l.position", (transaction_hash,))
         return [_log(row) for row in rows]
 
     def logs(self, wanted: LogFilter, *, limit: int) -> list[LogRecord]:
-        """At most `limit` events that match, in the chain's order."""
+        """Returns at most `limit` matching events, in the chain's order."""
         clauses = ["l.block BETWEEN ? AND ?"]
         values: list[Any] = [wanted.first, wanted.last]
         columns = [("l.address", wanted.addresses)]

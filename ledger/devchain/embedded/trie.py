@@ -1,7 +1,7 @@
-"""The nodes of the state tries and the contract codes, by hash, in SQLite with a cache in front.
+"""State trie nodes and contract code by hash, in SQLite with a cache.
 
-Every key is the hash of its value, so nothing is ever overwritten and an older state stays readable. What a block adds
-is held back until the block itself is stored, in the same transaction.
+Every key is the hash of its value, so nothing is ever overwritten and older states stay readable. New nodes are kept in
+memory until their block is stored, in the same SQLite transaction.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from eth.db.atomic import AtomicDB
 from eth.db.backends.base import BaseDB
 
 _CACHED_NODES = 200_000
-"""About 100 MB at the usual size of a node; a full cache is emptied, which costs reads and nothing else."""
+"""About 100 MB at the usual node size. A full cache is emptied completely, which only costs reads."""
 
 
 class TrieNodes(BaseDB):
-    """Hash-addressed values; new ones wait in memory for `take_fresh`."""
+    """Key-value store of py-evm; new values stay in memory until `mark_saved`."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._cache: dict[bytes, bytes] = {}
-        self._fresh: dict[bytes, bytes] = {}
+        self._unsaved: dict[bytes, bytes] = {}
 
     def __getitem__(self, key: bytes) -> bytes:
-        value = self._fresh.get(key) or self._cache.get(key)
+        value = self._unsaved.get(key) or self._cache.get(key)
         if value is not None:
             return value
         row = self._connection.execute("SELECT value FROM nodes WHERE hash = ?", (key,)).fetchone()
@@ -37,13 +37,13 @@ class TrieNodes(BaseDB):
 
     def __setitem__(self, key: bytes, value: bytes) -> None:
         if key not in self._cache:
-            self._fresh[key] = value
+            self._unsaved[key] = value
 
     def __delitem__(self, key: bytes) -> None:
-        """Keeps the value: an older block's state may share the node."""
+        """Does nothing: the state of an older block may share the node."""
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._fresh)
+        return iter(self._unsaved)
 
     def _exists(self, key: bytes) -> bool:
         try:
@@ -52,15 +52,15 @@ class TrieNodes(BaseDB):
             return False
         return True
 
-    def fresh(self) -> list[tuple[bytes, bytes]]:
-        """What was written since the last `settle`, to be stored with its block."""
-        return list(self._fresh.items())
+    def unsaved(self) -> list[tuple[bytes, bytes]]:
+        """Returns the nodes written since the last `mark_saved`, to be stored with their block."""
+        return list(self._unsaved.items())
 
-    def settle(self) -> None:
-        """Says that everything fresh is stored."""
-        for key, value in self._fresh.items():
+    def mark_saved(self) -> None:
+        """Moves the unsaved nodes to the cache, after the caller has stored them."""
+        for key, value in self._unsaved.items():
             self._remember(key, value)
-        self._fresh.clear()
+        self._unsaved.clear()
 
     def _remember(self, key: bytes, value: bytes) -> None:
         if len(self._cache) >= _CACHED_NODES:
@@ -69,5 +69,5 @@ class TrieNodes(BaseDB):
 
 
 def trie_database(nodes: TrieNodes) -> AtomicDB:
-    """The nodes as the database type that the EVM asks for."""
+    """Wraps the nodes as the database type that py-evm needs."""
     return AtomicDB(nodes)

@@ -1,5 +1,5 @@
-"""Generation with transformers models and a key-value cache of our own, on any machine that torch runs on.
+"""Engine on transformers models with our own key-value cache, for any machine that torch supports.
 
-Small models, and machines without vLLM. A row of the batch is taken by the next request as soon as its answer ends, so
-finished answers cost nothing.
+Meant for small models, and for machines without vLLM. A finished answer's row goes to the next request immediately, so
+finished answers take no compute.
 """

@@ -1,4 +1,4 @@
-"""Answers that grow together, one token each per step, in rows that are taken again as soon as they are free."""
+"""Continuous batch of answers that each grow by one token per step; freed rows are reused immediately."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rollouts.sampling.sampler import draw
 
 _TOKENS_AT_ONCE = {"cpu": 1024}
 _TOKENS_AT_ONCE_ELSEWHERE = 16_384
-"""Tokens of prompts that one forward pass is given, so that somebody who says stop is heard between two."""
+"""Prompt tokens per forward pass; bounded, so that a stop request is noticed between two passes."""
 
 
 @dataclass(slots=True)
 class GrowingCompletion:
-    """One answer as it grows."""
+    """An answer in progress."""
 
     request: SampleRequest
     stream: tuple[int, int, int, int]
@@ -33,27 +33,27 @@ class GrowingCompletion:
 
     @property
     def position(self) -> int:
-        """Where the token stands that the model reads next."""
+        """Position of the token that the model reads next."""
         return len(self.request.prompt_tokens) - 1 + len(self.tokens)
 
     @property
     def newest(self) -> int:
-        """The token that the model reads next: the prompt's last one, or the last that was drawn."""
+        """The token that the model reads next: the prompt's last token, or the last drawn one."""
         return self.tokens[-1] if self.tokens else self.request.prompt_tokens[-1]
 
 
 class GenerationBatch:
     """Up to `rows` answers of one version.
 
-    The prompt without its last token is computed once for all samples that share it; its last token is each answer's
-    first input, so every state that produces a token comes from the same kind of step.
+    The prompt without its last token is computed once for all samples that share it. The last prompt token is each
+    answer's first input, so that every state that produces a token comes from the same kind of step.
 
     Args:
-        policy: The version.
-        parameters: For all answers.
-        layers: As `RowCache` wants them.
-        rows: The most answers at once.
-        budget: The most bytes that keys and values may take.
+        policy: The loaded version.
+        parameters: Sampling parameters of all answers.
+        layers: As for `RowCache`.
+        rows: Maximum answers at once.
+        budget: Maximum bytes of keys and values.
     """
 
     def __init__(
@@ -75,21 +75,21 @@ class GenerationBatch:
 
     @property
     def samples(self) -> tuple[int, ...]:
-        """Those of `answers`; the same tuple as long as these are the same."""
+        """Sample numbers of `answers`; the same tuple object until they change."""
         if self._samples is None:
             self._samples = tuple([answer.request.sample for answer in self.answers])
         return self._samples
 
     @torch.inference_mode()
     def admit(self, waiting: deque[SampleRequest], *, check: Callable[[], None]) -> None:
-        """Takes requests from the front while there are free rows; those of one prompt must stand together.
+        """Takes requests from the front while rows are free; requests with equal prompts must be adjacent.
 
         Args:
-            waiting: What is asked.
-            check: Called between two passes over prompts; what it raises is passed on.
+            waiting: The queued requests.
+            check: Called between two passes over prompts; its exceptions propagate.
 
         Raises:
-            NoRoom: Keys and values do not fit.
+            CacheFull: Keys and values do not fit.
         """
         taken = [waiting.popleft() for _ in range(min(self._most - len(self.answers), len(waiting)))]
         if not taken:
@@ -106,11 +106,11 @@ class GenerationBatch:
 
     @torch.inference_mode()
     def step(self) -> torch.Tensor:
-        """Draws the next token of every answer; returns the states that they were drawn from, [b, h], row by row.
+        """Draws the next token of every answer; returns the states that they were drawn from, [b, h], by row.
 
         Raises:
-            NoRoom: Keys and values do not fit.
-            NotANumber: The model gave logits that are none.
+            CacheFull: Keys and values do not fit.
+            NotANumber: The model computed logits with NaN or infinity.
         """
         device = self._policy.device
         positions = [answer.position for answer in self.answers]
@@ -131,7 +131,7 @@ class GenerationBatch:
 
     @torch.inference_mode()
     def take_finished(self) -> list[GrowingCompletion]:
-        """Returns the answers that have ended; the last rows move into theirs."""
+        """Returns the finished answers; moves the last rows into theirs."""
         finished = [answer for answer in self.answers if answer.finish is not None]
         for row in reversed(range(len(self.answers))):
             if self.answers[row].finish is None:
@@ -145,7 +145,7 @@ class GenerationBatch:
         return finished
 
     def _prefill(self, requests: Sequence[SampleRequest], check: Callable[[], None]) -> None:
-        """Computes the prompts that are not at hand, the shortest together."""
+        """Computes prompts that are not cached, the shortest together."""
         limit = _TOKENS_AT_ONCE.get(self._policy.device.type, _TOKENS_AT_ONCE_ELSEWHERE)
         new = {request.prompt_tokens for request in requests if len(request.prompt_tokens) > 1} - self._prompts.keys()
         together: list[tuple[int, ...]] = []

@@ -1,7 +1,7 @@
-"""Keys and values of the rows of a batch, each token's at the place of its position.
+"""Key-value cache of a batch, which stores each token at the index of its position.
 
-So there is no padding to get wrong: a row is seen up to its own position, wherever the others are, and what an earlier
-answer left behind in it lies beyond that.
+So there is no padding: attention sees a row up to its own position, whatever the positions of other rows, and leftovers
+of an earlier answer lie beyond that.
 """
 
 from __future__ import annotations
@@ -13,31 +13,32 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache
 
 _STRETCH = 64
-"""Room grows by at least so many positions, and by half of itself."""
+"""The cache grows by at least this many positions, and by half of its size."""
 _SEEN = 16
-"""Attention sees a multiple of so many places, which its kernels like; those past a row's position are masked."""
+"""Attention sees a multiple of this many positions, which its kernels prefer; those past a row's position are
+masked."""
 
 Layer = tuple[torch.Tensor, torch.Tensor]
 """Keys and values, [..., heads, positions, width]."""
 
 
 def layers_of(cache: DynamicCache) -> list[Layer]:
-    """Returns what a filled cache of transformers holds, [rows, heads, positions, width] each."""
-    layers: Any = cache.layers  # of a class that has these two whenever attention filled it
+    """Returns the layers of a filled transformers cache, [rows, heads, positions, width] each."""
+    layers: Any = cache.layers  # once filled by attention, each layer has both attributes
     return [(layer.keys, layer.values) for layer in layers]
 
 
 class CacheFull(MemoryError):
-    """The cache would need more memory than it may take."""
+    """The cache would exceed its memory budget."""
 
 
 class RowCache(Cache):
     """A cache for one token per row and step.
 
     Args:
-        layers: For each layer, keys and values of any one token, [1, heads, 1, width] each: their shape and type count.
-        rows: The most rows.
-        budget: The most bytes that it may take.
+        layers: For each layer, keys and values of any token, [1, heads, 1, width] each; they define shapes and types.
+        rows: Maximum rows.
+        budget: Maximum bytes.
     """
 
     def __init__(self, layers: Sequence[Layer], *, rows: int, budget: int) -> None:
@@ -52,17 +53,17 @@ class RowCache(Cache):
         )
 
     def aim(self, positions: torch.Tensor, *, furthest: int) -> torch.Tensor:
-        """Says where the next step's tokens stand, and makes room for them.
+        """Sets the positions of the next step's tokens, and grows the cache if needed.
 
         Args:
             positions: int64 [b]; row r's token is at `positions[r]`. Rows from b on are free.
-            furthest: The largest of them.
+            furthest: The largest position.
 
         Returns:
-            What each token sees, bool [b, 1, 1, s].
+            The mask of positions that each token sees, bool [b, 1, 1, s].
 
         Raises:
-            NoRoom: More memory would be needed than the cache may take.
+            CacheFull: The cache would exceed its memory budget.
         """
         self.reserve(furthest + 1)
         self._seen = min(self._room, -(-(furthest + 1) // _SEEN) * _SEEN)
@@ -72,10 +73,10 @@ class RowCache(Cache):
         return (places[None, :] <= positions[:, None])[:, None, None, :]
 
     def reserve(self, length: int) -> None:
-        """Makes room for sequences of this length.
+        """Grows the cache for sequences of this length.
 
         Raises:
-            NoRoom: More memory would be needed than the cache may take.
+            CacheFull: The cache would exceed its memory budget.
         """
         if length <= self._room:
             return
@@ -89,14 +90,14 @@ class RowCache(Cache):
         self._room = room
 
     def put(self, rows: Sequence[int], layers: Sequence[Layer], *, length: int) -> None:
-        """Copies a prompt's keys and values, [heads, positions, width], into rows; its first `length` positions."""
+        """Copies the first `length` positions of a prompt's keys and values, [heads, positions, width], into rows."""
         self.reserve(length)
         for pair, given in zip(self._pairs, layers, strict=True):
             for ours, theirs in zip(pair, given, strict=True):
                 ours[list(rows), :, :length] = theirs[:, :length]
 
     def move(self, source: int, target: int, *, length: int) -> None:
-        """Copies the first `length` positions of a row over those of another."""
+        """Copies the first `length` positions of one row to another."""
         for pair in self._pairs:
             for one in pair:
                 one[target, :, :length] = one[source, :, :length]
@@ -104,8 +105,8 @@ class RowCache(Cache):
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: object, **kwargs: object
     ) -> Layer:
-        """Takes one token's keys and values for each row, [b, heads, 1, width]; returns all that the rows hold."""
-        del args, kwargs  # some layers say more, for caches that need it
+        """Stores one token's keys and values for each row, [b, heads, 1, width]; returns all visible positions."""
+        del args, kwargs  # some layers pass extra arguments for other caches
         keys, values = self._pairs[layer_idx]
         keys[self._numbers, :, self._places] = key_states[:, :, 0]
         values[self._numbers, :, self._places] = value_states[:, :, 0]
@@ -113,13 +114,13 @@ class RowCache(Cache):
         return keys[:rows, :, : self._seen], values[:rows, :, : self._seen]
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """What models ask who do not use the positions and the mask that they are given."""
+        """Returns the visible length, for models that ignore the positions and the mask they are given."""
         del layer_idx  # all layers hold the same
         return self._seen
 
 
 def _longer(one: torch.Tensor, room: int) -> torch.Tensor:
-    """The same with more places, which are zero: a masked place counts nothing only if what it holds is finite."""
+    """Returns a copy with more positions, zeroed: even masked positions must be finite, or attention becomes NaN."""
     longer = one.new_zeros(one.shape[0], one.shape[1], room, one.shape[3])
     longer[:, :, : one.shape[2]] = one
     return longer

@@ -1,4 +1,4 @@
-"""The torch engine: see the package's own words."""
+"""The torch engine; see the package docstring."""
 
 from __future__ import annotations
 
@@ -18,46 +18,34 @@ from transformers.cache_utils import DynamicCache
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
 from rollouts.engines.batch_size import fewer
-from rollouts.engines.errors import (
-    EngineBusy,
-    GenerationStopped,
-    NothingLoaded,
-)
-from rollouts.engines.interface import (
-    Completion,
-    SampleRequest,
-    check_requests,
-)
+from rollouts.engines.errors import EngineBusy, GenerationStopped, NothingLoaded
+from rollouts.engines.interface import Completion, SampleRequest, check_requests
 from rollouts.engines.torch.batch import GenerationBatch, GrowingCompletion
 from rollouts.engines.torch.cache import Layer, layers_of
-from rollouts.errors import (
-    EngineFailed,
-)
+from rollouts.errors import EngineFailed
 from rollouts.models.memory import available_memory
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.sampler import NotANumber
 from rollouts.toploc import ProofBuilder, Unprovable
 
 _SHARE_FOR_CACHE = 0.7
-"""Of the memory that is left when generation begins; the rest is for activations and logits."""
+"""Share of the free memory at the start of generation; the rest is for activations and logits."""
 
 
 class TorchEngine:
     """An `Engine` on transformers.
 
     Args:
-        dtype: What it computes in.
-        device: Where; None for an accelerator if there is one, else the CPU.
-        max_batch: The most answers that grow at once. Fewer do if memory is short.
-        cache_bytes: The most that keys and values may take; None for a share of what is free when generation begins.
+        dtype: Data type of the computation.
+        device: Device; None for an accelerator if there is one, else the CPU.
+        max_batch: Maximum answers in progress; fewer if memory is short.
+        cache_bytes: Maximum bytes of keys and values; None for a share of the memory that is free when generation
+        begins.
 
     Raises:
-        InvalidInput: The batch or the cache is no positive number, or this machine has no such device.
+        InvalidInput: The batch or cache size is not positive, or this machine has no such device.
     """
 
     name = EngineName.TORCH
@@ -85,11 +73,11 @@ class TorchEngine:
 
     @property
     def version(self) -> Digest | None:
-        """The digest of the version that it holds; None before the first load and after one that failed."""
+        """The digest of the loaded version; None before the first load and after a failed one."""
         return self._version
 
     def load(self, folder: Path, *, version: Digest) -> None:
-        """Takes a version of the policy from a folder: see `Engine.load`."""
+        """Loads a version of the policy from a folder: see `Engine.load`."""
         self._check_idle()
         earlier, self._policy, self._version = self._policy, None, None
         self._policy = load_policy(folder, dtype=self.dtype, device=self._device, instead_of=earlier)
@@ -104,7 +92,7 @@ class TorchEngine:
         with_proofs: bool = True,
         should_stop: Callable[[], bool] | None = None,
     ) -> Iterator[Completion]:
-        """Yields one completion for each request: see `Engine.generate`."""
+        """Yields one completion per request: see `Engine.generate`."""
         self._check_idle()
         if self._policy is None or self._version is None:
             raise NothingLoaded("the torch engine holds no weights")
@@ -122,7 +110,7 @@ class TorchEngine:
         return answers
 
     def close(self) -> None:
-        """Frees what it holds."""
+        """Frees all resources."""
         if (answers := self._running()) is not None:
             answers.close()
         self._policy, self._version, self._layers = None, None, []
@@ -134,7 +122,7 @@ class TorchEngine:
 
     def _check_idle(self) -> None:
         if self._running() is not None:
-            raise EngineBusy("answers of an earlier batch are still to be fetched")
+            raise EngineBusy("an earlier batch has unfetched answers")
 
     def _answers(
         self,
@@ -167,7 +155,7 @@ class TorchEngine:
                     if builder is not None:
                         for answer in batch.answers:
                             builder.discard(answer.request.sample)
-                    del batch, error  # both hold what did not fit
+                    del batch, error  # both reference the memory that did not fit
                     self._free()
 
     def _budget(self) -> int:
@@ -175,7 +163,7 @@ class TorchEngine:
         return free if self._cache_bytes is None else min(free, self._cache_bytes)
 
     def _free(self) -> None:
-        """Gives an accelerator's memory back; the CPU's goes with the last reference."""
+        """Returns unused memory to an accelerator; on a CPU, dropping the last reference suffices."""
         if self._device.type == "cuda":
             gc.collect()
             torch.cuda.empty_cache()
@@ -183,7 +171,7 @@ class TorchEngine:
 
 @torch.inference_mode()
 def _layers_of_one_token(policy: Policy) -> list[Layer]:
-    """What each layer keeps of a token, which tells its shape and type whatever the architecture is."""
+    """Returns what each layer caches for a token, as a template of shapes and types for any architecture."""
     cache = DynamicCache()
     policy.fill(torch.zeros(1, 1, dtype=torch.int64, device=policy.device), cache=cache)
     return layers_of(cache)
@@ -196,7 +184,7 @@ def _completions(
     builder: ProofBuilder | None,
     check: Callable[[], None],
 ) -> Iterator[Completion]:
-    """Answers the requests in one batch; the proofs of an answer are waited for while others grow."""
+    """Answers the requests in one batch; waits for an answer's proofs while other answers grow."""
     first_asked: dict[tuple[int, ...], int] = {}
     for place, request in enumerate(requests):
         first_asked.setdefault(request.prompt_tokens, place)

@@ -1,11 +1,13 @@
-"""Generation with vLLM, on a GPU or a CPU, seeded and proved as with any other engine.
+"""Engine on vLLM, for a GPU or a CPU, with the same seeded sampling and proofs as the other engine.
 
-rows        which answer stands in which row of vLLM's batch
-drawing     one batch: tokens from our noise, log-probabilities, states to the proof builder
-processor   where vLLM calls us: a logits processor that sees states and logits of a step together
-running     one vLLM in this process, behind the few calls that are needed
-settings    what vLLM is told when it starts, and how much memory it takes for keys and values
-engine      the `Engine` that all of this is
+rows          assignment of answers to the rows of vLLM's batch
+sampler_hook  one batch: tokens from our noise, log-probabilities, states to the proof builder
+processor     logits processor that vLLM calls with the states and logits of a step
+running       wrapper of one vLLM in this process
+batch         runs requests to completions
+settings      vLLM's arguments and its memory for keys and values
+engine        the `Engine` implementation
 
-vLLM runs in the process that loads the first version: it binds memory and threads there, so a trainer never shares it.
+vLLM runs in the process that loads the first version. It binds memory and threads there, so a trainer must not share
+it.
 """

@@ -1,4 +1,4 @@
-"""Answers under way in one vLLM, from the requests to the completions."""
+"""Runs a batch of requests through vLLM and yields completions."""
 
 from __future__ import annotations
 
@@ -12,16 +12,14 @@ from protocol.identifiers import Digest
 from rollouts.engines.interface import Completion, FinishReason, SampleRequest
 from rollouts.engines.vllm.running import RunningVllm
 from rollouts.engines.vllm.sampler_hook import SamplerHook
-from rollouts.errors import (
-    EngineFailed,
-)
+from rollouts.errors import EngineFailed
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import PendingProofs, ProofBuilder, Unprovable
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """An answer whose proofs may still be under way; None if nobody wants them."""
+    """A finished answer whose proofs may be pending; None if no proofs were requested."""
 
     sample: int
     tokens: tuple[int, ...]
@@ -34,15 +32,15 @@ class _Ended:
 
 
 class VllmBatch:
-    """One batch.
+    """A batch of requests.
 
     Args:
-        running: What draws it.
-        parameters: For all answers.
-        end_tokens: What ends one.
-        builder: Of the proofs; None if nobody wants them.
-        rows: The most answers at once.
-        prompt_tokens_at_once: Of the prompts that join between two steps, unless one alone is longer.
+        running: The vLLM wrapper.
+        parameters: Sampling parameters of all answers.
+        end_tokens: Tokens that end an answer.
+        builder: The proof builder; None if no proofs are requested.
+        rows: Maximum answers at once.
+        prompt_tokens_at_once: Maximum prompt tokens that join between two steps, unless one prompt alone is longer.
     """
 
     def __init__(
@@ -68,16 +66,16 @@ class VllmBatch:
     def completions(
         self, requests: Iterable[SampleRequest], version: Digest, check: Callable[[], None]
     ) -> Iterator[Completion]:
-        """Answers the requests; the proofs of an answer are waited for while others grow.
+        """Answers the requests; waits for an answer's proofs while other answers grow.
 
         Args:
-            requests: What is asked.
-            version: What the engine holds.
-            check: Called between two steps; what it raises is passed on.
+            requests: The requests.
+            version: The loaded version.
+            check: Called between two steps; its exceptions propagate.
 
         Raises:
-            EngineFailed: A logit or a state is no number.
-            Exception: Whatever vLLM raises when it crashes.
+            EngineFailed: A logit or a state is NaN or infinite.
+            Exception: Any exception of a vLLM crash.
         """
         waiting = deque(requests)
         proving: deque[_Ended] = deque()
@@ -95,12 +93,12 @@ class VllmBatch:
             yield self._completion(proving.popleft(), version)
 
     def abort(self) -> None:
-        """Takes out of vLLM what has not ended."""
+        """Removes unfinished answers from vLLM."""
         self._running.abort(self._growing)
         self._growing.clear()
 
     def forget(self) -> None:
-        """Drops the states of what has not ended, when vLLM has crashed."""
+        """Drops the states of unfinished answers after vLLM has crashed."""
         if self._builder is not None:
             for sample in self._growing:
                 self._builder.discard(sample)

@@ -1,4 +1,4 @@
-"""The vLLM engine: see the package's own words. Importing this fails without vLLM, and does not load it."""
+"""The vLLM engine; see the package docstring. Importing this module fails without vLLM, but does not load it."""
 
 from __future__ import annotations
 
@@ -17,30 +17,14 @@ from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.runtime.extras import installation
 from rollouts.engines.batch_size import fewer, is_of_memory
-from rollouts.engines.errors import (
-    EngineBusy,
-    GenerationStopped,
-    NothingLoaded,
-)
-from rollouts.engines.interface import (
-    SEED_BYTES,
-    Completion,
-    SampleRequest,
-    check_requests,
-)
+from rollouts.engines.errors import EngineBusy, GenerationStopped, NothingLoaded
+from rollouts.engines.interface import SEED_BYTES, Completion, SampleRequest, check_requests
 from rollouts.engines.vllm.batch import VllmBatch
 from rollouts.engines.vllm.running import RunningVllm
-from rollouts.errors import (
-    BadVersionFolder,
-    EngineFailed,
-    OutOfMemory,
-)
+from rollouts.errors import BadVersionFolder, EngineFailed, OutOfMemory
 from rollouts.models.facts import ModelFacts, fingerprint, read_model
 from rollouts.models.policy import check_memory, check_whole
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.toploc import ProofBuilder
 
@@ -52,23 +36,23 @@ if find_spec("vllm") is None:
 
 _TOKENS_AT_ONCE = {"cpu": 1024}
 _TOKENS_AT_ONCE_ELSEWHERE = 16_384
-"""Tokens of prompts that are added between two steps, so that somebody who says stop is heard."""
+"""Prompt tokens that join between two steps; bounded, so that a stop request is noticed."""
 
-_with_weights: weakref.WeakSet[VllmEngine] = weakref.WeakSet()
-"""vLLM keeps state for the whole process: two of them in one would end each other."""
+_loaded_engines: weakref.WeakSet[VllmEngine] = weakref.WeakSet()
+"""Engines of this process with weights. vLLM keeps process-wide state, so two at a time would break each other."""
 
 
 class VllmEngine:
     """An `Engine` on vLLM.
 
     Args:
-        dtype: What it computes in.
-        device: Where; None for an accelerator if there is one, else the CPU. Of several GPUs it takes the first.
-        max_batch: The most answers that grow at once. Fewer do if memory is short.
-        cache_bytes: What keys and values may take; None for a share of what is free.
+        dtype: Data type of the computation.
+        device: Device; None for an accelerator if there is one, else the CPU. Of several GPUs it takes the first.
+        max_batch: Maximum answers in progress; fewer if memory is short.
+        cache_bytes: Maximum bytes of keys and values; None for a share of the free memory.
 
     Raises:
-        InvalidInput: The batch or the cache is no positive number, or this machine has no such device.
+        InvalidInput: The batch or cache size is not positive, or this machine has no such device.
     """
 
     name = EngineName.VLLM
@@ -103,17 +87,17 @@ class VllmEngine:
 
     @property
     def version(self) -> Digest | None:
-        """The digest of the version that it holds; None before the first load and after one that failed."""
+        """The digest of the loaded version; None before the first load and after a failed one."""
         return self._version
 
     def load(self, folder: Path, *, version: Digest) -> None:
-        """Takes a version of the policy from a folder: see `Engine.load`.
+        """Loads a version of the policy from a folder: see `Engine.load`.
 
         Raises:
-            EngineBusy: Beside what `Engine.load` says: another engine of this process holds weights.
+            EngineBusy: As for `Engine.load`, or another engine of this process holds weights.
         """
         self._check_idle()
-        if any(other is not self for other in _with_weights):
+        if any(other is not self for other in _loaded_engines):
             raise EngineBusy("another vllm engine of this process holds weights", hint="close that one first")
         earlier, self._facts, self._version = self._facts, None, None
         try:
@@ -131,7 +115,7 @@ class VllmEngine:
         with_proofs: bool = True,
         should_stop: Callable[[], bool] | None = None,
     ) -> Iterator[Completion]:
-        """Yields one completion for each request: see `Engine.generate`."""
+        """Yields one completion per request: see `Engine.generate`."""
         self._check_idle()
         if self._facts is None or self._version is None:
             raise NothingLoaded("the vllm engine holds no weights")
@@ -149,7 +133,7 @@ class VllmEngine:
         return answers
 
     def close(self) -> None:
-        """Ends vLLM and frees what it holds."""
+        """Ends vLLM and frees its resources."""
         if (answers := self._generating()) is not None:
             answers.close()
         self._end()
@@ -160,16 +144,16 @@ class VllmEngine:
 
     def _check_idle(self) -> None:
         if self._generating() is not None:
-            raise EngineBusy("answers of an earlier batch are still to be fetched")
+            raise EngineBusy("an earlier batch has unfetched answers")
 
     def _end(self) -> None:
         running, self._running, self._facts, self._version = self._running, None, None, None
-        _with_weights.discard(self)
+        _loaded_engines.discard(self)
         if running is not None:
             running.close()
 
     def _take(self, folder: Path, *, instead_of: ModelFacts | None) -> tuple[ModelFacts, object]:
-        """Reads a version; returns its facts, and what would show that somebody wrote into the folder."""
+        """Reads a version; returns its facts and a stamp that detects changes of the folder."""
         before = fingerprint(folder) if folder.is_dir() else ()
         facts = read_model(folder)
         self._put(facts, instead_of=instead_of)
@@ -181,7 +165,7 @@ class VllmEngine:
         return facts, before
 
     def _put(self, facts: ModelFacts, *, instead_of: ModelFacts | None) -> None:
-        """Puts a version's weights in place of those of the same shape, or starts vLLM with them."""
+        """Replaces weights of the same shape in place, or starts vLLM with the new ones."""
         if self._running is not None and instead_of is not None and instead_of.shape == facts.shape:
             try:
                 self._running.update(facts)
@@ -201,7 +185,7 @@ class VllmEngine:
             self._running = RunningVllm(
                 facts, dtype=self.dtype, device=self._device, max_batch=self._rows, cache_bytes=self._cache_bytes
             )
-            _with_weights.add(self)
+            _loaded_engines.add(self)
             self._try_out(facts)
         except MusterError:
             raise
@@ -209,7 +193,7 @@ class VllmEngine:
             raise _failed_start(error, facts) from error
 
     def _try_out(self, facts: ModelFacts) -> None:
-        """Draws one token: vLLM takes models at its start that it has no kernels for, and says so in the first step."""
+        """Draws one token: vLLM reports a model without kernels only in its first step."""
         parameters = SamplingParameters(max_new_tokens=1)
         batch = VllmBatch(
             self._held(), parameters, end_tokens=facts.end_tokens, builder=None, rows=1, prompt_tokens_at_once=1
@@ -218,7 +202,7 @@ class VllmEngine:
         list(batch.completions([request], ZERO_DIGEST, lambda: None))
 
     def _start_again(self, facts: ModelFacts, version: Digest) -> None:
-        """Starts vLLM anew with what it held: after an error in the middle of a step nothing in it can be trusted."""
+        """Restarts vLLM with the loaded version: after an error within a step its state can't be trusted."""
         self._end()
         if not facts.folder.is_dir() or fingerprint(facts.folder) != self._as_read:
             raise EngineFailed(
@@ -263,16 +247,16 @@ class VllmEngine:
                 except (GeneratorExit, MusterError):
                     batch.abort()
                     raise
-                except Exception as error:  # noqa: BLE001 - a retry for want of memory; everything else ends in words
+                except Exception as error:  # noqa: BLE001 - retried if memory ran out; otherwise wrapped
                     self._shrink(error, rows=min(self._rows, len(left)))
                     batch.forget()
                     self._start_again(facts, version)
                 except BaseException:
-                    self._end()  # somebody's Ctrl-C in the middle of a step
+                    self._end()  # KeyboardInterrupt within a step
                     raise
 
     def _shrink(self, error: Exception, *, rows: int) -> None:
-        """Makes batches smaller after an error in the middle of a step, or ends vLLM and says why."""
+        """Reduces the batch size after an error within a step, or ends vLLM and raises."""
         try:
             self._rows = fewer(rows, error, engine=self.name)
         except EngineFailed:
@@ -289,7 +273,7 @@ def _stopper(should_stop: Callable[[], bool] | None, left: Sized, total: int) ->
 
 
 def _failed_start(error: Exception, facts: ModelFacts) -> MusterError:
-    """What it means that vLLM could not take a version; it is not in the error's type."""
+    """Classifies a failed start of vLLM by its message, since the exception type does not tell."""
     words = " ".join(str(error).split())[:400]
     if is_of_memory(error) or "kv cache" in words.lower() or "memory utilization" in words.lower():
         return OutOfMemory(f"vLLM has not enough memory for {facts.folder}: {words}")

@@ -1,7 +1,7 @@
-"""Where vLLM calls us. Only `running` imports this, since it loads vLLM.
+"""Logits processor through which vLLM uses our sampler. Only `running` imports this module, since it loads vLLM.
 
-vLLM decodes greedily, and greedy decoding skips its own temperature, top-k and top-p. So this processor applies them,
-adds the noise, and leaves vLLM one token to find.
+vLLM is set to greedy decoding, which skips its own temperature, top-k and top-p. The processor applies these and the
+noise, and leaves vLLM a single token to choose.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from rollouts.engines.vllm.rows import BatchRows, Row
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 
 SAMPLE = "muster_sample"
-"""Under this name a request carries its sample's number: vLLM adds something random to the names of requests."""
+"""Key of a request's extra arguments with its sample number: vLLM appends random characters to request ids."""
 
 
 class _Worker(Protocol):
@@ -28,7 +28,7 @@ class _Parameters(Protocol):
 
 
 class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM has no types where ours are checked
-    """Draws every token of a batch. vLLM makes it; `attach` finds it."""
+    """Draws every token of a batch. vLLM instantiates it; `attach` finds the instance."""
 
     def __init__(self, vllm_config: object, device: torch.device, is_pin_memory: bool) -> None:
         del vllm_config, device, is_pin_memory
@@ -37,11 +37,11 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM has no types w
         self._rows = BatchRows()
 
     def is_argmax_invariant(self) -> bool:
-        """It changes which token is the largest, so vLLM must not leave it out."""
+        """Returns False: the processor changes the argmax, so vLLM must not skip it."""
         return False
 
     def update_state(self, batch_update: BatchUpdate | None) -> None:
-        """Follows the batch."""
+        """Applies vLLM's changes of the batch."""
         if batch_update is None:
             return
         self._rows.update(
@@ -51,7 +51,7 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM has no types w
         )
 
     def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """Returns logits of which only the drawn token's is not minus infinity."""
+        """Returns logits that are minus infinity except at the drawn token."""
         states, self.states = self.states, None
         if self.drawing is None or states is None or len(states) != len(logits):
             seen = None if states is None else len(states)
@@ -63,7 +63,7 @@ class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM has no types w
 
 
 def attach(worker: _Worker) -> SeededDraws:
-    """Lets a worker's processor see the output layer's input, and returns the processor."""
+    """Routes the output layer's input to a worker's processor, and returns the processor."""
     runner = worker.model_runner
     (draws,) = (one for one in runner.input_batch.logitsprocs.all if isinstance(one, SeededDraws))
     compute: Callable[..., object] = runner.model.compute_logits

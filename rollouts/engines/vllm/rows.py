@@ -1,6 +1,6 @@
-"""Which answer stands in which row of vLLM's batch.
+"""Tracks which answer occupies which row of vLLM's batch.
 
-vLLM keeps its batch dense: who leaves is replaced by somebody from the end. It tells what changed before each step.
+vLLM keeps its batch dense: it moves an answer from the end into a freed row. It reports these changes before each step.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One answer in the batch.
+    """An answer in the batch.
 
     Args:
-        sample: Its number.
-        drawn: vLLM's own list of its tokens so far, which vLLM extends after each step.
+        sample: The sample number.
+        drawn: vLLM's own list of the answer's tokens, which vLLM extends after each step.
     """
 
     sample: int
@@ -23,7 +23,7 @@ class Row:
 
 
 class BatchRows:
-    """The rows as they are now."""
+    """The current rows of vLLM's batch."""
 
     def __init__(self) -> None:
         self._rows: dict[int, Row] = {}
@@ -36,12 +36,12 @@ class BatchRows:
         added: Iterable[tuple[int, Row | None]],
         moved: Iterable[tuple[int, int, bool]],
     ) -> None:
-        """Follows one change of the batch; vLLM's order is removals, additions, moves.
+        """Applies one change of the batch; vLLM's order is removals, additions, moves.
 
         Args:
-            removed: Rows that are free now.
-            added: Who stands in which row, instead of whoever stood there; None for somebody that is not ours.
-            moved: From where to where, and whether the two change places; if not, the first row is free then.
+            removed: Freed rows.
+            added: New occupant of each row; None for a request that is not ours.
+            moved: Source row, target row, and whether the two are swapped; if not, the source row is freed.
         """
         self._first = None
         for place in removed:
@@ -55,10 +55,10 @@ class BatchRows:
                 self._put(source, coming)
 
     def first(self, count: int) -> tuple[Row, ...]:
-        """Returns who stands in the first `count` rows: the same tuple as the last time if nothing has changed since.
+        """Returns the answers in the first `count` rows; the same tuple object if nothing has changed.
 
         Raises:
-            LookupError: Not all of them are known.
+            LookupError: One of the rows is unknown.
         """
         if self._first is None or len(self._first) != count:
             self._first = tuple(self._rows[place] for place in range(count))

@@ -1,4 +1,4 @@
-"""One vLLM in this process, behind the few calls that are needed."""
+"""Wrapper of one vLLM instance in this process."""
 
 from __future__ import annotations
 
@@ -9,39 +9,35 @@ from typing import Any
 import torch
 
 from protocol.errors import InvalidInput
-from rollouts.engines.interface import (
-    SampleRequest,
-)
+from rollouts.engines.interface import SampleRequest
 from rollouts.engines.vllm.sampler_hook import SamplerHook
 from rollouts.engines.vllm.settings import engine_arguments, prepare_process
 from rollouts.models.facts import ModelFacts
 from rollouts.models.policy import read_tensor
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
 
 
 class RunningVllm:
-    """One vLLM with one model's weights, in place of which another version's can be put. It ends with `close`.
+    """One vLLM with a model's weights, which can be replaced by those of another version. End it with `close`.
 
     Args:
         facts: The first version.
-        dtype: What it computes in.
-        device: Where.
-        max_batch: The most answers at once.
-        cache_bytes: For keys and values; None for what there is.
+        dtype: Data type of the computation.
+        device: The device.
+        max_batch: Maximum answers at once.
+        cache_bytes: Bytes for keys and values; None for all available.
 
     Raises:
-        InvalidInput: The vLLM that is installed is made for another kind of device.
-        Exception: Whatever vLLM raises when it can't start.
+        InvalidInput: The installed vLLM is built for another kind of device.
+        Exception: Any exception of a failed vLLM start.
     """
 
     def __init__(
         self, facts: ModelFacts, *, dtype: Dtype, device: torch.device, max_batch: int, cache_bytes: int | None
     ) -> None:
         prepare_process()
-        # vLLM changes torch for the whole process when it is imported, and takes seconds: not before it is wanted.
+        # Importing vLLM takes seconds and changes torch for the whole process, so it is delayed until here.
         from vllm import EngineArgs  # noqa: PLC0415
         from vllm.platforms import current_platform  # noqa: PLC0415
         from vllm.v1.engine.llm_engine import LLMEngine  # noqa: PLC0415
@@ -58,11 +54,11 @@ class RunningVllm:
         (self._draws,) = self._engine.collective_rpc(attach)
 
     def begin(self, drawing: SamplerHook) -> None:
-        """Draws what comes from now on."""
+        """Uses this sampler hook from now on."""
         self._draws.drawing = drawing
 
     def add(self, request: SampleRequest, parameters: SamplingParameters, *, end_tokens: Iterable[int]) -> None:
-        """Puts an answer into the batch, as soon as there is room."""
+        """Queues an answer; it joins the batch as soon as there is room."""
         from vllm import SamplingParams  # noqa: PLC0415
         from vllm.inputs import tokens_input  # noqa: PLC0415
         from vllm.sampling_params import RequestOutputKind  # noqa: PLC0415
@@ -72,7 +68,7 @@ class RunningVllm:
         params = SamplingParams(
             temperature=0.0,
             max_tokens=parameters.max_new_tokens,
-            ignore_eos=True,  # vLLM's idea of it; what ends an answer is the folder's
+            ignore_eos=True,  # use the folder's end tokens, not vLLM's
             stop_token_ids=sorted(end_tokens),
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -81,7 +77,7 @@ class RunningVllm:
         self._engine.add_request(str(request.sample), tokens_input(list(request.prompt_tokens)), params)
 
     def step(self) -> list[tuple[int, tuple[int, ...]]]:
-        """Draws one token for each answer in the batch; returns samples and tokens of those that ended with it."""
+        """Draws one token per answer in the batch; returns sample and tokens of those that ended."""
         return [
             (int(output.request_id), tuple(output.outputs[0].token_ids))
             for output in self._engine.step()
@@ -89,15 +85,15 @@ class RunningVllm:
         ]
 
     def abort(self, samples: Iterable[int]) -> None:
-        """Takes answers out of the batch."""
+        """Removes answers from the batch."""
         self._engine.abort_request([str(sample) for sample in samples])
 
     def update(self, facts: ModelFacts) -> None:
-        """Puts another version's weights in place of these; its tensors have the names and sides of the first ones'.
+        """Replaces the weights by another version's; tensor names and shapes must be equal.
 
         Raises:
-            RuntimeError: vLLM still holds keys and values of the version before.
-            Exception: Whatever happens while weights are read and copied. The weights are a mixture then.
+            RuntimeError: vLLM still holds keys and values of the previous version.
+            Exception: Any error while weights are read and copied. The weights are then a mixture.
         """
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": _weights(facts)})
         self._engine.apply_model(_pack_shared)
@@ -110,16 +106,16 @@ class RunningVllm:
         if engine is not None:
             engine.engine_core.shutdown()
         del engine
-        gc.collect()  # an engine is full of circles
+        gc.collect()  # engines contain reference cycles
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
 
 
 def _pack_shared(model: torch.nn.Module) -> None:
-    """Packs again what vLLM multiplies with on a CPU.
+    """Repacks the weights that vLLM multiplies with on a CPU.
 
-    Reloading does that for each layer that has weights of its own. An output layer that shares the embedding's has
-    none, so it would go on with the version before.
+    Reloading repacks each layer with weights of its own. An output layer that shares the embedding's weights has none,
+    so without this call it would continue with the previous version.
     """
     layers: Iterable[Any] = model.modules()
     for layer in layers:

@@ -1,6 +1,6 @@
-"""One batch of answers as it is drawn: tokens from our noise, log-probabilities, states to the proof builder.
+"""Draws the tokens of one batch from our noise, records log-probabilities, passes states to the proof builder.
 
-It never waits for an accelerator: what is to be read from it is read one step later, when vLLM has waited anyway.
+It never waits for an accelerator: results are read one step later, when vLLM has synchronised anyway.
 
 Shapes: b rows of a step, h the width of states, v tokens of the vocabulary.
 """
@@ -21,16 +21,16 @@ from rollouts.toploc import ProofBuilder
 
 
 class SamplerHook:
-    """What the logits processor does for one call of `generate`.
+    """The sampler of one call of `generate`, used by the logits processor.
 
     Args:
-        parameters: For all answers.
-        builder: Where states go; None if nobody wants proofs.
+        parameters: Sampling parameters of all answers.
+        builder: Receives the states; None if no proofs are requested.
     """
 
     def __init__(self, parameters: SamplingParameters, builder: ProofBuilder | None) -> None:
         self.broken = False
-        """Whether a row of logits had no finite log-sum."""
+        """True if a row of logits had no finite log-sum."""
         self._parameters = parameters
         self._builder = builder
         self._streams: dict[int, tuple[int, int, int, int]] = {}
@@ -40,7 +40,7 @@ class SamplerHook:
         self._samples: tuple[int, ...] = ()
 
     def begin(self, request: SampleRequest) -> None:
-        """Expects an answer in the batch."""
+        """Registers an answer before it joins the batch."""
         self._streams[request.sample] = stream(request.seed, request.sample)
         self._logprobs[request.sample] = []
 
@@ -48,12 +48,12 @@ class SamplerHook:
         """Draws a token for each row, int64 [b].
 
         Args:
-            rows: Whose they are; the same tuple as the last time is not looked at again.
-            states_bh: What the output layer was given. Nobody writes to it afterwards.
-            logits_bv: What it gave.
+            rows: The answers of the rows; passing the same tuple object again skips per-row work.
+            states_bh: Input of the output layer; must not be overwritten afterwards.
+            logits_bv: Output of the output layer.
 
         Raises:
-            RuntimeError: A row is not where its answer is: vLLM drew a token that we have not seen, or one twice.
+            RuntimeError: A row's tokens disagree with ours: vLLM drew one elsewhere, or drew one twice.
         """
         self._read()
         samples = self._samples_of(rows)
@@ -67,13 +67,13 @@ class SamplerHook:
         scaled_bv = scale(logits_bv, self._parameters)
         noise_bv = noise(keys, logits_bv.shape[1], device=logits_bv.device)
         tokens_b = first_largest(process(scaled_bv, noise_bv, self._parameters))
-        tokens_b = tokens_b.clamp_max(logits_bv.shape[1] - 1)  # among values that are no numbers none is the largest
+        tokens_b = tokens_b.clamp_max(logits_bv.shape[1] - 1)  # argmax of NaNs may be out of range
         chosen_b = scaled_bv.gather(1, tokens_b[:, None])[:, 0]
         self._unread = (samples, chosen_b - torch.logsumexp(scaled_bv, dim=1))
         return tokens_b
 
     def finish(self, sample: int) -> list[float]:
-        """Returns an answer's log-probabilities, and forgets it."""
+        """Returns an answer's log-probabilities and forgets the answer."""
         self._read()
         del self._streams[sample]
         return self._logprobs.pop(sample)

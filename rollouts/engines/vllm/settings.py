@@ -1,4 +1,4 @@
-"""What vLLM is told when it starts. Nothing here loads it."""
+"""Arguments and environment variables of vLLM. This module does not load it."""
 
 from __future__ import annotations
 
@@ -10,34 +10,32 @@ import torch
 
 from rollouts.models.facts import ModelFacts
 from rollouts.models.memory import available_memory
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
     "VLLM_USE_V2_MODEL_RUNNER": "0",
 }
-"""What the engine does not work without: vLLM in this process, and its model runner that knows logits processors."""
+"""Required settings: vLLM in this process, and its model runner that supports logits processors."""
 _DEFAULTS = {
     "VLLM_CONFIGURE_LOGGING": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "HF_HUB_OFFLINE": "1",
 }
-"""What an operator may set otherwise: no lines of log in a format of its own, nothing told or asked on the network, and
-no binding to the machine's first cores, which other tasks would be bound to as well."""
+"""Defaults that an operator may override: no log lines in vLLM's own format, no telemetry or network access, and no
+binding to the machine's first cores, to which other tasks would be bound as well."""
 
 _SHARE_OF_GPU = 0.85
-"""For weights, keys and values, and vLLM's own working memory. The rest is for noise and proofs."""
+"""Share for weights, keys and values, and vLLM's working memory. The rest is for noise and proofs."""
 _SHARE_OF_FREE = 0.3
-"""Of a CPU's memory that is left, the most for keys and values."""
+"""Maximum share of a CPU's free memory for keys and values."""
 _BLOCK = 128
-"""Positions of a block of keys and values on the CPU."""
+"""Positions per block of keys and values on the CPU."""
 
 
 def prepare_process() -> None:
-    """Sets what vLLM reads from the environment; before it is imported for the first time."""
+    """Sets environment variables of vLLM; call before it is imported for the first time."""
     os.environ.update(_ENVIRONMENT)
     for name, value in _DEFAULTS.items():
         os.environ.setdefault(name, value)
@@ -47,10 +45,10 @@ def prepare_process() -> None:
 def engine_arguments(
     facts: ModelFacts, *, dtype: Dtype, device: torch.device, max_batch: int, cache_bytes: int | None
 ) -> dict[str, Any]:
-    """Returns what vLLM's `EngineArgs` get.
+    """Returns the arguments of vLLM's `EngineArgs`.
 
-    Prompts are computed whole: with parts of prompts, rows of states would come that draw nothing. Prefix caching and
-    asynchronous scheduling are off (docs/decisions/0023).
+    Prompts are never chunked: chunks would produce rows of states that draw no token. Prefix caching and asynchronous
+    scheduling are off (docs/decisions/0023).
     """
     arguments: dict[str, Any] = {
         "model": str(facts.folder),
@@ -80,7 +78,7 @@ def engine_arguments(
 
 
 def _cache_on_cpu(facts: ModelFacts, dtype: Dtype, max_batch: int) -> int:
-    """Enough for a full batch of the longest answers, if there is so much; vLLM says so if it is not enough for one."""
+    """Returns bytes for a full batch of the longest answers, capped by a share of free memory."""
     one = -(-facts.context // _BLOCK) * _BLOCK * _bytes_per_position(facts, dtype)
     spare = _BLOCK * _bytes_per_position(facts, dtype)
     return min((max_batch + 1) * one + spare, int(available_memory(torch.device("cpu")) * _SHARE_OF_FREE))

@@ -1,5 +1,5 @@
-"""What runs inside the sandbox: standard library only, and nothing of the rest of Muster.
+"""Code that runs inside the sandbox; imports only the standard library, not the rest of Muster.
 
-`server.py` forks a process for each job; `confine.py` takes its rights away; the other modules are the kinds of jobs.
-Imports between them are relative: inside, this package stands alone, under the name `inside`.
+`server.py` forks a process for each job; `confine.py` drops its privileges; the other modules are the kinds of jobs.
+Imports between them are relative: in the sandbox, this package is top-level, under the name `inside`.
 """

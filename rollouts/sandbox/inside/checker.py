@@ -1,8 +1,8 @@
-"""A job: the unit tests of a task. The functions that they call live in another process, in another sandbox.
+"""Job that runs a task's unit tests. The functions that they call run in another process, in another sandbox.
 
-So a solution can't reach the tests, their expected values, or the word that says whether they passed. Only plain data
-comes back from it, compared here by Python's own types. The verdict, `passed` or what failed, goes to descriptor 3;
-calls go to descriptor 4, and their answers come from descriptor 0.
+So a solution can't reach the tests, their expected values or the verdict. It only returns plain data, which is compared
+here by Python's own types. The verdict, `passed` or what failed, goes to descriptor 3; calls go to descriptor 4, and
+their results come from descriptor 0.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _CAN_BE_RAISED = {
 
 
 class SolutionFailed(Exception):
-    """The solution raised something of its own, or ended, or sent what is no value."""
+    """The solution raised a custom exception, ended, or sent an invalid value."""
 
 
 class _Solution(types.ModuleType):
-    """What `import solution` gives to the tests: any name is a function, which is called elsewhere."""
+    """The module that the tests import as `solution`: every name is a function that is called remotely."""
 
     def __init__(self, calls: TextIO, answers: TextIO) -> None:
         super().__init__("solution")
@@ -54,7 +54,7 @@ class _Solution(types.ModuleType):
 
 
 def run(payload: dict[str, str]) -> int:
-    """Runs the tests in `tests`; returns 0 and says `passed` only if every one of them passed."""
+    """Runs the tests in `tests`; returns 0 and writes `passed` only if all of them passed."""
     with (
         open(_CALLS_TO, "w", encoding="utf-8") as calls,
         open(_ANSWERS_FROM, encoding="utf-8", errors="replace") as answers,
@@ -91,7 +91,7 @@ def _run_all(tests: str, solution: _Solution) -> None:
 
 
 def _free_names(tests: str) -> list[str]:
-    """Names that the tests use and nobody defines: those of the solution."""
+    """Returns names that the tests use without defining them: functions of the solution."""
     tree = ast.parse(tests)
     bound = {
         alias.asname or alias.name
@@ -108,7 +108,7 @@ def _free_names(tests: str) -> list[str]:
 
 
 def _result(line: str) -> object:
-    """What a call returned; raises what it raised, if that is an exception of Python's own."""
+    """Returns a call's result; re-raises its exception if that is a built-in one."""
     try:
         answer = json.loads(line)
         if "error" not in answer:

@@ -1,7 +1,7 @@
-"""Takes a process's rights away, for good: its limits, and a filter of system calls that it can't take off.
+"""Irrevocably drops a process's privileges: resource limits and a system call filter.
 
-Runs in the process of the job, after the fork and before the first line of a stranger's code. Needs no privilege, so
-that it holds with and without namespaces around it.
+Runs in the job's process, after the fork and before any untrusted code. It needs no privilege, so it works with and
+without namespaces.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from .syscalls import this_machine
 _SET_DUMPABLE, _SET_SECCOMP, _SET_NO_NEW_PRIVILEGES, _SET_DEATH_SIGNAL = 4, 22, 38, 1
 _FILTER_MODE = 2
 
-# The words of the kernel's filter machine (linux/bpf_common.h, linux/seccomp.h).
+# Constants of BPF and seccomp (linux/bpf_common.h, linux/seccomp.h).
 _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _KILL_PROCESS, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000
 _NUMBER_AT, _MACHINE_AT, _ARGUMENTS_AT = 0, 4, 16
 _X32_CALLS = 0x40000000
-"""From here on, the numbers of x86-64's second, forgotten set of system calls."""
+"""First number of x86-64's x32 system calls, a second ABI that must be blocked too."""
 
 _CLONE_THREAD = 0x00010000
 _CLONE_NAMESPACES = 0x7E020000
@@ -40,19 +40,19 @@ class _Program(ctypes.Structure):
 
 
 def hide_process() -> None:
-    """Lets no other process of this user look into this one, nor trace it; forked processes start so, too."""
+    """Prevents other processes of this user from reading or tracing this one; forked processes inherit it."""
     _prctl(_SET_DUMPABLE, 0)
 
 
 def die_with_parent(parent: int) -> None:
-    """Ends this process when the thread that forked it ends; at once if it has ended already."""
+    """Ends this process when the thread that forked it ends; immediately if that has ended already."""
     _prctl(_SET_DEATH_SIGNAL, 9)
     if os.getppid() != parent:
         os._exit(1)
 
 
 def set_limits(*, cpu_seconds: int, memory_bytes: int) -> None:
-    """Bounds what this process may use; a limit that is tighter already stays."""
+    """Sets resource limits; a tighter existing limit stays."""
     limits = {
         resource.RLIMIT_CPU: (cpu_seconds, cpu_seconds + 1),
         resource.RLIMIT_AS: (memory_bytes, memory_bytes),
@@ -70,14 +70,14 @@ def set_limits(*, cpu_seconds: int, memory_bytes: int) -> None:
 
 
 def filter_system_calls(*, may_read_files: bool) -> None:
-    """From here on, this process can ask the kernel only for what `syscalls.py` lists; the rest fails with EPERM.
+    """Restricts this process to the system calls listed in `syscalls.py`; others fail with EPERM.
 
     Args:
-        may_read_files: Whether files can be opened for reading and looked at: only where the file system that it sees
-            has nothing to hide.
+        may_read_files: Whether files can be opened for reading and inspected; only if the visible file system contains
+            nothing confidential.
 
     Raises:
-        OSError: The kernel refuses filters, or this processor is not known.
+        OSError: The kernel refuses filters, or this processor is unknown.
     """
     code = b"".join(_assemble(may_read_files=may_read_files))
     program = _Program(length=len(code) // 8, instructions=code)
@@ -104,7 +104,7 @@ def _return(action: int) -> bytes:
 
 
 def _low(argument: int) -> bytes:
-    """Loads the low half of an argument; both processors that we know are little-endian."""
+    """Loads the low half of an argument; both supported processors are little-endian."""
     return _load(_ARGUMENTS_AT + 8 * argument)
 
 
@@ -126,7 +126,7 @@ def _assemble(*, may_read_files: bool) -> list[bytes]:
 
 
 def _bodies(*, may_read_files: bool) -> dict[str, list[bytes]]:
-    """For each call that depends on its arguments: what decides. Every body ends in a return."""
+    """Returns the filter code of each call that depends on its arguments. Every body ends in a return."""
     read_only = {"open": _without_bits(1, _OPEN_TO_CHANGE), "openat": _without_bits(2, _OPEN_TO_CHANGE)}
     of_paths = read_only if may_read_files else {"open": [_refuse()], "openat": [_refuse()]}
     return {
@@ -140,7 +140,7 @@ def _bodies(*, may_read_files: bool) -> dict[str, list[bytes]]:
             _return(_ALLOW),
             _refuse(),
         ],
-        "clone3": [_refuse(errno.ENOSYS)],  # its flags are out of a filter's sight; the C library then uses clone
+        "clone3": [_refuse(errno.ENOSYS)],  # a filter can't see its flags; the C library falls back to clone
         "kill": _one_of(0, os.getpid()),
         "tgkill": _one_of(0, os.getpid()),
         "prlimit64": _one_of(0, 0),
@@ -150,7 +150,7 @@ def _bodies(*, may_read_files: bool) -> dict[str, list[bytes]]:
 
 
 def _one_of(argument: int, *values: int, otherwise: int = errno.EPERM) -> list[bytes]:
-    """Allows if the argument is one of these."""
+    """Allows the call if the argument is one of these."""
     steps = [_low(argument)]
     for value in values:
         steps += [_instruction(_JUMP_EQUAL, value, if_false=1), _return(_ALLOW)]
@@ -158,5 +158,5 @@ def _one_of(argument: int, *values: int, otherwise: int = errno.EPERM) -> list[b
 
 
 def _without_bits(argument: int, bits: int) -> list[bytes]:
-    """Allows if the argument has none of these bits."""
+    """Allows the call if the argument has none of these bits."""
     return [_low(argument), _instruction(_JUMP_ANY_BIT, bits, if_true=1), _return(_ALLOW), _refuse()]

@@ -1,6 +1,6 @@
-"""A job: a stranger's functions, called from outside by name. It learns arguments, never what is expected of it.
+"""Job that calls an untrusted module's functions by name. It receives arguments, never expected values.
 
-Calls are read from descriptor 4 and answered on descriptor 3, a line each:
+It reads calls from descriptor 4 and answers on descriptor 3, one line each:
 
     → {"name": "add", "args": <values.encode([1, 2])>, "kwargs": <values.encode({})>}
     ← {"value": <values.encode(3)>}   or   {"error": "TypeError"}
@@ -17,18 +17,18 @@ from .program import OUT_OF_MEMORY, execute, open_standard_streams
 _ANSWERS, _CALLS = 3, 4
 
 _TYPES = {name: getattr(typing, name) for name in ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union")}
-"""Functions for the sites that such tasks come from are written as if these had been imported."""
+"""Functions on the sites that such tasks come from are written as if these had been imported."""
 
 
 def run(payload: dict[str, str]) -> int:
-    """Runs `source` as a module, then answers calls until there are no more."""
+    """Runs `source` as a module, then answers calls until the input ends."""
     open_standard_streams()
     with open(_CALLS, encoding="utf-8") as calls, open(_ANSWERS, "w", encoding="utf-8") as answers:
         failed: BaseException | None = None
         defined: dict[str, object] = {}
         try:
             defined = execute(payload["source"], name="solution", given=_TYPES)
-        except BaseException as error:  # noqa: BLE001 - a stranger's module may raise anything
+        except BaseException as error:  # noqa: BLE001 - an untrusted module may raise anything
             failed = error
         for line in calls:
             answers.write(_answer(defined, json.loads(line), failed) + "\n")
@@ -39,7 +39,7 @@ def run(payload: dict[str, str]) -> int:
 def _answer(defined: dict[str, object], call: dict[str, str], failed: BaseException | None) -> str:
     try:
         return json.dumps({"value": values.encode(_call(defined, call, failed))})
-    except BaseException as error:  # noqa: BLE001 - a stranger's function may raise anything
+    except BaseException as error:  # noqa: BLE001 - an untrusted function may raise anything
         return json.dumps({"error": type(error).__name__[:100]})
 
 
@@ -54,7 +54,7 @@ def _call(defined: dict[str, object], call: dict[str, str], failed: BaseExceptio
 
 
 def _find(defined: dict[str, object], name: str) -> object:
-    """A function of the module or, as on the sites that such tasks come from, a method of its class `Solution`."""
+    """Returns a function of the module or, as on the tasks' sites, a method of its class `Solution`."""
     if name in defined:
         return defined[name]
     solution = defined.get("Solution")

@@ -1,7 +1,7 @@
-"""A job: whether a mathematical answer equals another one, by the math-verify library.
+"""Job that tests whether two mathematical answers are equal, by the math-verify library.
 
-Its parser and simplifier are made for text that models write: they may take very long or very much memory on some, and
-their own time limits need signals of the main thread. Here the process's limits end them.
+On some model-written texts its parser and simplifier take extremely long or much memory, and their own time limits need
+signals of the main thread. Here the process's limits end them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _CONFIGS = (_LATEX, ExprExtractionConfig())
 
 
 def run(payload: dict[str, str]) -> int:
-    """Writes `equal` or `different` to descriptor 3; `expected` and `given` are what to compare."""
+    """Compares `expected` and `given`; writes `equal` or `different` to descriptor 3."""
     logging.disable(logging.CRITICAL)
     try:
         equal = _equal(payload["expected"], payload["given"])
     except MemoryError:
         return OUT_OF_MEMORY
-    except Exception:  # noqa: BLE001 - some texts make the library raise; they are no answers
+    except Exception:  # noqa: BLE001 - texts on which the library raises are wrong answers
         equal = False
     with open(_VERDICT, "w", encoding="utf-8") as verdict:
         verdict.write("equal" if equal else "different")
@@ -38,7 +38,7 @@ def _equal(expected: str, given: str) -> bool:
 
 
 def _warm_up() -> None:
-    """Fills the caches of the parser and the simplifier, which a fork inherits: ten times less work for each job."""
+    """Fills the caches of parser and simplifier, which forks inherit: a job then takes a tenth of the work."""
     samples = (
         ("\\frac{1}{2}", "0.5"), ("x^2+2x+1", "(x+1)^2"), ("\\{1,2\\}", "\\{2,1\\}"), ("(1,2)", "(1, 2)"),
         ("x=\\sqrt{3}", "\\sqrt{3}"), ("[0,1)", "[0,1)"), ("2\\pi", "\\pi\\cdot 2"), ("10\\%", "0.1"),

@@ -1,7 +1,7 @@
 """Job that reads an untrusted rollout file and writes it to descriptor 3 in the packed format.
 
-The decoder is a library of a few hundred thousand lines of C++ that is given hostile bytes; here it can open nothing,
-reach nobody, and use so much memory and time and no more.
+The decoder is a library of a few hundred thousand lines of C++ that processes hostile bytes. In the sandbox it can
+open no files or connections, and its memory and time are limited.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from .program import OUT_OF_MEMORY
 _FILE, _ANSWER = 0, 3
 _READ_BYTES = 1 << 20
 FILE, REFUSED, TOO_LARGE = b"F", b"R", b"L"
-"""The first byte of an answer: a file follows, or JSON that says why it is none, or which limit of this machine it has
-passed."""
+"""First byte of an answer: a packed file, a refusal (JSON), or a limit of this machine that was exceeded (JSON)."""
 
 
 def run(payload: dict[str, dict[str, int]]) -> int:
@@ -41,7 +40,7 @@ def _answer(content: bytes, limits: ReadLimits, here: ReadLimits) -> bytes:
         code, detail = error.code, error.detail[:1000]
     except TooLargeHere as error:
         kind, code, detail = TOO_LARGE, error.code, error.detail
-    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # values that no honest file has
+    except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # raised by values that no honest file has
         code, detail = "bad-value", f"its values do not read: {type(error).__name__}"
     return kind + json.dumps({"code": code, "detail": detail}).encode()
 
@@ -60,7 +59,7 @@ def _write(answer: bytes) -> None:
 
 
 def _warm_up() -> None:
-    """Reads two files, a good one and a bad one: whatever the library imports or starts as it goes is there then."""
+    """Reads a good and a bad file, so that everything that the library imports or starts lazily is loaded."""
     for content in (trial_file(), b"no such file"):
         _answer(content, ReadLimits(), ReadLimits())
 

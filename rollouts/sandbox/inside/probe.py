@@ -1,4 +1,4 @@
-"""A job: tries what no job may do, and tells what it could. Every sandbox must fail at all of it before it is used."""
+"""Job that attempts forbidden actions and reports successes. A sandbox is used only if all attempts fail."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ANSWER = 3
 
 
 def run(payload: dict[str, list[str]]) -> int:
-    """Writes the names of the attempts that succeeded to descriptor 3, one a line."""
+    """Writes the names of the attempts that succeeded to descriptor 3, one per line."""
     attempts: dict[str, Callable[[], object]] = {
         "make a process": _fork,
         "become a program": lambda: os.execv("/bin/true", ["true"]),  # noqa: S606 - must fail

@@ -1,4 +1,4 @@
-"""A job: a whole program, from its standard input to its standard output."""
+"""Job that runs a whole program, from its standard input to its standard output."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from typing import TextIO
 
 OUT_OF_MEMORY = 77
-"""The exit code of a job that said so itself; all it can gain by lying is that nobody calls its failure certain."""
+"""Exit code of a job that reports running out of memory. A false report only makes its failure undecided."""
 
 
 def run(payload: dict[str, str]) -> int:
-    """Runs `source` as Python runs a script; returns its exit code."""
+    """Runs `source` as a Python script; returns its exit code."""
     open_standard_streams()
     code = 0
     try:
@@ -24,7 +24,7 @@ def run(payload: dict[str, str]) -> int:
         code = _exit_code(end)
     except MemoryError:
         return OUT_OF_MEMORY
-    except BaseException as error:  # noqa: BLE001 - a stranger's program may raise anything
+    except BaseException as error:  # noqa: BLE001 - an untrusted program may raise anything
         sys.stderr.write(f"{type(error).__name__}\n")
         code = 1
     sys.stdout.flush()
@@ -33,16 +33,16 @@ def run(payload: dict[str, str]) -> int:
 
 
 def open_standard_streams() -> None:
-    """New streams on descriptors 0 to 2: those from the start of the server belong to other files."""
+    """Opens new streams on descriptors 0 to 2; the streams of the server's start refer to other files."""
     sys.stdin = _stream(0, "r")
     sys.stdout = _stream(1, "w")
     sys.stderr = _stream(2, "w")
 
 
 def execute(source: str, *, name: str, given: Mapping[str, object] = types.MappingProxyType({})) -> dict[str, object]:
-    """Runs a source as a fresh module in which the given names stand already; returns what it defined.
+    """Runs a source as a fresh module with the given names predefined; returns what it defined.
 
-    Chance is the same in every run, as far as that is in our hands: a score must not depend on luck.
+    Seeds randomness as far as possible, because scores must be reproducible.
     """
     random.seed(0)
     sys.argv = ["solution.py"]

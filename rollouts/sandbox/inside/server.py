@@ -1,8 +1,8 @@
-"""The first process of a sandbox: imports what jobs need once, then forks a fresh process for each.
+"""First process of a sandbox: imports what jobs need once, then forks a fresh process for each job.
 
-It is told what to do over the socket that is its standard input, one packet each, and it handles no data of any job:
-sources, inputs and outputs travel in descriptors that only the job's process opens. So one job leaves nothing behind in
-memory that the next could find. It ends when the socket does.
+It receives orders over the socket that is its standard input, one packet each, and handles no data of jobs: sources,
+inputs and outputs are in descriptors that only the job's process opens. So a job leaves nothing in memory that the next
+one could find. The server ends when the socket closes.
 
     → {"job": 7, "module": "program", "cpu_seconds": 5, "memory_bytes": …}  with the job's descriptors
     → {"kill": 7}
@@ -32,7 +32,7 @@ _MOST_OPEN_FILES = 1024
 
 
 def main() -> None:
-    """Reads its orders (the first packet), gives up its privileges, and serves until the socket ends."""
+    """Reads its configuration (the first packet), drops its privileges, and serves until the socket closes."""
     orders_socket = socket.socket(fileno=os.dup(0))
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
@@ -50,13 +50,13 @@ def main() -> None:
     server = _Server(orders_socket, may_read_files=orders["may_read_files"])
     server.send({"ready": True, "pid": os.getpid(), "root": os.geteuid() == 0})
     server.serve()
-    os._exit(0)  # at once: the libraries that were imported would take their time
+    os._exit(0)  # skips the slow shutdown of imported libraries
 
 
 def _become_user(user: int) -> None:
-    """Becomes this user for good, or nobody where it is no user; whoever waits for us hears if we are root still."""
+    """Switches for good to this user, or to user nobody if the id is invalid; the parent detects remaining root."""
     for each in (user, _NOBODY):
-        with contextlib.suppress(OSError):  # in a container's user namespace few ids are users at all
+        with contextlib.suppress(OSError):  # a container's user namespace maps only a few ids
             os.setgroups([])
             os.setresgid(each, each, each)
             os.setresuid(each, each, each)
@@ -82,7 +82,7 @@ class _Server:
             if not packet:
                 return
             order = json.loads(packet)
-            if "module" in order:  # else a late kill of a job that has ended
+            if "module" in order:  # otherwise a late kill of a job that has ended
                 self._run(order, descriptors)
 
     def _run(self, order: dict[str, Any], descriptors: list[int]) -> None:
@@ -109,7 +109,7 @@ class _Server:
         )
 
     def _wait_or_kill(self, job: int, child: int) -> None:
-        """Returns when the child has ended; kills it if told to, and everything if nobody is there to tell."""
+        """Waits for the child's end; kills it on request, and ends everything if the socket closes."""
         while True:
             readable, _, _ = select.select([self._socket.fileno(), self._ended], [], [])
             if self._ended in readable:
@@ -125,7 +125,7 @@ class _Server:
                     os.kill(child, signal.SIGKILL)
 
     def _become_job(self, order: dict[str, Any], descriptors: list[int], server: int) -> NoReturn:
-        """Gives up every right, says so on the last descriptor, and runs the job on the others."""
+        """Drops all privileges, confirms that on the last descriptor, and runs the job on the others."""
         code = 1
         try:
             confine.die_with_parent(server)
@@ -147,7 +147,7 @@ class _Server:
 
 
 def _place(descriptors: list[int]) -> None:
-    """Makes the given descriptors 0, 1, 2, …, and closes every other one."""
+    """Moves the given descriptors to 0, 1, 2, …, and closes all others."""
     first_free = max(descriptors) + 1
     high = [os.dup2(each, first_free + position, inheritable=False) for position, each in enumerate(descriptors)]
     for position, each in enumerate(high):
@@ -156,14 +156,14 @@ def _place(descriptors: list[int]) -> None:
 
 
 def _read_payload(descriptor: int) -> dict[str, Any]:
-    """What the job is about: the last descriptor, read to its end and closed."""
+    """Reads the job's payload from the last descriptor and closes it."""
     with os.fdopen(descriptor, "rb") as file:
         payload: dict[str, Any] = json.load(file)
     return payload
 
 
 def _end_strays() -> None:
-    """Ends whatever a job may have left, where this process rules a namespace; a filtered job can leave nothing."""
+    """Kills leftovers of a job in our own pid namespace; a filtered job can't leave any."""
     if os.getpid() != 1:
         return
     while True:

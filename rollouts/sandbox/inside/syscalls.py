@@ -1,8 +1,8 @@
-"""What a job may ask of the kernel: enough to compute, to read and to write what it was given, and nothing else.
+"""System calls that a job may use: enough to compute, and to read and write the descriptors it was given.
 
-A list of what is allowed, not of what is forbidden: a system call that the next kernel brings is refused. Among those
-left out are every way to make a process (`fork`, `execve`), to reach one (`kill`, `ptrace`, `process_vm_*`), to open a
-socket, to create or change a file, and to keep memory beyond the job's end (`shmget`, `memfd_create`).
+It is an allow list, so system calls of future kernels are refused. It excludes every way to create a process (`fork`,
+`execve`), to reach one (`kill`, `ptrace`, `process_vm_*`), to open a socket, to create or change a file, and to keep
+memory beyond the job's end (`shmget`, `memfd_create`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import NamedTuple
 
 
 class SyscallTable(NamedTuple):
-    """System calls of one processor architecture by number."""
+    """System calls of one processor architecture by name and number."""
 
     audit: int
-    """How the kernel names the architecture to a filter (`AUDIT_ARCH_…`)."""
+    """The architecture's id in filters (`AUDIT_ARCH_…`)."""
     plain: dict[str, int]
-    """Allowed whatever their arguments."""
+    """Allowed with any arguments."""
     paths: dict[str, int]
-    """Look at files by name without changing them; allowed where the file system is the sandbox's own."""
+    """Inspect files by name without changing them; allowed if the file system is the sandbox's own."""
     checked: dict[str, int]
-    """Allowed for some arguments; `confine.py` says which."""
+    """Allowed with some arguments; see `confine.py`."""
 
 
 _X86_64 = SyscallTable(
@@ -75,10 +75,10 @@ MACHINES = {"x86_64": _X86_64, "aarch64": _AARCH64}
 
 
 def this_machine() -> SyscallTable:
-    """The table for the processor that this runs on.
+    """Returns the table of this machine's processor.
 
     Raises:
-        OSError: There is none; without it nothing untrusted runs.
+        OSError: There is none; then untrusted code can't be run.
     """
     name = platform.machine()
     if name not in MACHINES:

@@ -1,7 +1,7 @@
-"""Python values as JSON and back, so that two processes that don't trust each other can talk: plain data, never code.
+"""Encodes Python values as JSON, so that two processes that don't trust each other exchange plain data, never code.
 
-JSON's own values stand for themselves; `{"tuple": […]}`, `{"set": […]}`, `{"frozenset": […]}`, `{"bytes": "hex"}` and
-`{"dict": [[key, value], …]}` for the others. What is read back has exactly these types, with their own comparison.
+JSON's own values are unchanged; others become `{"tuple": […]}`, `{"set": […]}`, `{"frozenset": […]}`, `{"bytes":
+"hex"}` and `{"dict": [[key, value], …]}`. Decoded values have exactly these types, with their own comparison.
 """
 
 from __future__ import annotations
@@ -14,36 +14,36 @@ _SEQUENCES: dict[str, Callable[[Iterable[object]], object]] = {"tuple": tuple, "
 
 
 def encode(value: object) -> str:
-    """One line of ASCII.
+    """Returns one line of ASCII.
 
     Raises:
-        TypeError: Something in it is no plain value.
-        RecursionError: It is nested too deeply, or contains itself.
+        TypeError: The value contains something other than plain data.
+        RecursionError: The value is nested too deeply, or contains itself.
     """
     return json.dumps(_tagged(value))
 
 
 def decode(text: str) -> object:
-    """The value that a line stands for.
+    """Returns the value of a line.
 
     Raises:
-        ValueError: It is no such line.
-        TypeError: A key or a set's member can't be one.
-        RecursionError: It is nested too deeply.
+        ValueError: The line is invalid.
+        TypeError: A key or a set's member is not hashable.
+        RecursionError: The value is nested too deeply.
     """
     return _plain(json.loads(text))
 
 
 def decode_json(text: str) -> object:
-    """The value that a line stands for, as JSON would bring it back: a tuple is a list, and keys are text.
+    """Returns the value of a line as JSON would represent it: tuples become lists, and keys text.
 
-    For whoever reads a stranger's lines outside a sandbox. No set and no dictionary with other keys than text is built
-    from them, since numbers can be chosen so that all their hashes are equal, and a few megabytes then take hours.
+    For reading untrusted lines outside a sandbox. It builds no sets, and no dictionaries with keys other than text: an
+    attacker can choose numbers with equal hashes, and then a few megabytes take hours.
 
     Raises:
-        ValueError: It is no such line, or a value that JSON does not have.
-        TypeError: A key is none that becomes text.
-        RecursionError: It is nested too deeply.
+        ValueError: The line is invalid, or has a value that JSON lacks.
+        TypeError: A key can't become text.
+        RecursionError: The value is nested too deeply.
     """
     return _as_json(json.loads(text))
 
@@ -53,14 +53,14 @@ def _tagged(value: object) -> object:
         return value
     if isinstance(value, bytes):
         return {"bytes": bytes(value).hex()}
-    if isinstance(value, dict):  # defaultdict and Counter too
+    if isinstance(value, dict):  # including defaultdict and Counter
         return {"dict": [[_tagged(key), _tagged(each)] for key, each in value.items()]}
     if isinstance(value, list):
         return [_tagged(each) for each in value]
     if isinstance(value, tuple | set | frozenset):
         name = next(name for name in _SEQUENCES if any(kind.__name__ == name for kind in type(value).__mro__))
         return {name: [_tagged(each) for each in value]}
-    for kind in (bool, int, float, str):  # an enum's member of one of these, say
+    for kind in (bool, int, float, str):  # e.g. an enum member of such a type
         if isinstance(value, kind):
             return kind(value)
     raise TypeError(f"a value of type {type(value).__name__} can't leave its process: only plain data can")

@@ -170,7 +170,7 @@ async def test_questions_have_their_turn_while_a_block_takes_long_and_a_short_on
     )
     for nonce in range(3):
         await node.submit(bytes.fromhex(signed(alice, to=alice.address, nonce=nonce, value=1)[2:]))
-    monkeypatch.setattr("ledger.devchain.embedded.node._TURN", longest)
+    monkeypatch.setattr("ledger.devchain.embedded.node._MAX_BLOCKING", longest)
 
     async def ask() -> None:
         nonlocal asked
@@ -270,7 +270,7 @@ async def test_a_call_that_was_tried_leaves_no_trace(embedded: LiveChain) -> Non
 
 async def test_a_port_that_is_taken_is_said_to_be(embedded: LiveChain) -> None:
     port = int(embedded.url.rsplit(":", 1)[1])
-    with pytest.raises(ChainUnavailable, match=f"listens on port {port} already"):
+    with pytest.raises(ChainUnavailable, match=f"port {port} is in use already"):
         async with start_chain(port=port):
             pass
 

@@ -8,9 +8,7 @@ import torch
 from rollouts.checks import CheckedVersion, SlotFacts
 from rollouts.files.samples import RolloutFile
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from tests.rollouts.made import as_version, facts_of, make
 from tests.rollouts.tiny import tiny_folder
 

@@ -19,9 +19,7 @@ from rollouts.checks.result import Check, CheckResult
 from rollouts.checks.sampling import CHECK as SAMPLING
 from rollouts.files.samples import RolloutFile
 from rollouts.models.policy import Policy
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.sampling.replay import Gaps
 from rollouts.toploc import ProofResult
 from rollouts.verify import run_check, with_evidence

@@ -8,10 +8,7 @@ import pytest
 
 from protocol.errors import InvalidInput, NotFound
 from rollouts.engines.opening import open_engine
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 
 
 def test_the_torch_engine_is_opened_by_its_name() -> None:

@@ -13,31 +13,14 @@ from safetensors.torch import load_file, save_file
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest, digest
-from rollouts.engines.errors import (
-    EngineBusy,
-    GenerationStopped,
-    NothingLoaded,
-    PromptTooLong,
-)
-from rollouts.engines.interface import (
-    Completion,
-    Engine,
-    FinishReason,
-    SampleRequest,
-)
+from rollouts.engines.errors import EngineBusy, GenerationStopped, NothingLoaded, PromptTooLong
+from rollouts.engines.interface import Completion, Engine, FinishReason, SampleRequest
 from rollouts.engines.torch.cache import CacheFull, RowCache
 from rollouts.engines.torch.engine import TorchEngine
-from rollouts.errors import (
-    BadVersionFolder,
-    EngineFailed,
-    OutOfMemory,
-)
+from rollouts.errors import BadVersionFolder, EngineFailed, OutOfMemory
 from rollouts.models.policy import Policy, load_policy
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import Gaps, gaps, summarise
 from rollouts.toploc import verify_rows

@@ -12,14 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from protocol.identifiers import ZERO_DIGEST
-from rollouts.engines.interface import (
-    SampleRequest,
-)
+from rollouts.engines.interface import SampleRequest
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.models.policy import load_policy
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps
 from tests.rollouts.tiny import tiny_folder

@@ -13,27 +13,13 @@ from safetensors.torch import load_file, save_file
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import digest
-from rollouts.engines.errors import (
-    EngineBusy,
-    NothingLoaded,
-    PromptTooLong,
-)
-from rollouts.engines.interface import (
-    Completion,
-    FinishReason,
-    SampleRequest,
-)
+from rollouts.engines.errors import EngineBusy, NothingLoaded, PromptTooLong
+from rollouts.engines.interface import Completion, FinishReason, SampleRequest
 from rollouts.engines.torch.engine import TorchEngine
-from rollouts.errors import (
-    BadVersionFolder,
-    EngineFailed,
-    OutOfMemory,
-)
+from rollouts.errors import BadVersionFolder, EngineFailed, OutOfMemory
 from rollouts.models.policy import Policy, load_policy
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps, summarise
 from rollouts.toploc import verify_rows

@@ -12,16 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import NotFound
-from rollouts.engines.interface import (
-    SampleRequest,
-)
+from rollouts.engines.interface import SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.engines.vllm.rows import BatchRows, Row
 from rollouts.engines.vllm.sampler_hook import SamplerHook
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.noise import noise, row_keys, stream
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.sampler import draw

@@ -22,14 +22,9 @@ import rollouts.errors
 from protocol import errors as protocol_errors
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
-from rollouts.engines.interface import (
-    Completion,
-    SampleRequest,
-)
+from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.vllm.settings import prepare_process
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
 
 ROOT = Path(__file__).parents[3]

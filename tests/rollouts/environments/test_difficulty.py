@@ -14,16 +14,12 @@ from protocol.errors import Conflict, InvalidInput
 from protocol.identifiers import digest
 from rollouts.difficulty_filter import Bounds, DifficultyFilter, write_eligible
 from rollouts.engines.errors import GenerationStopped
-from rollouts.engines.interface import (
-    Engine,
-)
+from rollouts.engines.interface import Engine
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.environments import Prompt, Score, load_environment
 from rollouts.environments.pass_rate_journal import PassJournal, PromptPasses
 from rollouts.models.tokenizer import FolderTokenizer
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, eligible_prompts, read_recipe
 
 RECIPE = Recipe(

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.prefill import PrefillItem, prefill
 from tests.rollouts.tiny import CONTEXT, VOCABULARY
 

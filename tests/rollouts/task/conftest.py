@@ -26,9 +26,7 @@ from protocol.wire.leases import SignedLease
 from protocol.wire.runs import CheckpointRef, StepAnswer
 from protocol.wire.slots import SlotGrant, SlotName, SlotRequest
 from rollouts.engines.torch.engine import TorchEngine
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.task.bridge import Bridge
 from rollouts.task.loop import RolloutTask

@@ -26,16 +26,12 @@ from protocol.wire.slots import SlotGrant, SlotRequest
 from rollouts.engines.torch.batch import GenerationBatch
 from rollouts.environments import Prompt, Score, load_environment
 from rollouts.environments.letters import Letters
-from rollouts.errors import (
-    EngineFailed,
-)
+from rollouts.errors import EngineFailed
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.recipe import eligible_prompts, read_recipe
 from rollouts.seeds import slot_seed
 from rollouts.task.loop import MOST_ENGINE_FAILURES, RolloutTask

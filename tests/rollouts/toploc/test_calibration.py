@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import NotFound
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.toploc import TOPLOC, Arithmetic, BadCalibration, Calibration, CalibrationEntry, Thresholds
 from rollouts.toploc.thresholds import NAMES
 

@@ -11,9 +11,7 @@ import torch
 from transformers import PreTrainedModel
 
 from protocol.identifiers import Digest
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from tests.rollouts.tiny import VOCABULARY
 from trainer.learning.forward import answer_logits
 from trainer.learning.groups import TrainingGroup, TrainingSample

@@ -12,9 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from tests.rollouts.tiny import tiny_folder
 from tests.trainer.learning.made_groups import fresh, made_groups
 from trainer.learning.forward import answer_logits

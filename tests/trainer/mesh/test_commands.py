@@ -14,14 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.trainer.learning.made_groups import made_groups
-from trainer.distributed.commands import (
-    CommandKind,
-    GroupCommand,
-    groups_command,
-    groups_of,
-    state_command,
-    state_of,
-)
+from trainer.distributed.commands import CommandKind, GroupCommand, groups_command, groups_of, state_command, state_of
 from trainer.policy.policy_trainer import TrainerSnapshot
 
 

@@ -19,15 +19,7 @@ from trainer.errors import BadSettings
 from trainer.learning.groups import TrainingGroup
 from trainer.policy.policy_trainer import PolicyTrainer
 from trainer.run.app import run_trainer
-from trainer.run.asynchrony import (
-    NAMED,
-    Asynchrony,
-    AsynchronyName,
-    Move,
-    StepStanding,
-    next_move,
-    steps_to_open,
-)
+from trainer.run.asynchrony import NAMED, Asynchrony, AsynchronyName, Move, StepStanding, next_move, steps_to_open
 from trainer.run.batches import choose, groups_at, in_lease_order, signal_share, staleness
 from trainer.run.policy_trainer_thread import PolicyTrainerThread
 from trainer.run.pools import DifficultyPools, PoolSettings

@@ -14,9 +14,7 @@ from protocol.errors import Conflict
 from protocol.identifiers import digest
 from protocol.runtime.budgets import KeepRule
 from protocol.runtime.clock import ManualClock
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from tests.trainer.run.made import seen_file
 from tests.trainer.run.world import RECIPE, base_folder, decoder
 from trainer.errors import NotWritten

@@ -35,15 +35,10 @@ from protocol.wire.audits import AuditFile, AuditRow
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
-from rollouts.engines.interface import (
-    FinishReason,
-)
+from rollouts.engines.interface import FinishReason
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.files.schema import write_rollouts
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.sandbox import Sandboxes
 from rollouts.sandboxed_decoder import Decoder

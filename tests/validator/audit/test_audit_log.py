@@ -13,11 +13,7 @@ from tests.ledger.client.conftest import POOL, World
 from tests.ledger.client.verdicts import verdict_on
 from tests.validator.audit.evidence import audit_of, hash_of
 from tests.validator.audit.works import announced, submitted
-from validator.audit.draw import (
-    RowDraw,
-    draw_rows,
-    row_seed,
-)
+from validator.audit.draw import RowDraw, draw_rows, row_seed
 from validator.audit.epochs import Epochs
 from validator.audit.log import AuditLog
 from validator.audit.recompute import AuditComparison

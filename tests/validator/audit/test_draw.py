@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
-from validator.audit.draw import (
-    RowDraw,
-    draw_rows,
-    row_seed,
-    rows_drawn,
-)
+from validator.audit.draw import RowDraw, draw_rows, row_seed, rows_drawn
 
 KEY, BLOCK = Digest("0x" + "01" * 32), Digest("0x" + "02" * 32)
 SECRET = b"\x03" * 32

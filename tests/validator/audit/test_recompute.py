@@ -13,11 +13,7 @@ from protocol.identifiers import Digest, address
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile
 from tests.validator.audit.evidence import audit_of, hash_of
-from validator.audit.draw import (
-    RowDraw,
-    draw_rows,
-    row_seed,
-)
+from validator.audit.draw import RowDraw, draw_rows, row_seed
 from validator.audit.recompute import AuditComparison, Comparison, PastEpoch, PastVerdict, compare
 from validator.domain.submissions import SubmittedWork
 

@@ -15,10 +15,7 @@ from cli.main import PARTS, app
 from protocol.errors import InvalidInput
 from rollouts.calibration.limits import FLOAT32_SAMPLING, RolloutCalibration
 from rollouts.calibration.noise_model import HonestNoise
-from rollouts.precision import (
-    Dtype,
-    EngineName,
-)
+from rollouts.precision import Dtype, EngineName
 from rollouts.toploc import ProofOutcome, judge
 from tests.rollouts.made import as_version
 from tests.rollouts.tiny import tiny_folder

@@ -18,20 +18,13 @@ from rollouts.calibration.limits import RolloutCalibration
 from rollouts.checks import CheckedVersion
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from rollouts.sandbox import Sandboxes
 from tests.rollouts.made import BEACON, CHAIN, GROUPS, INDEX, NODE, POOL, RUN, SALT, STEP, as_version, facts_of, make
 from tests.rollouts.tiny import tiny_folder
-from validator.audit.draw import (
-    RowDraw,
-)
+from validator.audit.draw import RowDraw
 from validator.domain.submissions import SubmittedWork, WorkFacts
-from validator.examination.interface import (
-    Conclusion,
-    NotJudged,
-)
+from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
 from validator.examination.orders import Order
 from validator.examination.procedure import Procedure

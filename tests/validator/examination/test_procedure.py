@@ -19,21 +19,14 @@ from protocol.wire.audits import AuditFile, CheckState
 from rollouts.checks import CheckedVersion
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import VERSION_KEY, table_of, write_table
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.precision import Dtype
 from tests.rollouts.checks.test_cheats import changed_weights
 from tests.rollouts.made import PARTS, RECIPE, as_version, facts_of, make, sharpened, with_row, with_rows
 from tests.rollouts.tiny import tiny_folder
 from tests.validator.examination.conftest import OTHER_BEACON, Bench, facts, procedure_of
-from validator.audit.draw import (
-    RowDraw,
-    draw_rows,
-)
+from validator.audit.draw import RowDraw, draw_rows
 from validator.domain.submissions import WorkFacts
-from validator.examination.interface import (
-    NotJudged,
-)
+from validator.examination.interface import NotJudged
 from validator.examination.model_cache import ModelCache
 from validator.examination.reading import LimitedReader
 from validator.examination.report import RewardsRewritten, check_rewards

@@ -10,13 +10,8 @@ from structlog.testing import capture_logs
 
 from protocol.identifiers import digest
 from rollouts.checks import CheckedVersion
-from rollouts.errors import (
-    BadVersionFolder,
-    OutOfMemory,
-)
-from rollouts.precision import (
-    Dtype,
-)
+from rollouts.errors import BadVersionFolder, OutOfMemory
+from rollouts.precision import Dtype
 from tests.rollouts.made import as_version
 from tests.rollouts.tiny import tiny_folder
 from validator.examination.child import ExaminerProcess

@@ -35,9 +35,7 @@ from tests.validator.conftest import concluded
 from tests.validator.service.made import NODE, POOL, sha, work
 from validator.assignment.eligibility import Next, standing_of
 from validator.assignment.liveness import awake_of, rank_here
-from validator.audit.draw import (
-    RowDraw,
-)
+from validator.audit.draw import RowDraw
 from validator.domain.items import LOOKS, Item, ItemKind, Resolution, item_id
 from validator.metrics import MOST_CODES, ValidatorMetrics, quantile
 from validator.queue.error_class import ENDS_EXAMINERS, WAITED_FOR, ErrorClass, whose
