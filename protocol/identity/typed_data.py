@@ -16,7 +16,7 @@ NAME = "Muster"
 VERSION = "2"
 """Name and version of the EIP-712 domain of every contract; another would make all signatures invalid.
 
-Version 2 added a beacon block and a salt to leases (`docs/decisions/0054-a-lease-carries-its-salt.md`)."""
+Version 2 added a beacon block and a salt to leases (`docs/decisions/0054-leases-carry-salt-and-beacon.md`)."""
 
 _DOMAIN_TYPE = secp256k1.keccak(b"EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)")
 

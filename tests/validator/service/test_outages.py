@@ -108,7 +108,7 @@ async def test_a_chain_that_is_cut_off_for_a_minute_costs_nothing_but_the_minute
     pool: PoolWithValidators, how: str
 ) -> None:
     async with wire_to(pool.world.url) as wire:
-        host = Host(chain_url=f"http://127.0.0.1:{wire.port}", sending=replace(SENDING, patience=timedelta(seconds=5)))
+        host = Host(chain_url=f"http://127.0.0.1:{wire.port}", sending=replace(SENDING, deadline=timedelta(seconds=5)))
         cut = pool.validator(attempts=2, host=host)
         keys = [await pool.submit()]
         await cut.read()
