@@ -22,11 +22,11 @@ from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.slots import SlotGrant
 from tests.attacks.stage import Stage, on_stage
 from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
-from tests.ledger.conftest import embedded, embedded_process
+from tests.ledger.conftest import development_chain, development_process
 from tests.orchestrator.runs.conftest import MakeRun, make_run
 from tests.orchestrator.runs.edge import RunUnderTest
 
-__all__ = ["embedded", "embedded_process", "founded", "make_run", "world"]
+__all__ = ["development_chain", "development_process", "founded", "make_run", "world"]
 
 _A_MOMENT = timedelta(seconds=1)
 MOST_GHOSTS = 12

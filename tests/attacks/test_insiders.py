@@ -15,9 +15,9 @@ from ledger.errors import TransactionReverted
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
-from tests.ledger.conftest import embedded, embedded_process
+from tests.ledger.conftest import development_chain, development_process
 
-__all__ = ["embedded", "embedded_process", "founded", "world"]
+__all__ = ["development_chain", "development_process", "founded", "world"]
 
 FIRST, OTHERS = "validator", ("second", "third", "publisher")
 """The fourth validator is the publisher, which has gas and nothing else to do here."""

@@ -32,13 +32,13 @@ from protocol.wire.uploads import ObjectKey, UploadKind, UploadRequest
 from tests.attacks.conftest import Places, examiner_settings, open_workshop
 from tests.attacks.test_doors import submission
 from tests.ledger.client.conftest import POOL, TERMS, URL, founded, world
-from tests.ledger.conftest import embedded, embedded_process
+from tests.ledger.conftest import development_chain, development_process
 from tests.orchestrator.runs.edge import RUN
 from tests.validator.audit.test_commands import Terminal, terminal
 from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, signed_work
 from validator.examination.examiner import LocalExaminer
 
-__all__ = ["embedded", "embedded_process", "founded", "terminal", "world"]
+__all__ = ["development_chain", "development_process", "founded", "terminal", "world"]
 
 CHEATING = {
     "int8": ReasonCode.COMPUTATION_OTHER_MODEL,

@@ -19,9 +19,9 @@ from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedLease
 from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
 from tests.ledger.client.verdicts import verdict_on
-from tests.ledger.conftest import embedded, embedded_process
+from tests.ledger.conftest import development_chain, development_process
 
-__all__ = ["embedded", "embedded_process", "founded", "world"]  # fixtures
+__all__ = ["development_chain", "development_process", "founded", "world"]  # fixtures
 
 SECOND = timedelta(seconds=1)
 OWN = ("pool", "create", "--domain", "1", "--price", "0.01")

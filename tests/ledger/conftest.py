@@ -75,6 +75,19 @@ async def anvil_process() -> AsyncIterator[ChainProcess]:
         yield process
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def development_process() -> AsyncIterator[ChainProcess]:
+    """A chain for tests to which its kind does not matter: anvil if it is installed, as the faster one."""
+    try:
+        find_anvil()
+    except AnvilMissing:
+        kind = ChainKind.EMBEDDED
+    else:
+        kind = ChainKind.ANVIL
+    async with start_chain(kind, accounts=20) as process:
+        yield process
+
+
 @pytest.fixture
 def anvil_url(anvil_process: ChainProcess) -> str:
     """Where anvil answers."""
@@ -100,6 +113,13 @@ async def chain(chain_process: ChainProcess) -> AsyncIterator[LiveChain]:
 async def embedded(embedded_process: ChainProcess) -> AsyncIterator[LiveChain]:
     """The embedded chain; what the test does to it is undone."""
     async for live in _borrowed(embedded_process):
+        yield live
+
+
+@pytest.fixture
+async def development_chain(development_process: ChainProcess) -> AsyncIterator[LiveChain]:
+    """The same for one test; what the test does to it is undone."""
+    async for live in _borrowed(development_process):
         yield live
 
 

@@ -534,9 +534,9 @@ async def test_only_the_events_asked_for_are_seen(chain: LiveChain) -> None:
     await web3.provider.disconnect()
 
 
-async def test_followers_wait_out_a_chain_that_is_away(embedded: LiveChain) -> None:
-    contract = await deploy(embedded)
-    async with bad_line(embedded.url) as line, Wire(embedded.url) as wire:
+async def test_followers_wait_out_a_chain_that_is_away(development_chain: LiveChain) -> None:
+    contract = await deploy(development_chain)
+    async with bad_line(development_chain.url) as line, Wire(development_chain.url) as wire:
         web3 = await connect(line.url, expected_chain_id=31337, attempts=1)
         source = Web3Events(web3, addresses=[contract])
         quick = timedelta(milliseconds=20)
@@ -544,7 +544,7 @@ async def test_followers_wait_out_a_chain_that_is_away(embedded: LiveChain) -> N
         line.down = True
         following = cursor.follow()
         first = asyncio.ensure_future(anext(following))
-        await wire.transact(embedded.accounts[0], to=contract, data=gadget.emit(1))
+        await wire.transact(development_chain.accounts[0], to=contract, data=gadget.emit(1))
         await asyncio.sleep(0.1)
         assert not first.done()
         line.down = False
@@ -552,6 +552,6 @@ async def test_followers_wait_out_a_chain_that_is_away(embedded: LiveChain) -> N
         assert [int(event.log.topics[0], 16) for event in batch.events] == [1]
         await cursor.commit(batch)
         second = asyncio.ensure_future(anext(following))
-        await wire.transact(embedded.accounts[0], to=contract, data=gadget.emit(2))
+        await wire.transact(development_chain.accounts[0], to=contract, data=gadget.emit(2))
         assert len((await asyncio.wait_for(second, 60)).events) == 1
         await web3.provider.disconnect()

@@ -59,8 +59,8 @@ async def test_a_chain_that_is_down_is_said_to_be_after_bounded_attempts() -> No
     assert down.value.hint
 
 
-async def test_a_slow_chain_meets_the_timeout(embedded: LiveChain) -> None:
-    async with bad_line(embedded.url) as line:
+async def test_a_slow_chain_meets_the_timeout(development_chain: LiveChain) -> None:
+    async with bad_line(development_chain.url) as line:
         line.delay_s = 3
         with pytest.raises(ChainUnavailable, match="did not answer eth_chainId in time"):
             await connect(line.url, expected_chain_id=31337, timeout=timedelta(seconds=1), attempts=2)
@@ -77,8 +77,8 @@ async def test_a_question_that_is_taken_back_as_its_time_runs_out_was_taken_back
             await asking
 
 
-async def test_a_read_is_tried_again_when_its_answer_is_lost(embedded: LiveChain) -> None:
-    async with bad_line(embedded.url) as line:
+async def test_a_read_is_tried_again_when_its_answer_is_lost(development_chain: LiveChain) -> None:
+    async with bad_line(development_chain.url) as line:
         web3 = await connect(line.url, expected_chain_id=31337)
         line.lose_answers_to = {"eth_blockNumber": 2}
         assert await web3.eth.block_number >= 0
@@ -87,8 +87,8 @@ async def test_a_read_is_tried_again_when_its_answer_is_lost(embedded: LiveChain
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(503, True), (429, True), (404, False)])
-async def test_http_errors_are_told_apart(embedded: LiveChain, status: int, retryable: bool) -> None:
-    async with bad_line(embedded.url) as line:
+async def test_http_errors_are_told_apart(development_chain: LiveChain, status: int, retryable: bool) -> None:
+    async with bad_line(development_chain.url) as line:
         line.status = status
         with pytest.raises(ChainUnavailable) as error:
             await connect(line.url, expected_chain_id=31337, attempts=1)

@@ -35,7 +35,7 @@ from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
 from tests.ledger.client.conftest import POOL, URL, World, founded, world
-from tests.ledger.conftest import embedded, embedded_process
+from tests.ledger.conftest import development_chain, development_process
 from tests.orchestrator.runs.edge import RunUnderTest
 from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
 from tests.validator.aging import age
@@ -47,7 +47,7 @@ from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, Remote
 from validator.settings import ValidatorSettings
 
-__all__ = ["ScriptedExaminer", "concluded", "embedded", "embedded_process", "founded", "world"]
+__all__ = ["ScriptedExaminer", "concluded", "development_chain", "development_process", "founded", "world"]
 
 SENDING = SendPolicy(poll=timedelta(milliseconds=20))
 

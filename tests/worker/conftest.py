@@ -17,13 +17,13 @@ from cli.devnet.image import make_image
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from tests.ledger.client.conftest import founded, world
-from tests.ledger.conftest import embedded, embedded_process
+from tests.ledger.conftest import development_chain, development_process
 from worker.runtime.docker import DockerRuntime, engine_socket
 from worker.runtime.docker_arguments import LABEL_WORKER
 from worker.runtime.process import ProcessRuntime
 from worker.state import StateDirectory
 
-__all__ = ["embedded", "embedded_process", "founded", "world"]  # fixtures: one chain for everything here
+__all__ = ["development_chain", "development_process", "founded", "world"]  # fixtures: one chain for everything here
 
 
 def _skip_or_fail(part: str, message: str) -> None:

@@ -224,10 +224,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def world(founded: Founded, embedded_process: ChainProcess) -> AsyncIterator[World]:
+async def world(founded: Founded, development_process: ChainProcess) -> AsyncIterator[World]:
     """A chain on which the node is a member, with connections that stay open: each test undoes what it did."""
-    async with ChainControls(embedded_process.url) as controls, AsyncExitStack() as stack:
-        world = World(embedded_process.url, controls, founded.deployment, founded.keys, stack)
+    async with ChainControls(development_process.url) as controls, AsyncExitStack() as stack:
+        world = World(development_process.url, controls, founded.deployment, founded.keys, stack)
         before = await controls.snapshot()
         await world.member()
         yield world

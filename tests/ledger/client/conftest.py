@@ -151,9 +151,9 @@ class Founded:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def founded(embedded_process: ChainProcess) -> Founded:
+async def founded(development_process: ChainProcess) -> Founded:
     """Deploys once: it takes seconds, and every test works on a snapshot of it."""
-    return await found(embedded_process)
+    return await found(development_process)
 
 
 async def found(process: ChainProcess) -> Founded:
@@ -183,7 +183,7 @@ async def found(process: ChainProcess) -> Founded:
 
 
 @pytest.fixture
-async def world(founded: Founded, embedded: LiveChain) -> AsyncIterator[World]:
+async def world(founded: Founded, development_chain: LiveChain) -> AsyncIterator[World]:
     """A world of its own for each test: what it does is undone."""
     async with AsyncExitStack() as stack:
-        yield World(embedded.url, embedded.controls, founded.deployment, founded.keys, stack)
+        yield World(development_chain.url, development_chain.controls, founded.deployment, founded.keys, stack)

@@ -312,7 +312,7 @@ class Economy:
             return
         _unless(validator not in {work.judge, work.looker, work.disputer, work.juror}, "ConflictOfInterest")
         _unless(self._drawn(work), "NotYourTurn")
-        jury = self._jury(key, work)
+        jury = self._jury(key, work, work.seed)
         turn = work.terms.dispute // (len(jury) + 1)
         _unless(self.now >= work.since + jury.index(validator) * turn, "NotYourTurn")
         if not work.juror and len(pool.validators) >= CONFIRMED_FROM and outcome != work.outcome:
@@ -406,22 +406,37 @@ class Economy:
         self.pools[pool].accrued += amount
         self.accrued[pool, who] = self.accrued.get((pool, who), 0) + amount
 
+    def turns(self, key: bytes, names: tuple[str, ...]) -> list[str]:
+        """Orders validators by their turns in a dispute, as the next block will see it; those without a turn are last.
+
+        Histories choose validators by their place in this order, which block hashes decide, and not by their names:
+        a chain that is put back gives its blocks other hashes, and the same choices must lead to the same history.
+        """
+        work = self.works[key]
+        if work.status != "disputed" or not (seed := self._seed(work, self.block + 1)):
+            return list(names)
+        jury = self._jury(key, work, seed)
+        return [*jury, *(name for name in names if name not in jury)]
+
+    def _seed(self, work: Work, block: int) -> int:
+        """The seed of a dispute's order as a transaction in this block finds it; 0 if there is none."""
+        if work.seed or not 0 < block - work.disputed_block - 1 <= READABLE_BLOCKS:
+            return work.seed
+        return int.from_bytes(self.hash_of(work.disputed_block + 1), "big") % 2**56 | 1
+
     def _drawn(self, work: Work) -> bool:
         """Whether the order of a dispute's validators is known; records it."""
-        if work.seed or self.block <= work.disputed_block + 1:
-            return work.seed != 0
-        if self.block - work.disputed_block - 1 > READABLE_BLOCKS:
+        work.seed = self._seed(work, self.block)
+        if not work.seed and self.block - work.disputed_block - 1 > READABLE_BLOCKS:
             work.disputed_block = self.block
-            return False
-        work.seed = int.from_bytes(self.hash_of(work.disputed_block + 1), "big") % 2**56 | 1
-        return True
+        return work.seed != 0
 
-    def _jury(self, key: bytes, work: Work) -> list[str]:
+    def _jury(self, key: bytes, work: Work, seed: int) -> list[str]:
         """The validators that may decide a dispute, in the order of their turns."""
         out = {work.judge, work.looker, work.disputer, work.juror}
         return sorted(
             (name for name in self.pools[work.pool].validators if name not in out),
-            key=lambda name: keccak(encode(["bytes32", "uint256", "address"], [key, work.seed, self.addresses[name]])),
+            key=lambda name: keccak(encode(["bytes32", "uint256", "address"], [key, seed, self.addresses[name]])),
         )
 
     def _notice_end(self, pool: int) -> int:

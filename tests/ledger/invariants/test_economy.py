@@ -15,7 +15,9 @@ from ledger.devchain import ChainKind, ChainProcess
 from tests.ledger.contracts.world import World
 from tests.ledger.invariants.machine import Histories
 
-HISTORIES = {ChainKind.ANVIL: 200, ChainKind.EMBEDDED: 6}
+HISTORIES = {ChainKind.ANVIL: 60, ChainKind.EMBEDDED: 3}
+STEPS = 50
+"""Long histories: everybody goes home after each, and that takes as long as ten steps do."""
 
 
 @pytest.mark.timeout(3600)  # as many histories as are asked for, on a machine as slow as it may be
@@ -28,7 +30,7 @@ def test_every_history_keeps_to_the_model_and_lets_everybody_go_home(
         Histories,
         settings=settings(
             max_examples=int(asked) if asked else HISTORIES[ledger_process.kind],
-            stateful_step_count=15,
+            stateful_step_count=STEPS,
             deadline=None,
             derandomize=asked is None,
             database=None,

@@ -33,12 +33,12 @@ from protocol.wire.relayed import JoinRequest
 from protocol.wire.slots import SlotGrant
 from tests.ledger.client.conftest import POOL, URL, World, founded, world
 from tests.ledger.client.verdicts import verdict_on
-from tests.ledger.conftest import embedded, embedded_process
+from tests.ledger.conftest import development_chain, development_process
 from tests.orchestrator.conftest import TOKEN, TOKEN_HASH
 from tests.orchestrator.edge import PoolUnderTest
 from tests.orchestrator.runs.edge import RUN, UNITS, RunUnderTest, sha
 
-__all__ = ["embedded", "embedded_process", "founded", "world"]
+__all__ = ["development_chain", "development_process", "founded", "world"]
 
 
 @dataclass

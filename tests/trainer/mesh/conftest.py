@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from tests.ledger.client.conftest import founded, world
-from tests.ledger.conftest import embedded, embedded_process
+from tests.ledger.conftest import development_chain, development_process
 
-__all__ = ["embedded", "embedded_process", "founded", "world"]
+__all__ = ["development_chain", "development_process", "founded", "world"]

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.ledger.client.conftest import World, founded, world
-from tests.ledger.conftest import embedded, embedded_process
+from tests.ledger.conftest import development_chain, development_process
 from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating
 from tests.trainer.run.world import TrainedPool, base_folder
 
-__all__ = ["embedded", "embedded_process", "founded", "world"]
+__all__ = ["development_chain", "development_process", "founded", "world"]
 
 
 @pytest.fixture
