@@ -159,6 +159,8 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
     if report is not None:
         words = f"{found.task}: {report.state}" + (f", {report.restarts} restarts" if report.restarts else "")
         lines += [("task", words), *([("", report.detail)] if report.detail else [])]
+    if found.refused:
+        lines.append(("refused", _printable(found.refused)))
     lines += [("discovery", f"{url}: {words}") for url, words in found.discovery.items()]
     lines.append(("runtime", found.runtime + (f": {found.runtime_trouble}" if found.runtime_trouble else "")))
     lines.append(("queue", ", ".join(f"{count} {stage}" for stage, count in found.queue.items() if count) or "empty"))

@@ -52,7 +52,7 @@ class WorkerSettings(Settings):
         0, ge=0, le=19, description="How far tasks in the process sandbox stand back for others here, as `nice`"
     )
     allow_host_network: bool = Field(
-        False, description="Let tasks use this machine's network, if the owner asks for it"
+        False, description="Let tasks use this machine's network: those that ask for host, without Docker also bridge"
     )
     allow_plain_http: bool = Field(False, description="Let http go to other machines, inside an encrypted network only")
     labels: Labels = Field({}, description="What tasks may select this machine by")

@@ -80,6 +80,8 @@ class WorkerStatus(BaseModel):
     task_id: str
     assignment: AssignmentReport | None
     metrics: dict[str, float]
+    refused: str = ""
+    """Task that this machine refused last, with the reason and what to change; empty once another was started."""
     queue: dict[str, int]
     parked: list[str]
     given_up: list[str] = []

@@ -80,6 +80,7 @@ class SelfReport:
             task_id=task.task_id if task is not None else "",
             assignment=self._converger.report(),
             metrics=dict(self.gauges()),
+            refused=self._converger.refused,
             queue=self._queue.counts(),
             given_up=[f"{item.name}: {item.given_up}" for item in self._queue.given_up()],
             parked=[f"{item.id} {item.name}: {item.parked}" for item in self._queue.items() if item.parked],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from cli.devnet.chronicle.assembly import account, evaluations, learned
 from cli.devnet.chronicle.data import Material
-from cli.devnet.chronicle.timing import announcements, latencies
+from cli.devnet.chronicle.timing import announcements, latencies, steps_before
 from cli.devnet.chronicle.work import all_work, of
 from cli.devnet.report.model import Latency, NodeAccount, ReportedEvaluation, ReportedStep
 
@@ -27,6 +27,8 @@ class Dashboard:
     broadcast_seconds: float | None
     """From the newest version's announcement until every node had it, where one did."""
     block: int
+    steps_before: int = 0
+    """Steps that were learned before this start of the devnet."""
 
     @property
     def seconds_per_step(self) -> float | None:
@@ -63,4 +65,5 @@ def dashboard(material: Material, *, wanted_steps: int, states: Mapping[str, str
         versions=len(named),
         broadcast_seconds=took[-1] if took else None,
         block=max(material.blocks, default=0),
+        steps_before=steps_before(material),
     )

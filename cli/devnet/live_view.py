@@ -94,12 +94,14 @@ def news(before: Dashboard | None, now: Dashboard) -> list[str]:
     lines = [
         f"step {step.step + 1} of {now.wanted_steps}: reward {step.reward:.2f}"
         + (f", {step.distance:.2f} tokens from the wanted length" if step.distance is not None else "")
+        + (" (before)" if step.step < now.steps_before else "")
         for step in now.steps[steps_before:]
     ]
     known = set() if before is None else {one.version for one in before.evaluations}
     lines += [
         f"version {one.version}: {one.greedy:.1%} of held-out prompts answered right"
         + (f", {lengths(one)}" if one.distance is not None else "")
+        + (" (before)" if one.version < now.steps_before else "")
         for one in now.evaluations
         if one.version not in known
     ]

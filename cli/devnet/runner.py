@@ -11,6 +11,7 @@ from datetime import timedelta
 
 from cli.devnet.chronicle.data import Contributor
 from cli.devnet.chronicle.recorder import Chronicle
+from cli.devnet.chronicle.timing import steps_before
 from cli.devnet.completion import RunResult, settle
 from cli.devnet.costs import ProcessCosts
 from cli.devnet.dashboard import dashboard
@@ -96,6 +97,8 @@ class _Life:
         self._chronicle: Chronicle | None = None
         self._costs = ProcessCosts(supervisor)
         self._reported = False
+        self._finished = False
+        """The kept run has no step left and its report lies there, so it isn't written again."""
 
     async def live(self) -> RunResult | None:
         """All of it; cancelled when somebody wants to stop."""
@@ -104,6 +107,7 @@ class _Life:
                 network = await self._start.foundation()
                 if network.places is not None and self._options.learns:
                     self._chronicle = await stack.enter_async_context(self._open_chronicle(network))
+                    self._notice_finished()
                 showing = asyncio.create_task(self._show(network))
                 stack.push_async_callback(_end, showing)
                 if network.places is not None:
@@ -115,6 +119,19 @@ class _Life:
                 return await self._go_on(showing)
         finally:
             await self._start.aclose()
+
+    def _notice_finished(self) -> None:
+        """Tells at once that a kept run has nothing left to learn."""
+        if self._chronicle is None or not (self._directory.report / "report.html").exists():
+            return
+        wanted = self._options.run.steps
+        if steps_before(self._chronicle.so_far()) < wanted:
+            return
+        self._finished = self._reported = True
+        self._view.event(
+            f"nothing is left to learn: all {wanted} steps were learned before; the report stays as it is, "
+            f"{self._directory.report / 'report.html'}. The network goes on; Ctrl-C stops all of it"
+        )
 
     async def report_so_far(self) -> None:
         """Writes the report of a run that is stopped before its end, if anything was learned in it."""
@@ -170,7 +187,7 @@ class _Life:
     async def _run_over(self, chronicle: Chronicle | None) -> RunResult | None:
         """Waits for the trainer's end and all that follows from it; for ever, if there is none."""
         trainer = self._start.trainer
-        if chronicle is None or trainer is None:
+        if chronicle is None or trainer is None or self._finished:
             await asyncio.Event().wait()
             return None
         await trainer.done.wait()

@@ -47,6 +47,8 @@ class _Told:
     reason: str
     interval_ms: int
     commands: list[bytes]
+    failure: str = ""
+    """Name of the task that failed on this node last, and the reason; empty once another was placed."""
 
 
 class HeartbeatService:
@@ -153,7 +155,7 @@ class HeartbeatService:
         if answer[1] == 1:
             return str(answer[2].decode())
         state, identifier, _generation, head, reference, reason = (part.decode() for part in answer[2:8])
-        return _Told(state, identifier, head, reference, reason, answer[8], answer[9])
+        return _Told(state, identifier, head, reference, reason, answer[8], answer[9], answer[10].decode())
 
     async def _decide(self, address: Address, state: NodeState | None, beat: Heartbeat) -> bool:
         """Changes the node's state as this heartbeat demands; whether the node may then be served."""
@@ -212,7 +214,7 @@ class HeartbeatService:
             else:
                 assignment, reason = b"{" + told.head.encode() + b"," + fragment + b"}", ""
         elif told.state == NodeState.HEALTHY:
-            reason = "no task wants this node now"
+            reason = f"no task wants this node now; {told.failure}" if told.failure else "no task wants this node now"
         return (
             b'{"state":"%b","assignment":%b,"reason":%b,"commands":[%b],"next_interval_seconds":%b,"server_time_ms":%d}'
             % (

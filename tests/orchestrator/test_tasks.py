@@ -219,6 +219,22 @@ async def test_a_failure_is_quoted_at_once_by_nodes_and_tasks_and_events_keep_on
     assert not any("\n" in event["detail"] for event in events)
 
 
+async def test_a_node_hears_why_its_own_task_failed_until_it_gets_another(pool: PoolUnderTest) -> None:
+    key = await pool.member()
+    task = await pool.run(restart={"kind": "never"})
+    refusal = "the task asks for a network, which this contributor does not allow (set allow_host_network)"
+    await pool.beat(key, **report(given(await pool.beat(key)), "failed", detail=refusal))
+    await pool.scheduler.tick()
+    reason = (await pool.beat(key)).reason
+    name = (await pool.owner("GET", f"/v1/tasks/{task}"))["spec"]["name"]
+    assert reason == f"no task wants this node now; task {name} failed here: {refusal}"
+    await pool.run()
+    completed = report(given(await pool.beat(key)), "completed", exit_code=0)
+    await pool.beat(key, **completed)
+    await pool.scheduler.tick()
+    assert (await pool.beat(key)).reason == "no task wants this node now"
+
+
 async def test_failures_of_long_ago_are_not_kept_but_stay_counted(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)

@@ -173,6 +173,20 @@ async def test_a_failing_task_is_tried_again_then_given_up(runtime: Any, image: 
         assert "2 times in a row" in report.detail
 
 
+async def test_a_refused_task_is_remembered_until_another_starts(
+    runtime: Any, image: str, state: StateDirectory
+) -> None:
+    async with running(converger_of(runtime, state)) as converger:
+        converger.offer(asked(image, "pass", network="host"))
+        await until(state_is(converger, FAILED), "it is refused")
+        converger.offer(None)
+        assert "host" in converger.refused
+        assert "set allow_host_network" in converger.refused
+        converger.offer(asked(image, "pass", id="d" * 32))
+        await until(state_is(converger, COMPLETED), "another runs")
+        assert converger.refused == ""
+
+
 async def test_a_failure_is_reported_with_the_last_lines_of_output(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:

@@ -221,7 +221,11 @@ async def test_two_workers_never_touch_each_other(process_runtime: ProcessRuntim
 
 @pytest.mark.parametrize(
     ("changes", "code"),
-    [({"command": ()}, "launch-refused"), ({"network": NetworkMode.HOST}, "host-network-refused")],
+    [
+        ({"command": ()}, "launch-refused"),
+        ({"network": NetworkMode.HOST}, "host-network-refused"),
+        ({"network": NetworkMode.BRIDGE}, "host-network-refused"),  # there is no bridge: it is the machine's network
+    ],
 )
 async def test_what_can_not_run_here_is_refused_in_words(
     process_runtime: ProcessRuntime, changes: dict[str, Any], code: str

@@ -44,7 +44,7 @@ def creation_arguments(
     if spec.network is NetworkMode.HOST and not allow_host_network:
         raise LaunchRefused(
             "the task asks for the host's network, which this contributor does not allow",
-            hint="use the bridge network, or ask the contributor to set allow_host_network",
+            hint="the contributor may set allow_host_network in [worker]; or give the task the network bridge",
             code="host-network-refused",
         )
     memory = spec.resources.memory_bytes

@@ -39,8 +39,8 @@ from worker.runtime.interface import (
 from worker.runtime.process_output import OutputReader
 
 WARNING = (
-    "tasks run without Docker: in a sandbox, but on this machine's kernel, programs and (unless a task asks for none) "
-    "network; the task's image is ignored"
+    "tasks run without Docker: in a sandbox, but on this machine's kernel and programs; the task's image is ignored, "
+    "and a task that needs a network gets this machine's, which [worker] allow_host_network allows or refuses"
 )
 
 _POLL_SECONDS = 0.2
@@ -64,7 +64,7 @@ class ProcessRuntime:
         directory: Where their files go; of this worker alone.
         readable: What tasks may read beside the system and the worker's Python.
         niceness: Added to the worker's own for tasks.
-        allow_host_network: As for Docker.
+        allow_host_network: Run tasks that ask for any network; without Docker it is the machine's own.
         user: User and group id that tasks get when the worker is root.
     """
 
@@ -198,10 +198,12 @@ class ProcessRuntime:
                 "the task has neither entrypoint nor command, and without Docker there is no image to take one from",
                 hint="give the task a command",
             )
-        if spec.network is NetworkMode.HOST and not self._allow_host_network:
+        if spec.network is not NetworkMode.NONE and not self._allow_host_network:
             raise LaunchRefused(
-                "the task asks for the host's network, which this contributor does not allow",
-                hint="use the bridge network, or ask the contributor to set allow_host_network",
+                f"the task asks for a network ({spec.network}), and without Docker that is this machine's own, which "
+                "this contributor does not allow",
+                hint="the contributor may install Docker, or set allow_host_network in [worker]; or give the task the "
+                "network none",
                 code="host-network-refused",
             )
         return command

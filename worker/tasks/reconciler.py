@@ -88,6 +88,8 @@ class Reconciler:
         self._running_since: dict[str, float] = {}
         self.trouble = ""
         """Why the runtime can't be used at the moment; empty when it can."""
+        self.refused = ""
+        """Task that this machine refused last, with the reason and what to change; empty once another was started."""
         self.progress = load_progress(state)
         self.task = load_task(state)
 
@@ -250,6 +252,7 @@ class Reconciler:
             detail = f"{error.detail} ({error.hint})" if error.hint else error.detail
             _log.warning("launch-failed", task=task.task_name, detail=error.detail, code=error.code)
             self.task_logs.note(f"not started: {detail}")
+            self.refused = f"{task.task_name}: {detail}" if hopeless else self.refused
             self._remember(
                 reconcile.launch_failed(
                     self.progress or progress,
@@ -278,6 +281,7 @@ class Reconciler:
         )
         if self.progress is not None:
             self._remember(reconcile.launched(self.progress, at_ms=unix_ms(self._clock.now())))
+        self.refused = ""
 
     def _pulling(self, words: str) -> None:
         if self.progress is not None:

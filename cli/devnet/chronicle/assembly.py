@@ -8,7 +8,7 @@ from typing import Any
 
 from cli.devnet.chronicle.data import Contributor, Material
 from cli.devnet.chronicle.stages import stages
-from cli.devnet.chronicle.timing import journey, lanes, latencies
+from cli.devnet.chronicle.timing import journey, lanes, latencies, steps_before
 from cli.devnet.chronicle.work import WorkTimeline, all_work, of
 from cli.devnet.report.model import NodeAccount, ReportedEvaluation, ReportedStep, ReportedVerdicts, RunReport
 from ledger.events.types import Departure, MemberLeft
@@ -23,6 +23,7 @@ def assemble(material: Material) -> RunReport:
         about=material.about,
         wall_seconds=material.ended - material.began,
         steps=tuple(learned(material, began=began)),
+        steps_before=steps_before(material),
         evaluations=tuple(evaluations(material)),
         stages=tuple(stages(material, work, began=began)),
         verdicts=tuple(_verdicts(work)),

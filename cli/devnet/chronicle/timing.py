@@ -48,8 +48,18 @@ def announcements(material: Material) -> dict[int, tuple[Digest, float]]:
 
 
 def learned_steps(material: Material) -> dict[int, Mapping[str, Any]]:
-    """The trainer's line of each step."""
-    return {int(line["step"]): line for line in material.progress if line.get("kind") == "step"}
+    """The trainer's line of each step that this devnet learned since it was started."""
+    return {
+        int(line["step"]): line
+        for line in material.progress
+        if line.get("kind") == "step" and float(line["at_ms"]) / 1000 >= material.began
+    }
+
+
+def steps_before(material: Material) -> int:
+    """Number of steps that were learned before this start of the devnet."""
+    all_steps = {int(line["step"]) for line in material.progress if line.get("kind") == "step"}
+    return len(all_steps - learned_steps(material).keys())
 
 
 def journey(material: Material, work: Sequence[WorkTimeline]) -> Journey | None:

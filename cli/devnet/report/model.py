@@ -170,8 +170,10 @@ class RunReport:
     about: Mapping[str, str]
     """How it was run: task, seed, workers, runtime, machine."""
     wall_seconds: float
-    """From the start of the devnet to its end."""
+    """From this start of the devnet to its end."""
     steps: tuple[ReportedStep, ...]
+    steps_before: int = 0
+    """Those of the steps that were learned before this start of the devnet."""
     evaluations: tuple[ReportedEvaluation, ...]
     stages: tuple[PipelineStage, ...]
     verdicts: tuple[ReportedVerdicts, ...]

@@ -29,7 +29,9 @@ def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
     for title, lines in sections:
         if lines:
             blocks.append("\n".join(([title, "-" * len(title)] if title else []) + list(lines)))
-    head = f"Muster devnet: {len(report.steps)} steps in {duration(report.wall_seconds)}"
+    before = f" ({report.steps_before} more before)" if report.steps_before else ""
+    learned = len(report.steps) - report.steps_before
+    head = f"Muster devnet: {learned} steps in {duration(report.wall_seconds)}{before}"
     return "\n\n".join([f"{head}\n{'=' * len(head)}", *blocks]) + "\n"
 
 

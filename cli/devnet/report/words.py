@@ -50,7 +50,8 @@ def tiles(report: RunReport) -> list[tuple[str, str]]:
     if report.distance is not None:
         far, near = report.distance
         found.append((f"{far:.2f} → {near:.2f}", "tokens from the wanted length, held-out prompts"))
-    found.append((f"{len(report.steps)}", f"steps in {duration(report.wall_seconds)}"))
+    earlier = f", {report.steps_before} more before" if report.steps_before else ""
+    found.append((f"{len(report.steps) - report.steps_before}", f"steps in {duration(report.wall_seconds)}{earlier}"))
     accepted, forged = sum(node.accepted for node in report.nodes), sum(node.forged for node in report.nodes)
     found.append((f"{accepted:,} / {forged}", "files accepted / called forged"))
     stakes = [(node, f"{money(node.stake_before)} → {money(node.stake_after)}") for node in report.cheaters]

@@ -9,6 +9,9 @@ if f[1] ~= id then return 0 end
 local task = redis.call('HGET', assignment, 'task') or ''
 redis.call('HDEL', node, 'aid', 'agen', 'ahead', 'aref', 'afp', 'astate')
 redis.call('HSET', assignment, 'state', state, 'ended', now, 'because', why)
+if state == 'failed' then
+  redis.call('HSET', node, 'failure', 'task ' .. (redis.call('HGET', assignment, 'name') or task) .. ' failed here: ' .. why)
+end
 redis.call('PEXPIRE', assignment, kept)
 redis.call('SREM', P .. 'placed:' .. task, address)
 count(task, f[2] or 'pending', -1)

@@ -12,7 +12,8 @@ if admit == '1' then
 end
 
 local node = P .. 'node:' .. address
-local f = redis.call('HMGET', node, 'state', 'drain', 'aid', 'agen', 'ahead', 'aref', 'afp', 'astate', 'reason')
+local f = redis.call('HMGET', node, 'state', 'drain', 'aid', 'agen', 'ahead', 'aref', 'afp', 'astate', 'reason',
+  'failure')
 local serving = (f[1] == 'healthy' and draining == '0') or (f[1] == 'draining' and (draining == '1' or f[2] ~= 'node'))
 -- Everything else is a decision, and decisions are not made here.
 if not serving then return {0, 1, f[1] or ''} end
@@ -47,4 +48,4 @@ for i = 11, #ARGV do
   end
 end
 return {0, 0, f[1], f[3] or '', f[4] or '', f[5] or '', f[6] or '', f[9] or '', interval,
-  redis.call('HVALS', commands)}
+  redis.call('HVALS', commands), f[10] or ''}

@@ -12,6 +12,7 @@ redis.call('HSET', P .. 'assignment:' .. id, 'id', id, 'task', task, 'name', nam
   'state', 'pending', 'assigned', now, 'group', group)
 redis.call('SADD', P .. 'placed:' .. task, address)
 count(task, 'pending', 1)
+redis.call('HDEL', node, 'failure')
 changed(address)
 emit(now, 'assignment.placed', name, 'scheduler', address, task)
 return 1

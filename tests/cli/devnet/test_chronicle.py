@@ -19,6 +19,7 @@ from cli.devnet.chronicle.files import ArrivalWatch, read_progress, stored_at
 from cli.devnet.chronicle.timing import quantile
 from cli.devnet.goals import Goal
 from cli.devnet.report.judgement import judge
+from cli.devnet.report.text import as_text
 from ledger.events.types import (
     CheckpointAnnounced,
     Departure,
@@ -212,6 +213,15 @@ def test_times_are_those_of_the_files_way() -> None:
     assert training.idle == pytest.approx(1 - 0.5 / 2.9, abs=1e-3)
     assert training.predicted_idle == pytest.approx(1 - 0.5 / 1.0, abs=1e-3)  # the way, 3 s, shared by 3 steps
     assert [lane.name for lane in report.lanes] == ["worker-1", "cheater", "verification", "trainer", "broadcast"]
+
+
+def test_a_kept_run_counts_earlier_steps_apart_and_out_of_its_times() -> None:
+    later = {"kind": "step", "at_ms": (START + 30) * 1000, "step": 1, "reward": 0.5, "tokens": 10, "seconds": {}}
+    report = assemble(replace(MATERIAL, began=START + 20, progress=(*MATERIAL.progress, later)))
+    assert (len(report.steps), report.steps_before) == (2, 1)
+    assert as_text(report, ()).startswith("Muster devnet: 1 steps in 20 s (1 more before)")
+    training = next(stage for stage in report.stages if stage.name == "training")
+    assert training.did == "1 steps, 10 tokens"
 
 
 @given(

@@ -65,6 +65,10 @@ def test_lines_say_each_thing_once() -> None:
     assert lines[:2] == ["step 1 of 90: reward 0.30", "step 2 of 90: reward 0.37"]
     assert "cheater: 2 of its files called forged" in lines
     assert "cheater: 80 MUST of its stake slashed" in lines
+    assert news(None, replace(a_dashboard(2), steps_before=1))[:2] == [
+        "step 1 of 90: reward 0.30 (before)",
+        "step 2 of 90: reward 0.37",
+    ]
     assert news(a_dashboard(2), a_dashboard(2)) == []
     assert news(a_dashboard(2), replace(a_dashboard(3), evaluations=())) == ["step 3 of 90: reward 0.32"]
 

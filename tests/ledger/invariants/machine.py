@@ -35,7 +35,7 @@ OWNERS = {"node": "provider", "node2": "provider", "node3": "provider2"}
 VALIDATORS = ("validator", "validator2", "validator3", "validator4")
 SEATS = (VALIDATORS, VALIDATORS[:3])
 """Of the first pool, where one validator alone overturns nothing, and of the second, where one does."""
-SECOND = {"lookBps": 10_000, "verdictFee": 11}
+SECOND: dict[str, Any] = {"lookBps": 10_000, "verdictFee": 11}
 """Terms of the second pool, in which every verdict may be confirmed."""
 PRICES: tuple[dict[str, int], ...] = (
     {},

@@ -28,7 +28,7 @@ from rollouts.sandbox import *
 sandboxes = Sandboxes(SandboxSettings(isolation=Isolation(sys.argv[1])))
 source = "import os, time; os.write(3, b'x'); time.sleep(999)"
 running, says_so = os.pipe()
-with sandboxes.borrow(Kind.SOLUTION) as sandbox:
+with sandboxes.borrow(JobKind.SOLUTION) as sandbox:
     sandbox.start(Job(module="inside.program", payload={"source": source}, answers=says_so))
     os.read(running, 1)
     print(sandbox.pid, flush=True)

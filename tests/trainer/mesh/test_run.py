@@ -8,21 +8,26 @@ from pathlib import Path
 from tests.ledger.client.conftest import World
 from tests.trainer.mesh.launched import farthest, launched
 from tests.trainer.run.served import served_pool
+from trainer.run.journal import StepBatch
 
 TOLERANCE = 2e-3
 """Gradients are added up in another order."""
 
 
-async def test_two_processes_train_as_one_does_and_a_death_costs_no_batch(
+async def test_two_processes_train_as_one_does_and_each_death_costs_no_batch(
     world: World, redis_url: str, tmp_path: Path
 ) -> None:
+    before: dict[int, StepBatch] = {}
     async with served_pool(world, redis_url, tmp_path) as served, served.pool.working():
         pool = served.pool
-        async with launched(served, steps=500) as mesh:
-            mesh.kill(1)
-            assert await mesh.ended() != 0
-            assert "mesh-broken: another process of the mesh ended" in mesh.said
-        before = pool.recorded().batches
+        for dying in (1, 0):
+            async with launched(served, steps=500) as mesh:
+                mesh.kill(dying)
+                assert await mesh.ended() != 0
+                if dying == 1:
+                    assert "mesh-broken: another process of the mesh ended" in mesh.said
+            assert len(pool.recorded().batches) > len(before), "each time it went on by itself"
+            before = pool.recorded().batches
         alone = max(before) + 2
         state = await pool.train(orchestrator=served.url, steps=alone)
         assert state.step == alone
