@@ -42,8 +42,15 @@ class EvaluationProcess:
         self._progress = progress
         self._clock = clock
         self._waiting: tuple[int, Path] | None = None
+        self._evaluated: int | None = None
         self._working: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
+
+    @property
+    def versions(self) -> frozenset[int]:
+        """Versions whose folders are still needed: the one under evaluation and the one that waits."""
+        waiting = None if self._waiting is None else self._waiting[0]
+        return frozenset(version for version in (self._evaluated, waiting) if version is not None)
 
     def ask(self, version: int, folder: Path) -> None:
         """Has a version evaluated as soon as the one before it is; one that still waits is left out."""
@@ -68,6 +75,7 @@ class EvaluationProcess:
     async def _work(self) -> None:
         while self._waiting is not None:
             (version, folder), self._waiting = self._waiting, None
+            self._evaluated = version
             try:
                 found = await self._answer(version, folder)
             except (OSError, ValueError, asyncio.IncompleteReadError) as error:
@@ -75,6 +83,8 @@ class EvaluationProcess:
                 await self._end()
             else:
                 self._progress.tell("evaluation", version=version, **found)
+            finally:
+                self._evaluated = None
 
     async def _answer(self, version: int, folder: Path) -> dict[str, Any]:
         process = self._process = self._process or await self._start()

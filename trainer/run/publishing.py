@@ -213,13 +213,14 @@ class Publisher:
         """Whether the orchestrator leases this version, as it should."""
         return view.checkpoint is not None and view.checkpoint.version >= version
 
-    def tidy(self, newest: int) -> None:
-        """Removes folders of versions that nobody needs any more; the base stays."""
+    def tidy(self, newest: int, *, needed: frozenset[int] = frozenset()) -> None:
+        """Removes folders of versions beyond the keep rule, but never the base or a version in `needed`."""
         known = sorted((each for each in self._written if 0 < each <= newest), reverse=True)
         found = [each for each in known if self.folder(each).exists()]
         kept = self._keep.count([stored_version(self.folder(each)) for each in found], now=time.time())
         for version in found[kept:]:
-            shutil.rmtree(self.folder(version), ignore_errors=True)
+            if version not in needed:
+                shutil.rmtree(self.folder(version), ignore_errors=True)
 
     async def _made(self, version: int, recorded: Digest | None, write: Writer) -> tuple[Path, Digest]:
         """A version that is whole under a name that nobody publishes; the one that is recorded, if it lies there."""

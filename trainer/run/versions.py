@@ -147,7 +147,9 @@ class VersionPublisher:
         await open_window(self._parts, state, max(state.step, version), view, version=version)
         await self._parts.publisher.tell(version)
         told = time.perf_counter()
-        await asyncio.to_thread(self._parts.publisher.tidy, version)
+        evaluation = self._parts.evaluation
+        needed = frozenset[int]() if evaluation is None else evaluation.versions
+        await asyncio.to_thread(self._parts.publisher.tidy, version, needed=needed)
         self._parts.progress.tell(
             "published",
             version=version,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from trainer.policy.base_model import open_base
 from trainer.policy.local_policy_trainer import LocalPolicyTrainer
 from trainer.policy.policy_trainer import learn_batch
 from trainer.run.batches import groups_at
+from trainer.run.evaluation_process import EvaluationProcess
 from trainer.run.journal import Journal, StepBatch, Written
 from trainer.run.outages import OutageRetry
 from trainer.run.publishing import Publisher
@@ -114,5 +116,34 @@ def test_so_many_folders_of_versions_are_kept_as_was_said_however_far_apart_vers
     for version in written:
         publisher.folder(version).mkdir()
         (publisher.folder(version) / "weights").write_bytes(bytes(100))
+    publisher.tidy(12, needed=frozenset({4}))  # under evaluation
+    assert {int(folder.name) for folder in tmp_path.iterdir() if folder.is_dir()} == left | {4}
     publisher.tidy(12)
     assert {int(folder.name) for folder in tmp_path.iterdir() if folder.is_dir()} == left
+
+
+async def test_versions_under_evaluation_and_waiting_for_it_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = EvaluationProcess(cast("Any", None), progress=cast("Any", Told()), clock=ManualClock())
+    answered = asyncio.Event()
+
+    async def answer(version: int, folder: Path) -> dict[str, Any]:
+        await answered.wait()
+        return {"folder": folder.name}
+
+    monkeypatch.setattr(process, "_answer", answer)
+    process.ask(4, tmp_path / "4")
+    await asyncio.sleep(0)
+    process.ask(8, tmp_path / "8")
+    assert process.versions == {4, 8}
+    answered.set()
+    await process.drain()
+    assert process.versions == frozenset()
+
+
+class Told:
+    """A progress log that keeps nothing."""
+
+    def tell(self, kind: str, **facts: object) -> None:
+        assert kind == "evaluation"
