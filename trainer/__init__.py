@@ -1,1 +1,1 @@
-"""The trainer: supervised warm-up, evaluation, and the versions that come of it (design: section 12)."""
+"""The trainer: supervised warm-up, reinforcement learning and evaluation."""

@@ -1,7 +1,7 @@
-"""What a version of the policy can do: held-out prompts, answered greedily and by sampling.
+"""Evaluation of a policy version on held-out prompts, greedily and by sampling.
 
-No slot draws a held-out prompt (`Recipe.held_out`), so nothing was trained on them. An evaluation depends on
-the weights and on nothing else that varies: the prompts are the first held-out ones, and the noise has its own seed.
+No slot draws a held-out prompt (`Recipe.held_out`), so no version was trained on them. The result depends on the
+weights only: the prompts are the first held-out ones, and the noise has a fixed seed.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _LOOKED_AT_FOR_EACH = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What was found.
+    """Result of an evaluation.
 
     Args:
-        prompts: How many were asked.
+        prompts: Number of prompts.
         greedy: The share of prompts whose greedy answer is right.
         greedy_tokens: The mean length of these answers, the end token included.
         greedy_finished: The share of these that the model ended by itself.
@@ -182,7 +182,7 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Tally:
-    """What answers were worth."""
+    """Counts of correct answers."""
 
     solved: Counter[int] = field(default_factory=Counter)
     tokens: int = 0

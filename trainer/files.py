@@ -1,4 +1,4 @@
-"""Files and folders that are there whole or not at all, whatever moment the power fails at."""
+"""Atomic, durable writes of files and folders."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from safetensors import SafetensorError
 from trainer.errors import NotWritten
 
 _READABLE = 0o644
-"""A version is there to be published; safetensors makes files that only their owner can read."""
+"""Versions are published, but safetensors creates files that only their owner can read."""
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
-    """Writes a file: afterwards it is on the disk, and after a failure the one that was there before still is.
+    """Writes a file atomically and durably; after a failure the previous file is intact.
 
     Args:
         path: Of the file.
-        content: Its bytes, or its pieces in order, each of which is asked for when the one before it is written.
+        content: Its bytes, or an iterable of pieces, which is consumed while writing.
 
     Raises:
-        NotWritten: The disk is full, or refuses.
+        NotWritten: The disk is full or refuses.
     """
     partial = path.with_name(f".{path.name}.part")
     with _told(path):
@@ -41,7 +41,7 @@ def write_whole(path: Path, content: bytes | Iterable[bytes | memoryview]) -> No
 
 
 def sync_names(folder: Path, *, within: Path) -> None:
-    """Has the names of a folder's files on the disk, and its own up to a folder that is there for sure.
+    """Syncs the directory entries of a folder and of its parents up to `within`.
 
     Raises:
         NotWritten: The disk refuses.
@@ -58,10 +58,10 @@ def sync_names(folder: Path, *, within: Path) -> None:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Gives a folder to write into, which becomes `folder` when the block ends without an error.
+    """Yields a temporary folder that is renamed to `folder` when the block succeeds.
 
     Raises:
-        NotWritten: The disk is full, or refuses.
+        NotWritten: The disk is full or refuses.
     """
     partial = folder.with_name(f".{folder.name}.part")
     with _told(folder):
@@ -80,7 +80,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def put_in_place(made: Path, folder: Path) -> None:
-    """Gives a folder that is whole its name.
+    """Renames a complete folder to its final name.
 
     Raises:
         NotWritten: The disk refuses.
@@ -92,12 +92,12 @@ def put_in_place(made: Path, folder: Path) -> None:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """Says which file a disk refused, and why."""
+    """Converts I/O errors into `NotWritten` with path and reason."""
     try:
         yield
     except OSError as error:
         raise NotWritten(f"{path} can't be written: {error.strerror or error}") from error
-    except SafetensorError as error:  # its writer wraps what the system said
+    except SafetensorError as error:  # safetensors wraps the OS error
         raise NotWritten(f"{path} can't be written: {error}") from error
 
 

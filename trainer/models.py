@@ -1,4 +1,4 @@
-"""A model that can be trained: opened from a version's folder, made from a config and a seed, written as a version."""
+"""Trainable models: opened from a version's folder, made from a config and a seed, written as a version."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _COMPANIONS = (
     "chat_template.jinja",
     GENERATION_FILE,
 )
-"""What a version takes over from the one that it was trained from."""
+"""Files that a version copies from the version that it was trained from."""
 
 
 def make_model(folder: Path, *, model_type: str, config: Mapping[str, JsonValue], characters: str, seed: int) -> None:
@@ -110,7 +110,7 @@ def write_version(
     recipe: Recipe | None,
     eligible: Sequence[int] = (),
 ) -> None:
-    """Writes what can be published of a model that is whole in this process; not changed.
+    """Writes a publishable version of an unsharded model, which is not changed.
 
     Args, Raises: As for `write_weights`; `dtype` is what weights are stored in.
     """
@@ -120,7 +120,7 @@ def write_version(
 
 
 def without_weights(model: PreTrainedModel, *, dtype: Dtype) -> PreTrainedModel:
-    """A copy that has no weights and takes no memory: it knows what else a version of the model is made of.
+    """Returns a copy without weights, which describes the rest of a version.
 
     Args:
         model: Not sharded yet.
@@ -169,7 +169,7 @@ def write_weights(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without a progress bar and without advice for people at a prompt."""
+    """Silences transformers' progress bars and advice."""
     bars, level = _LOGGING.is_progress_bar_enabled(), _LOGGING.get_verbosity()
     _LOGGING.disable_progress_bar()
     _LOGGING.set_verbosity_error()

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from protocol.errors import InvalidInput
 
 NOTHING = -1
-"""Where a row has no sequence."""
+"""Segment id of padding."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Where a sequence lies: `tokens[row, start : start + length]`."""
+    """Position of a sequence: `tokens[row, start : start + length]`."""
 
     row: int
     start: int
@@ -48,7 +48,7 @@ class PackedRows:
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """Which tokens each token sees, [R, T, T]: those of its own sequence up to itself."""
+        """Returns the attention mask, [R, T, T]: earlier tokens of the same sequence."""
         same = self.sequences[:, :, None] == self.sequences[:, None, :]
         return np.tril(same)
 

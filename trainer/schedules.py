@@ -1,4 +1,4 @@
-"""How large a step is: the learning rate as a function of the step's number, and of nothing else."""
+"""Learning rate schedules: pure functions of the step's number."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class LearningRateSchedule(StrEnum):
-    """How the learning rate falls once it is warm."""
+    """Decay of the learning rate after its warm-up."""
 
     CONSTANT = "constant"
     LINEAR = "linear"

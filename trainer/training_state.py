@@ -1,7 +1,7 @@
-"""What training has at any moment, as tensors by name: weights, the optimisers' averages, the random generator.
+"""Training state as tensors by name: weights, optimiser averages and random generators.
 
-Put back, the next step is the one that would have been. Sharded weights are gathered, and sharded again, so that a
-state is the same whatever number of processes wrote it.
+A restored state continues identically. Sharded weights are gathered and sharded again, so the state does not depend on
+the number of processes.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""One run on several processes: the first one has the run, the others hold their shares of the policy and follow it."""
+"""Distributed training: rank 0 runs the loop, the other ranks hold shards of the policy and follow it."""

@@ -1,8 +1,8 @@
-"""How the processes of a mesh talk: process 0 says what is done next, and all say whether it was done.
+"""Communication of a process group: rank 0 broadcasts commands, and all ranks report their outcome.
 
-It goes over gloo, whatever the policy's own numbers go over: a process that ended closes its connections, so the others
-know at once, and one whose machine is gone is waited for no longer than the time limit. Nothing here is encrypted or
-signed: the processes need a network of their own.
+It uses gloo, whichever backend moves the policy's tensors. A process that ends closes its connections, so the others
+notice at once; a lost machine is noticed after the time limit. Traffic is neither encrypted nor signed: run the
+processes on a private network.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _DISTRIBUTED: Any = distributed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessGroupStatus:
-    """How all processes stand after a command.
+    """Outcome of a command over all processes.
 
     Args:
-        failed: How many could not do it.
-        ending: Whether one of them was told to end.
+        failed: Number of processes that could not do it.
+        ending: Whether any process was asked to end.
     """
 
     failed: int
@@ -74,7 +74,7 @@ class Channel:
             self._broadcast(told)
 
     def receive(self) -> GroupCommand:
-        """What process 0 says next.
+        """Receives the next command of rank 0.
 
         Raises:
             MeshBroken: It is gone.
@@ -87,7 +87,7 @@ class Channel:
         return GroupCommand.decode(told.numpy().tobytes())
 
     def stand(self, *, failed: bool, ending: bool) -> ProcessGroupStatus:
-        """How all processes stand, when all have said so.
+        """Waits for the outcome of all processes and returns it.
 
         Raises:
             MeshBroken: One of them is gone.
@@ -108,7 +108,7 @@ class Channel:
 
 @contextmanager
 def spoken(what: str) -> Iterator[None]:
-    """Says in words that a process is gone, where torch says which connection is.
+    """Translates torch's connection errors into an error about a lost process.
 
     Raises:
         MeshBroken: It is.

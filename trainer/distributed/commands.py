@@ -1,6 +1,6 @@
-"""What process 0 tells the others, as bytes. Only numbers and text are read, nothing that could be run.
+"""Commands of rank 0 as bytes. Decoding yields numbers and text only, never code.
 
-A command is a word, some JSON, and some arrays: the groups to learn, or the small tensors of a state.
+A command has a kind, JSON fields and arrays: the groups to learn, or the small tensors of a state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SMALL_BYTES = 16 * 1024
 
 
 class CommandKind(StrEnum):
-    """What a process does next."""
+    """Kind of a command."""
 
     TERMS = "terms"
     """Opens the base and makes its share of the policy."""
@@ -35,12 +35,12 @@ class CommandKind(StrEnum):
     ADD = "add"
     FINISH = "finish"
     STATE = "state"
-    """Gives its share of the state."""
+    """Return this process's shard of the state."""
     RESTORE = "restore"
     WEIGHTS = "weights"
-    """Gives its share of a version."""
+    """Return this process's shard of a version."""
     STAY = "stay"
-    """Nothing yet; says that everybody is there."""
+    """Do nothing; confirms that all processes are present."""
     END = "end"
 
 
@@ -59,7 +59,7 @@ class GroupCommand:
     arrays: Arrays = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        """As bytes."""
+        """Encodes the command."""
         told = io.BytesIO()
         head = np.frombuffer(json.dumps({"word": self.word, "facts": dict(self.facts)}).encode(), np.uint8)
         # numpy annotates the archive's arrays as if they were settings
@@ -69,10 +69,10 @@ class GroupCommand:
 
     @classmethod
     def decode(cls, told: bytes) -> GroupCommand:
-        """From bytes.
+        """Decodes a command.
 
         Raises:
-            ValueError: They are no command.
+            ValueError: The bytes are not a command.
         """
         with np.load(io.BytesIO(told), allow_pickle=False) as read:
             said = json.loads(read[""].tobytes())

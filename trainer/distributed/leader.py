@@ -43,11 +43,11 @@ class Leader:
         self._staying.start()
 
     def together(self, command: GroupCommand, work: Callable[[], T]) -> T:
-        """Has all processes do something, this one too; returns what it gave here.
+        """Runs a command on all processes, including this one, and returns the local result.
 
         Raises:
-            MeshBroken: A process is gone, or could not do what the others did.
-            MusterError: None of them could, for this reason.
+            MeshBroken: A process is lost, or failed where others succeeded.
+            MusterError: All processes failed, for this reason.
         """
         with self._one_at_a_time:
             self.check()

@@ -1,4 +1,4 @@
-"""Which of torchrun's processes this one is, and which device is its own."""
+"""Rank and device of this process under torchrun."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class RankInfo:
 
     @property
     def leads(self) -> bool:
-        """Whether this process has the run."""
+        """Returns whether this process runs the training loop (rank 0)."""
         return self.rank == 0
 
 

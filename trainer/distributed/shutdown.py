@@ -1,4 +1,4 @@
-"""When a process of a mesh should end: it was told to, or whoever started it is gone."""
+"""Shutdown of a process: it was asked to end, or its parent is gone."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ShutdownSignal:
 
     @property
     def wanted(self) -> bool:
-        """Whether it should end."""
+        """Returns whether the process should end."""
         return self._told or os.getppid() != self._parent
 
     @contextmanager

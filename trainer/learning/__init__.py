@@ -1,1 +1,1 @@
-"""What is learned from rollouts: losses, batches, optimiser steps. No network, no ledger and no run in here."""
+"""Learning from rollouts: losses, batches and optimiser steps. It knows no network, ledger or run."""

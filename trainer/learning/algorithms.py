@@ -116,7 +116,7 @@ _NAMED: dict[str, dict[str, Any]] = {
         "term": {"kind": "masked", "low": 0.5, "high": 5.0},
     },
 }
-"""What differs from `Algorithm`'s defaults, which are `grpo`."""
+"""Differences from the defaults of `Algorithm`, which are those of `grpo`."""
 
 
 def algorithm_names() -> list[str]:
@@ -130,17 +130,17 @@ class Algorithm(_LossTerm):
     name: str = "grpo"
     aggregation: Aggregation = Aggregation.TOKENS
     fixed_length: Annotated[int, Field(ge=1, le=2**20)] = 1024
-    """What `constant` divides by. Dr. GRPO takes the most tokens that an answer can have."""
+    """Divisor of `constant`. Dr. GRPO uses the maximum answer length."""
     importance: Importance = Importance.TOKEN
     rollout_floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Answers with a token whose ratio is under it are left out; 0 for none."""
     advantage: Advantage = Advantage.GROUP
     term: Annotated[ClippedTerm | TruncatedTerm | MaskedTerm, Field(discriminator="kind")] = ClippedTerm()
     kl: _Coefficient = 0.0
-    """How much the distance to the reference weighs; without it no reference is needed."""
+    """Weight of the distance to the reference; 0 needs no reference model."""
     distance: Distance = Distance.K3
     entropy: _Coefficient = 0.0
-    """How much entropy is worth."""
+    """Weight of the entropy bonus."""
 
     @model_validator(mode="before")
     @classmethod
@@ -164,7 +164,7 @@ class Algorithm(_LossTerm):
 
     @property
     def needs_whole_batch(self) -> bool:
-        """Whether advantages depend on all answers of a step, so that it can't be learned from as they come."""
+        """Returns whether advantages need all answers of a step, which rules out streaming."""
         return self.advantage in OF_WHOLE_BATCH
 
 

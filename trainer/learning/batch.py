@@ -54,7 +54,7 @@ class Answers:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """What a global batch has so far, and so what its sums are divided by."""
+    """Numbers of tokens, answers and groups in a global batch: divisors of its sums."""
 
     groups: int = 0
     answers: int = 0

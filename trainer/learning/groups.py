@@ -47,5 +47,5 @@ class TrainingGroup:
 
     @property
     def has_signal(self) -> bool:
-        """Whether rewards differ, so that there is something to learn."""
+        """Returns whether rewards differ; otherwise all advantages are zero."""
         return len({sample.reward for sample in self.samples}) > 1

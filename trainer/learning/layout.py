@@ -1,7 +1,7 @@
-"""Where a batch's tokens lie in the rows that go through the model: three layouts with one loss.
+"""Layouts of a batch's tokens in rows of the model: three layouts with the same loss.
 
-`padded` gives each answer a row, the usual way. `packed` puts several behind one another. `shared` computes a prompt
-once for several answers of its group: each token of an answer sees the prompt and the answer's own earlier tokens.
+`padded` gives each answer a row. `packed` puts several answers into one row. `shared` computes a prompt once for
+several answers of its group: each token of an answer attends to the prompt and to the answer's own earlier tokens.
 Positions are those that each answer would have alone, so all three give equal log-probabilities.
 
 The more answers share a prompt, the fewer tokens there are and the longer is a row, with whose length the cost of
@@ -35,7 +35,7 @@ PREFIX = -1
 
 
 class Layout(StrEnum):
-    """How answers lie in rows."""
+    """Layout of answers in rows."""
 
     PADDED = "padded"
     PACKED = "packed"
@@ -84,12 +84,12 @@ class PackedBatch:
 
     @property
     def plain(self) -> bool:
-        """Whether each row holds one answer from its start, so that the usual causal mask is the right one."""
+        """Returns whether each row holds one answer from its start, so that a causal mask suffices."""
         return len(self.answers) == len(self.tokens)
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """Which tokens each token sees, [R, T, T]: earlier ones of its piece that are its own or everybody's."""
+        """Returns the attention mask, [R, T, T]: earlier tokens of the same answer or of its prompt."""
         same = self.pieces[:, :, None] == self.pieces[:, None, :]
         seen = (self.owners[:, :, None] == self.owners[:, None, :]) | (self.owners[:, None, :] == PREFIX)
         return np.tril(same & seen)

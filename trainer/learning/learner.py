@@ -43,16 +43,16 @@ from trainer.schedules import learning_rate
 from trainer.training_state import restore_training, stored_weights, training_tensors
 
 _ALMOST_NOTHING = 1e-6
-"""As torch.nn.utils.clip_grad_norm_ has it: a gradient of nothing is divided by this."""
+"""Added to the norm before dividing, as in torch.nn.utils.clip_grad_norm_."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LearnerState:
-    """All that a learner goes on from.
+    """State from which a learner continues.
 
     Args:
-        tensors: By name. The learner's own where they are not sharded: valid until its next `finish` or `restore`.
-        counts: How many steps were skipped, in all and in a row.
+        tensors: By name. Unsharded ones are the learner's own, valid until its next `finish` or `restore`.
+        counts: Numbers of skipped steps, in total and in a row.
     """
 
     tensors: Mapping[str, torch.Tensor]
@@ -276,7 +276,7 @@ class Learner:
 
     @property
     def _processes(self) -> int:
-        """What FSDP divides gradients by."""
+        """Divisor that FSDP applies to gradients."""
         return 1 if self._mesh is None else self._mesh.size()
 
     def _gradients(self) -> list[torch.Tensor]:

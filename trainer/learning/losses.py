@@ -1,11 +1,11 @@
-"""The loss, as four parts that are chosen one by one, and two that are added: distance to a reference, and entropy.
+"""The loss: four parts that are chosen separately, plus distance to a reference and entropy.
 
     loss = -1/count * sum over tokens of weight * (term(ratio, advantage) - kl * distance + entropy * H)
 
-`weight` and `count` are the aggregation, `ratio` the importance weight, `advantage` what the answer was worth against
-others, `term` what becomes of ratio and advantage and which gradient flows. (RLAX takes losses apart so.)
+`weight` and `count` come from the aggregation, `ratio` is the importance weight, `advantage` compares an answer with
+others, and `term` combines ratio and advantage and decides which gradient flows. (RLAX decomposes losses in this way.)
 `count` is of the whole global batch and is divided by last, so that gradients of any parts of a batch add up to the
-gradient of the batch. Everything here takes tensors and returns tensors.
+gradient of the batch. All functions take and return tensors.
 
 Shapes: N tokens of answers, one answer after another; S answers; G groups; V vocabulary. A name's last
 letters are its shape: `logits_nv` is [N, V].
@@ -18,13 +18,13 @@ from enum import StrEnum
 import torch
 
 STEADY = 1e-6
-"""Added to a standard deviation before it divides: equal rewards give advantages of nothing, not of anything."""
+"""Added to a standard deviation before division, so that equal rewards give advantages of zero."""
 MOST_LOG_RATIO = 20.0
-"""Log-ratios are kept within this, and no gradient flows outside: their exponential must stay a number."""
+"""Log-ratios are clamped to this, so that their exponential is finite; no gradient flows outside."""
 
 
 class Aggregation(StrEnum):
-    """How much a token of an answer of T tokens weighs, and what the sum is divided by."""
+    """Weight of a token of an answer with T tokens, and divisor of the sum."""
 
     TOKENS = "tokens"
     """1, by the tokens of the batch. DAPO section 3.3, INTELLECT-2 section 3."""
@@ -39,7 +39,7 @@ class Aggregation(StrEnum):
 
 
 class Count(StrEnum):
-    """What a sum over a global batch is divided by."""
+    """Divisor of a sum over the global batch."""
 
     TOKENS = "tokens"
     ANSWERS = "answers"
@@ -56,7 +56,7 @@ COUNTED = {
 
 
 class Importance(StrEnum):
-    """What the policy's probability is set against that of the policy which generated."""
+    """Importance ratio between the policy and the policy that generated."""
 
     NONE = "none"
     """1 with the gradient of log pi: answers are taken for the policy's own."""
@@ -67,7 +67,7 @@ class Importance(StrEnum):
 
 
 class Advantage(StrEnum):
-    """What an answer was worth."""
+    """Advantage of an answer."""
 
     GROUP = "group"
     """(r - mean) / (std + 1e-6) of its group, the population's std: GRPO."""
@@ -99,10 +99,10 @@ class Distance(StrEnum):
 def token_weights(
     kind: Aggregation, *, length_s: torch.Tensor, group_length_s: torch.Tensor, fixed: int
 ) -> torch.Tensor:
-    """How much each token of an answer weighs before the sum is divided by `COUNTED[kind]`, float32 [S].
+    """Returns the weight of each answer's tokens before division by `COUNTED[kind]`, float32 [S].
 
     Args:
-        kind: Which aggregation.
+        kind: The aggregation.
         length_s: Tokens of each answer.
         group_length_s: Tokens of all answers of its group.
         fixed: The length that `CONSTANT` divides by.
@@ -138,18 +138,18 @@ def ratios(
 
 
 def kept_answers(floor: float, *, ratio_n: torch.Tensor, answer_n: torch.Tensor, answers: int) -> torch.Tensor:
-    """Which answers have no token whose ratio is under the floor, bool [S]: INTELLECT-3 section 3."""
+    """Returns which answers have no token with a ratio below the floor, bool [S] (INTELLECT-3 section 3)."""
     low_s = torch.zeros(answers, dtype=torch.int64, device=ratio_n.device)
     return low_s.index_add(0, answer_n, (ratio_n.detach() < floor).long()) == 0
 
 
 def advantages(kind: Advantage, *, reward_s: torch.Tensor, group_s: torch.Tensor) -> torch.Tensor:
-    """What each answer was worth, [S].
+    """Returns the advantage of each answer, [S].
 
     Args:
-        kind: Which advantage.
+        kind: The advantage.
         reward_s: Rewards, float64.
-        group_s: The group that each answer is of, numbers from 0.
+        group_s: Group index of each answer, from 0.
     """
     if kind == Advantage.BATCH:
         centred_s = reward_s - reward_s.mean()

@@ -1,4 +1,4 @@
-"""What a step was like, as numbers: sums while its rows go by, and the report when it is done."""
+"""Metrics of an optimiser step: sums over its rows, and the report at its end."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class MetricSums:
         learning_rate: float,
         seconds: float,
     ) -> LearnedStep:
-        """What the step was like."""
+        """Returns the metrics of the step."""
         rewards = np.array(self.rewards, dtype=np.float64)
         return LearnedStep(
             step=step,

@@ -17,7 +17,7 @@ from trainer.learning.settings import OldPolicy
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Objective:
-    """What some answers add to a batch's objective, and what it was made of.
+    """Contribution of some answers to a batch's objective, with its components.
 
     Args:
         total: Weighted and summed, not yet divided; its gradient is followed upwards.

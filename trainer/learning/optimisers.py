@@ -1,4 +1,4 @@
-"""What moves the weights: AdamW, or Muon for matrices beside AdamW for the rest."""
+"""Optimisers: AdamW, or Muon for matrices with AdamW for the rest."""
 
 from __future__ import annotations
 

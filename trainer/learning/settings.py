@@ -1,4 +1,4 @@
-"""What a learner is told.
+"""Settings of a learner.
 
 algorithm = "grpo"                 # or { name = "grpo", kl = 1e-3, term = { high = 0.28 } }
 row_tokens = 1024
@@ -26,7 +26,7 @@ class _LearningModel(BaseModel):
 
 
 class OptimiserKind(StrEnum):
-    """What turns gradients into steps."""
+    """Optimiser."""
 
     ADAMW = "adamw"
     MUON = "muon"
@@ -34,7 +34,7 @@ class OptimiserKind(StrEnum):
 
 
 class OldPolicy(StrEnum):
-    """Whose log-probabilities the ratio is taken against."""
+    """Source of the old log-probabilities in the ratio."""
 
     SAMPLER = "sampler"
     """Those that the sampler recorded: corrects for staleness, and stable at higher asynchrony."""
@@ -43,17 +43,17 @@ class OldPolicy(StrEnum):
 
 
 class LearningOptimiser(_LearningModel):
-    """How weights move."""
+    """Settings of the optimiser."""
 
     kind: OptimiserKind = OptimiserKind.ADAMW
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-6
     """The largest. Muon's steps are scaled to be as long as AdamW's at the same rate."""
     schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
     steps: _Count = 1_000_000
-    """When a falling schedule ends."""
+    """Step at which a falling schedule ends."""
     warm_up_steps: Annotated[int, Field(ge=0)] = 5
     final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """What share of the largest rate the last step has."""
+    """Share of the maximum learning rate at the last step."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 0.1
@@ -76,7 +76,7 @@ class LearningSettings(_LearningModel):
     rows_at_once: _Count = 8
     """Rows of that length that go through the model together; more of a batch follow, and their gradients add up."""
     dtype: Dtype = Dtype.FLOAT32
-    """What is computed in. Weights, gradients and the optimiser are in float32 always."""
+    """Type of the forward and backward pass. Weights, gradients and optimiser are always float32."""
     checkpoint_activations: bool = False
     """Computes each layer twice and keeps less in memory."""
     compile: bool = False

@@ -1,4 +1,4 @@
-"""The base of a run: the version that everything starts from, held against what training needs."""
+"""Base of a run: the version that training starts from, validated."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from trainer.errors import BadSettings
 from trainer.files import whole_folder
 
 MOST_PROMPTS = 1 << 20
-"""A larger range of prompts is kept as a range, and nothing of it is left out: its table would be 8 MiB a version."""
+"""A larger range stays a range without exclusions: its table would take 8 MiB per version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyBase:
-    """A version that is trained on.
+    """A version that training starts from.
 
     Args:
-        folder: Where it lies.
+        folder: Its folder.
         digest: Its version digest.
-        recipe: How its rollouts are made.
+        recipe: Its recipe.
         facts: Of its model.
-        eligible: Its prompts.
+        eligible: Its eligible prompts.
     """
 
     folder: Path
@@ -41,9 +41,9 @@ class PolicyBase:
 
     @property
     def candidates(self) -> NDArray[np.uint64] | None:
-        """The prompts that a version's table is made of; None for a range that is too large for a table.
+        """Returns the prompts for a version's table; None for a range that is too large for a table.
 
-        Of a range it leaves out what is held out: prompts that no slot draws would count as unsolved for ever.
+        Held-out prompts of a range are excluded: no slot draws them, so they would count as unsolved for ever.
 
         Raises:
             BadSettings: All prompts of the range are held out.
@@ -95,7 +95,7 @@ def open_base(folder: Path) -> PolicyBase:
 
 
 def copy_base(base: PolicyBase, folder: Path) -> None:
-    """Puts the base where versions are published; it is there whole or not at all.
+    """Copies the base atomically to the folder of published versions.
 
     Raises:
         NotWritten: The disk is full, or refuses.

@@ -1,4 +1,4 @@
-"""A model of transformers as the run's student: the learner moves its weights, versions are written from it."""
+"""Policy trainer for a transformers model in this process or process group."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from trainer.policy.policy_trainer import StepResult, TrainerSnapshot
 
 
 class LocalPolicyTrainer:
-    """Learns with a base's model.
+    """Trains a base's model.
 
     Args:
-        base: Where the weights come from.
-        learning: How.
-        device: Where.
-        dtype: What published weights are stored in.
-        mesh: The processes that share the weights; None for this one alone. All of them call the same methods.
+        base: Source of the initial weights.
+        learning: Settings of the learner.
+        device: Device of the weights.
+        dtype: Type of published weights.
+        mesh: Processes that share the weights, which all call the same methods; None for this process alone.
 
     Raises:
         BadVersionFolder: The base can't be trained.
@@ -58,7 +58,7 @@ class LocalPolicyTrainer:
         self._base = base
         self._dtype = dtype
         self._optimiser = learning.optimiser.kind.value
-        # Sharding moves a layer at a time to its device, so that no device ever holds all of them.
+        # Sharding moves one layer at a time to its device, so that no device ever holds all layers.
         model, _ = open_model(base.folder, device=device if mesh is None else torch.device("cpu"))
         self._form = without_weights(model, dtype=dtype)
         reference = open_model(base.folder, device=device)[0] if learning.algorithm.kl else None
@@ -67,7 +67,7 @@ class LocalPolicyTrainer:
         )
 
     def begin(self, *, step: int) -> None:
-        """Begins a step whose groups come one after the other."""
+        """Begins a step whose groups are added one by one."""
         self._learner.begin(step=step)
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
@@ -75,20 +75,20 @@ class LocalPolicyTrainer:
         self._learner.add(groups)
 
     def finish(self) -> StepResult:
-        """The optimiser step. Snapshots that were taken before it are not valid any more.
+        """Performs the optimiser step; earlier snapshots become invalid.
 
         Raises:
-            TrainingDiverged: Loss or gradient was no number too often in a row.
+            TrainingDiverged: Loss or gradient was NaN or infinite too often in a row.
         """
         return _lesson(self._learner.finish())
 
     def snapshot(self, *, keep: bool = True) -> TrainerSnapshot:
-        """The state as it is; without its tensors for a process of a mesh that need not keep them."""
+        """Returns the present state; without tensors on processes that need not keep them."""
         state = self._learner.state(keep=keep)
         return TrainerSnapshot(dict(state.tensors), {"counts": dict(state.counts), "optimiser": self._optimiser})
 
     def restore(self, state: TrainerSnapshot) -> None:
-        """Goes back to a state.
+        """Restores a state.
 
         Raises:
             Conflict: It is of another model, or of another kind of optimiser, whose averages are none of this one's.
@@ -115,11 +115,11 @@ class LocalPolicyTrainer:
         self.store(folder, self.weights(), eligible=eligible)
 
     def weights(self, *, keep: bool = True) -> dict[str, torch.Tensor]:
-        """Copies of the weights as they are stored; nothing for a process of a mesh that need not keep them."""
+        """Returns copies of the weights in the stored type; nothing on processes that need not keep them."""
         return self._learner.weights(dtype=TORCH_TYPES[self._dtype], keep=keep)
 
     def store(self, folder: Path, weights: dict[str, torch.Tensor], *, eligible: NDArray[np.uint64] | None) -> None:
-        """Writes weights as a version; they are emptied meanwhile. This process does so alone.
+        """Writes weights as a version and empties the dictionary. Only one process calls this.
 
         Raises:
             NotWritten: The disk is full, or refuses.

@@ -1,4 +1,4 @@
-"""What learns: a model with its optimiser, as the run sees it."""
+"""Interface of the policy trainer: a model with its optimiser, as the run uses it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from trainer.learning.groups import TrainingGroup
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepResult:
-    """What one optimiser step was.
+    """Result of one optimiser step.
 
     Args:
-        bad: Loss or gradient was no number: weights and optimiser are as before.
-        tokens: Tokens that were learned.
-        figures: Loss, reward, entropy and so on, by name.
+        bad: Loss or gradient was NaN or infinite; weights and optimiser are unchanged.
+        tokens: Number of tokens learned.
+        figures: Loss, reward, entropy and other metrics, by name.
     """
 
     bad: bool = False
@@ -31,10 +31,10 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True)
 class TrainerSnapshot:
-    """All that decides what is learned next: weights, optimiser, random numbers.
+    """State that determines all further learning: weights, optimiser and random generators.
 
     Args:
-        tensors: The student's own, not copies: valid until its next `finish` or `restore`.
+        tensors: The trainer's own, not copies: valid until its next `finish` or `restore`.
         facts: JSON.
     """
 
@@ -43,10 +43,10 @@ class TrainerSnapshot:
 
 
 class PolicyTrainer(Protocol):
-    """Learns groups, one optimiser step at a time. Equal states and equal groups give equal states."""
+    """Learns groups, one optimiser step at a time, deterministically."""
 
     def begin(self, *, step: int) -> None:
-        """Begins a step whose groups come one after the other; what an unfinished one had added is forgotten."""
+        """Begins a step whose groups are added one by one; discards an unfinished step."""
         ...
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
@@ -54,19 +54,19 @@ class PolicyTrainer(Protocol):
         ...
 
     def finish(self) -> StepResult:
-        """The optimiser step. Snapshots that were taken before it are not valid any more.
+        """Performs the optimiser step; earlier snapshots become invalid.
 
         Raises:
-            TrainingDiverged: Loss or gradient was no number too often in a row.
+            TrainingDiverged: Loss or gradient was NaN or infinite too often in a row.
         """
         ...
 
     def snapshot(self) -> TrainerSnapshot:
-        """The state as it is."""
+        """Returns the present state."""
         ...
 
     def restore(self, state: TrainerSnapshot) -> None:
-        """Goes back to a state.
+        """Restores a state.
 
         Raises:
             Conflict: It is of another model.
@@ -74,7 +74,7 @@ class PolicyTrainer(Protocol):
         ...
 
     def write(self, folder: Path, *, eligible: NDArray[np.uint64] | None) -> None:
-        """Writes the weights as a version, with this table of prompts if there is one; it is there whole or not at all.
+        """Writes the weights atomically as a version, with a table of eligible prompts if given.
 
         Raises:
             NotWritten: The disk is full, or refuses.
@@ -85,10 +85,10 @@ class PolicyTrainer(Protocol):
 def learn_batch(
     student: PolicyTrainer, groups: Sequence[TrainingGroup], *, parts: Sequence[int], step: int
 ) -> StepResult:
-    """Learns a batch as it was learned before: at once, or in the parts in which it came.
+    """Learns a batch in the same parts as before, or at once.
 
     Raises:
-        TrainingDiverged: Loss or gradient was no number too often in a row.
+        TrainingDiverged: Loss or gradient was NaN or infinite too often in a row.
     """
     if not groups:
         return StepResult()
@@ -97,7 +97,7 @@ def learn_batch(
 
 
 def add_batch(student: PolicyTrainer, groups: Sequence[TrainingGroup], *, parts: Sequence[int] = (), step: int) -> None:
-    """Begins a step and adds the gradients of its groups, at once or in parts; `finish` is left."""
+    """Begins a step and adds the gradients of its groups, at once or in parts; the caller calls `finish`."""
     student.begin(step=step)
     first = 0
     for count in parts or [len(groups)]:

@@ -1,4 +1,4 @@
-"""Warm-ups by name, and the devnet's base models, which they made.
+"""Named warm-ups, and the devnet's base models made by them.
 
 `muster trainer sft --preset devnet --to DIR` makes the shipped weights again.
 """

@@ -1,1 +1,1 @@
-"""The run: accepted rollouts become the next version of the policy, step after step, whatever fails in between."""
+"""The training run: turns accepted rollouts into policy versions, and resumes after any failure."""

@@ -49,7 +49,7 @@ from trainer.run.verdicts import LedgerVerdicts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """What tests put in the place of the machine's own.
+    """Dependencies that tests replace.
 
     Args:
         clock: Time.
@@ -147,7 +147,7 @@ class _Links:
 async def _prepare(
     settings: TrainerSettings, base: PolicyBase, student: PolicyTrainer, links: _Links, stack: AsyncExitStack
 ) -> tuple[RunParts, TrainerState]:
-    """Everything that the loop needs, with the student where the journal ends."""
+    """Builds the loop's dependencies, with the policy trainer restored to the end of the journal."""
     ledger, client, clock = links.ledger, links.client, links.clock
     patience = OutageRetry(clock=clock, longest=settings.patience)
     lease = RunLease(client, folder=settings.state, clock=clock, patience=patience)

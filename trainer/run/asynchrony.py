@@ -1,7 +1,8 @@
-"""How far generation may be ahead of learning, and which steps want rollouts now.
+"""Asynchrony: how far generation may run ahead of learning, and which steps need rollouts.
 
-Three knobs (RLAX, sections 3 and 4; Periodic Asynchrony, sections 3 and 4): how often workers change weights, how old
-a rollout may be, and whether accepted groups become gradients as they come. The named settings are common choices.
+Three parameters (RLAX, sections 3 and 4; Periodic Asynchrony, sections 3 and 4): how often workers change weights,
+how old a rollout may be, and whether accepted groups become gradients as they arrive. The named settings are common
+choices.
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ class Asynchrony:
         return version + min(self.max_staleness, async_level)
 
     def publishes(self, version: int) -> bool:
-        """Whether this version is published, or only a step on the way to the next."""
+        """Returns whether this version is published."""
         return version % self.reload_every == 0
 
 
@@ -83,7 +84,7 @@ NAMED: Mapping[AsynchronyName, Asynchrony] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStanding:
-    """How a step stands at the orchestrator, in groups."""
+    """Counts of a step at the orchestrator, in groups."""
 
     demand: int = 0
     rounds: int = 0
@@ -94,19 +95,19 @@ class StepStanding:
 
     @property
     def need(self) -> int:
-        """What nobody works on yet."""
+        """Groups that no node works on."""
         return 0 if self.closed else max(0, self.demand - self.accepted - self.pending - self.leased)
 
     @property
     def underway(self) -> int:
-        """What may still be accepted."""
+        """Groups that may still be accepted."""
         return self.need + self.leased + self.pending
 
 
 def steps_to_open(
     step: int, last: int, standing: Mapping[int, StepStanding], *, groups: int, most_waiting: int
 ) -> dict[int, int]:
-    """What the later steps of the window should be asked for, in groups; 0 for a step that is not opened yet.
+    """Returns the demand of the later steps of the window, in groups; 0 for a step that is not open yet.
 
     The next step is always open, so that workers go on while this one is judged and learned. A step beyond it opens
     when everything before it is being worked on, and no more than `most_waiting` groups wait to be learned: a queue
@@ -133,7 +134,7 @@ def steps_to_open(
 
 
 class Move(StrEnum):
-    """What to do about a step."""
+    """Action for a step."""
 
     WAIT = "wait"
     RAISE = "raise"
@@ -143,7 +144,7 @@ class Move(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class DemandDecision:
-    """What to do, and the demand to raise to."""
+    """Action for a step, and the demand to raise to."""
 
     move: Move
     groups: int = 0
@@ -160,7 +161,7 @@ def next_move(
     max_rounds: int,
     lingered: bool,
 ) -> DemandDecision:
-    """Whether a step's batch is full, wants more, or is waited for.
+    """Decides whether a step's batch is full, needs more demand, or is awaited.
 
     Args:
         now: How the step stands.

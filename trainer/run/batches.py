@@ -31,7 +31,7 @@ class SeenGroup:
 
     @property
     def has_signal(self) -> bool:
-        """Whether there is something to learn from it."""
+        """Returns whether the group has signal."""
         return self.group is not None and self.group.has_signal
 
 
@@ -51,17 +51,17 @@ class SeenFile:
 
     @property
     def useful(self) -> int:
-        """How many groups have signal."""
+        """Returns the number of groups with signal."""
         return sum(group.has_signal for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """What a step learns, and what it does not.
+    """Groups that a step learns, and groups that it leaves out.
 
     Args:
-        places: File and group of each, in the order of learning.
-        left: Groups that are not learned, by why.
+        places: File and group of each, in learning order.
+        left: Numbers of groups left out, by reason.
     """
 
     places: tuple[tuple[int, int], ...]
@@ -127,7 +127,7 @@ def solved_shares(files: Iterable[SeenFile]) -> list[tuple[int, float]]:
 
 
 def signal_share(files: Iterable[SeenFile], *, before: float, weight: int = 16) -> float:
-    """How many of a step's groups have signal, steadied by what was so before; in (0, 1]."""
+    """Returns the smoothed share of groups with signal, in (0, 1]."""
     counted = [(len(file.groups), file.useful) for file in files]
     seen, useful = sum(one for one, _ in counted), sum(two for _, two in counted)
     return max(0.05, min(1.0, (before * weight + useful) / (weight + seen)))
@@ -145,5 +145,5 @@ def after_batch(state: TrainerState, files: Sequence[SeenFile], *, learned: bool
 
 
 def staleness(groups: Iterable[TrainingGroup], *, step: int) -> dict[int, int]:
-    """How many groups are how many steps older than the step that learns them."""
+    """Returns the number of groups by age in steps."""
     return dict(sorted(Counter(step - group.version for group in groups).items()))

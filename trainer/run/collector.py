@@ -110,7 +110,7 @@ class RolloutCollector:
         self._intakes.pop(step, None)
 
     async def _ask(self, step: int) -> RunView:
-        """How the run stands, with everything asked for that is wanted now."""
+        """Publishes the present demand and returns the state of the run."""
         self._parts.lease.check()
         self._versions.check()
         view = await self._parts.desk.view()

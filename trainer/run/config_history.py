@@ -1,7 +1,7 @@
-"""What a run is learned under, and since which step: a change between two starts is said in words, and journalled.
+"""History of learning settings by step; changes between two starts are reported and journalled.
 
-A step that was journalled is learned again after a crash. Under other settings that gives other weights: no harm where
-nobody has seen the first ones, and another policy than the announced one where a version was made of them.
+After a crash, journalled steps are learned again. Other settings then give other weights. That is harmless before a
+version was announced, but contradicts an announced version.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
 
 
 def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> dict[str, str]:
-    """What differs, by name, in words. What only one of two releases knows is no change."""
+    """Returns differences by name, in words. Settings that only one release knows are ignored."""
     return {
         name: f"{name} was {before[name]} and is {now[name]}"
         for name in sorted(before.keys() & now.keys())

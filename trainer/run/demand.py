@@ -1,4 +1,4 @@
-"""What the trainer asks of a run's steps: demand, said as often as it has to be."""
+"""Publishes the trainer's demand for rollouts, and repeats it when the orchestrator lost it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class DemandPublisher:
         self._stated = {each: groups for each, groups in self._stated.items() if each > step}
 
     def forget(self) -> None:
-        """Says everything again: the orchestrator lost it."""
+        """Publishes all demand again, because the orchestrator lost it."""
         self._stated.clear()
 
     async def _state(self, step: int, groups: int, standing: dict[int, StepStanding]) -> None:
@@ -79,7 +79,7 @@ class DemandPublisher:
 
 
 def standings(view: RunView) -> dict[int, StepStanding]:
-    """How the steps of the window stand."""
+    """Returns the counts of the steps in the window."""
     return {
         each.step: StepStanding(
             demand=each.demand,

@@ -1,4 +1,4 @@
-"""What a run is made of."""
+"""Dependencies of a training run."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from trainer.run.settings import TrainerSettings
 from trainer.run.state import TrainerState
 
 Where = Callable[[], TrainerState]
-"""Where the run is at this moment."""
+"""Returns the present state of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunParts:
-    """What a run is made of."""
+    """Dependencies of a training run."""
 
     settings: TrainerSettings
     student: PolicyTrainer
@@ -43,4 +43,4 @@ class RunParts:
     evaluation: EvaluationProcess | None
     clock: Clock
     about: dict[str, str]
-    """What decides whose state it is."""
+    """Values that identify the run of a state directory."""

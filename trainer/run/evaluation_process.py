@@ -1,4 +1,4 @@
-"""Held-out prompts, asked by a process beside the trainer, so that no step waits for it.
+"""Evaluation in a separate process, so that no step waits for it.
 
 The process is `python -m trainer.run.evaluation_worker`: it reads one JSON object per line from its standard input and
 answers each with one. It ends when its input does, so nothing is left when the trainer dies.
@@ -29,12 +29,12 @@ _LONGEST_ANSWER = 1 << 20
 
 
 class EvaluationProcess:
-    """Evaluates versions one after the other; of those that wait, only the newest.
+    """Evaluates versions one at a time; of the waiting ones only the newest.
 
     Args:
-        settings: What is asked, and on what.
-        progress: Told what was found.
-        clock: Whose time is waited.
+        settings: Prompts, samples and device of evaluations.
+        progress: Receives the results.
+        clock: Source of time.
     """
 
     def __init__(self, settings: TrainerSettings, *, progress: ProgressLog, clock: Clock) -> None:
@@ -53,7 +53,7 @@ class EvaluationProcess:
         return frozenset(version for version in (self._evaluated, waiting) if version is not None)
 
     def ask(self, version: int, folder: Path) -> None:
-        """Has a version evaluated as soon as the one before it is; one that still waits is left out."""
+        """Queues a version for evaluation; replaces one that still waits."""
         if self._waiting is not None:
             _log.info("evaluation-left-out", version=self._waiting[0], why="a newer version waits")
         self._waiting = (version, folder)
@@ -61,7 +61,7 @@ class EvaluationProcess:
             self._working = asyncio.create_task(self._work())
 
     async def drain(self) -> None:
-        """Waits until everything that was asked is answered."""
+        """Waits until all queued evaluations are done."""
         if self._working is not None:
             await asyncio.wait({self._working}, timeout=LAST_PATIENCE.total_seconds())
 
@@ -134,6 +134,6 @@ class EvaluationProcess:
 
 
 def _own_environment() -> dict[str, str]:
-    """This process's variables, without what torchrun sets: the process that evaluates is none of its."""
+    """Returns the environment without torchrun's variables: the child is not one of its processes."""
     of_torchrun = ("TORCHELASTIC_", "GROUP_", "LOCAL_", "MASTER_", "RANK", "ROLE_", "WORLD_SIZE")
     return {name: value for name, value in os.environ.items() if not name.startswith(of_torchrun)}

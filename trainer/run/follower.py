@@ -47,7 +47,7 @@ def follow_trainer(settings: TrainerSettings, place: RankInfo) -> None:
 
 
 def terms_command(base: PolicyBase, learning: LearningSettings, settings: TrainerSettings) -> GroupCommand:
-    """What all processes of a run begin with."""
+    """Initial values shared by all processes of a run."""
     facts = {
         "base": base.digest,
         "learning": learning.model_dump(mode="json"),
@@ -58,12 +58,12 @@ def terms_command(base: PolicyBase, learning: LearningSettings, settings: Traine
 
 
 class Follower:
-    """Does what it is told.
+    """Executes the commands of rank 0.
 
     Args:
         channel: To process 0.
         base: This machine's copy.
-        ending: Whether this process should end: process 0 is told so, and ends the run for all.
+        ending: Whether this process should end; rank 0 is told, and ends the run for all.
     """
 
     def __init__(self, channel: Channel, base: PolicyBase, ending: ShutdownSignal) -> None:

@@ -35,12 +35,12 @@ _NOT_WAITED_FOR = {_VANISHED, NotOnLedger.code}
 
 
 def step_folder(state: Path, step: int) -> Path:
-    """Where the files of a step lie, until its state is written."""
+    """Returns the folder of a step's files, kept until its state is written."""
     return state / ROLLOUTS_FOLDER / str(step)
 
 
 def file_paths(folder: Path, entry: JournalFile) -> tuple[Path, Path]:
-    """Where a file and its audit file lie: each by its hash."""
+    """Returns the paths of a file and its audit file, named by their hashes."""
     return folder / f"{entry.sha256[2:]}.parquet", folder / f"{entry.audit[2:]}.json"
 
 
@@ -100,7 +100,7 @@ class RolloutIntake:
         self._taken: dict[Digest, SeenFile] = {}
         self._refused: dict[Digest, str] = {}
         self._late: dict[Digest, tuple[str, float]] = {}
-        """Why, and since when."""
+        """Reason and time of the first failure."""
         self._listed: list[RolloutItem] = []
 
     async def look(self) -> None:
@@ -125,7 +125,7 @@ class RolloutIntake:
 
     @property
     def files(self) -> list[SeenFile]:
-        """What is here and still accepted, in lease order."""
+        """Returns the downloaded files that are still accepted, in lease order."""
         return in_lease_order(self._taken[item.key] for item in self._listed if item.key in self._taken)
 
     @property
@@ -135,7 +135,7 @@ class RolloutIntake:
 
     @property
     def is_late(self) -> bool:
-        """Whether a file is accepted and can't be had now."""
+        """Returns whether an accepted file is unavailable now."""
         return bool(self._late)
 
     async def _take_each(self, items: Sequence[RolloutItem]) -> None:

@@ -48,17 +48,17 @@ class JournalFile(_Line):
 
 
 class StepBatch(_Line):
-    """What a step learns from."""
+    """Batch of a step."""
 
     kind: Literal["batch"] = "batch"
     step: Step
     at_ms: Milliseconds
     files: tuple[JournalFile, ...]
-    """All that were accepted and could be read, in lease order: also those of whose groups nothing is learned."""
+    """All accepted, readable files in lease order, also those without learned groups."""
     groups: tuple[tuple[int, int], ...]
     """The batch, in the order in which it is learned: place of the file, and the group's number in it."""
     parts: tuple[int, ...] = ()
-    """How many of the groups became gradients at a time, if they did as they came; empty: all at once."""
+    """Numbers of groups per gradient part in streaming mode; empty: all at once."""
 
 
 class Written(_Line):
@@ -122,10 +122,10 @@ class Journal:
             raise NotWritten(f"{self.path} can't be written: {error.strerror or error}") from error
 
     def read(self) -> Recorded:
-        """Everything that was recorded; a torn last line is cut off.
+        """Reads all records; truncates a torn last line.
 
         Raises:
-            Conflict: A line is no entry of this release, or steps are missing.
+            Conflict: A line is not an entry of this release, or steps are missing.
         """
         batches: dict[int, StepBatch] = {}
         written: dict[int, Digest] = {}
@@ -158,7 +158,7 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What a journal holds.
+    """Content of a journal.
 
     Args:
         batches: By step, without a gap.

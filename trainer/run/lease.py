@@ -55,9 +55,9 @@ class RunLease:
         self._asking = asyncio.Lock()
         """One request at a time: an older answer must not replace a newer one."""
         self.value = ""
-        """What the trainer's requests carry."""
+        """Fencing token of the trainer's requests."""
         self.lost: AnotherTrainer | None = None
-        """Why the run is not this trainer's any more."""
+        """Reason for which this trainer lost the run."""
 
     async def take(self) -> None:
         """Takes the lease, and keeps it until `give_up`.
@@ -85,10 +85,10 @@ class RunLease:
                 _log.info("lease-not-given-up", why=error.detail)
 
     async def say(self, put: Callable[[str], Awaitable[T]]) -> T:
-        """Says something under the lease; takes the lease anew if it ran out or was lost, and nobody took it.
+        """Makes a request under the lease; acquires it again if it expired and no other trainer holds it.
 
         Raises:
-            AnotherTrainer: Somebody did.
+            AnotherTrainer: Another trainer holds the lease.
         """
         self.check()
         try:

@@ -1,11 +1,11 @@
-"""The loop: a step's accepted rollouts are gathered, journalled, learned; the version is written, announced, told.
+"""Training loop: gather, journal and learn a step, then write, announce and publish its version.
 
     gather ──▶ close ──▶ journal ──▶ learn ──▶ write ──▶ announce ──▶ tell
       ▲                                          │          (while the next step is gathered)
       └──────────────── next step ◀──────────────┘──▶ state on the disk (in a thread)
 
-Killed at any of these points, the same command goes on: what is journalled is learned again from the files that lie
-beside the journal, and each stage after it looks whether it was done (decision 0030).
+After a kill at any point, the same command continues: journalled steps are learned again from the files beside the
+journal, and each later stage checks whether it was done (decision 30).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _log = structlog.get_logger(__name__)
 
 
 class TrainingRun:
-    """One run at work.
+    """Executes one training run.
 
     Args:
-        parts: What it is made of.
-        state: Where it is: everything below `state.step` is learned by the student.
-        stop: Ends it after what it can't leave undone.
+        parts: Its dependencies.
+        state: Its position: all steps below `state.step` are learned.
+        stop: Ends the run after the work that must not be interrupted.
     """
 
     def __init__(self, parts: RunParts, state: TrainerState, *, stop: asyncio.Event) -> None:
@@ -56,16 +56,16 @@ class TrainingRun:
 
     @property
     def state(self) -> TrainerState:
-        """Where it is."""
+        """Returns the position of the run."""
         return self._state
 
     async def run(self) -> None:
-        """Does the steps that are missing, or as many as can be done until `stop`.
+        """Runs the missing steps, or as many as possible until `stop` is set.
 
         Raises:
-            AnotherTrainer: Somebody else trains this run.
+            AnotherTrainer: Another trainer works on this run.
             NothingToLearn: Too many steps in a row had no group with signal.
-            TrainingDiverged: Loss or gradient was no number too often.
+            TrainingDiverged: Loss or gradient was NaN or infinite too often.
             NotWritten: The disk is full, or refuses.
             MusterError: Something was down for longer than the settings allow.
         """
@@ -158,7 +158,7 @@ class TrainingRun:
         return lesson
 
     async def _take_up(self) -> None:
-        """Brings everybody to where the state is."""
+        """Brings ledger and orchestrator up to the local state."""
         await self._versions.take_up()
         version = self._versions.newest
         self._parts.progress.tell(
@@ -171,7 +171,7 @@ class TrainingRun:
         self._evaluate(version, first=True)
 
     async def _settle(self) -> None:
-        """Ends what is under way."""
+        """Finishes background work."""
         if not await self._versions.settle(stopped=self._stop.is_set()):
             return
         if self._parts.evaluation is not None and not self._stop.is_set():
@@ -187,7 +187,7 @@ class TrainingRun:
             self._parts.evaluation.ask(version, self._parts.publisher.folder(version))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """What the work gives; None if it is told to stop first, for work that may be left at any point."""
+        """Returns the result of interruptible work; None if the run is asked to stop first."""
         running, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)

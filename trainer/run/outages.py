@@ -50,5 +50,5 @@ class OutageRetry:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether waiting may help: not where this machine's own disk refuses, which a person has to mend."""
+    """Returns whether waiting may help; a local disk error needs a person."""
     return is_retryable(error) and not isinstance(error, NotWritten)

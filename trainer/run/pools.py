@@ -20,7 +20,7 @@ _TAG = b"muster-pools-v1"
 
 
 class DifficultyPool(StrEnum):
-    """How hard a prompt is for the policy."""
+    """Difficulty of a prompt for the policy."""
 
     EASY = "easy"
     NORMAL = "normal"
@@ -28,7 +28,7 @@ class DifficultyPool(StrEnum):
 
 
 class PoolSettings(BaseModel):
-    """What is asked again."""
+    """Settings for asking prompts again."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -46,11 +46,11 @@ class PoolSettings(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class PromptRecord:
-    """What is known of a prompt.
+    """Results of a prompt.
 
     Args:
-        solved: The share of samples that were right when it was asked last.
-        streak: How often in a row all were.
+        solved: Share of correct samples when it was asked last.
+        streak: Number of times in a row that all samples were correct.
     """
 
     solved: float
@@ -59,7 +59,7 @@ class PromptRecord:
 
 @dataclass(frozen=True, slots=True)
 class DifficultyPools:
-    """What is known of all prompts that were ever asked; never changed, only replaced."""
+    """Results of all prompts asked so far; immutable."""
 
     records: Mapping[int, PromptRecord] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class DifficultyPools:
         return DifficultyPools(records)
 
     def counts(self, settings: PoolSettings) -> dict[DifficultyPool, int]:
-        """How many prompts are in which pool."""
+        """Returns the number of prompts by difficulty."""
         found = dict.fromkeys(DifficultyPool, 0)
         for record in self.records.values():
             found[pool_of(record, settings)] += 1
@@ -90,7 +90,7 @@ class DifficultyPools:
 
         Args:
             candidates: The base's table, increasing.
-            settings: What is asked again.
+            settings: Settings for asking prompts again.
             version: The version; easy and hard prompts are drawn anew for each.
             seed: The run's.
         """
@@ -124,12 +124,12 @@ class DifficultyPools:
 
     @classmethod
     def of_json(cls, rows: Sequence[Sequence[float]]) -> DifficultyPools:
-        """What `as_json` gave."""
+        """Parses the result of `as_json`."""
         return cls({int(prompt): PromptRecord(float(solved), int(streak)) for prompt, solved, streak in rows})
 
 
 def pool_of(record: PromptRecord, settings: PoolSettings) -> DifficultyPool:
-    """Which pool a prompt is in."""
+    """Returns the difficulty of a prompt."""
     if record.solved > settings.easy_above:
         return DifficultyPool.EASY
     return DifficultyPool.HARD if record.solved < settings.hard_below else DifficultyPool.NORMAL

@@ -1,7 +1,7 @@
-"""What happened, for people and reports: one JSON object a line in `progress.jsonl`, and gauges for Prometheus.
+"""Progress log: one JSON object per line in `progress.jsonl`, and Prometheus gauges.
 
-Kinds of lines: `started`, `step` (one for each optimiser step), `evaluation`, `stopped`. A step that was learned again
-after a crash has a second line; the last one counts.
+Kinds of lines: `started`, `step` (one for each optimiser step), `evaluation`, `stopped`. A step that is
+learned again after a crash has a second line; the last one counts.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 
 class ProgressLog:
-    """Writes lines and sets gauges. A disk that refuses costs the line, never the run.
+    """Writes lines and sets gauges; a disk error loses the line but never stops the run.
 
     Args:
         folder: Of the trainer's state; it is there.

@@ -88,26 +88,26 @@ class Publisher:
         self._lease = lease
 
     def digest(self, version: int) -> Digest | None:
-        """The digest of a version of ours; None if it was not written."""
+        """Returns the digest of a version of this run; None if it was not written."""
         return self._written.get(version)
 
     @property
     def newest(self) -> int:
-        """The newest version that was written; the base is, before anything else is done."""
+        """Returns the newest written version; at first the base."""
         return max(self._written)
 
     def folder(self, version: int) -> Path:
-        """Where a version lies."""
+        """Returns the folder of a version."""
         return self._policies / str(version)
 
     async def write(self, version: int, write: Writer) -> Digest:
-        """Has a version's folder written, and records its digest; does nothing twice, but mends a folder that is gone.
+        """Writes a version's folder and records its digest; idempotent, and restores a missing folder.
 
-        The record comes before the folder has its name. So a folder without a record is not this run's, and one that
-        was recorded need not be made again, which arithmetic on other devices would not do to the bit.
+        The digest is recorded before the folder gets its name. A folder without a record is therefore not this run's,
+        and a recorded one need not be computed again, which other devices would not reproduce bit by bit.
 
         Raises:
-            Conflict: A folder is there that is none of ours, or what is written is not what was recorded.
+            Conflict: A foreign folder exists, or the written version differs from the recorded digest.
             NotWritten: The disk is full, or refuses.
         """
         recorded, folder = self._written.get(version), self.folder(version)
@@ -131,7 +131,7 @@ class Publisher:
         return digest
 
     async def announce(self, version: int) -> None:
-        """Has the ledger name a version; does nothing twice.
+        """Announces a version on the ledger; idempotent.
 
         Raises:
             AnotherTrainer: It names another digest for it, or a newer version; or the run is not ours any more: the
@@ -177,7 +177,7 @@ class Publisher:
         await self._check_ours(latest.version, self._written.get(latest.version))
 
     async def tell(self, version: int) -> None:
-        """Has slots leased for a version from now on.
+        """Asks the orchestrator to lease slots for a version from now on.
 
         Raises:
             AnotherTrainer: The orchestrator knows a newer one, or the run is another trainer's.
@@ -210,7 +210,7 @@ class Publisher:
             )
 
     def is_told(self, view: RunView, version: int) -> bool:
-        """Whether the orchestrator leases this version, as it should."""
+        """Returns whether the orchestrator leases this version or a newer one."""
         return view.checkpoint is not None and view.checkpoint.version >= version
 
     def tidy(self, newest: int, *, needed: frozenset[int] = frozenset()) -> None:

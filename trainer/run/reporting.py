@@ -1,4 +1,4 @@
-"""What a step was like, as it stands in `progress.jsonl`."""
+"""Facts about a step for `progress.jsonl`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from trainer.run.state import TrainerState
 
 @dataclass(slots=True)
 class StepTimes:
-    """Where a step's time went, in seconds."""
+    """Times of a step's stages, in seconds."""
 
     wait: float = 0.0
     """For rollouts, asking for them included."""

@@ -28,16 +28,16 @@ _HINT = "put the files back from a copy of the state directory; without them the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """What a run goes on from.
+    """Inputs from which a run resumes.
 
     Args:
         folder: The trainer's state directory.
         journal: In it.
-        recorded: What the journal holds.
-        rules: What every file keeps.
-        decoder: Reads strangers' bytes.
-        about: What decides whose state it is.
-        under: What steps are learned under now: `learned_under`.
+        recorded: Content of the journal.
+        rules: Rules for every file.
+        decoder: Decodes untrusted files.
+        about: Values that identify the run of the state.
+        under: Present learning settings: `learned_under`.
     """
 
     folder: Path

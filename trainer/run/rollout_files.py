@@ -39,7 +39,7 @@ class UnusableFile(InvalidInput):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """What every file of a run must keep.
+    """Rules that every rollout file of a run must satisfy.
 
     Args:
         run: The run's id.
@@ -56,7 +56,7 @@ class FileRules:
     most_bytes: int
 
     def limits(self, groups: int) -> ReadLimits:
-        """What a reader takes of a file of so many groups."""
+        """Returns the read limits for a file with this number of groups."""
         rows = groups * self.recipe.group_size
         longest = max(self.recipe.max_prompt_tokens, self.recipe.sampling.max_new_tokens)
         decoded = rows * (self.recipe.max_prompt_tokens + 2 * longest + 4096) * _BYTES_PER_TOKEN
@@ -212,7 +212,7 @@ def _check_rewards(sample: Sample, judged: AuditRow, validator: Address) -> None
 
 
 def _distance(penalties: Sequence[float | None], recipe: Recipe) -> float | None:
-    """What the validator took off, in tokens: `penalty = alpha * |target - length|`."""
+    """Returns the length penalty that the validator applied, in tokens: `penalty = alpha * |target - length|`."""
     known = [penalty for penalty in penalties if penalty is not None]
     if recipe.length is None or len(known) < len(penalties):
         return None

@@ -1,4 +1,4 @@
-"""What a trainer can be told: `[trainer]` in the settings file, `MUSTER_TRAINER_…`, or flags."""
+"""Settings of the trainer: `[trainer]` in the settings file, `MUSTER_TRAINER_…`, or flags."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class TrainerSettings(Settings):
 
     @property
     def mesh_timeout(self) -> timedelta:
-        """How long a process of a mesh is waited for."""
+        """Time limit for a process of a distributed trainer."""
         return timedelta(seconds=self.mesh_timeout_s)
 
     @property
@@ -129,5 +129,5 @@ class TrainerSettings(Settings):
 
     @property
     def patience(self) -> timedelta:
-        """How long anything may be down."""
+        """Longest outage of a dependency that the trainer waits for."""
         return timedelta(seconds=self.patience_s)

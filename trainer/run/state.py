@@ -26,13 +26,13 @@ _HINT = "give the --state of this run, or an empty one to begin anew"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerState:
-    """Where a run is.
+    """Position of a run.
 
     Args:
         step: The next step; all below it are learned.
-        pools: What is known of prompts.
-        signal_share: How many groups have signal, as far as was seen.
-        empty_steps: The last so many steps had nothing to learn.
+        pools: Difficulty pools of prompts.
+        signal_share: Smoothed share of groups with signal.
+        empty_steps: Number of last steps in a row without signal.
     """
 
     step: int = 0

@@ -31,8 +31,8 @@ async def open_window(parts: RunParts, state: TrainerState, step: int, view: Run
 
 
 def first_demand(groups: int, share: float) -> int:
-    """How many groups are asked for at first, so that a batch with signal comes of it in five steps of six.
+    """Returns the initial demand in groups, such that a full batch results in five of six steps.
 
-    One standard deviation more than is expected to do: what is missing in the end costs the whole way once more.
+    It is one standard deviation above the expectation, because a missing group costs another round trip.
     """
     return math.ceil((groups + math.sqrt(groups * (1 - share))) / max(share, 0.001))

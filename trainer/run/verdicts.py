@@ -1,4 +1,4 @@
-"""What the ledger says of work: the trainer takes no file for accepted on the orchestrator's word alone."""
+"""Verdicts on the ledger: the trainer does not trust the orchestrator's list of accepted files."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class LedgerVerdicts:
         self._pool_id = pool_id
 
     async def objection(self, item: RolloutItem) -> str:
-        """Why a listed file is not what the ledger has accepted; empty if it is.
+        """Returns why the ledger does not confirm a listed file; empty if it does.
 
         Raises:
-            Unavailable: The chain can't be asked now.
+            Unavailable: The chain can't be read now.
         """
         work = await self._ledger.work.get(item.key)
         if work is None or (work.pool_id, work.node, work.sha256) != (self._pool_id, item.node, item.sha256):

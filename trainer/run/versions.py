@@ -1,6 +1,6 @@
-"""What leaves a run while it goes on: versions, announced and told in the background, and its state, saved in a thread.
+"""Background output of a run: publication of versions, and saving of its state in a thread.
 
-At most one version and one state are on their way at a time. What fails there is raised in the run at its next look.
+At most one version and one state are in progress at a time. Their errors are raised in the run's next call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainer.run.step_window import open_window
 _log = structlog.get_logger(__name__)
 
 LAST_PATIENCE = timedelta(seconds=30)
-"""How long a trainer that was told to stop waits for the announcement that is under way."""
+"""Time limit for a pending announcement when the trainer stops."""
 
 
 class VersionPublisher:

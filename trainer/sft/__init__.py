@@ -1,1 +1,1 @@
-"""Supervised warm-up: a model learns to answer as demonstrations do, so that reinforcement has something to select."""
+"""Supervised warm-up on demonstrations, before reinforcement learning."""

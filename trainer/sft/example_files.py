@@ -49,7 +49,7 @@ class FileCorpus:
             raise BadExamples(f"{path} has no rows")
 
     def __len__(self) -> int:
-        """How many rows there are."""
+        """Returns the number of rows."""
         return len(self._rows)
 
     def example(self, place: int) -> Example:
@@ -109,7 +109,7 @@ def _checked(path: Path, number: int, row: object) -> tuple[str, str]:
 
 
 def _writable(text: str) -> bool:
-    """Whether it can be written as UTF-8: JSON may hold halves of characters."""
+    """Returns whether text can be encoded as UTF-8: JSON may contain lone surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -1,4 +1,4 @@
-"""What a warm-up learns from: prompts with the completions that are to be learned, as tokens."""
+"""Examples of a warm-up: prompts with the completions to learn, as tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Corpus(Protocol):
     """Candidates by their places; some of them may turn out to be no examples."""
 
     def __len__(self) -> int:
-        """How many candidates there are."""
+        """Returns the number of candidates."""
         ...
 
     def example(self, place: int) -> Example | None:
@@ -76,7 +76,7 @@ class EnvironmentCorpus:
         self._indices = indices
 
     def __len__(self) -> int:
-        """How many candidates there are."""
+        """Returns the number of candidates."""
         return len(self._indices)
 
     def example(self, place: int) -> Example | None:
@@ -125,7 +125,7 @@ class ExampleStream:
     longest: int
     position: int = 0
     left_out: int = 0
-    """How many were too long, in this process."""
+    """Number of examples skipped as too long in this process."""
     _order: Sequence[int] = field(default=(), init=False)
     _epoch: int = field(default=-1, init=False)
 

@@ -1,4 +1,4 @@
-"""What a warm-up's settings stand for: a start on the disk, an environment, a recipe, examples, and what is asked."""
+"""Resolves a warm-up's settings: start folder, environment, recipe, examples and evaluation."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def corpus_of(
     tokenizer: FolderTokenizer,
     end: int,
 ) -> tuple[Corpus, str]:
-    """What is learned from, and what tells it from another corpus of the same settings."""
+    """Returns the examples, and a fingerprint that distinguishes corpora of equal settings."""
     match settings.examples:
         case FileExamples(path=path):
             rows = FileCorpus(path, tokenizer=tokenizer, end=end, chat=recipe is not None and recipe.chat)
@@ -91,7 +91,7 @@ def corpus_of(
 def evaluator_of(
     settings: WarmUpSettings, environment: Environment | None, recipe: Recipe | None, tokenizer: FolderTokenizer
 ) -> Evaluator | None:
-    """What asks held-out prompts; None if there are none, or none are wanted."""
+    """Returns the evaluator of held-out prompts; None if there are none or evaluation is off."""
     wanted = settings.evaluation
     if environment is None or recipe is None or not wanted.prompts or not recipe.held_out:
         return None

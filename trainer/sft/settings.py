@@ -1,4 +1,4 @@
-"""What a warm-up is told: a TOML file, a preset, or options of `muster trainer sft`; all of it is in the result's seed.
+"""Settings of a warm-up: a TOML file, a preset, or options of `muster trainer sft`.
 
 seed = 1
 steps = 1500
@@ -48,9 +48,9 @@ class ScratchStart(_SftModel):
 
     kind: Literal["scratch"] = "scratch"
     model_type: Annotated[str, Field(min_length=1, max_length=64)] = "llama"
-    """As transformers calls it."""
+    """Model type in transformers."""
     config: dict[str, JsonValue]
-    """What differs from that type's defaults."""
+    """Differences from that type's default configuration."""
     characters: str
     """One token for each, after those for padding, the end, and what is unknown."""
 
@@ -62,7 +62,7 @@ class EnvironmentExamples(_SftModel):
     first: Annotated[int, Field(ge=0, le=2**62)] = 0
     """The first prompt that is learned from."""
     count: _Count | None = None
-    """How many candidates there are from there; None for all of a finite environment."""
+    """Number of candidates from there; None for all of a finite environment."""
 
 
 class FileExamples(_SftModel):
@@ -73,7 +73,7 @@ class FileExamples(_SftModel):
 
 
 class ResultRecipe(_SftModel):
-    """How the result is used. Its eligible prompts are a range of candidates without what is held out."""
+    """Recipe of the result. Its eligible prompts are a range of candidates without held-out ones."""
 
     environment: EnvironmentChoice
     sampling: SamplingChoice
@@ -87,7 +87,7 @@ class ResultRecipe(_SftModel):
     """The engines and types that are paid, such as `torch/float32`; none for float32 of either engine."""
     first: Annotated[int, Field(ge=0, le=2**62)] = 0
     count: Annotated[int, Field(ge=1, le=2**26)] | None = None
-    """How many prompts may become eligible; None for all of a finite environment."""
+    """Limit of eligible prompts; None for all of a finite environment."""
 
 
 class Optimiser(_SftModel):
@@ -98,7 +98,7 @@ class Optimiser(_SftModel):
     schedule: LearningRateSchedule = LearningRateSchedule.COSINE
     warm_up_steps: Annotated[int, Field(ge=0)] = 20
     final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """What share of the largest rate the last step has."""
+    """Share of the maximum learning rate at the last step."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 1.0
@@ -108,7 +108,7 @@ class Optimiser(_SftModel):
 
 
 class EvaluationChoice(_SftModel):
-    """What is asked while a model learns; nothing of it changes the result."""
+    """Evaluations during the warm-up; they do not change the result."""
 
     every: Annotated[int, Field(ge=0)] = 0
     """Steps between evaluations; 0 for one at the end only."""
@@ -134,7 +134,7 @@ class WarmUpSettings(_SftModel):
     """Rows that go through the model together; more of a step follow, and their gradients add up."""
     optimiser: Optimiser = Optimiser()
     dtype: Dtype = Dtype.BFLOAT16
-    """What the result's weights are stored in; they are trained in float32."""
+    """Type of the result's weights; training is in float32."""
     checkpoint_every: _Count = 100
     """The most steps that a crash costs."""
     evaluation: EvaluationChoice = EvaluationChoice()

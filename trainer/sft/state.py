@@ -28,13 +28,13 @@ _OTHER_FOLDER = "give another --to, or delete the folder to begin anew"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUpState:
-    """How far a warm-up is.
+    """Position of a warm-up.
 
     Args:
-        step: Steps that were done.
-        position: Candidates that were looked at.
-        skipped: Steps that were skipped because a number was none, in all.
-        skipped_in_a_row: The last so many steps were.
+        step: Number of completed steps.
+        position: Number of candidates consumed.
+        skipped: Number of steps skipped for NaN or infinity.
+        skipped_in_a_row: Number of last steps in a row that were skipped.
     """
 
     step: int = 0

@@ -136,14 +136,14 @@ class WarmUp:
         self._evaluator = evaluator_of(settings, environment, self._recipe, tokenizer)
 
     def run(self, target: Path | None, progress: Callable[[WarmUpStep], None]) -> Evaluation | None:
-        """Does the steps that are missing, and writes the version.
+        """Runs the missing steps and writes the version.
 
         Args:
-            target: Where; None if it was written before the process was killed.
-            progress: Told of each step.
+            target: Folder of the version; None if it was written before a kill.
+            progress: Called for each step.
 
         Raises:
-            Conflict: The state is of other settings, or there are steps to do and no target.
+            Conflict: The state has other settings, or steps are missing and there is no target.
         """
         settings, every = self._settings, self._settings.evaluation.every
         about = self._about()
@@ -165,7 +165,7 @@ class WarmUp:
         return evaluation
 
     def _about(self) -> dict[str, object]:
-        """What decides the result."""
+        """Returns the values that determine the result."""
         said: dict[str, object] = self._settings.model_dump(mode="json", exclude=_WITHOUT_EFFECT)
         return said | {
             "start": str(version_digest(folder_files(self._start))),

@@ -33,7 +33,7 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path, version: object) -
     if version is not None:
         content["version"] = version
     (tmp_path / "deployment.json").write_text(json.dumps(content))
-    with pytest.raises(InvalidInput, match="this release speaks version 2") as refused:
+    with pytest.raises(InvalidInput, match="this release uses version 2") as refused:
         Deployment.load(tmp_path / "deployment.json")
     assert refused.value.code == "other-contract-version"
     assert len(refused.value.detail) < 400 + len(str(tmp_path))
@@ -41,13 +41,13 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path, version: object) -
 
 async def test_contracts_of_another_version_are_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(deployments, "VERSION", "3")
-    with pytest.raises(DeploymentDiffers, match="are of version 2; this release speaks 3"):
+    with pytest.raises(DeploymentDiffers, match="have version 2; this release uses 3"):
         async with Ledger.connect(world.url, world.deployment):
             pass
 
 
 async def test_a_contract_without_a_version_is_refused(world: World) -> None:
     other = {**world.deployment.contracts, Contract.WORK_LEDGER: world.deployment[Contract.STAKE_MANAGER]}
-    with pytest.raises(DeploymentDiffers, match="are of version unknown"):
+    with pytest.raises(DeploymentDiffers, match="have version unknown"):
         async with Ledger.connect(world.url, replace(world.deployment, contracts=other)):
             pass

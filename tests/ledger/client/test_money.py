@@ -69,7 +69,7 @@ async def test_stake_can_be_given_by_somebody_else(world: World) -> None:
 async def test_more_than_the_free_stake_is_refused_with_both_numbers(world: World) -> None:
     provider = await world.as_("provider")
     await provider.stake.add(UNIT)
-    with pytest.raises(TransactionReverted, match=r"2 MUST is asked .* only 1 MUST is free"):
+    with pytest.raises(TransactionReverted, match=r"2 MUST of the stake .* only 1 MUST is free"):
         await provider.stake.unbond(2 * UNIT)
 
 
@@ -105,7 +105,7 @@ async def test_a_pool_is_as_it_was_made(world: World) -> None:
 
 async def test_escrow_is_funded_and_what_is_free_can_be_taken_out(world: World) -> None:
     owner = await world.as_("owner")
-    with pytest.raises(TransactionReverted, match="0 MUST is announced, between"):
+    with pytest.raises(TransactionReverted, match="0 MUST was announced, from"):
         await owner.pools.withdraw_escrow(POOL, 30 * UNIT, world.keys["manager"].address)
     await owner.pools.announce_withdrawal(POOL, 200 * UNIT)
     announced = await owner.pools.withdrawal(POOL)

@@ -57,7 +57,7 @@ async def test_accepted_work_is_paid_when_nobody_disputes_it(world: World) -> No
     totals = await provider.work.totals(POOL)
     assert (totals.accrued, totals.paid) == (REWARD + FEE, REWARD)
     assert await validator.work.accrued(POOL, validator.address) == FEE
-    with pytest.raises(TransactionReverted, match="has earned nothing"):
+    with pytest.raises(TransactionReverted, match="has no unclaimed rewards"):
         await provider.work.claim([POOL], provider.address)
 
 
