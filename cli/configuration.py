@@ -44,25 +44,35 @@ class _Section(BaseModel):
 class ChainSection(_Section):
     """Which chain, and which contracts on it."""
 
-    rpc: str = Field(default="http://127.0.0.1:8545", pattern="^https?://")
-    chain_id: Annotated[int, Field(ge=1)] | None = None
-    deployment: Path | None = None
+    rpc: str = Field(
+        default="http://127.0.0.1:8545", pattern="^https?://", description="JSON-RPC endpoint of the chain"
+    )
+    chain_id: Annotated[int, Field(ge=1)] | None = Field(None, description="Refuse any other chain")
+    deployment: Path | None = Field(None, description="File that names the ledger's contracts")
 
 
 class KeysSection(_Section):
     """Where keystores are, and how they are opened without a person."""
 
-    directory: Path = Path("keys")
-    password_file: Path | None = None
+    directory: Path = Field(Path("keys"), description="Where keystores are")
+    password_file: Path | None = Field(None, description="Their password; made with the first key")
 
 
 class PoolSection(_Section):
     """The pool that commands speak about unless told otherwise."""
 
-    id: Annotated[int, Field(ge=1)] | None = None
-    orchestrator: str | None = Field(default=None, pattern="^https?://")
-    discovery: tuple[str, ...] = ()
-    token_file: Path | None = None
+    id: Annotated[int, Field(ge=1)] | None = Field(None, description="Number of the pool")
+    orchestrator: str | None = Field(default=None, pattern="^https?://", description="URL of the pool's orchestrator")
+    discovery: tuple[str, ...] = Field((), description="URLs of the pool's discovery services")
+    token_file: Path | None = Field(None, description="File with a bearer token; MUSTER_POOL_TOKEN goes over it")
+
+
+class WorkerSection(BaseModel):
+    """The part of the worker's own table that other commands read."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
+
+    keystore: Path | None = None
 
 
 class Configuration(_Section):
@@ -71,6 +81,7 @@ class Configuration(_Section):
     chain: ChainSection = ChainSection()
     keys: KeysSection = KeysSection()
     pool: PoolSection = PoolSection()
+    worker: WorkerSection = WorkerSection()
     path: Path | None = None
     """The file it came from; None if there was none."""
 
@@ -87,7 +98,7 @@ def load_configuration(explicit: Path | None = None) -> Configuration:
         return Configuration(keys=KeysSection(directory=(home_configuration() or Path.cwd()) / "keys"))
     content = _read(path)
     try:
-        ours = {name: value for name, value in content.items() if name not in SERVICES}
+        ours = {name: value for name, value in content.items() if name not in SERVICES - {"worker"}}
         read = Configuration.model_validate({**ours, "path": path})
     except ValidationError as error:
         raise InvalidInput(
@@ -118,6 +129,7 @@ def _absolute(read: Configuration, base: Path) -> Configuration:
         directory, password_file = placed(read.keys.directory, base), absolute(read.keys.password_file)
         keys = read.keys.model_copy(update={"directory": directory, "password_file": password_file})
         pool = read.pool.model_copy(update={"token_file": absolute(read.pool.token_file)})
+        worker = read.worker.model_copy(update={"keystore": absolute(read.worker.keystore)})
     except InvalidInput as error:
         raise InvalidInput(f"{read.path}: {error.detail}", hint=error.hint) from error
-    return read.model_copy(update={"chain": chain, "keys": keys, "pool": pool})
+    return read.model_copy(update={"chain": chain, "keys": keys, "pool": pool, "worker": worker})

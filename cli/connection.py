@@ -14,6 +14,7 @@ from cli.configuration import Configuration
 from cli.keys import open_key
 from ledger.client import Ledger
 from ledger.deployment import Deployment
+from ledger.errors import InsufficientFunds
 from ledger.rpc.connection import ChainConnection, connect
 from protocol.errors import InvalidInput
 
@@ -72,7 +73,11 @@ async def open_ledger(configuration: Configuration, key: str | None = None) -> A
         )
     opened = None if key is None else open_key(configuration, key)
     async with Ledger.connect(configuration.chain.rpc, deployment, key=opened) as ledger:
-        yield ledger
+        try:
+            yield ledger
+        except InsufficientFunds as error:
+            payer = f"key {key}" if opened is None else f"key {key} ({opened.address})"
+            raise InsufficientFunds(f"{payer}: {error.detail}", hint=error.hint) from error
 
 
 def chosen_pool(configuration: Configuration, pool: int | None) -> int:

@@ -9,7 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from cli.output import note
-from protocol.errors import InvalidInput
+from protocol.errors import InvalidInput, plain_message
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -55,4 +55,5 @@ def first_fault(error: ValidationError) -> str:
     """The first thing that is wrong, with its place, and never the value itself: it may be a secret."""
     first = error.errors(include_input=False, include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
-    return f"{place}: {first['msg']}" if place else str(first["msg"])
+    message = plain_message(str(first["msg"]))
+    return f"{place}: {message}" if place else message

@@ -84,6 +84,20 @@ def resolve_address(configuration: Configuration, text: str) -> Address:
     )
 
 
+def node_of(configuration: Configuration, text: str | None) -> Address:
+    """Returns the node that is named; by default that of `[worker] keystore` in the file, else of the key `node`.
+
+    Raises:
+        NotFound: There is no such key.
+        InvalidInput: The address is malformed.
+    """
+    if text is None and configuration.worker.keystore is not None:
+        owner = _owner(configuration.worker.keystore)
+        if owner is not None:
+            return owner
+    return resolve_address(configuration, text or "node")
+
+
 @app.command()
 def new(context: typer.Context, name: NameArgument, light: LightOption = False, as_json: JsonOption = False) -> None:
     """Make a new key and store it encrypted."""
@@ -154,9 +168,16 @@ def _new_password(configuration: Configuration) -> str:
 def _stored(configuration: Configuration) -> list[tuple[str, Address]]:
     found = []
     for path in sorted(configuration.keys.directory.glob("*.json")):
-        try:
-            said = json.loads(path.read_bytes()[:65536]).get("address", "")
-            found.append((path.stem, address("0x" + str(said).removeprefix("0x"))))
-        except (ValueError, AttributeError, InvalidInput, OSError):
-            continue  # not a keystore, or one that does not say whose it is
+        owner = _owner(path)
+        if owner is not None:
+            found.append((path.stem, owner))
     return found
+
+
+def _owner(path: Path) -> Address | None:
+    """Returns the address that a keystore names; None if it is no keystore, or names none."""
+    try:
+        said = json.loads(path.read_bytes()[:65536]).get("address", "")
+        return address("0x" + str(said).removeprefix("0x"))
+    except (ValueError, AttributeError, InvalidInput, OSError):
+        return None

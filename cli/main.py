@@ -70,7 +70,7 @@ PARTS: Parts = {
     "discovery": ("discovery.cli", "Run a discovery service."),
     "ledger": ("cli.ledger.commands", "Deploy the contracts, look at them, govern them."),
     "token": ("cli.token", "Bearer tokens for a pool's REST API."),
-    "settings": ("cli.settings", "List every setting of a service."),
+    "settings": ("cli.settings", "List every setting of a service, or of a table that commands read."),
 }
 
 app = typer.Typer(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from importlib import import_module
 from typing import Annotated
 
 import typer
+from pydantic import BaseModel
 
+from cli.configuration import ChainSection, KeysSection, PoolSection
 from cli.output import JsonOption, note, show_json, show_table
 from protocol.errors import NotFound
-from protocol.runtime.setting_descriptions import variable_of
+from protocol.runtime.setting_descriptions import SettingDescription, described, variable_of
 from protocol.runtime.settings import Settings
 
 PLACES = {
@@ -23,21 +26,33 @@ PLACES = {
 }
 """Imported when asked for, so that the command line starts fast."""
 
+SECTIONS: Mapping[str, type[BaseModel]] = {"chain": ChainSection, "keys": KeysSection, "pool": PoolSection}
+"""Tables that the commands themselves read."""
+
 
 def settings(
-    service: Annotated[str, typer.Argument(help=" | ".join(PLACES))],
+    service: Annotated[str, typer.Argument(help=" | ".join([*PLACES, *SECTIONS]))],
     as_json: JsonOption = False,
 ) -> None:
-    """List every setting of a service."""
-    if service not in PLACES:
-        raise NotFound(f"there is no service {service}", hint=f"known are {', '.join(PLACES)}")
-    module, _, name = PLACES[service].partition(":")
-    kind: type[Settings] = getattr(import_module(module), name)
-    told = kind.describe()
+    """List every setting of a service, or of a table that commands read."""
+    if service not in PLACES and service not in SECTIONS:
+        raise NotFound(f"there is no service {service}", hint=f"known are {', '.join([*PLACES, *SECTIONS])}")
+    told = _described(service)
     if as_json:
         show_json([asdict(one) for one in told])
         return
     rows = [(one.key, one.kind, "(required)" if one.required else one.default, one.description) for one in told]
     show_table(("setting", "may be", "default", "meaning"), rows, as_json=False, empty="nothing to set")
-    note(f"in a TOML file they stand in the table {kind.service}; a secret may be given as <setting>_file, too")
-    note(f"as variables they begin with {variable_of(kind.service, '')}; dots become two underscores")
+    if service in SECTIONS:
+        note(f"in a TOML file they stand in the table {service}")
+        return
+    note(f"in a TOML file they stand in the table {service}; a secret may be given as <setting>_file, too")
+    note(f"as variables they begin with {variable_of(service, '')}; dots become two underscores")
+
+
+def _described(service: str) -> list[SettingDescription]:
+    if service in SECTIONS:
+        return described(SECTIONS[service], service=service)
+    module, _, name = PLACES[service].partition(":")
+    kind: type[Settings] = getattr(import_module(module), name)
+    return kind.describe()

@@ -28,7 +28,7 @@ from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
-from protocol.runtime.redis import check_redis
+from protocol.runtime.redis import check_redis, place_of
 from protocol.versions import release
 
 DESCRIPTION = """Nodes register here, pools find nodes here, and invites wait here for their nodes.
@@ -107,6 +107,7 @@ def build_discovery(
     )
     add_loops(
         loops,
+        redis_place=place_of(redis),
         directory=directory,
         doorbell=doorbell,
         gauges=DirectoryGauges.on(app.state.registry, polls=directory.polls),

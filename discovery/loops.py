@@ -16,6 +16,7 @@ from protocol.errors import Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
 from protocol.runtime.loops import BackgroundLoops
+from protocol.runtime.redis import StoreUnavailable
 
 PRUNE_EVERY = timedelta(seconds=5)
 PRUNED_AT_ONCE = 500
@@ -48,6 +49,7 @@ def add_loops(
     doorbell: Doorbell,
     gauges: DirectoryGauges,
     read_ledger: Callable[[], Awaitable[None]],
+    redis_place: str,
     poll: timedelta,
     clock: Clock,
 ) -> None:
@@ -62,10 +64,10 @@ def add_loops(
 
     loops.add("expiry", expire, every=PRUNE_EVERY)
     loops.add("doorbell", doorbell.listen)
-    loops.add("ledger", patient(read_ledger), every=poll)
+    loops.add("ledger", patient(read_ledger, redis_place=redis_place), every=poll)
 
 
-def patient(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]]:
+def patient(work: Callable[[], Awaitable[None]], *, redis_place: str) -> Callable[[], Awaitable[None]]:
     """Wraps `work` so that an unavailable chain is logged once instead of failing the loop.
 
     The service keeps serving older facts, marked with their age, and stays ready.
@@ -76,13 +78,19 @@ def patient(work: Callable[[], Awaitable[None]]) -> Callable[[], Awaitable[None]
         nonlocal down
         try:
             await work()
+        except StoreUnavailable as error:
+            if not down:
+                _log.warning(
+                    "redis-unavailable", redis=redis_place, error=error.detail, hint="start it, or set redis_url"
+                )
+            down = True
         except Unavailable as error:
             if not down:
                 _log.warning("ledger-unavailable", error=error.detail, hint="records go on with older facts")
             down = True
         else:
             if down:
-                _log.info("ledger-is-back")
+                _log.info("ledger-is-read-again")
             down = False
 
     return attempt

@@ -26,6 +26,11 @@ def parse_amount(text: str) -> int:
     return int(whole) * UNIT + int((fraction or "").ljust(DECIMALS, "0"))
 
 
+def plain_amount(amount: int) -> str:
+    """Returns the smallest unit as MUST in decimal digits, without thousands separators, for programs."""
+    return format_amount(amount).replace(",", "")
+
+
 def format_amount(amount: int) -> str:
     """Formats the smallest unit as MUST: exact, without trailing zeros, with commas between thousands."""
     sign = "-" if amount < 0 else ""

@@ -24,6 +24,11 @@ from datetime import timedelta
 from typing import ClassVar
 
 
+def plain_message(message: str) -> str:
+    """Returns a pydantic message without the prefix that it gives to errors of our own validators."""
+    return message.removeprefix("Value error, ")
+
+
 class MusterError(Exception):
     """An error that says what happened, what to do, and whether trying again may help.
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import torch
 
+from protocol.errors import InvalidInput
 from rollouts.calibration.limits import CheckLimits, RolloutCalibration, float32_limits, model_names
 from rollouts.checks import (
     EXACT_CHECKS,
@@ -105,6 +106,7 @@ def verify_file(
         decoder: Decodes the file in a sandbox; None decodes it in this process, which is safe only for trusted files.
 
     Raises:
+        InvalidInput: The version is neither the file's nor its lease's.
         BadVersionFolder: The version's weights can't be loaded.
         NotDecoded: The decoder failed without establishing whether the file is valid.
         OutOfMemory: The weights do not fit into memory.
@@ -112,6 +114,12 @@ def verify_file(
     file, format_result = read(path, limits=read_limits, decoder=decoder)
     if file is None:
         return Verification(file=None, results=(format_result,), limits=None)
+    if file.header.checkpoint != version.digest and (facts is None or facts.digest != version.digest):
+        raise InvalidInput(
+            f"this is not the version of this file: the file names {file.header.checkpoint}, {version.folder} holds "
+            f"{version.digest}",
+            hint="name the folder of the version that the file was made with; `muster pool download` prints its number",
+        )
     facts = facts or SlotFacts.of_file(file, parts=parts, units=units)
     dtype = dtype or file.header.dtype
     calibration = calibration or RolloutCalibration.shipped()

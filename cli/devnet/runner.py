@@ -130,7 +130,7 @@ class _Life:
         self._finished = self._reported = True
         self._view.event(
             f"nothing is left to learn: all {wanted} steps were learned before; the report stays as it is, "
-            f"{self._directory.report / 'report.html'}. The network goes on; Ctrl-C stops all of it"
+            f"{self._directory.report / 'report.html'}"
         )
 
     async def report_so_far(self) -> None:
@@ -187,6 +187,9 @@ class _Life:
     async def _run_over(self, chronicle: Chronicle | None) -> RunResult | None:
         """Waits for the trainer's end and all that follows from it; for ever, if there is none."""
         trainer = self._start.trainer
+        if self._finished and not self._options.keep_running:
+            self._view.event("the network ends; with --keep-running it stays up")
+            return None
         if chronicle is None or trainer is None or self._finished:
             await asyncio.Event().wait()
             return None

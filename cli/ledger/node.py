@@ -13,7 +13,7 @@ from cli.documents import read_document
 from cli.keys import open_key, resolve_address
 from cli.output import JsonOption, note, say, show_fields
 from ledger.client import Ledger
-from protocol.errors import NotFound
+from protocol.errors import Conflict, NotFound
 from protocol.identifiers import ZERO_DIGEST, Address, digest
 from protocol.invites import Join, Leave
 from protocol.node_registration import NodeConsent
@@ -44,6 +44,12 @@ def register(
     async def command() -> None:
         node = open_key(context.obj, node_key)
         async with open_ledger(context.obj, key) as ledger:
+            entry = await ledger.registry.node(node.address)
+            if entry is not None and entry.provider == ledger.address and not entry.retired:
+                raise Conflict(
+                    f"{node.address} is already registered by you",
+                    hint="`muster node update` changes its capacity and specs",
+                )
             deadline = datetime.now(UTC) + CONSENT_VALID
             consent = NodeConsent(
                 provider=ledger.address,

@@ -14,6 +14,7 @@ from cli.keys import open_key
 from protocol.clients import OrchestratorClient
 from protocol.clients.location import ServiceLocation
 from protocol.errors import InvalidInput, NotFound
+from protocol.http.client import Unreachable
 from protocol.identifiers import Address
 from protocol.wire.pool import NodeView
 from protocol.wire.tasks import Task
@@ -44,7 +45,12 @@ async def open_orchestrator(
     key = open_key(configuration, manager) if manager is not None else None
     token = None if key is not None else token_of(configuration)
     async with OrchestratorClient(location, key=key, token=token) as client:
-        yield client
+        try:
+            yield client
+        except Unreachable as error:
+            if configuration.path is not None and configuration.path.parent.name == ".devnet":
+                error.hint = "if this devnet has ended, `make devnet ARGS=--keep` starts it again with what it left"
+            raise
 
 
 async def find_task(client: OrchestratorClient, text: str) -> Task:

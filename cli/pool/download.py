@@ -37,6 +37,8 @@ class Downloaded:
     slot: int
     units: int
     version: Digest
+    number: int
+    """The version's number on the ledger."""
     chain_id: int
     pool: int
     beacon: Digest | None
@@ -63,7 +65,10 @@ def download(
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
             item = await _find(client, work)
             found = await _download(context.obj, client, item, to)
-        show_fields(asdict(found), as_json=as_json)
+        fields = asdict(found)
+        if not as_json:
+            fields["version"] = f"version {fields.pop('number')} ({found.version})"
+        show_fields(fields, as_json=as_json)
 
     run(command())
 
@@ -105,6 +110,7 @@ async def _download(
             slot=item.index,
             units=item.units,
             version=item.digest,
+            number=item.version,
             chain_id=ledger.deployment.chain_id,
             pool=pool,
             beacon=None if submitted is None else await ledger.block_hash(submitted.beacon_block),

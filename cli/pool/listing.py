@@ -8,7 +8,7 @@ import typer
 
 from cli.connection import open_ledger, run
 from cli.output import JsonOption, show_table
-from ledger.amounts import format_amount
+from ledger.amounts import format_amount, plain_amount
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus
 from worker.chain.pool_record import PoolRecord, read_pool_record
@@ -45,30 +45,34 @@ def list_(
     async def command() -> None:
         async with open_ledger(context.obj) as ledger:
             newest = await ledger.pools.count()
-            rows = [await _row(ledger, pool_id) for pool_id in range(newest, max(0, newest - most), -1)]
+            rows = [
+                await _row(ledger, pool_id, as_json=as_json) for pool_id in range(newest, max(0, newest - most), -1)
+            ]
         shown = [row for row in rows if ended or row[1] != PoolStatus.ENDED.name.lower()]
         show_table(COLUMNS, shown, as_json=as_json, empty="no pools")
 
     run(command())
 
 
-async def _row(ledger: Ledger, pool_id: int) -> tuple[object, ...]:
+async def _row(ledger: Ledger, pool_id: int, *, as_json: bool) -> tuple[object, ...]:
     entry, terms = await ledger.pools.get(pool_id), await ledger.pools.terms(pool_id)
     record = await read_pool_record(ledger, pool_id)
+    amounts = (terms.price_per_unit, record.free, record.leaving)
     return (
         pool_id,
         entry.status.name.lower(),
         entry.member_count,
-        format_amount(terms.price_per_unit),
-        format_amount(record.free),
-        format_amount(record.leaving),
-        *shares(record),
+        *((plain_amount if as_json else format_amount)(amount) for amount in amounts),
+        *shares(record, as_json=as_json),
     )
 
 
-def shares(record: PoolRecord) -> tuple[object, ...]:
-    """How many pieces of work ended, and which share of them how; `-` where none did."""
+def shares(record: PoolRecord, *, as_json: bool) -> tuple[object, ...]:
+    """Returns how many pieces of work ended, and the share of each ending: percent, or a number from 0 to 1 in JSON.
+
+    Where none ended, shares are `-`, in JSON null.
+    """
     if not record.total:
-        return 0, "-", "-", "-"
-    parts = (record.accepted, record.refused, record.expired)
-    return record.total, *(f"{part / record.total:.0%}" for part in parts)
+        return 0, *(3 * (None if as_json else "-",))
+    parts = [part / record.total for part in (record.accepted, record.refused, record.expired)]
+    return record.total, *(parts if as_json else (f"{part:.0%}" for part in parts))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Annotated
@@ -59,6 +60,10 @@ def rollouts(
     *,
     step: Annotated[int | None, typer.Option(min=0, help="Only this step's.")] = None,
     status: Annotated[Wanted, typer.Option(help="Which of them.")] = Wanted.ALL,
+    node: Annotated[str | None, typer.Option(help="Only this node's: address or key name.")] = None,
+    newest: Annotated[
+        bool, typer.Option("--newest", help="Show the newest files first, instead of the oldest.")
+    ] = False,
     limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 200,
     where: Where = None,
     manager: Manager = None,
@@ -67,15 +72,20 @@ def rollouts(
     """List submitted files: who made them, for which step, what the node says of them, and what became of them."""
 
     async def command() -> None:
-        found: list[RolloutItem] = []
+        whose = None if node is None else resolve_address(context.obj, node)
+        found: deque[RolloutItem] = deque(maxlen=limit)
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
             async for item in client.rollouts(step=step, status=status.value):
+                if whose is not None and item.node != whose:
+                    continue
                 found.append(item)
-                if len(found) == limit:
-                    note(f"the first {limit}; --limit shows more")
+                if len(found) == limit and not newest:
+                    note(f"the oldest {limit}; --limit shows more, --newest the other end")
                     break
+        if newest:
+            found.reverse()
         if as_json:
-            show_json(found)
+            show_json(list(found))
             return
         columns = (
             "work",
@@ -197,7 +207,13 @@ def _run(view: RunView) -> dict[str, object]:
 
 
 def _step(step: StepView) -> tuple[object, ...]:
-    state = "closed" if step.closed else f"raised {step.rounds} times" if step.rounds else "open"
+    state = (
+        "closed"
+        if step.closed
+        else f"raised {step.rounds} time{'s' if step.rounds > 1 else ''}"
+        if step.rounds
+        else "open"
+    )
     return (step.step, step.demand, step.accepted, step.pending, step.leased, step.rejected, step.need, state)
 
 

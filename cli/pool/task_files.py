@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from protocol.errors import InvalidInput, NotFound
+from protocol.errors import InvalidInput, NotFound, plain_message
 from protocol.wire.tasks import NewTask
 
 MOST_BYTES = 256 * 1024
@@ -88,7 +88,7 @@ def build_task(fields: dict[str, Any]) -> NewTask:
         )
     except ValidationError as error:
         lines = [
-            f"{'.'.join(str(part) for part in item['loc'] if part != 'spec') or 'task'}: {item['msg']}"
+            f"{'.'.join(str(part) for part in item['loc'] if part != 'spec') or 'task'}: {plain_message(item['msg'])}"
             for item in error.errors(include_url=False, include_input=False, include_context=False)
         ]
         raise InvalidInput(

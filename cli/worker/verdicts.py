@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from cli.connection import PoolOption, chosen_pool, open_ledger, run
-from cli.keys import resolve_address
+from cli.keys import node_of
 from cli.output import JsonOption, note, say, show_json, show_table
 from cli.pool.connection import Where
 from cli.rollouts.audit_files import AuditFiles, open_audit_files
@@ -57,7 +57,10 @@ class WorkReport:
 def verdicts(
     context: typer.Context,
     *,
-    node: Annotated[str, typer.Option(help="Address or key name of the node.")] = "node",
+    node: Annotated[
+        str | None,
+        typer.Option(help="Address or key name of the node; by default that of [worker] keystore."),
+    ] = None,
     last: Annotated[int, typer.Option(min=1, max=1000, help="So many of its newest submissions.")] = 20,
     work: Annotated[str | None, typer.Option(help="Only this one, with everything that was found.")] = None,
     pool: PoolOption = None,
@@ -67,7 +70,7 @@ def verdicts(
     """Show what validators said of your node's work, why, what it pays or costs, and until when it can be disputed."""
 
     async def command() -> list[WorkReport]:
-        pool_id, whose = chosen_pool(context.obj, pool), resolve_address(context.obj, node)
+        pool_id, whose = chosen_pool(context.obj, pool), node_of(context.obj, node)
         key = None if work is None else digest(work)
         async with AsyncExitStack() as stack:
             ledger = await stack.enter_async_context(open_ledger(context.obj))
@@ -77,6 +80,8 @@ def verdicts(
             except InvalidInput:
                 note("no orchestrator is configured, so only what the ledger knows is shown; --orchestrator names one")
             submitted = await ledger.history(WorkSubmitted, pool_id=pool_id, second=whose, third=key)
+            if not submitted and not as_json:
+                note(f"{whose} has submitted no such work" if key else f"{whose} has submitted no work yet")
             return await _told(ledger, files, submitted[-last:], pool_id=pool_id, node=whose)
 
     found = run(command())
@@ -84,7 +89,7 @@ def verdicts(
         show_json([_raw(each) for each in found])
         return
     columns = ("work", "step", "slot", "units", "status", "verdict", "reason", "money", "disputable_until")
-    show_table(columns, [_row(each) for each in found], as_json=False, empty="this node has submitted no work yet")
+    show_table(columns, [_row(each) for each in found], as_json=False, empty="--node names another one")
     for each in found:
         if work is not None or (each.work.outcome is not None and each.work.outcome is not Outcome.ACCEPTED):
             _explain(each, rows=None if work is not None else MOST_ROWS_SHOWN)

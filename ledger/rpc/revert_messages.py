@@ -23,7 +23,10 @@ MESSAGES: Mapping[str, tuple[str, str]] = {
     "ERC20InsufficientBalance": ("{sender} has {balance}, and {needed} is needed", "get MUST first"),
     "OwnableUnauthorizedAccount": ("{account} is not the governor", "use the governor's key"),
     "KeysNotApart": ("provider and node are the same key", "give the node a key of its own: `muster keys new node`"),
-    "NodeTaken": ("{node} is registered by {provider}", "make a new key for your node"),
+    "NodeTaken": (
+        "{node} is registered by {provider}",
+        "make a new key for your node; if that provider is you, `muster node update` changes its entry",
+    ),
     "NotProvider": ("{node} is not a node of {caller}", "use the key of the provider that registered it"),
     "NoCapacity": ("a node needs a capacity of at least 1", "give --capacity"),
     "ConsentExpired": ("the node's consent has expired", "sign a new one; check that this machine's clock is right"),

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 
-from ledger.errors import NonceTaken
+from ledger.amounts import plain_amount
+from ledger.errors import InsufficientFunds, NonceTaken
 from ledger.transactions.fees import Fees
 from ledger.transactions.pending import BroadcastResult, TransactionIntent
 from ledger.transactions.wallet import Wallet
@@ -95,6 +96,15 @@ class NonceAllocator:
         intent.broadcasts.append(broadcast)  # before sending: the node may get it although this await is cancelled
         try:
             answer = await self._wallet.submit(broadcast)
+        except InsufficientFunds:
+            intent.broadcasts.pop()
+            most = 0 if intent.fees is None else intent.gas * intent.fees.most
+            cost = plain_amount(most)  # the coin has as many decimals as MUST
+            raise InsufficientFunds(
+                f"insufficient funds: {self._wallet.address} can't pay the gas of this transaction, "
+                f"up to {cost} of the chain's coin",
+                hint=f"send some of the chain's coin to {self._wallet.address}; MUST does not pay for gas",
+            ) from None
         except MusterError:
             intent.broadcasts.pop()
             raise

@@ -164,7 +164,7 @@ class HeartbeatService:
             await self._life.happened(
                 address,
                 NodeEvent.DRAIN,
-                cause="the contributor wants to leave",
+                cause="the worker takes nothing new: its contributor drains or stops it",
                 actor=address,
                 fields={"drain": "node"},
             )

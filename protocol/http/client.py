@@ -16,7 +16,7 @@ import httpx
 import structlog
 from pydantic import BaseModel, ValidationError
 
-from protocol.errors import Conflict, InvalidInput, Unavailable
+from protocol.errors import Conflict, InvalidInput, Unavailable, plain_message
 from protocol.http.auth import BearerToken, RequestSigner
 from protocol.http.problems import error_of_answer
 from protocol.runtime.clock import Clock, SystemClock
@@ -81,7 +81,7 @@ class ServiceResponse:
 def _trouble(place: tuple[int | str, ...], kind: str, message: str) -> str:
     """A place in a body, with the words of our own models where they refused it."""
     words = ".".join(map(str, place)) or "body"
-    return f"{words}: {message.removeprefix('Value error, ')}" if kind == "value_error" else words
+    return f"{words}: {plain_message(message)}" if kind == "value_error" else words
 
 
 class ServiceClient:

@@ -27,6 +27,7 @@ from protocol.errors import (
     Unavailable,
     Unprocessable,
     UpgradeRequired,
+    plain_message,
 )
 
 MEDIA_TYPE = "application/problem+json"
@@ -167,7 +168,10 @@ def install_problem_answers(app: FastAPI) -> None:
     async def invalid(request: Request, error: Exception) -> Response:
         if not isinstance(error, RequestValidationError):
             raise error
-        fields = {".".join(str(part) for part in item["loc"]): str(item["msg"]) for item in error.errors()[:100]}
+        fields = {
+            ".".join(str(part) for part in item["loc"]): plain_message(str(item["msg"]))
+            for item in error.errors()[:100]
+        }
         complaint = Unprocessable(
             "; ".join(f"{name}: {what}" for name, what in list(fields.items())[:5])[:1000],
             fields=fields,
@@ -199,6 +203,7 @@ def http_problem(error: HTTPException, *, instance: str) -> Response:
         code=_code(error.status_code),
         retryable=error.status_code >= 500,
         instance=instance,
+        hint="/openapi.json lists the paths of this service" if error.status_code == HTTPStatus.NOT_FOUND else "",
     )
     return Response(
         problem.model_dump_json(exclude_none=True),

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
-from protocol.errors import Forbidden, InvalidInput, TooLarge, Unauthenticated, Unprocessable
+from protocol.errors import Forbidden, InvalidInput, TooLarge, Unauthenticated, Unprocessable, plain_message
 from protocol.http.replay_guard import CLOCK_WINDOW, ReplayGuard
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
@@ -264,7 +264,7 @@ def target_of(scope: Scope) -> str:
 def unprocessable(error: ValidationError) -> Unprocessable:
     """The same complaint in our own words: which field, and what is wrong with it; never the value."""
     fields = {
-        ".".join(str(part) for part in item["loc"]) or "body": item["msg"]
+        ".".join(str(part) for part in item["loc"]) or "body": plain_message(item["msg"])
         for item in error.errors(include_url=False, include_context=False, include_input=False)
     }
     return Unprocessable(

@@ -127,6 +127,12 @@ def find_key(
             hint=f"set {variable}_KEY, or name a keystore file (`muster keys new` makes one)",
             code="no-key",
         )
+    if not keystore.exists():
+        raise NotFound(
+            f"no key for the {role} role yet: there is no {keystore}",
+            hint=f"muster keys new {keystore.stem}",
+            code="no-key",
+        )
     return read_keystore(keystore, _password(keystore, f"{variable}_PASSWORD", password_file, environment))
 
 
@@ -138,7 +144,8 @@ def _password(keystore: Path, variable: str, password_file: Path | None, environ
             with password_file.open() as file:
                 return file.readline(4096).rstrip("\r\n")
         except (OSError, UnicodeDecodeError) as error:
-            raise NotFound(f"can't read the password file {password_file}: {error}", code="no-password") from error
+            why = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise NotFound(f"can't read the password file {password_file}: {why}", code="no-password") from error
     if sys.stdin.isatty():
         return getpass.getpass(f"Password of {keystore}: ")
     raise Unauthenticated(

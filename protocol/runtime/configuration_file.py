@@ -51,9 +51,13 @@ def find_configuration_file(explicit: Path | None = None) -> Path | None:
         if not named.is_file():
             raise NotFound(f"there is no configuration file {named}", hint=f"check --config and {VARIABLE}")
         return named.absolute()
+    return next((place.absolute() for place in searched_places() if _is_there(place)), None)
+
+
+def searched_places() -> list[Path]:
+    """Returns where a configuration file is looked for if none is named, best first."""
     home = home_configuration()
-    places = [Path("muster.toml"), Path(".devnet/muster.toml"), *([home / "muster.toml"] if home else [])]
-    return next((place.absolute() for place in places if _is_there(place)), None)
+    return [Path("muster.toml"), Path(".devnet/muster.toml"), *([home / "muster.toml"] if home else [])]
 
 
 def home_configuration() -> Path | None:

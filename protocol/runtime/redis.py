@@ -85,6 +85,12 @@ def connect_redis(
     return Redis.from_pool(pool)
 
 
+def place_of(redis: Redis) -> str:
+    """Returns the socket, or host and port, that a client connects to, for logs; never its password."""
+    where = redis.connection_pool.connection_kwargs
+    return str(where.get("path") or f"{where.get('host', 'localhost')}:{where.get('port', 6379)}")
+
+
 STORE_ERRORS = (RedisError, OSError, TimeoutError)
 """What a Redis that is down, slow or unwilling raises."""
 

@@ -115,7 +115,8 @@ def _text_of(default: object) -> str:
         case None:
             return "none"
         case SecretStr() | SecretBytes():
-            return "(secret)"
+            value = str(default.get_secret_value())
+            return value if "://" in value and "@" not in value else "(secret)"  # a URL without a password in it
         case bool():
             return str(default).lower()
         case Enum():

@@ -24,8 +24,8 @@ from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings, EnvSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 from pydantic_settings.exceptions import SettingsError
 
-from protocol.errors import InvalidInput, NotFound
-from protocol.runtime.configuration_file import find_configuration_file, placed
+from protocol.errors import InvalidInput, NotFound, plain_message
+from protocol.runtime.configuration_file import find_configuration_file, placed, searched_places
 from protocol.runtime.setting_descriptions import SettingDescription, described, variable_of
 
 MOST_FILE_BYTES = 1024 * 1024
@@ -100,7 +100,7 @@ class Settings(BaseSettings):
         try:
             return cls(**merged)
         except ValidationError as error:
-            raise cls._complaint(error, origin) from None
+            raise cls._complaint(error, origin, file) from None
 
     @classmethod
     def describe(cls) -> list[SettingDescription]:
@@ -153,7 +153,7 @@ class Settings(BaseSettings):
         return values
 
     @classmethod
-    def _complaint(cls, error: ValidationError, origin: Mapping[str, str]) -> InvalidSetting:
+    def _complaint(cls, error: ValidationError, origin: Mapping[str, str], file: Path | None) -> InvalidSetting:
         secrets = cls._secrets()
         lines = []
         for item in error.errors(include_url=False):
@@ -166,7 +166,9 @@ class Settings(BaseSettings):
             # Only plain values are repeated: a table or a whole model may have a secret in it.
             shown = top not in secrets and isinstance(item["input"], (str, int, float)) and not _sounds_secret(key)
             got = f", not {str(item['input'])[:80]!r}" if shown else ""
-            lines.append(f"{where}: {item['msg']}{got}")
+            lines.append(f"{where}: {plain_message(item['msg'])}{got}")
+        if file is None:
+            lines.insert(0, f"no configuration file found; looked for {', '.join(map(str, searched_places()))}")
         return InvalidSetting(
             "; ".join(lines[:10]), hint=f"`muster settings {cls.service}` lists every setting with its limits"
         )

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError
 
-from protocol.errors import InvalidInput
+from protocol.errors import InvalidInput, plain_message
 from protocol.identifiers import WireAddress, WireDigest
 from protocol.verdicts import Outcome
 from protocol.wire.base import MAX_INT64, LongText, Milliseconds, Name, PoolId, ShortText, WireModel
@@ -172,4 +172,6 @@ class AuditFile(WireModel):
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(str(part) for part in first["loc"])[:200]
-            raise InvalidInput(f"not an audit file: {place}: {first['msg']}", code="bad-audit-file") from error
+            raise InvalidInput(
+                f"not an audit file: {place}: {plain_message(first['msg'])}", code="bad-audit-file"
+            ) from error

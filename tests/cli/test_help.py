@@ -11,6 +11,7 @@ import typer
 from cli.lazy import load
 from cli.main import PARTS
 from cli.worker import commands
+from tests.e2e.conftest import run_muster
 
 HEAVY = ("torch", "web3", "fastapi", "eth_account", "numpy")
 
@@ -44,3 +45,10 @@ print("imported", [name for name in {HEAVY!r} if name in sys.modules])
         assert all(name in found.stdout for name in PARTS)
     if arguments == ["wroker"]:
         assert "Did you mean 'worker'" in found.stderr
+
+
+def test_the_tables_of_commands_are_listed_as_services_are() -> None:
+    rows = {row["key"]: row for row in run_muster("settings", "pool", "--json").json()}
+    assert rows["orchestrator"]["description"] == "URL of the pool's orchestrator"
+    assert "MUSTER_POOL_TOKEN" in rows["token_file"]["description"]
+    assert run_muster("settings", "chain", "--json").json()[0]["default"] == "http://127.0.0.1:8545"

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from cli.configuration import load_configuration
+from cli.keys import node_of
 from tests.e2e.conftest import Said, run_muster
 
 SECRET = "0x" + "11" * 32
@@ -35,6 +37,17 @@ def test_a_new_key_is_encrypted_and_its_owners_alone(config: str, tmp_path: Path
     assert stat.S_IMODE((tmp_path / "password").stat().st_mode) == 0o600
     assert "0x" + json.loads(stored.read_text())["address"] == made.json()["address"].lower()
     assert keys(config, "list", "--json").json() == [{"name": "node", "address": made.json()["address"]}]
+
+
+def test_the_worker_s_keystore_names_the_node_unless_another_is_named(config: str, tmp_path: Path) -> None:
+    machine, other = (keys(config, "new", name, "--light", "--json").json()["address"] for name in ("rig", "node"))
+    found = load_configuration(Path(config))
+    assert node_of(found, None) == other
+    (tmp_path / "muster.toml").write_text(
+        Path(config).read_text() + '[worker]\nkeystore = "keys/rig.json"\nlabels = {}\n'
+    )
+    found = load_configuration(Path(config))
+    assert (node_of(found, None), node_of(found, "node")) == (machine, other)
 
 
 def test_a_key_is_never_overwritten(config: str) -> None:

@@ -45,6 +45,15 @@ def told(said: Said, *, code: int = 1) -> str:
     return said.err
 
 
+def test_a_devnet_that_has_ended_says_how_to_start_it_again(tmp_path: Path) -> None:
+    folder = tmp_path / ".devnet"
+    folder.mkdir()
+    (folder / "token").write_text("x\n")
+    (folder / "muster.toml").write_text('[pool]\nid = 1\norchestrator = "http://127.0.0.1:1"\ntoken_file = "token"\n')
+    said = run_muster("--config", str(folder / "muster.toml"), "pool", "nodes")
+    assert "make devnet ARGS=--keep" in told(said, code=75)
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [

@@ -186,9 +186,10 @@ async def test_pools_are_listed_with_how_their_work_ended(terminal: Terminal) ->
     await owner.pools.announce_withdrawal(POOL, 3 * UNIT)
     await terminal.muster(*OWN, "--no-activate")
     second, first = await terminal.asks("pool", "list")
-    assert (second["pool"], second["status"], second["ended"], second["expired"]) == (2, "pending", 0, "-")
+    assert (second["pool"], second["status"], second["ended"], second["expired"]) == (2, "pending", 0, None)
     assert (first["pool"], first["leaving"]) == (POOL, "3")
-    assert (first["ended"], first["accepted"], first["refused"], first["expired"]) == (4, "25%", "25%", "50%")
+    assert (first["ended"], first["accepted"], first["refused"], first["expired"]) == (4, 0.25, 0.25, 0.5)
+    assert "," not in first["escrow_free"]
     await owner.pools.end(POOL)
     assert [row["pool"] for row in await terminal.asks("pool", "list")] == [2]
     assert [row["pool"] for row in await terminal.asks("pool", "list", "--ended")] == [2, 1]

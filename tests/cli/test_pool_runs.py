@@ -141,6 +141,8 @@ def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -
     shown = owner.muster("rollouts", "--step", "0")
     assert all(word in shown for word in (key[:12], NODE.address, "12", "0.250", "submitted"))
 
+    assert key[:12] in owner.muster("rollouts", "--newest", "--node", NODE.address)
+    assert owner.muster("rollouts", "--node", "0x" + "11" * 20) == ""
     owner.chain.happen(key, NODE.address, SlotEvent.JUDGED, Outcome.FORGED)  # type: ignore[arg-type]  # a digest's text
     owner.until("rollouts", "--status", "rejected")
     assert "forged (provisional): passed" in owner.muster("rollouts")

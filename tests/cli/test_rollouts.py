@@ -14,6 +14,7 @@ import torch
 
 from cli.rollouts import report
 from protocol.errors import InvalidInput
+from protocol.identifiers import digest
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
@@ -158,6 +159,14 @@ def test_wrong_usage_ends_with_two(made: Made, arguments: list[str], code: int, 
     given = [one.replace("HERE", str(made.folder / "wrong.json")) for one in arguments]
     ended = run_muster(*verify(made), *given)
     assert (ended.code, said in ended.err) == (code, True), ended.err
+
+
+def test_another_version_s_folder_ends_before_any_check(made: Made) -> None:
+    path = made.folder / "elsewhere.parquet"
+    write_rollouts(path, replace(made.file, header=replace(made.file.header, checkpoint=digest("0x" + "ab" * 32))))
+    said = run_muster(*verify(made, str(path)))
+    assert (said.code, said.out) == (2, "")
+    assert "this is not the version of this file" in said.err
 
 
 def test_a_folder_that_is_no_version_is_nobodys_fault(made: Made) -> None:

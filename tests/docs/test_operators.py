@@ -20,11 +20,12 @@ EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
     """The page's settings files; secrets that they name lie in this folder."""
-    (tmp_path / "chain-url").write_text("https://chain.example/key\n")
+    for service in ("discovery", "orchestrator"):
+        (tmp_path / f"{service}-chain-url").write_text("https://chain.example/key\n")
     written = []
     for number, text in enumerate(EXAMPLES):
         written.append(tmp_path / f"{number}.toml")
-        written[-1].write_text(text.replace("/run/secrets/", f"{tmp_path}/"))
+        written[-1].write_text(re.sub("/run/secrets/|/etc/muster/", f"{tmp_path}/", text))
     return written
 
 

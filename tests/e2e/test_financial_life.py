@@ -80,12 +80,16 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
 
     # The provider needs the chain's coin for its own transactions; a stranger without any is told so.
     said = muster("stake", "add", "100", "--key", "me", expect=1)
-    assert "insufficient funds" in (said.err + said.out).lower()
+    assert "insufficient funds" in said.err.lower()
+    assert f"key me ({me})" in said.err
     devnet.give_coin(me)
 
     # Stake, register, join by invite; the node itself never pays for gas.
     muster("stake", "add", "100", "--key", "me")
     muster("node", "register", "--node-key", "mine", "--capacity", "2", "--key", "me")
+    again = muster("node", "register", "--node-key", "mine", "--capacity", "2", "--key", "me", expect=1)
+    assert "already registered by you" in again.err
+    assert "muster node update" in again.err
     invite = files / "invite.json"
     muster("pool", "invite", "mine", "--url", URL, "--out", str(invite))
     muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator")

@@ -385,8 +385,12 @@ async def test_an_account_that_cannot_pay_is_told_so_and_blocks_nobody(chain: Li
     contract = await deployed(chain)
     async with sender_on(chain) as sender:
         await chain.controls.set_balance(sender.address, 1000)
-        with pytest.raises(InsufficientFunds):
+        with pytest.raises(InsufficientFunds) as poor:
             await sender.send(TransactionCall(to=contract, data=gadget.emit(1), gas=100_000), deadline=SOON)
+        assert poor.value.detail.startswith(
+            f"insufficient funds: {sender.address} can't pay the gas of this transaction, up to 0.0"
+        )
+        assert sender.address in poor.value.hint
         await chain.controls.set_balance(sender.address, 10**19)
         await sender.send(TransactionCall(to=contract, data=gadget.emit(2)), deadline=SOON)
     assert await emitted(chain, contract) == Counter([2])

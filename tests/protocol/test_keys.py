@@ -220,3 +220,7 @@ def test_a_key_that_is_not_found_says_what_to_set(
 def test_a_missing_password_file_is_named(keystore: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="gone"):
         find_key("node", keystore=keystore, password_file=tmp_path / "gone", environment={})
+    with pytest.raises(NotFound) as missing:
+        find_key("node", keystore=tmp_path / "fresh.json", password_file=tmp_path / "gone", environment={})
+    assert missing.value.hint == "muster keys new fresh"
+    assert missing.value.detail.count("fresh.json") == 1

@@ -8,8 +8,11 @@ from datetime import timedelta
 
 import pytest
 
+from discovery.loops import patient
 from protocol.runtime.clock import ManualClock
+from protocol.runtime.logs import configure_logs
 from protocol.runtime.loops import BackgroundLoops, LoopStalled
+from protocol.runtime.redis import connect_redis, place_of, store_errors
 
 SECOND = timedelta(seconds=1)
 
@@ -149,3 +152,21 @@ async def test_a_loop_whose_work_swallows_its_cancellation_ends_too(
         await clock.turn(SECOND)
         (task,) = loops._tasks
     assert task.done()
+
+
+async def test_a_redis_that_is_down_is_named_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+    redis = connect_redis("redis://:hunter2@127.0.0.1:1/0", retries=0)
+
+    async def work() -> None:
+        with store_errors():
+            await redis.ping()
+
+    configure_logs(level="INFO")
+    attempt = patient(work, redis_place=place_of(redis))
+    await attempt()
+    await redis.aclose()
+    said = capsys.readouterr()
+    assert "redis-unavailable" in said.out + said.err
+    assert "127.0.0.1:1" in said.out + said.err
+    assert "ledger-unavailable" not in said.out + said.err
+    assert "hunter2" not in said.out + said.err

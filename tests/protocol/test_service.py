@@ -119,6 +119,7 @@ async def test_every_error_is_a_problem(
     assert problem["type"] == f"urn:muster:problem:{code}"
     assert problem["title"]
     assert problem["detail"]
+    assert ("openapi.json" in problem.get("hint", "")) == (status == 404)
 
 
 async def test_an_unexpected_error_shows_a_reference_and_nothing_of_the_inside(

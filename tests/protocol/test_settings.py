@@ -159,8 +159,10 @@ def test_a_secret_s_default_is_not_shown() -> None:
     class Sealed(Settings):
         service: ClassVar[str] = "sealed"
         url: SecretStr = SecretStr("redis://:hunter2@127.0.0.1")
+        open_url: SecretStr = SecretStr("redis://127.0.0.1:6379/0")
 
-    (row,) = Sealed.describe()
+    row, shown = Sealed.describe()
+    assert shown.default == "redis://127.0.0.1:6379/0"
     assert (row.kind, row.default) == ("secret text", "(secret)")
     assert "hunter2" not in str(row)
 

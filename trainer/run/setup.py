@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import torch
 from pydantic import ValidationError
 
+from protocol.errors import plain_message
 from trainer.distributed.channel import Channel
 from trainer.distributed.leader import Leader
 from trainer.distributed.policy_trainer import DistributedPolicyTrainer
@@ -36,7 +37,7 @@ def learning_settings(settings: TrainerSettings) -> LearningSettings:
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise BadSettings(
-            f"trainer.learning.{place}: {first['msg'].removeprefix('Value error, ')}",
+            f"trainer.learning.{place}: {plain_message(first['msg'])}",
             hint="docs/learning.md lists the settings of learning",
         ) from error
     if settings.knobs.stream and learning.algorithm.needs_whole_batch:

@@ -23,6 +23,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError, model_validator
 
+from protocol.errors import plain_message
 from rollouts.precision import Dtype
 from rollouts.recipe import MOST_HELD_OUT, EnvironmentChoice, LengthTargets, SamplingChoice, TakenArithmetic
 from trainer.errors import BadSettings
@@ -158,7 +159,7 @@ def check_settings(values: Mapping[str, object], *, source: str) -> WarmUpSettin
         first = error.errors(include_input=False, include_url=False)[0]
         place = ".".join(str(part) for part in first["loc"])
         raise BadSettings(
-            f"{source}: {place or 'settings'}: {first['msg'].removeprefix('Value error, ')}",
+            f"{source}: {place or 'settings'}: {plain_message(first['msg'])}",
             hint="docs/trainer.md lists the settings of a warm-up",
         ) from error
 

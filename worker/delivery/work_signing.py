@@ -7,6 +7,7 @@ import os
 
 from pydantic import ValidationError
 
+from protocol.errors import plain_message
 from protocol.identifiers import digest
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
@@ -69,7 +70,7 @@ def leased(item: QueueItem) -> LeasedWork:
         return LeasedWork.model_validate_json(item.metadata[LEASED_WORK])
     except ValidationError as error:
         # A lease of a former contract version is refused in its own words.
-        because = error.errors()[0]["msg"].removeprefix("Value error, ")
+        because = plain_message(error.errors()[0]["msg"])
         raise GivenUp(f"what the worker noted about its lease can't be read: {because}") from error
 
 
