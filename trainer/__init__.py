@@ -1,1 +1,1 @@
-"""The trainer: supervised warm-up, reinforcement learning and evaluation."""
+"""The trainer: warm-up, reinforcement learning, evaluation and publishing of versions (design: section 12)."""

@@ -1,4 +1,4 @@
-"""A tokenizer with one token for each character, for models that are made from scratch."""
+"""A tokenizer with one token per character, for models created from scratch."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _TOKENIZERS: Any = PreTrainedTokenizerFast  # transformers annotates its methods
 
 
 def write_character_tokenizer(folder: Path, characters: str) -> int:
-    """Writes a tokenizer's files into a folder; returns how many tokens it has.
+    """Writes a tokenizer's files into a folder; returns the number of its tokens.
 
     Raises:
-        BadSettings: A character stands twice, or there is none.
+        BadSettings: A character occurs twice, or there is none.
     """
     if not characters or len(set(characters)) != len(characters):
         twice = next((one for one in characters if characters.count(one) > 1), "")

@@ -3,14 +3,14 @@
 MusterError
 ├── TrainingDiverged   loss or gradient is repeatedly NaN or infinite
 ├── InvalidInput       (protocol)
-│   ├── BadSettings    a settings file or an option has an invalid value
-│   └── BadExamples    no examples, or an unreadable row in a file
-├── NothingToLearn     no group has signal for many steps
+│   ├── BadSettings    a setting or option is invalid
+│   └── BadExamples    there are no examples, or a row can't be read
+├── NothingToLearn     too many steps in a row had no group with signal
 ├── Conflict           (protocol) the target exists, or unfinished work has other settings
 │   └── AnotherTrainer another trainer works on this run
 └── Unavailable        (protocol)
-    ├── NotWritten     the disk is full or refuses; earlier files are intact
-    └── MeshBroken     a process of a distributed trainer is lost
+    ├── NotWritten     the disk is full or refuses writes; earlier files are unchanged
+    └── MeshBroken     a process of the training mesh has ended
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from protocol.errors import Conflict, InvalidInput, MusterError, Unavailable
 
 
 class TrainingDiverged(MusterError):
-    """The loss or the gradient stayed NaN or infinite after skipping steps."""
+    """Loss or gradient is NaN or infinite, also after skipped steps."""
 
     code = "training-diverged"
     default_hint = "lower the learning rate, lengthen its warm-up, or clip gradients closer"
 
 
 class NothingToLearn(MusterError):
-    """No group of many steps has differing rewards."""
+    """Too many consecutive steps have no group whose rewards differ."""
 
     code = "nothing-to-learn"
     default_hint = "look at rewards and prompts: all samples of a prompt are right, or none is"
 
 
 class AnotherTrainer(Conflict):
-    """Another trainer works on this run, so this trainer stops."""
+    """Another trainer works on this run, so this one must stop."""
 
     code = "another-trainer"
     default_hint = "one trainer works on a run; give this one the state directory of the other, or another run"
@@ -46,20 +46,20 @@ class BadSettings(InvalidInput):
 
 
 class BadExamples(InvalidInput):
-    """The examples can't be used."""
+    """The examples are missing or can't be read."""
 
     code = "bad-examples"
 
 
 class NotWritten(Unavailable):
-    """A file could not be written; the previous one is intact."""
+    """A file could not be written; its previous version is unchanged."""
 
     code = "not-written"
     default_hint = "make room on that disk; the same command then goes on from the last checkpoint"
 
 
 class MeshBroken(Unavailable):
-    """A process of a distributed trainer is lost, or diverged from this one."""
+    """Another process of the mesh has ended or got a different result."""
 
     code = "mesh-broken"
     default_hint = "the log of the process that ended first says why; the same command then goes on by the journal"

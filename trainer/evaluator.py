@@ -1,7 +1,7 @@
-"""Evaluation of a policy version on held-out prompts, greedily and by sampling.
+"""Evaluates a version of the policy on held-out prompts, with greedy and sampled answers.
 
-No slot draws a held-out prompt (`Recipe.held_out`), so no version was trained on them. The result depends on the
-weights only: the prompts are the first held-out ones, and the noise has a fixed seed.
+No slot draws a held-out prompt (`Recipe.held_out`), so the policy was never trained on them. The result depends only on
+the weights: the prompts are the first held-out ones, and sampling has a fixed seed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollouts.sampling.parameters import SamplingParameters
 
 _TAG = b"muster-evaluation-v1"
 _LOOKED_AT_FOR_EACH = 100
-"""So many candidates are looked at for each prompt that can be expected among them, before the search is given up."""
+"""Search limit for held-out prompts, as a multiple of the number of candidates expected to be needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,16 +30,16 @@ class Evaluation:
 
     Args:
         prompts: Number of prompts.
-        greedy: The share of prompts whose greedy answer is right.
-        greedy_tokens: The mean length of these answers, the end token included.
-        greedy_finished: The share of these that the model ended by itself.
-        samples: Answers to each prompt that were drawn; 0 if none were.
-        pass_at: The probability that at least one of k drawn answers is right, by k; estimated without bias from all.
-        reward: The mean reward of drawn answers, the length penalty taken off; None if none were drawn.
-        distance: How far answers are from the wanted length, on average, in what the environment measures; of drawn
-            answers, or of greedy ones if none were drawn. None if no length is wanted.
-        lengths: The mean length of the same answers, by the wanted one.
-        undecided: Answers, greedy and drawn, that no check could decide within its limits.
+        greedy: Share of prompts whose greedy answer is correct.
+        greedy_tokens: Mean length of greedy answers, including the end token.
+        greedy_finished: Share of greedy answers that end with the end token.
+        samples: Sampled answers per prompt.
+        pass_at: Unbiased estimate of pass@k (at least one of k sampled answers is correct), by k.
+        reward: Mean reward of sampled answers after the length penalty; None without samples.
+        distance: Mean distance from the target length, in the environment's unit, of sampled answers (of greedy ones
+            without samples). None without a target length.
+        lengths: Mean length of the same answers, by target length.
+        undecided: Answers, greedy and sampled, that could not be checked within the limits.
     """
 
     prompts: int
@@ -55,16 +55,16 @@ class Evaluation:
 
 
 def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, share: float | None = None) -> list[int]:
-    """Returns the indices of the first held-out prompts, each text once; fewer if the environment has no more.
+    """Returns the indices of the first held-out prompts with distinct texts; fewer if there are not enough.
 
     Args:
-        environment: The one that the recipe names.
-        recipe: The version's; its share of prompts is held out.
-        count: How many are wanted.
-        share: A smaller share, if it is not to be all of the recipe's. Smaller shares are part of larger ones.
+        environment: The recipe's environment.
+        recipe: The version's recipe, which has the held-out share.
+        count: Number of prompts.
+        share: A smaller held-out share than the recipe's; smaller shares are subsets of larger ones.
 
     Raises:
-        InvalidInput: None can be found, or the share has prompts that were eligible for training.
+        InvalidInput: No prompt was found, or the share is larger than the recipe's.
     """
     if share is None:
         share = recipe.held_out
@@ -94,14 +94,14 @@ def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, sh
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluator:
-    """Asks the same prompts of one version after another.
+    """Evaluates versions on the same prompts.
 
     Args:
-        environment: The one that the recipe names.
-        recipe: How prompts are put and answers drawn.
-        tokenizer: The model's.
-        indices: Of the prompts.
-        samples: Answers to each prompt that are drawn, besides the greedy one.
+        environment: The recipe's environment.
+        recipe: Prompt format and sampling parameters.
+        tokenizer: The model's tokenizer.
+        indices: Indices of the prompts.
+        samples: Sampled answers per prompt, in addition to the greedy one.
     """
 
     environment: Environment
@@ -111,13 +111,13 @@ class Evaluator:
     samples: int = 0
 
     def evaluate(self, engine: Engine, *, should_stop: Callable[[], bool] | None = None) -> Evaluation:
-        """Asks what the engine has loaded.
+        """Evaluates the version that the engine has loaded.
 
         Raises:
             PromptTooLong: A prompt leaves no room for an answer.
-            BadVersionFolder: A prompt can't be put to this model.
+            BadVersionFolder: A prompt can't be tokenized for this model.
             SandboxUnavailable: Answers can't be checked on this machine.
-            GenerationStopped: `should_stop` said so.
+            GenerationStopped: `should_stop` returned True.
         """
         asked = [self._plan(index) for index in self.indices]
         sampling = self.recipe.sampling.parameters
@@ -182,14 +182,14 @@ class _Asked:
 
 @dataclass(slots=True)
 class _Tally:
-    """Counts of correct answers."""
+    """Accumulates the results of answers."""
 
     solved: Counter[int] = field(default_factory=Counter)
     tokens: int = 0
     finished: int = 0
     rewards: list[float] = field(default_factory=list)
     lengths: dict[int, list[int]] = field(default_factory=dict)
-    """By the wanted one; empty where none is wanted."""
+    """Lengths by target length; empty without a target."""
     undecided: int = 0
 
     def add(self, place: int, asked: _Asked, answer: Completion) -> None:
@@ -213,12 +213,12 @@ class _Tally:
 
 
 def pass_at(k: int, *, samples: int, solved: int) -> float:
-    """The unbiased estimate of pass@k from so many answers (Codex, arXiv 2107.03374, equation 1).
+    """Returns the unbiased estimate of pass@k (Codex, arXiv 2107.03374, equation 1).
 
     Args:
         k: At most `samples`.
-        samples: Answers to one prompt.
-        solved: How many of them are right.
+        samples: Number of answers to a prompt.
+        solved: Number of correct ones.
     """
     return 1.0 - math.comb(samples - solved, k) / math.comb(samples, k)
 

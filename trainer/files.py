@@ -1,4 +1,4 @@
-"""Atomic, durable writes of files and folders."""
+"""Atomic and durable writing of files and folders: complete or absent after a power failure."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from safetensors import SafetensorError
 from trainer.errors import NotWritten
 
 _READABLE = 0o644
-"""Versions are published, but safetensors creates files that only their owner can read."""
+"""Mode of published files; safetensors creates files that only their owner can read."""
 
 
 def write_whole(path: Path, content: bytes | Iterable[bytes | memoryview]) -> None:
-    """Writes a file atomically and durably; after a failure the previous file is intact.
+    """Writes a file atomically and durably; after a failure the previous file is unchanged.
 
     Args:
-        path: Of the file.
-        content: Its bytes, or an iterable of pieces, which is consumed while writing.
+        path: Path of the file.
+        content: Its bytes, or an iterable of pieces, which is consumed as the pieces are written.
 
     Raises:
-        NotWritten: The disk is full or refuses.
+        NotWritten: The disk is full or refuses the write.
     """
     partial = path.with_name(f".{path.name}.part")
-    with _told(path):
+    with _write_errors(path):
         try:
             with partial.open("wb") as file:
                 for piece in [content] if isinstance(content, bytes) else content:
@@ -41,12 +41,12 @@ def write_whole(path: Path, content: bytes | Iterable[bytes | memoryview]) -> No
 
 
 def sync_names(folder: Path, *, within: Path) -> None:
-    """Syncs the directory entries of a folder and of its parents up to `within`.
+    """Syncs the directory entries of a folder and its parents up to `within`, which is known to be durable.
 
     Raises:
-        NotWritten: The disk refuses.
+        NotWritten: The disk refuses the write.
     """
-    with _told(folder):
+    with _write_errors(folder):
         if not folder.exists():
             return
         while True:
@@ -58,13 +58,13 @@ def sync_names(folder: Path, *, within: Path) -> None:
 
 @contextmanager
 def whole_folder(folder: Path) -> Iterator[Path]:
-    """Yields a temporary folder that is renamed to `folder` when the block succeeds.
+    """Yields a temporary folder that is renamed to `folder` when the block ends without an error.
 
     Raises:
-        NotWritten: The disk is full or refuses.
+        NotWritten: The disk is full or refuses the write.
     """
     partial = folder.with_name(f".{folder.name}.part")
-    with _told(folder):
+    with _write_errors(folder):
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir(parents=True)
@@ -80,24 +80,24 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 
 
 def put_in_place(made: Path, folder: Path) -> None:
-    """Renames a complete folder to its final name.
+    """Renames a complete folder to its final name, durably.
 
     Raises:
-        NotWritten: The disk refuses.
+        NotWritten: The disk refuses the write.
     """
-    with _told(folder):
+    with _write_errors(folder):
         made.replace(folder)
         _sync(folder.parent)
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
-    """Converts I/O errors into `NotWritten` with path and reason."""
+def _write_errors(path: Path) -> Iterator[None]:
+    """Converts write errors to `NotWritten` with path and reason."""
     try:
         yield
     except OSError as error:
         raise NotWritten(f"{path} can't be written: {error.strerror or error}") from error
-    except SafetensorError as error:  # safetensors wraps the OS error
+    except SafetensorError as error:  # safetensors wraps the system's error
         raise NotWritten(f"{path} can't be written: {error}") from error
 
 

@@ -1,4 +1,4 @@
-"""Trainable models: opened from a version's folder, made from a config and a seed, written as a version."""
+"""Opens, creates and writes trainable models."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ _COMPANIONS = (
     "chat_template.jinja",
     GENERATION_FILE,
 )
-"""Files that a version copies from the version that it was trained from."""
+"""Files that a version copies from the folder that training started from."""
 
 
 def make_model(folder: Path, *, model_type: str, config: Mapping[str, JsonValue], characters: str, seed: int) -> None:
-    """Writes a model of random weights with a tokenizer of characters; equal arguments give equal weights.
+    """Writes a model with random weights and a character tokenizer; equal arguments give equal weights.
 
     Raises:
-        BadSettings: transformers knows no such type, or the config can't be one of it.
-        NotWritten: The disk is full, or refuses.
+        BadSettings: transformers has no such model type, or the config is invalid for it.
+        NotWritten: The disk is full or refuses the write.
     """
     with whole_folder(folder) as partial, _quiet():
         tokens = write_character_tokenizer(partial, characters)
@@ -72,7 +72,7 @@ def open_model(folder: Path, *, device: torch.device) -> tuple[PreTrainedModel, 
     """Loads a folder's model for training, in float32.
 
     Raises:
-        BadVersionFolder: The folder can't be used, such as one whose tokenizer has tokens that the model lacks.
+        BadVersionFolder: The folder can't be used, for example because the tokenizer has tokens that the model lacks.
     """
     facts = read_model(folder)
     with _quiet():
@@ -96,7 +96,7 @@ def open_model(folder: Path, *, device: torch.device) -> tuple[PreTrainedModel, 
 
 
 def end_token(facts: ModelFacts, tokenizer: FolderTokenizer) -> int:
-    """The token that a demonstration ends with: the tokenizer's own if it ends answers, else the first that does."""
+    """Returns the end token of demonstrations: the tokenizer's if the model ends answers with it, else the lowest."""
     own = tokenizer.end_token
     return own if own in facts.end_tokens and own is not None else min(facts.end_tokens)
 
@@ -112,7 +112,7 @@ def write_version(
 ) -> None:
     """Writes a publishable version of an unsharded model, which is not changed.
 
-    Args, Raises: As for `write_weights`; `dtype` is what weights are stored in.
+    Args, Raises: As for `write_weights`; `dtype` is the type of the stored weights.
     """
     kind = TORCH_TYPES[dtype]
     form, weights = without_weights(model, dtype=dtype), stored_weights(model, dtype=kind)
@@ -120,11 +120,11 @@ def write_version(
 
 
 def without_weights(model: PreTrainedModel, *, dtype: Dtype) -> PreTrainedModel:
-    """Returns a copy without weights, which describes the rest of a version.
+    """Returns a copy of the model with weights on the meta device, which take no memory.
 
     Args:
-        model: Not sharded yet.
-        dtype: What its versions store weights in.
+        model: The model before sharding.
+        dtype: Type of the stored weights.
     """
     kind = TORCH_TYPES[dtype]
     memo: dict[int, Any] = {
@@ -144,18 +144,18 @@ def write_weights(
     recipe: Recipe | None,
     eligible: Sequence[int] = (),
 ) -> None:
-    """Writes what can be published: weights, config, the start's tokenizer, and how rollouts are made with it.
+    """Writes a publishable version: weights, config, tokenizer and recipe.
 
     Args:
-        folder: It is there whole afterwards, or not at all.
-        form: From `without_weights`.
-        weights: From `stored_weights`, of the same type; emptied while they are written.
-        start: The folder that the model came from.
-        recipe: None for a version that no rollouts are made with yet.
-        eligible: The recipe's table of prompts, if it names one.
+        folder: Target folder, created atomically.
+        form: Result of `without_weights`.
+        weights: Result of `stored_weights`, of the same type; emptied while they are written.
+        start: Folder that training started from.
+        recipe: How rollouts are generated; None for a version without rollouts.
+        eligible: Table of eligible prompts, if the recipe has one.
 
     Raises:
-        NotWritten: The disk is full, or refuses.
+        NotWritten: The disk is full or refuses the write.
     """
     writer: Any = form  # transformers annotates its methods in parts only
     with whole_folder(folder) as partial, _quiet():
@@ -169,7 +169,7 @@ def write_weights(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silences transformers' progress bars and advice."""
+    """Suppresses the progress bars and log messages of transformers."""
     bars, level = _LOGGING.is_progress_bar_enabled(), _LOGGING.get_verbosity()
     _LOGGING.disable_progress_bar()
     _LOGGING.set_verbosity_error()

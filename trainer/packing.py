@@ -1,8 +1,8 @@
-"""Several sequences in one row, without a view of each other.
+"""Packs several sequences into one row, masked from each other.
 
-Short sequences waste most of a padded batch. Here they stand one behind another in rows of a bounded length; positions
-begin anew with each, and the mask lets a token see its own sequence's earlier tokens and nothing else, so that a packed
-sequence has the states it would have alone. Nothing here loads torch.
+Padding wastes most of a batch of short sequences. Packed rows have a bounded length; positions restart with each
+sequence, and a token attends only to earlier tokens of its own sequence, so the hidden states are the same as without
+packing. This module does not import torch.
 
 Shapes: R rows, T tokens of the longest row.
 """
@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 from protocol.errors import InvalidInput
 
 NOTHING = -1
-"""Segment id of padding."""
+"""Sequence number of unused positions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Position of a sequence: `tokens[row, start : start + length]`."""
+    """Location of a sequence: `tokens[row, start : start + length]`."""
 
     row: int
     start: int
@@ -32,13 +32,13 @@ class Placed:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PackedRows:
-    """Sequences in rows.
+    """Packed sequences.
 
     Args:
-        tokens: int64 [R, T]; 0 where nothing is.
-        positions: int64 [R, T], of each token in its own sequence; 0 where nothing is.
-        sequences: int64 [R, T], the number of the sequence that each token is of; `NOTHING` where nothing is.
-        places: Of each sequence, in the order in which they were given.
+        tokens: int64 [R, T]; 0 at unused positions.
+        positions: int64 [R, T], position of each token in its sequence; 0 at unused positions.
+        sequences: int64 [R, T], sequence number of each token; `NOTHING` at unused positions.
+        places: Location of each sequence, in the order of the input.
     """
 
     tokens: NDArray[np.int64]
@@ -48,20 +48,20 @@ class PackedRows:
 
     @property
     def mask(self) -> NDArray[np.bool_]:
-        """Returns the attention mask, [R, T, T]: earlier tokens of the same sequence."""
+        """Attention mask [R, T, T]: tokens of the same sequence up to the token itself."""
         same = self.sequences[:, :, None] == self.sequences[:, None, :]
         return np.tril(same)
 
 
 def pack(sequences: Sequence[Sequence[int]], *, row_tokens: int) -> PackedRows:
-    """Puts sequences into as few rows as first-fit-decreasing finds; equal sequences are always packed alike.
+    """Packs sequences by first-fit-decreasing; the result is deterministic.
 
     Args:
-        sequences: Tokens, at least one each.
-        row_tokens: The most tokens of a row. Rows are as long as the longest one needs.
+        sequences: Token sequences, none empty.
+        row_tokens: Maximum tokens of a row; the actual row length is that of the fullest row.
 
     Raises:
-        InvalidInput: There is no sequence, or one that is empty or longer than a row.
+        InvalidInput: There is no sequence, or one is empty or longer than a row.
     """
     lengths = [len(sequence) for sequence in sequences]
     if not lengths or min(lengths) < 1 or max(lengths) > row_tokens:
@@ -83,7 +83,7 @@ def pack(sequences: Sequence[Sequence[int]], *, row_tokens: int) -> PackedRows:
 
 
 def place(lengths: Sequence[int], row_tokens: int) -> list[Placed]:
-    """First-fit-decreasing: the longest first, each into the first row with room. No length is above `row_tokens`."""
+    """Places the longest sequences first, each in the first row with room. No length may exceed `row_tokens`."""
     used: list[int] = []
     places: dict[int, Placed] = {}
     for number in sorted(range(len(lengths)), key=lambda number: -lengths[number]):

@@ -1,4 +1,4 @@
-"""Learning rate schedules: pure functions of the step's number."""
+"""Learning rate schedules: the rate as a function of the step number only."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import StrEnum
 
 
 class LearningRateSchedule(StrEnum):
-    """Decay of the learning rate after its warm-up."""
+    """Shape of the learning rate's decay after the warm-up."""
 
     CONSTANT = "constant"
     LINEAR = "linear"
@@ -34,12 +34,12 @@ def learning_rate(
     """Returns the learning rate of one step.
 
     Args:
-        step: From 0.
-        steps: How many there are in all; later ones have the last one's rate.
-        peak: The largest rate, which the last warm-up step has.
-        schedule: How it falls from there.
-        warm_up_steps: It rises linearly over so many steps, from one share of the peak to all of it.
-        final_share: What share of the peak the fall ends at.
+        step: Number of the step, from 0.
+        steps: Total number of steps; later ones have the last step's rate.
+        peak: Maximum rate, reached in the last warm-up step.
+        schedule: Shape of the decay.
+        warm_up_steps: Number of steps over which the rate rises linearly, from peak / warm_up_steps to peak.
+        final_share: Final rate as a share of the peak.
     """
     if step < warm_up_steps:
         return peak * (step + 1) / warm_up_steps

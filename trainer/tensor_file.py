@@ -1,6 +1,6 @@
-"""A safetensors file piece by piece, so that writing it takes no second copy of what is in it.
+"""Writes a safetensors file in pieces, so that no second copy of the tensors is needed.
 
-The library's own writer joins everything into one string of bytes first. The format:
+The library's own writer joins everything into one bytes object first. The format:
 https://huggingface.co/docs/safetensors/index#format
 """
 
@@ -24,18 +24,18 @@ _NAMES = {
     torch.bool: "BOOL",
 }
 _ALIGNMENT = 8
-"""The header's length is a multiple of it; wider numbers come first, so that each begins at a multiple of its size."""
+"""The header is padded to a multiple of this; wider types come first, so that every tensor is aligned."""
 
 
 def tensor_file(tensors: Mapping[str, torch.Tensor], *, metadata: Mapping[str, str]) -> Iterator[bytes | memoryview]:
-    """The pieces of a file: first what is in it, then each tensor's bytes where they are.
+    """Yields the pieces of a file: the header, then each tensor's bytes without copying CPU tensors.
 
     Args:
-        tensors: On any device, without gradients. They must not change until all pieces are taken.
-        metadata: Text by name.
+        tensors: Tensors on any device, without gradients. They must not change until all pieces are consumed.
+        metadata: Metadata strings by name.
 
     Raises:
-        KeyError: A tensor is of a type that the format lacks.
+        KeyError: The format does not support a tensor's dtype.
     """
     order = sorted(tensors, key=lambda name: (-tensors[name].element_size(), name))
     header: dict[str, object] = {"__metadata__": dict(metadata)}

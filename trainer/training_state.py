@@ -1,7 +1,7 @@
-"""Training state as tensors by name: weights, optimiser averages and random generators.
+"""Training state as named tensors: weights, optimiser averages and the random generator.
 
-A restored state continues identically. Sharded weights are gathered and sharded again, so the state does not depend on
-the number of processes.
+After restoring it, the next step is the same as without the interruption. Sharded weights are gathered when saved and
+sharded again when restored, so the state does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ _GENERATOR = "rng"
 
 
 def training_tensors(model: Module, optimisers: Iterable[Optimizer], *, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Returns the state: the tensors that are trained, not copies, so it is valid until the next optimiser step.
+    """Returns the state without copying: the tensors are valid until the next optimiser step.
 
-    A copy would take as much memory again as weights and averages do. Sharded tensors are gathered, so every process
-    must call this. They are gathered one after the other, so that a process which does not keep them (and gets nothing)
-    never holds more than one.
+    A copy would double the memory of weights and averages. Sharded tensors are gathered, so every process must call
+    this. They are gathered one by one, so that a process with `keep=False` (which gets an empty dict) never holds more
+    than one.
     """
     kept = {_GENERATOR: torch.get_rng_state()}
     averages = {parameter: state for optimiser in optimisers for parameter, state in optimiser.state.items()}
@@ -36,9 +36,9 @@ def training_tensors(model: Module, optimisers: Iterable[Optimizer], *, keep: bo
 
 
 def stored_weights(model: Module, *, dtype: torch.dtype, keep: bool = True) -> dict[str, torch.Tensor]:
-    """Gathers what a version stores: weights and lasting buffers, each once, on the CPU, fractions as `dtype`.
+    """Gathers the tensors of a version (weights and persistent buffers) on the CPU, floating-point ones as `dtype`.
 
-    As for `training_tensors`, every process must call this, and one that does not keep them gets nothing.
+    As for `training_tensors`, every process must call this, and one with `keep=False` gets an empty dict.
     """
     kept: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
@@ -50,11 +50,11 @@ def stored_weights(model: Module, *, dtype: torch.dtype, keep: bool = True) -> d
 
 
 def restore_training(kept: Mapping[str, torch.Tensor], model: Module, optimisers: Iterable[Optimizer]) -> None:
-    """Puts a state back.
+    """Restores a state.
 
     Raises:
-        KeyError: A weight is not in it.
-        ValueError: A tensor has another shape.
+        KeyError: A weight is missing in the state.
+        ValueError: A tensor has a different shape.
     """
     averages: dict[str, dict[str, torch.Tensor]] = {}
     for key, value in kept.items():
@@ -77,14 +77,14 @@ def restore_training(kept: Mapping[str, torch.Tensor], model: Module, optimisers
 
 
 def _gathered(value: torch.Tensor, *, keep: bool) -> torch.Tensor:
-    """The tensor itself; of a sharded one a copy on the CPU. Nothing in it for a process that does not keep it."""
+    """Returns the tensor itself, or a CPU copy of a sharded one; empty if `keep` is False."""
     if isinstance(value, DTensor):
         return _whole(value, dtype=value.dtype, keep=keep)
     return value.detach() if keep else torch.empty(0)
 
 
 def _whole(value: torch.Tensor, *, dtype: torch.dtype, keep: bool) -> torch.Tensor:
-    """A tensor's copy on the CPU, gathered if it is sharded; nothing in it for a process that does not keep it."""
+    """Returns a CPU copy of the tensor, gathered if it is sharded; empty if `keep` is False."""
     full: Any = value.full_tensor() if isinstance(value, DTensor) else value
     if not keep:
         return torch.empty(0)
@@ -93,7 +93,7 @@ def _whole(value: torch.Tensor, *, dtype: torch.dtype, keep: bool) -> torch.Tens
 
 
 def _like(value: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
-    """A whole tensor where a parameter's own values are, and sharded as they are."""
+    """Returns the full tensor on the parameter's device, sharded like the parameter."""
     if value.shape != parameter.shape:
         raise ValueError(f"a tensor of {tuple(value.shape)} for a weight of {tuple(parameter.shape)}")
     if isinstance(parameter, DTensor):

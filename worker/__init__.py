@@ -1,1 +1,1 @@
-"""The worker: a daemon that joins a pool and runs what it is given, on a machine that belongs to somebody else."""
+"""The worker: a daemon on a contributor's machine that joins a pool and runs the tasks assigned to it."""

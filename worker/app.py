@@ -1,4 +1,4 @@
-"""Builds a worker from its settings."""
+"""Builds a worker from its settings and runs it."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ _log = structlog.get_logger(__name__)
 
 
 def node_key(settings: WorkerSettings) -> Key:
-    """The node's key, from `MUSTER_NODE_KEY` or its keystore.
+    """Returns the node's key, from `MUSTER_NODE_KEY` or its keystore.
 
     Raises:
-        MusterError: There is none, or it can't be opened.
+        MusterError: There is no key, or the keystore can't be decrypted.
     """
     return find_key("node", keystore=settings.keystore, password_file=settings.password_file)
 
 
 def docker_runtime(settings: WorkerSettings, node: Address) -> DockerRuntime:
-    """The Docker runtime of this worker; tasks run as the worker's own user unless that is root."""
+    """Returns this worker's Docker runtime; tasks run as the worker's own user unless that is root."""
     user = None if os.geteuid() == 0 else f"{os.geteuid()}:{os.getegid()}"
     return DockerRuntime(
         node,
@@ -54,7 +54,7 @@ def docker_runtime(settings: WorkerSettings, node: Address) -> DockerRuntime:
 
 
 def process_runtime(settings: WorkerSettings, node: Address, state: StateDirectory) -> ProcessRuntime:
-    """The sandboxed process runtime of this worker."""
+    """Returns this worker's sandboxed process runtime."""
     return ProcessRuntime(
         node,
         directory=state.processes,
@@ -65,17 +65,17 @@ def process_runtime(settings: WorkerSettings, node: Address, state: StateDirecto
 
 
 async def choose_runtime(settings: WorkerSettings, node: Address, state: StateDirectory) -> Runtime:
-    """The runtime that was asked for; else Docker where an engine answers, else the sandbox where it works.
+    """Returns the configured runtime; without one, Docker if an engine answers, else the process sandbox.
 
     Raises:
-        MusterError: Neither works.
+        MusterError: The configured runtime, or without one both runtimes, can't be used.
     """
     docker_trouble: MusterError
     if settings.runtime is not RuntimeKind.PROCESS:
         try:
             docker = docker_runtime(settings, node)
             if settings.runtime is RuntimeKind.DOCKER:
-                return docker  # if it is down just now, the worker waits for it
+                return docker  # not checked: if the engine is down now, the worker waits for it
             await docker.check()
         except (RuntimeDown, InvalidInput) as error:
             if settings.runtime is RuntimeKind.DOCKER:
@@ -91,7 +91,7 @@ async def choose_runtime(settings: WorkerSettings, node: Address, state: StateDi
 
 
 async def describe_software(runtime: Runtime, inventory: GpuInventory) -> tuple[str | None, bool]:
-    """The engine's version and whether it hands out GPUs, as far as can be told now."""
+    """Returns the Docker engine's version, None if unknown, and whether containers can use GPUs."""
     if not isinstance(runtime, DockerRuntime):
         return None, bool(inventory.gpus)
     try:
@@ -109,12 +109,12 @@ async def run_worker(
     """Runs a worker until SIGTERM or SIGINT.
 
     Args:
-        settings: What it was told.
-        choose: Chooses what tasks run in.
-        deliver: What carries files to the pool.
+        settings: The worker's settings.
+        choose: Chooses the runtime.
+        deliver: Class that delivers files to the pool; the attack kit passes another one.
 
     Raises:
-        MusterError: It can't start: no key, a state directory in use, no runtime, a broken deployment file.
+        MusterError: The worker can't start: no key, state directory in use, no runtime, or bad deployment file.
     """
     key = node_key(settings)
     clock = SystemClock()

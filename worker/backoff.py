@@ -1,4 +1,4 @@
-"""Waiting that ends early when something happens, and pauses that grow while nothing works."""
+"""Interruptible sleep and exponential back-off with jitter."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.runtime.clock import Clock
 
 
 async def sleep_or(clock: Clock, pause: timedelta, *events: asyncio.Event) -> bool:
-    """Returns after the pause, or as soon as one of the events is set; whether one was."""
+    """Sleeps for `pause` or until one of the events is set; returns whether one is set."""
     waits = [asyncio.ensure_future(event.wait()) for event in events]
     alarm = asyncio.ensure_future(clock.sleep(pause))
     try:
@@ -22,11 +22,11 @@ async def sleep_or(clock: Clock, pause: timedelta, *events: asyncio.Event) -> bo
 
 
 class GrowingPause:
-    """Doubles with every failure up to a limit, with jitter; starts anew after a success. It never gives up.
+    """Exponential back-off with jitter, without a limit on attempts. A success resets it.
 
     Args:
-        first: The first pause.
-        longest: The limit.
+        first: Pause after the first failure; each further failure doubles it.
+        longest: Upper limit of the pause.
     """
 
     def __init__(self, *, first: timedelta, longest: timedelta) -> None:
@@ -35,11 +35,11 @@ class GrowingPause:
         self._failures = 0
 
     def succeeded(self) -> None:
-        """The next failure is the first one again."""
+        """Resets the pause."""
         self._failures = 0
 
     def failed(self) -> timedelta:
-        """How long to wait now."""
+        """Counts a failure and returns how long to wait."""
         doubled: int = 2 ** min(self._failures, 20)
         self._failures += 1
         return min(self._longest, self._first * doubled) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter

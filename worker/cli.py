@@ -1,4 +1,4 @@
-"""`muster worker`: look at the daemon that runs here, and stop it in order. Nothing here knows the chain."""
+"""`muster worker` commands that talk to the daemon's control socket. They need no access to the chain."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def status(config: ConfigOption = None, state: StateOption = None, as_json: Json
 def logs(
     config: ConfigOption = None,
     state: StateOption = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on as lines come.")] = False,
-    tail: Annotated[int, typer.Option(min=0, max=5000, help="So many of the last lines.")] = 100,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they come.")] = False,
+    tail: Annotated[int, typer.Option(min=0, max=5000, help="Number of last lines to print.")] = 100,
 ) -> None:
     """Show the output of the task that runs here."""
     control = _control(config, state)
@@ -64,13 +64,13 @@ def drain(
     state: StateOption = None,
     undo: Annotated[bool, typer.Option("--undo", help="Take work again.")] = False,
 ) -> None:
-    """Finish what runs and take nothing new; lasts until `--undo`, also over a restart."""
+    """Finish the running task and accept no new one; lasts until `--undo`, also after a restart."""
     _control(config, state).drain(on=not undo)
     typer.echo("takes work again" if undo else "takes nothing new; `muster worker status` shows when it is done")
 
 
 def resume(config: ConfigOption = None, state: StateOption = None) -> None:
-    """Lease again after the worker stopped because delivered work was not paid; `status` shows why it stopped."""
+    """Lease slots again after the worker stopped because delivered work was not paid (see `status`)."""
     control = _control(config, state)
     was = control.status().stopped
     control.resume()
@@ -78,7 +78,7 @@ def resume(config: ConfigOption = None, state: StateOption = None) -> None:
 
 
 def leave(config: ConfigOption = None, state: StateOption = None) -> None:
-    """Stop what runs, deliver what waits, leave the pool on the ledger, and end the daemon. Stake is free then."""
+    """Stop the task, deliver queued files, leave the pool on the ledger and end the daemon. This frees the stake."""
     control = _control(config, state)
     control.leave()
     typer.echo("leaving: stopping the task and delivering what waits", err=True)
@@ -96,13 +96,13 @@ def retry(
     config: ConfigOption = None,
     state: StateOption = None,
 ) -> None:
-    """Try a file again that was parked because it could not be delivered."""
+    """Retry a file that was parked because it could not be delivered."""
     _control(config, state).retry(item)
     typer.echo(f"{item} is tried again")
 
 
 def upgrade() -> None:
-    """Say how to install the newest release, and what happens to what runs."""
+    """Print how to install the newest release and what happens to the running task."""
     typer.echo(
         f"this is muster {__version__}\n"
         f"1. {upgrade_command()}\n"
@@ -127,7 +127,7 @@ def upgrade_command() -> str:
 
 
 def _control(config: Path | None, state: Path | None) -> DaemonControl:
-    """The daemon of the state directory that was named, or is in the settings, or is usual."""
+    """Returns the client of the state directory given, else of the one in the settings, else of the default one."""
     if state is None:
         try:
             state = WorkerSettings.load(file=config).state
@@ -174,5 +174,5 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
 
 
 def _printable(text: str) -> str:
-    """A stranger's text, without the power to move the cursor."""
+    """Replaces control characters, so that untrusted text can't control the terminal."""
     return "".join(character if character.isprintable() or character == "\t" else "�" for character in text)

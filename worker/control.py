@@ -1,4 +1,4 @@
-"""The contributor's control of a running daemon: HTTP on a unix socket that only the worker's own user can open."""
+"""Local control of a running daemon: HTTP on a unix socket that only the worker's own user can open."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from worker.state import StateDirectory
 
 
 class LogPage(WireModel):
-    """Some lines, and where to go on."""
+    """A page of log lines with the sequence number of the next one."""
 
     assignment_id: str
     lines: tuple[LogLine, ...]
@@ -39,28 +39,28 @@ def create_control(
     leave: Callable[[], Awaitable[None]],
     resume: Callable[[], None],
 ) -> FastAPI:
-    """Builds what `muster worker status|logs|drain|leave` speak to.
+    """Builds the HTTP API behind `muster worker status|logs|drain|resume|leave|retry`.
 
     Args:
-        status: Says how the daemon is.
-        logs: The present task's output.
-        queue: For parked items.
-        drain: Begins or ends draining.
-        leave: Stops what runs, leaves the pool, ends the daemon.
-        resume: Leases again after the worker stopped because its work was not paid.
+        status: Returns the daemon's status.
+        logs: Returns the log store of the current task; None if no task has run yet.
+        queue: The delivery queue, for retrying parked items.
+        drain: Starts or ends draining.
+        leave: Stops the task, leaves the pool and ends the daemon.
+        resume: Allows leasing again after it stopped because work was not paid.
     """
     app = create_service("worker", version=__version__)
 
     @app.get("/v1/status")
     async def show() -> WorkerStatus:
-        """How the daemon is."""
+        """Returns the daemon's status."""
         return await asyncio.to_thread(status)
 
     @app.get("/v1/logs")
     async def read(
         since: Annotated[int | None, Query(ge=0)] = None, tail: Annotated[int, Query(ge=0, le=5000)] = 100
     ) -> LogPage:
-        """The present task's output: from a line on, or the last lines."""
+        """Returns output of the current task: lines from number `since` on, or the last `tail` lines."""
         store = logs()
         if store is None:
             raise NotFound("this worker has run no task yet", hint="`muster worker status` says what it waits for")
@@ -72,27 +72,27 @@ def create_control(
 
     @app.post("/v1/drain", status_code=204)
     async def begin() -> None:
-        """Takes nothing new."""
+        """Starts draining."""
         drain(True)
 
     @app.post("/v1/resume", status_code=204)
     async def end() -> None:
-        """Takes work again."""
+        """Ends draining."""
         drain(False)
 
     @app.post("/v1/lease-again", status_code=204)
     async def lease_again() -> None:
-        """Leases again, although work was not paid."""
+        """Allows leasing again after it stopped because work was not paid."""
         resume()
 
     @app.post("/v1/leave", status_code=202)
     async def go() -> None:
-        """Leaves the pool and ends the daemon."""
+        """Starts to leave the pool; the daemon ends afterwards."""
         await leave()
 
     @app.post("/v1/queue/{item_id}/retry", status_code=204)
     async def retry(item_id: Identifier) -> None:
-        """Gives a parked file new attempts."""
+        """Unparks a file so that its delivery is retried."""
         await asyncio.to_thread(queue.get, item_id)
         await asyncio.to_thread(queue.unpark, item_id)
 
@@ -100,42 +100,42 @@ def create_control(
 
 
 class DaemonControl:
-    """Speaks to the daemon of a state directory.
+    """Client of the control socket in a worker's state directory.
 
     Args:
-        state: The directory.
+        state: The worker's state directory.
     """
 
     def __init__(self, state: StateDirectory) -> None:
         self._state = state
 
     def status(self) -> WorkerStatus:
-        """How the daemon is.
+        """Returns the daemon's status.
 
         Raises:
-            Unavailable: None runs there.
+            Unavailable: No daemon runs with this state directory.
         """
         return parse_answer(WorkerStatus, self._call("GET", "/v1/status"))
 
     def logs(self, *, since: int | None = None, tail: int = 100) -> LogPage:
-        """The present task's output."""
+        """Returns output of the current task, from line `since` on or the last `tail` lines."""
         query = f"tail={tail}" if since is None else f"since={since}"
         return parse_answer(LogPage, self._call("GET", f"/v1/logs?{query}"))
 
     def drain(self, *, on: bool) -> None:
-        """Begins or ends draining."""
+        """Starts or ends draining."""
         self._call("POST", "/v1/drain" if on else "/v1/resume")
 
     def resume(self) -> None:
-        """Has the daemon lease again after it stopped because its work was not paid."""
+        """Allows leasing again after the daemon stopped it because work was not paid."""
         self._call("POST", "/v1/lease-again")
 
     def leave(self) -> None:
-        """Asks the daemon to leave the pool and end."""
+        """Makes the daemon leave the pool and end."""
         self._call("POST", "/v1/leave")
 
     def retry(self, item_id: str) -> None:
-        """Gives a parked file new attempts."""
+        """Unparks a file so that its delivery is retried."""
         self._call("POST", f"/v1/queue/{item_id}/retry")
 
     def _call(self, method: str, target: str) -> bytes:

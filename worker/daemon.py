@@ -1,12 +1,14 @@
-"""The daemon: registers, joins, beats, converges, delivers; ends in order when it is told to.
+"""The worker daemon: runs the background loops and the membership loop until it is stopped.
 
-    registrar   keeps the record at discovery, hears of invites      (always)
-    converger   makes what runs into what was asked for              (always)
-    queue       delivers files                                        (always)
-    pay         watches whether delivered work is paid                (always)
-    membership  waits for an invite, joins, beats, and begins again   (one after the other)
+    registrar   keeps the node registered at discovery, fetches invites
+    reconciler  starts and stops containers to match the assignment
+    queue       uploads files and submits work
+    pay         checks whether delivered work is paid
+    logs        pushes task output to the orchestrator
+    membership  waits for an invite, joins, sends heartbeats; starts over when the membership ends
 
-Each goes on without the others: no chain, no orchestrator and no engine are reasons to wait, not to end.
+The loops are independent. While the chain, the orchestrator or the container engine is down, the loops that need it
+retry and the others continue.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from protocol.errors import MusterError
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.http.unix_server import UnixServer
 from protocol.runtime.loops import BackgroundLoops
-from worker.chain.ledger_chain import why
+from worker.chain.ledger_chain import describe_error
 from worker.control import create_control
 from worker.delivery.pay_watch import PayWatch
 from worker.delivery.queue.runner import QueueRunner
@@ -41,111 +43,115 @@ from worker.slots.task_bridge import TaskBridge
 from worker.status_report import SelfReport
 from worker.tasks.reconciler import Reconciler
 
-_LAST_WORDS = timedelta(seconds=5)
+_FINAL_HEARTBEAT_TIMEOUT = timedelta(seconds=5)
 _log = structlog.get_logger(__name__)
 
 
 class Daemon:
-    """One worker. `run` returns when `stop` was called and everything is handed over.
+    """One worker. `run` returns after `stop` was called and the shutdown sequence has finished.
 
     Args:
-        parts: What it is made of.
+        dependencies: Settings, key, clients and clock of the worker.
     """
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._parts = parts
-        settings, state = parts.settings, parts.state
-        self.situation = Situation(warnings=list(parts.warnings))
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
+        settings, state = dependencies.settings, dependencies.state
+        self.situation = Situation(warnings=list(dependencies.warnings))
         self.situation.draining = bool((state.read("drain") or {}).get("draining"))
         self._longest_pause = timedelta(seconds=settings.wait_at_most_s)
         self._stopping = asyncio.Event()
         self._leaving = False
         self._queue = QueueStore(state.queue, state.spool)
-        self._pay = PayWatch(state=state, chain=parts.chain, clock=parts.clock)
-        self._delivery = parts.deliver(
-            key=parts.key, pool_id=settings.pool_id, chain=parts.chain, clock=parts.clock, pay=self._pay
+        self._pay = PayWatch(state=state, chain=dependencies.chain, clock=dependencies.clock)
+        self._delivery = dependencies.deliver(
+            key=dependencies.key,
+            pool_id=settings.pool_id,
+            chain=dependencies.chain,
+            clock=dependencies.clock,
+            pay=self._pay,
         )
-        self._runner = QueueRunner(self._queue, self._delivery, clock=parts.clock)
+        self._runner = QueueRunner(self._queue, self._delivery, clock=dependencies.clock)
         self._bridge = TaskBridge(
-            node=parts.key.address,
+            node=dependencies.key.address,
             settings=settings,
             state=state,
-            chain=parts.chain,
+            chain=dependencies.chain,
             queue=self._queue,
             runner=self._runner,
             orchestrator=lambda: self._pusher.orchestrator,
             stopped=lambda: self._pay.stopped,
-            clock=parts.clock,
+            clock=dependencies.clock,
         )
-        self.converger = Reconciler(
-            runtime=parts.runtime,
+        self.reconciler = Reconciler(
+            runtime=dependencies.runtime,
             state=state,
-            node=parts.key.address,
+            node=dependencies.key.address,
             pool_id=settings.pool_id,
-            gpus=parts.gpus,
-            clock=parts.clock,
-            task_user=parts.task_user,
+            gpus=dependencies.gpus,
+            clock=dependencies.clock,
+            task_user=dependencies.task_user,
             on_task=self._bridge.open,
         )
         self._registrar = Registrar(
-            parts.discovery,
-            describe=parts.describe,
-            clock=parts.clock,
+            dependencies.discovery,
+            describe=dependencies.describe,
+            clock=dependencies.clock,
             situation=self.situation,
             longest_pause=self._longest_pause,
         )
-        self._pusher = LogPusher(self.converger.task_logs.of, clock=parts.clock)
-        self._heart: HeartbeatLoop | None = None
+        self._pusher = LogPusher(self.reconciler.task_logs.of, clock=dependencies.clock)
+        self._heartbeat: HeartbeatLoop | None = None
         self._relocation = Relocation(
-            node=parts.key.address,
-            chain=parts.chain,
-            services=parts.discovery,
-            clock=parts.clock,
+            node=dependencies.key.address,
+            chain=dependencies.chain,
+            services=dependencies.discovery,
+            clock=dependencies.clock,
             allow_plain_http=settings.allow_plain_http,
         )
         self._moved_to: OrchestratorLocation | None = None
         self._report = SelfReport(
-            parts,
+            dependencies,
             situation=self.situation,
-            converger=self.converger,
+            reconciler=self.reconciler,
             bridge=self._bridge,
             queue=self._queue,
             pay=self._pay,
         )
 
     def stop(self) -> None:
-        """Begins an orderly end; safe to call from a signal handler of the loop, and twice."""
+        """Starts an orderly shutdown. May be called repeatedly, also from a signal handler of the event loop."""
         self._stopping.set()
 
     async def leave(self) -> None:
-        """Begins an orderly end that leaves the pool too."""
+        """Starts an orderly shutdown that also ends the pool membership on the ledger."""
         self._leaving = True
         self.situation.phase = Phase.LEAVING
         self.stop()
 
     def drain(self, on: bool) -> None:
-        """Says to the pool, from the next heartbeat on, that this node takes nothing new, or takes work again."""
+        """Starts or ends draining; the next heartbeat reports it. A draining node accepts no new task."""
         self.situation.draining = on
-        self._parts.state.write("drain", {"draining": on})
-        if self._heart is not None:
-            self._heart.news.set()
+        self._dependencies.state.write("drain", {"draining": on})
+        if self._heartbeat is not None:
+            self._heartbeat.send_early.set()
 
     async def run(self) -> None:
-        """Lives until `stop`, then hands over."""
+        """Runs all loops until `stop`, then shuts down in order."""
         orphans = await asyncio.to_thread(self._queue.recover)
         if orphans:
             _log.info("spool-cleaned", removed=orphans)
-        control = UnixServer(self._control_app(), self._parts.state.control_socket, mode=0o600)
+        control = UnixServer(self._control_app(), self._dependencies.state.control_socket, mode=0o600)
         await control.start()
-        loops = BackgroundLoops(clock=self._parts.clock)
-        loops.add("converge", self.converger.run)
+        loops = BackgroundLoops(clock=self._dependencies.clock)
+        loops.add("converge", self.reconciler.run)
         loops.add("queue", self._runner.run)
         loops.add("pay", self._pay.run)
         loops.add("discovery", self._registrar.run)
         loops.add("logs", self._pusher.run)
         try:
             async with loops:
-                membership = asyncio.create_task(self._live(), name="membership")
+                membership = asyncio.create_task(self._keep_membership(), name="membership")
                 await self._stopping.wait()
                 _log.info("stopping", leaving=self._leaving)
                 membership.cancel()
@@ -156,35 +162,35 @@ class Daemon:
             await control.stop()
             await self._close()
 
-    async def _live(self) -> None:
-        """Becomes a member and beats, again and again."""
-        parts, settings = self._parts, self._parts.settings
-        membership = load_membership(parts.state, settings.pool_id)
+    async def _keep_membership(self) -> None:
+        """Joins the pool and sends heartbeats; repeats when the membership, URL or orchestrator key changes."""
+        dependencies, settings = self._dependencies, self._dependencies.settings
+        membership = load_membership(dependencies.state, settings.pool_id)
         while not self._stopping.is_set():
             if membership is None:
                 membership = await self._joiner().join()
-                save_membership(parts.state, membership)
+                save_membership(dependencies.state, membership)
                 _log.info("member", pool=settings.pool_id, orchestrator=membership.url)
-            ending = await self._beat(membership)
-            _log.info("heartbeats-ended", why=ending)
-            if ending is HeartbeatStop.KEY_CHANGED:
-                membership = await self._rotated(membership)
-            elif ending is HeartbeatStop.NOT_A_MEMBER:
-                parts.state.forget("membership")
+            reason = await self._run_heartbeats(membership)
+            _log.info("heartbeats-ended", why=reason)
+            if reason is HeartbeatStop.KEY_CHANGED:
+                membership = await self._with_new_key(membership)
+            elif reason is HeartbeatStop.NOT_A_MEMBER:
+                dependencies.state.forget("membership")
                 membership = None
-            elif ending is HeartbeatStop.MOVED and self._moved_to is not None:
+            elif reason is HeartbeatStop.MOVED and self._moved_to is not None:
                 membership, self._moved_to = self._moved_to, None
-                save_membership(parts.state, membership)
+                save_membership(dependencies.state, membership)
                 _log.warning("orchestrator-moved", now=membership.url)
 
-    async def _beat(self, membership: OrchestratorLocation) -> HeartbeatStop:
-        parts = self._parts
+    async def _run_heartbeats(self, membership: OrchestratorLocation) -> HeartbeatStop:
+        dependencies = self._dependencies
         orchestrator = OrchestratorSession(
             membership,
-            key=parts.key,
-            clock=parts.clock,
-            allow_plain_http=parts.settings.allow_plain_http,
-            transport=parts.transport,
+            key=dependencies.key,
+            clock=dependencies.clock,
+            allow_plain_http=dependencies.settings.allow_plain_http,
+            transport=dependencies.transport,
         )
         self.situation.orchestrator = membership.url
         self._pusher.orchestrator = orchestrator
@@ -192,130 +198,134 @@ class Daemon:
         self._runner.wake()
 
         async def has_moved() -> bool:
-            self._moved_to = await self._relocation.of(membership)
+            self._moved_to = await self._relocation.find(membership)
             return self._moved_to is not None
 
-        self._heart = HeartbeatLoop(
+        self._heartbeat = HeartbeatLoop(
             orchestrator=orchestrator,
             known_key=membership.orchestrator,
-            pool_id=parts.settings.pool_id,
-            chain=parts.chain,
-            converger=self.converger,
+            pool_id=dependencies.settings.pool_id,
+            chain=dependencies.chain,
+            reconciler=self.reconciler,
             pusher=self._pusher,
             gauges=self._report.gauges,
             situation=self.situation,
-            clock=parts.clock,
+            clock=dependencies.clock,
             stopping=self._stopping,
             longest_pause=self._longest_pause,
             has_moved=has_moved,
         )
         try:
-            return await self._heart.beat_until_end()
+            return await self._heartbeat.run()
         finally:
             if not self._stopping.is_set():
-                self._pusher.orchestrator = self._heart = None
+                self._pusher.orchestrator = self._heartbeat = None
                 await self._delivery.disconnect()
                 await orchestrator.close()
 
-    async def _rotated(self, membership: OrchestratorLocation) -> OrchestratorLocation:
-        """The same orchestrator under the key that the ledger names now."""
+    async def _with_new_key(self, membership: OrchestratorLocation) -> OrchestratorLocation:
+        """Returns the membership with the orchestrator key now on the ledger, unchanged if that can't be read."""
         try:
-            key = await self._parts.chain.orchestrator()
+            key = await self._dependencies.chain.orchestrator()
         except MusterError:
             return membership
         _log.warning("orchestrator-key-changed", now=key)
         changed = replace(membership, orchestrator=key)
-        save_membership(self._parts.state, changed)
+        save_membership(self._dependencies.state, changed)
         return changed
 
     async def _hand_over(self) -> None:
-        """Ends in order: says so, stops what runs within its grace, delivers what waits, says how it ended."""
+        """Announces the end, stops the task within its grace period, delivers queued files, reports the final state."""
         self.situation.phase = Phase.LEAVING if self._leaving else Phase.STOPPED
         self.situation.draining = True
-        await self._say_last_words()
+        await self._send_final_heartbeat()
         try:
-            await self.converger.hand_over()
+            await self.reconciler.hand_over()
         except MusterError as error:
             _log.warning("not-handed-over", detail=error.detail, hint=error.hint)
         await self._bridge.release_slots()
         await self._deliver_rest()
-        await self._say_last_words()
+        await self._send_final_heartbeat()
         if self._leaving:
             await self._leave()
 
-    async def _say_last_words(self) -> None:
-        if self._heart is None:
+    async def _send_final_heartbeat(self) -> None:
+        if self._heartbeat is None:
             return
         with contextlib.suppress(MusterError, TimeoutError):
-            async with asyncio.timeout(_LAST_WORDS.total_seconds()):
-                await self._heart.beat()
+            async with asyncio.timeout(_FINAL_HEARTBEAT_TIMEOUT.total_seconds()):
+                await self._heartbeat.send()
 
     async def _deliver_rest(self) -> None:
-        """As much of the queue as its grace allows; the rest is kept for the next start."""
+        """Delivers queued files for up to `stop_grace_s`; the rest stays queued for the next start."""
         left = None
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._parts.settings.stop_grace_s):
-                left = await self._runner.deliver_now(linger=timedelta(seconds=self._parts.settings.stop_grace_s))
+            async with asyncio.timeout(self._dependencies.settings.stop_grace_s):
+                left = await self._runner.deliver_now(
+                    linger=timedelta(seconds=self._dependencies.settings.stop_grace_s)
+                )
         if left != 0:
             _log.warning("not-all-delivered", left=left, hint="what is left is delivered after the next start")
 
     async def _leave(self) -> None:
-        parts = self._parts
+        dependencies = self._dependencies
         try:
-            await parts.chain.leave()
-            _log.info("left-the-pool", pool=parts.settings.pool_id)
+            await dependencies.chain.leave()
+            _log.info("left-the-pool", pool=dependencies.settings.pool_id)
         except MusterError as error:
             _log.error(
-                "not-left", detail=why(error), hint="`muster node leave --carrier NAME` has another key pay for it"
+                "not-left",
+                detail=describe_error(error),
+                hint="`muster node leave --carrier NAME` has another key pay for it",
             )
         await self._registrar.sign_off()
-        await self.converger.clear()
+        await self.reconciler.clear()
         for name in ("membership", "drain"):
-            parts.state.forget(name)
+            dependencies.state.forget(name)
 
     async def _close(self) -> None:
         await self._bridge.stop()
         if self._pusher.orchestrator is not None:
             await self._pusher.orchestrator.close()
         await self._delivery.disconnect()
-        self.converger.task_logs.close()
-        for service in self._parts.discovery:
+        self.reconciler.task_logs.close()
+        for service in self._dependencies.discovery:
             await service.aclose()
-        await self._parts.runtime.close()
+        await self._dependencies.runtime.close()
         self._queue.close()
 
     def _transfer(self, membership: OrchestratorLocation) -> ObjectTransfer:
-        parts = self._parts
+        dependencies = self._dependencies
         return ObjectTransfer(
             membership.url,
-            clock=parts.clock,
-            allow_plain_http=parts.settings.allow_plain_http,
-            transport=parts.transport,
+            clock=dependencies.clock,
+            allow_plain_http=dependencies.settings.allow_plain_http,
+            transport=dependencies.transport,
         )
 
     def _joiner(self) -> Joiner:
-        parts = self._parts
+        dependencies = self._dependencies
         return Joiner(
-            node=parts.key.address,
-            pool_id=parts.settings.pool_id,
-            chain=parts.chain,
+            node=dependencies.key.address,
+            pool_id=dependencies.settings.pool_id,
+            chain=dependencies.chain,
             registrar=self._registrar,
-            clock=parts.clock,
+            clock=dependencies.clock,
             situation=self.situation,
-            allow_plain_http=parts.settings.allow_plain_http,
+            allow_plain_http=dependencies.settings.allow_plain_http,
             longest_pause=self._longest_pause,
-            relay=RelayedJoin(
-                parts.key,
-                clock=parts.clock,
-                allow_plain_http=parts.settings.allow_plain_http,
-                transport=parts.transport,
+            relayed_join=RelayedJoin(
+                dependencies.key,
+                clock=dependencies.clock,
+                allow_plain_http=dependencies.settings.allow_plain_http,
+                transport=dependencies.transport,
             ),
         )
 
     def _control_app(self) -> FastAPI:
         return create_control(
             status=self.status,
-            logs=lambda: self.converger.logs,
+            logs=lambda: self.reconciler.logs,
             queue=self._queue,
             drain=self.drain,
             leave=self.leave,
@@ -323,5 +333,5 @@ class Daemon:
         )
 
     def status(self) -> WorkerStatus:
-        """How this worker is."""
+        """Returns the worker's status for `muster worker status`."""
         return self._report.status()

@@ -1,4 +1,4 @@
-"""`muster worker run` and `doctor`: what needs all of the worker, and the chain."""
+"""`muster worker run` and `doctor`: the commands that import the whole worker and the ledger client."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def run(
     config: ConfigOption = None,
     state: StateOption = None,
     pool: Annotated[int | None, typer.Option(min=1, help="Number of the pool to join.")] = None,
-    runtime: Annotated[RuntimeKind | None, typer.Option(help="What tasks run in.")] = None,
+    runtime: Annotated[RuntimeKind | None, typer.Option(help="Runtime for tasks.")] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
-    """Run the worker until SIGTERM or SIGINT, which hand over what runs."""
+    """Run the worker until SIGTERM or SIGINT, which stop the task and deliver queued files first."""
     configure_logs(level=log_level)
     flags = {"state": state, "pool_id": pool, "runtime": runtime}
     asyncio.run(run_worker(WorkerSettings.load(file=config, flags=flags)))
 
 
 def doctor(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
-    """Check everything that joining needs. Exits 0 if all is well, 1 with warnings, 2 if the worker can't join."""
+    """Check everything that joining needs. Exits with 0 if all is well, 1 on warnings, 2 if the worker can't join."""
     settings, trouble = None, None
     try:
         settings = WorkerSettings.load(file=config, flags={"state": state})

@@ -1,4 +1,4 @@
-"""What a worker is made of."""
+"""Dependencies of the worker daemon."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from worker.tasks.container_spec import InstalledGpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What a daemon needs; `app.build_worker` makes the real ones."""
+    """Objects that the daemon needs; `app.run_worker` creates the real ones."""
 
     settings: WorkerSettings
     key: Key
@@ -35,6 +35,6 @@ class Dependencies:
     task_user: int | None = None
     warnings: Sequence[str] = ()
     deliver: type[PoolDelivery] = PoolDelivery
-    """What carries files to the pool."""
+    """Class that delivers files to the pool."""
     transport: httpx.AsyncBaseTransport | None = None
-    """Of the orchestrator, in tests that serve it in the same process."""
+    """HTTP transport to the orchestrator, for tests that serve it in the same process."""

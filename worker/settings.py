@@ -1,4 +1,4 @@
-"""What a worker can be told: `[worker]` in the settings file, `MUSTER_WORKER_…`, or flags."""
+"""Settings of a worker: `[worker]` in the settings file, `MUSTER_WORKER_…` variables, or flags."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GIBIBYTE = 1 << 30
 
 
 def default_state() -> Path:
-    """`/var/lib/muster/worker` for root, else below the user's own data directory."""
+    """Returns `/var/lib/muster/worker` for root, else a directory below the user's data directory."""
     if os.geteuid() == 0:
         return Path("/var/lib/muster/worker")
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")

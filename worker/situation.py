@@ -1,4 +1,4 @@
-"""What the daemon knows of itself, as `muster worker status` shows it."""
+"""The daemon's state as `muster worker status` shows it."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ MOST_NOTICES = 20
 
 
 class Phase(StrEnum):
-    """Where the worker is on its way."""
+    """Phase of the worker's life cycle."""
 
     STARTING = "starting"
     WAITING = "waiting"
-    """Registered with discovery; something keeps it from joining, or no invite has come."""
+    """Registered with discovery; waits for an invite or for an obstacle to joining to be removed."""
     JOINING = "joining"
     MEMBER = "member"
     BANNED = "banned"
@@ -30,24 +30,24 @@ class Phase(StrEnum):
 
 @dataclass(slots=True)
 class Situation:
-    """The daemon's picture of itself; its parts write into it."""
+    """Mutable status that the daemon's loops update."""
 
     phase: Phase = Phase.STARTING
     detail: str = ""
-    """In words, with what to do if something is to be done."""
+    """Explanation for the contributor, with the action to take if there is one."""
     node_state: str = ""
-    """As the orchestrator last said."""
+    """From the orchestrator's last answer."""
     orchestrator: str = ""
     last_answer_ms: int = 0
     interval_s: float = 0.0
     silent_because: str = ""
-    """Why the last heartbeat was not answered; empty when it was."""
+    """Error of the last heartbeat; empty if it was answered."""
     clock_skew_s: float = 0.0
-    """This machine's clock less the orchestrator's."""
+    """This machine's clock minus the orchestrator's."""
     discovery: dict[str, str] = field(default_factory=dict)
-    """Per service: when it expires, or what went wrong."""
+    """Per service URL: when the registration expires, or the error."""
     notices: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_NOTICES))
-    """From the pool's owner."""
+    """Messages from the pool owner."""
     warnings: list[str] = field(default_factory=list)
     draining: bool = False
 
@@ -72,7 +72,7 @@ class WorkerStatus(BaseModel):
     notices: list[str]
     warnings: list[str]
     stopped: str = ""
-    """Why no slots are leased, because work was not paid; empty while they are."""
+    """Reason why no slots are leased (delivered work was not paid); empty while leasing is allowed."""
     draining: bool
     runtime: str
     runtime_trouble: str
@@ -85,4 +85,4 @@ class WorkerStatus(BaseModel):
     queue: dict[str, int]
     parked: list[str]
     given_up: list[str] = []
-    """Files that can never be delivered, newest first, each with the reason."""
+    """Files that could not be delivered, newest first, each with the reason."""

@@ -1,4 +1,4 @@
-"""The worker's own directory: what it must know again after it was killed. One worker per directory, held by a lock."""
+"""The worker's state directory: persistent state, locked so that only one worker uses it."""
 
 from __future__ import annotations
 
@@ -21,51 +21,51 @@ MOST_FILE_BYTES = 1 << 20
 
 
 class StateInUse(Conflict):
-    """Another worker has this directory."""
+    """Another worker uses this directory."""
 
     code = "state-in-use"
 
 
 class TaskDiskFull(Unavailable):
-    """The disk is too full for a task."""
+    """The disk has too little free space for a task."""
 
     code = "no-room"
 
 
 @dataclass(frozen=True, slots=True)
 class StateDirectory:
-    """Where everything of one worker lies. Nobody but its user may look inside."""
+    """Paths of one worker's files. The directory is readable by the worker's user only (mode 0700)."""
 
     root: Path
 
     @property
     def tasks(self) -> Path:
-        """The tasks' own volumes, one directory per task."""
+        """Task volumes, one directory per task."""
         return self.root / "tasks"
 
     @property
     def shared(self) -> Path:
-        """The volume that outlives tasks."""
+        """The volume shared by successive tasks."""
         return self.root / "shared"
 
     @property
     def processes(self) -> Path:
-        """What the process runtime writes."""
+        """Files of the process runtime."""
         return self.root / "processes"
 
     @property
     def logs(self) -> Path:
-        """The tasks' output, one directory per assignment."""
+        """Task output, one directory per assignment."""
         return self.root / "logs"
 
     @property
     def bridges(self) -> Path:
-        """The bridges' sockets, one directory per assignment."""
+        """Bridge sockets, one directory per assignment."""
         return self.root / "bridges"
 
     @property
     def spool(self) -> Path:
-        """Files that wait to be delivered."""
+        """Copies of files that wait for delivery."""
         return self.root / "spool"
 
     @property
@@ -75,11 +75,11 @@ class StateDirectory:
 
     @property
     def control_socket(self) -> Path:
-        """Where `muster worker status` finds the daemon."""
+        """Unix socket of the daemon's control API."""
         return self.root / "control.sock"
 
     def prepare(self) -> None:
-        """Makes the directories."""
+        """Creates the directories."""
         self.root.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.root.chmod(0o700)
         for place in (self.tasks, self.processes, self.logs, self.bridges, self.spool):
@@ -87,14 +87,17 @@ class StateDirectory:
         make_volume(self.shared)
 
     def fingerprint_secret(self) -> bytes:
-        """A secret of this directory's own. With it a fingerprint on a container tells nobody the task's secrets."""
+        """Returns the HMAC key of container fingerprints, created at first use.
+
+        Fingerprints are stored in readable container labels and cover the task's secrets, hence the key.
+        """
         path = self.root / "fingerprint.secret"
         if not path.exists():
             write_file(path, secrets.token_bytes(32))
         return path.read_bytes()
 
     def read(self, name: str) -> dict[str, Any] | None:
-        """A JSON object that was written under this name; None if there is none that can be read."""
+        """Returns the JSON object written under this name; None if it is missing or damaged."""
         try:
             with (self.root / f"{name}.json").open("rb") as file:
                 content = json.loads(file.read(MOST_FILE_BYTES))
@@ -103,20 +106,20 @@ class StateDirectory:
         return content if isinstance(content, dict) else None
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
-        """Writes a JSON object, whole or not at all, so that it survives a loss of power."""
+        """Writes a JSON object atomically and syncs it to disk."""
         write_file(self.root / f"{name}.json", json.dumps(dict(content)).encode())
 
     def forget(self, name: str) -> None:
-        """Removes what was written under this name."""
+        """Deletes the JSON object with this name."""
         (self.root / f"{name}.json").unlink(missing_ok=True)
 
 
 class StateLock:
-    """Holds a state directory for one worker, while it is entered.
+    """Context manager that locks a state directory for one worker.
 
     Args:
-        directory: Of one worker.
-        node: Whose it is; a directory that served another node is refused.
+        directory: The state directory.
+        node: The worker's node; a directory that was used for another node is refused.
     """
 
     def __init__(self, directory: StateDirectory, node: Address) -> None:
@@ -154,7 +157,7 @@ class StateLock:
 
 
 def make_volume(path: Path, *, user: int | None = None) -> None:
-    """Makes a directory that a task may write to, whatever user it runs as; what is around it keeps others out."""
+    """Creates a directory that a task can write to as any user; the parent (mode 0700) keeps other users out."""
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     path.chmod(0o777)
     if user is not None:
@@ -162,10 +165,10 @@ def make_volume(path: Path, *, user: int | None = None) -> None:
 
 
 def check_room(place: Path, needed_bytes: int) -> None:
-    """Returns if the file system of a directory has so much space free.
+    """Checks that the file system of a directory has `needed_bytes` free.
 
     Raises:
-        NoRoom: It has not; files that wait for delivery may free some.
+        TaskDiskFull: It has less; delivering queued files may free some.
     """
     free = shutil.disk_usage(place).free
     if free < needed_bytes:
@@ -176,10 +179,10 @@ def check_room(place: Path, needed_bytes: int) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a directory that strangers wrote into; links in it are removed, never followed.
+    """Removes a directory with untrusted content; symbolic links are removed, never followed.
 
-    What is nested is moved up to the top first: however deep a stranger's directories are, and whatever their modes,
-    this needs a few descriptors and no recursion. What can't be removed (somebody else's) stays.
+    Nested entries are moved to the top level first, so that any depth and any file modes need few descriptors and no
+    recursion. Entries that can't be removed because another user owns them stay.
     """
     try:
         top = _open_directory(str(path), None)
@@ -196,7 +199,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _level(top: int) -> bool:
-    """Empties and removes the directories that stand in `top` now; whether there may be more."""
+    """Empties and removes the directories now in `top`; returns whether nested ones were moved up into it."""
     moved = False
     for name in _names(top):
         try:
@@ -221,9 +224,9 @@ def _names(directory: int) -> list[str]:
 
 
 def _take_out(name: str, directory: int, top: int) -> bool:
-    """Removes a file; moves a directory to the top and says so."""
+    """Removes a file, or moves a directory to `top`; returns True if it moved a directory."""
     with contextlib.suppress(OSError):
-        os.close(_open_directory(name, directory))  # a directory that may not be written to can't be moved
+        os.close(_open_directory(name, directory))  # makes it writable: else it can't be moved
         os.rename(name, secrets.token_hex(16), src_dir_fd=directory, dst_dir_fd=top)
         return True
     with contextlib.suppress(OSError):
@@ -232,7 +235,7 @@ def _take_out(name: str, directory: int, top: int) -> bool:
 
 
 def _open_directory(name: str, parent: int | None) -> int:
-    """A descriptor of a directory, which is made ours to change; no link is followed."""
+    """Opens a directory without following links and sets its mode to 0700."""
     handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
     try:
         with contextlib.suppress(OSError):
@@ -243,7 +246,7 @@ def _open_directory(name: str, parent: int | None) -> int:
 
 
 def write_file(path: Path, content: bytes) -> None:
-    """Writes a private file, whole or not at all."""
+    """Writes a private file (mode 0600) atomically and syncs it to disk."""
     partial = path.with_name(f".{path.name}.part")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

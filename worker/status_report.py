@@ -1,4 +1,4 @@
-"""How a worker is, in its own words: for its operator on this machine, and in figures for the pool."""
+"""Collects the worker's status for the contributor and its metrics for heartbeats."""
 
 from __future__ import annotations
 
@@ -13,53 +13,53 @@ from worker.situation import Situation, WorkerStatus
 from worker.slots.task_bridge import TaskBridge
 from worker.tasks.reconciler import Reconciler
 
-OVER = frozenset({"delivered", "given_up", "parked"})
-"""What the queue counts and does not work on."""
+FINISHED = frozenset({"delivered", "given_up", "parked"})
+"""Queue counts of items that the queue no longer works on."""
 
 
 class SelfReport:
-    """Asks each part of the worker.
+    """Collects status and metrics from the worker's components.
 
     Args:
-        parts: What the worker is made of.
-        situation: How its membership goes.
-        converger: What runs.
-        bridge: What the task says.
-        queue: What is to be delivered.
-        pay: Says whether delivered work is paid.
+        dependencies: The worker's dependencies.
+        situation: State of the membership.
+        reconciler: State of the task.
+        bridge: The task's metrics and lease warnings.
+        queue: The delivery queue.
+        pay: Tells whether leasing has stopped because work was not paid.
     """
 
     def __init__(
         self,
-        parts: Dependencies,
+        dependencies: Dependencies,
         *,
         situation: Situation,
-        converger: Reconciler,
+        reconciler: Reconciler,
         bridge: TaskBridge,
         queue: QueueStore,
         pay: PayWatch,
     ) -> None:
-        self._parts = parts
+        self._dependencies = dependencies
         self._situation = situation
-        self._converger = converger
+        self._reconciler = reconciler
         self._bridge = bridge
         self._queue = queue
         self._pay = pay
 
     def gauges(self) -> Mapping[str, float]:
-        """Load, queue and the task's own metrics, by name."""
+        """Returns machine load, queue lengths and the task's own metrics, by name."""
         counts = self._queue.counts()
-        waiting = sum(count for stage, count in counts.items() if stage not in OVER)
+        waiting = sum(count for stage, count in counts.items() if stage not in FINISHED)
         queue = {"queue.waiting": float(waiting), "queue.parked": float(counts["parked"])}
         task = {f"task.{name}": value for name, value in self._bridge.metrics.items()}
-        return {**read_load(self._parts.state.root), **queue, **task}
+        return {**read_load(self._dependencies.state.root), **queue, **task}
 
     def status(self) -> WorkerStatus:
-        """How this worker is."""
-        situation, task, parts = self._situation, self._converger.task, self._parts
+        """Returns the worker's status."""
+        situation, task, dependencies = self._situation, self._reconciler.task, self._dependencies
         return WorkerStatus(
-            node=parts.key.address,
-            pool_id=parts.settings.pool_id,
+            node=dependencies.key.address,
+            pool_id=dependencies.settings.pool_id,
             version=__version__,
             phase=situation.phase,
             detail=situation.detail,
@@ -74,13 +74,13 @@ class SelfReport:
             warnings=[*situation.warnings, *self._bridge.warnings],
             stopped=self._pay.stopped,
             draining=situation.draining,
-            runtime=parts.runtime.kind,
-            runtime_trouble=self._converger.trouble,
+            runtime=dependencies.runtime.kind,
+            runtime_trouble=self._reconciler.runtime_error,
             task=task.task_name if task is not None else "",
             task_id=task.task_id if task is not None else "",
-            assignment=self._converger.report(),
+            assignment=self._reconciler.report(),
             metrics=dict(self.gauges()),
-            refused=self._converger.refused,
+            refused=self._reconciler.refused,
             queue=self._queue.counts(),
             given_up=[f"{item.name}: {item.given_up}" for item in self._queue.given_up()],
             parked=[f"{item.id} {item.name}: {item.parked}" for item in self._queue.items() if item.parked],

@@ -72,7 +72,7 @@ async def test_a_lying_orchestrator_leads_no_node_to_another_seed(world: World, 
     assert await chain.fault_of(granted, real) == ""
     assert f"block {block} has the hash {real}" in await chain.fault_of(granted, OTHER)
     before = replace(granted, beacon_block=await joined(world))
-    assert f"joining say {block}" in await chain.fault_of(before, earlier)
+    assert f"joining it is {block}" in await chain.fault_of(before, earlier)
     for other in (replace(granted, digest=OTHER), replace(granted, version=1), replace(granted, run=run_id("other"))):
         assert "is not announced" in await chain.fault_of(other, real)
     stranger = replace(granted, node=world.keys["third"].address)
@@ -133,7 +133,7 @@ async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the owner has announced to withdraw counts as withdrawn: it may take that at any moment once it is ready."""
-    monkeypatch.setattr("worker.chain.ledger_chain.MONEY_GOOD_FOR", timedelta())
+    monkeypatch.setattr("worker.chain.ledger_chain.ESCROW_CACHE_TTL", timedelta())
     await world.member()
     block = await announced(world)
     owner = await world.as_("owner")

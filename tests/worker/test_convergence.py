@@ -21,11 +21,11 @@ from worker.tasks.reconcile import (
     RemoveContainer,
     StopContainer,
     backoff,
-    converge,
     is_stale,
     launch_failed,
     launched,
     launching,
+    reconcile,
     stable,
 )
 
@@ -123,33 +123,33 @@ def test_what_is_there_becomes_what_was_asked_for(
     actions: str,
     state: str | None,
 ) -> None:
-    decision = converge(desired, observed, progress, now=100.0, luck=0.0)
+    decision = reconcile(desired, observed, progress, now=100.0, jitter=0.0)
     assert kinds(decision.actions) == actions
     assert (decision.progress.state if decision.progress else None) == state
 
 
 def test_a_restart_waits_for_its_backoff_and_no_longer() -> None:
-    ended = converge(wanted(), [there(EXITED, 1)], so_far(), now=100.0, luck=1.0)
+    ended = reconcile(wanted(), [there(EXITED, 1)], so_far(), now=100.0, jitter=1.0)
     assert ended.progress is not None
     assert ended.progress.retry_at == 101.0
-    early = converge(wanted(), [], ended.progress, now=100.5, luck=0.0)
+    early = reconcile(wanted(), [], ended.progress, now=100.5, jitter=0.0)
     assert early.actions == ()
     assert early.wake_in == timedelta(seconds=0.5)
-    due = converge(wanted(), [], ended.progress, now=101.0, luck=0.0)
+    due = reconcile(wanted(), [], ended.progress, now=101.0, jitter=0.0)
     assert due.actions == (LaunchContainer(number=2),)
 
 
 def test_an_exit_is_counted_once_however_often_it_is_seen() -> None:
     progress: AssignmentProgress | None = so_far()
     for _ in range(5):
-        progress = converge(wanted(), [there(EXITED, 1)], progress, now=0.0, luck=0.0).progress
+        progress = reconcile(wanted(), [there(EXITED, 1)], progress, now=0.0, jitter=0.0).progress
     assert progress is not None
     assert progress.failures == 1
 
 
 def test_a_change_that_needs_no_new_container_keeps_the_old_one() -> None:
     desired = replace(wanted(), generation=7)
-    decision = converge(desired, [there(RUNNING)], so_far(), now=0.0, luck=0.0)
+    decision = reconcile(desired, [there(RUNNING)], so_far(), now=0.0, jitter=0.0)
     assert decision.actions == ()
     assert decision.progress is not None
     assert decision.progress.generation == 7
@@ -166,13 +166,15 @@ def test_a_stale_generation_is_known() -> None:
 def test_an_engine_that_is_down_is_nobodys_failure() -> None:
     progress = so_far(AssignmentState.PULLING)
     for _ in range(50):
-        progress = launch_failed(progress, RestartRule(attempts=0), detail="down", blameless=True, now=0.0, luck=0.0)
+        progress = launch_failed(
+            progress, RestartRule(attempts=0), detail="down", infrastructure=True, now=0.0, jitter=0.0
+        )
     assert progress.state is AssignmentState.PENDING
     assert progress.failures == 0
 
 
 def test_what_can_never_start_fails_at_once() -> None:
-    failed = launch_failed(so_far(), RestartRule(attempts=99), detail="no GPU", hopeless=True, now=0.0, luck=0.0)
+    failed = launch_failed(so_far(), RestartRule(attempts=99), detail="no GPU", permanent=True, now=0.0, jitter=0.0)
     assert failed.state is AssignmentState.FAILED
 
 
@@ -181,11 +183,11 @@ def test_a_long_run_forgives_earlier_failures() -> None:
     assert stable(so_far(failures=2), uptime=STABLE_AFTER / 2).failures == 2
 
 
-@given(failures=st.integers(0, 10_000), luck=st.floats(0, 1, exclude_max=True))
-def test_backoff_grows_is_jittered_and_bounded(failures: int, luck: float) -> None:
-    wait = backoff(failures, luck)
+@given(failures=st.integers(0, 10_000), jitter=st.floats(0, 1, exclude_max=True))
+def test_backoff_grows_is_jittered_and_bounded(failures: int, jitter: float) -> None:
+    wait = backoff(failures, jitter)
     assert timedelta() < wait <= LONGEST_BACKOFF
-    assert backoff(failures + 1, luck) >= wait
+    assert backoff(failures + 1, jitter) >= wait
 
 
 @given(
@@ -202,7 +204,7 @@ def test_any_history_ends_as_its_rule_says_and_never_runs_two_at_once(
     container: Container | None = None
     now, launches, crashed = 0.0, 0, False
     for step in range(200):
-        decision = converge(desired, [container] if container else [], progress, now=now, luck=0.5)
+        decision = reconcile(desired, [container] if container else [], progress, now=now, jitter=0.5)
         if step == crash_after and not crashed:  # what was decided was not carried out; what is on disk stays
             crashed = True
             progress = decision.progress and replace(decision.progress, retry_at=None)

@@ -1,4 +1,4 @@
-"""The converger on real runtimes: what was asked for runs, survives the worker, and is reported in words."""
+"""The reconciler on real runtimes: what was asked for runs, survives the worker, and is reported in words."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ def converger_of(runtime: Any, state: StateDirectory) -> Reconciler:
 
 
 @asynccontextmanager
-async def running(converger: Reconciler) -> AsyncIterator[Reconciler]:
+async def running(reconciler: Reconciler) -> AsyncIterator[Reconciler]:
     """Runs it, and stops it as abruptly as a kill: nothing is handed over."""
-    task = asyncio.create_task(converger.run())
+    task = asyncio.create_task(reconciler.run())
     try:
-        yield converger
+        yield reconciler
     finally:
         task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
@@ -94,12 +94,12 @@ async def until(question: Callable[[], Any], what: str) -> Any:
     raise AssertionError(what)
 
 
-def state_is(converger: Reconciler, *states: AssignmentState) -> Callable[[], bool]:
-    return lambda: (report := converger.report()) is not None and report.state in states
+def state_is(reconciler: Reconciler, *states: AssignmentState) -> Callable[[], bool]:
+    return lambda: (report := reconciler.report()) is not None and report.state in states
 
 
-def written(converger: Reconciler) -> list[str]:
-    lines = converger.logs.read(0, most=5000) if converger.logs is not None else []
+def written(reconciler: Reconciler) -> list[str]:
+    lines = reconciler.logs.read(0, most=5000) if reconciler.logs is not None else []
     return [line.text for line in lines if line.stream == "stdout"]
 
 
@@ -111,14 +111,14 @@ async def nothing_left(runtime: Runtime) -> None:
 
 
 async def test_a_task_runs_to_its_end_and_its_output_is_kept(runtime: Any, image: str, state: StateDirectory) -> None:
-    async with running(converger_of(runtime, state)) as converger:
-        converger.offer(asked(image, "import os; print(os.environ['MUSTER_TASK_NAME'], '${MUSTER_GPU_COUNT}')"))
-        await until(state_is(converger, COMPLETED), "it completes")
-        await until(lambda: written(converger) == ["task 0"], "its output arrives")
-        report = converger.report()
+    async with running(converger_of(runtime, state)) as reconciler:
+        reconciler.offer(asked(image, "import os; print(os.environ['MUSTER_TASK_NAME'], '${MUSTER_GPU_COUNT}')"))
+        await until(state_is(reconciler, COMPLETED), "it completes")
+        await until(lambda: written(reconciler) == ["task 0"], "its output arrives")
+        report = reconciler.report()
         assert report is not None
         assert (report.exit_code, report.restarts) == (0, 0)
-        converger.offer(None)
+        reconciler.offer(None)
         await nothing_left(runtime)
 
 
@@ -164,10 +164,10 @@ async def test_a_completed_task_is_not_run_again_after_a_restart(
 
 
 async def test_a_failing_task_is_tried_again_then_given_up(runtime: Any, image: str, state: StateDirectory) -> None:
-    async with running(converger_of(runtime, state)) as converger:
-        converger.offer(asked(image, "raise SystemExit(3)", restart={"kind": "on-failure", "attempts": 1}))
-        await until(state_is(converger, FAILED), "it is given up")
-        report = converger.report()
+    async with running(converger_of(runtime, state)) as reconciler:
+        reconciler.offer(asked(image, "raise SystemExit(3)", restart={"kind": "on-failure", "attempts": 1}))
+        await until(state_is(reconciler, FAILED), "it is given up")
+        report = reconciler.report()
         assert report is not None
         assert (report.exit_code, report.restarts) == (3, 1)
         assert "2 times in a row" in report.detail
@@ -191,10 +191,10 @@ async def test_a_failure_is_reported_with_the_last_lines_of_output(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:
     program = "print('line\\n' * 20)\nprint('no GPU here \\x1b[2J\\x00')\nprint('x' * 5000)\nraise SystemExit(3)"
-    async with running(converger_of(runtime, state)) as converger:
-        converger.offer(asked(image, program, restart={"kind": "never"}))
-        await until(state_is(converger, FAILED), "it failed")
-        report = converger.report()
+    async with running(converger_of(runtime, state)) as reconciler:
+        reconciler.offer(asked(image, program, restart={"kind": "never"}))
+        await until(state_is(reconciler, FAILED), "it failed")
+        report = reconciler.report()
     assert report is not None
     first, *quoted = report.detail.split("\n")
     assert first == "ended with exit code 3"
@@ -209,15 +209,15 @@ async def test_new_content_replaces_the_container_and_keeps_the_volume(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:
     write = "open('/muster/data/kept', 'w').write('x'); import time; time.sleep(600)"
-    async with running(converger_of(runtime, state)) as converger:
-        converger.offer(asked(image, write))
+    async with running(converger_of(runtime, state)) as reconciler:
+        reconciler.offer(asked(image, write))
         kept = state.tasks / ("b" * 32) / "data" / "kept"
         await until(kept.exists, "the file is written")
         read = "print(open('/muster/data/kept').read())"
-        converger.offer(asked(image, read, generation=2))
-        await until(state_is(converger, COMPLETED), "the new content ran")
-        converger.offer(asked(image, read, generation=3, restart_nonce=1))
-        await until(lambda: converger.progress and converger.progress.launches == 3, "it was run again as asked")
+        reconciler.offer(asked(image, read, generation=2))
+        await until(state_is(reconciler, COMPLETED), "the new content ran")
+        reconciler.offer(asked(image, read, generation=3, restart_nonce=1))
+        await until(lambda: reconciler.progress and reconciler.progress.launches == 3, "it was run again as asked")
 
 
 @pytest.mark.parametrize(
@@ -234,10 +234,10 @@ async def test_new_content_replaces_the_container_and_keeps_the_volume(
 async def test_what_can_never_run_here_fails_at_once_and_in_words(
     runtime: Any, image: str, state: StateDirectory, changes: dict[str, Any], words: str
 ) -> None:
-    async with running(converger_of(runtime, state)) as converger:
-        converger.offer(asked(image, "print()", **changes))
-        await until(state_is(converger, FAILED), "it fails")
-        report = converger.report()
+    async with running(converger_of(runtime, state)) as reconciler:
+        reconciler.offer(asked(image, "print()", **changes))
+        await until(state_is(reconciler, FAILED), "it fails")
+        report = reconciler.report()
         assert report is not None
         assert words in report.detail
         assert report.restarts == 0
@@ -248,10 +248,10 @@ async def test_an_image_that_does_not_exist_is_reported_by_its_name(
     docker_runtime: DockerRuntime, state: StateDirectory
 ) -> None:
     missing = f"127.0.0.1:9/nobody/{secrets.token_hex(4)}:1"
-    async with running(converger_of(docker_runtime, state)) as converger:
-        converger.offer(asked(missing, "print()", restart={"kind": "never"}))
-        await until(state_is(converger, FAILED), "it fails")
-        report = converger.report()
+    async with running(converger_of(docker_runtime, state)) as reconciler:
+        reconciler.offer(asked(missing, "print()", restart={"kind": "never"}))
+        await until(state_is(reconciler, FAILED), "it fails")
+        report = reconciler.report()
         assert report is not None
         assert missing in report.detail
 
@@ -261,20 +261,20 @@ async def test_an_engine_that_is_down_is_waited_for_and_named(
 ) -> None:
     socket = tmp_path / "docker.sock"
     late = DockerRuntime(docker_runtime._node, socket=socket)
-    async with running(converger_of(late, state)) as converger:
-        converger.offer(asked(engine.image, "print('at last')", restart={"kind": "never"}))
-        await until(lambda: "does not answer" in converger.trouble, "the trouble is named")
+    async with running(converger_of(late, state)) as reconciler:
+        reconciler.offer(asked(engine.image, "print('at last')", restart={"kind": "never"}))
+        await until(lambda: "does not answer" in reconciler.runtime_error, "the trouble is named")
         socket.symlink_to(engine.socket)
-        await until(state_is(converger, COMPLETED), "it ran once the engine was up")
+        await until(state_is(reconciler, COMPLETED), "it ran once the engine was up")
     await late.close()
 
 
 async def test_handing_over_stops_the_task_within_its_grace(runtime: Any, image: str, state: StateDirectory) -> None:
-    async with running(converger_of(runtime, state)) as converger:
-        converger.offer(asked(image, TICK))
-        await until(state_is(converger, RUNNING), "it runs")
-    await asyncio.wait_for(converger.hand_over(), 60)
+    async with running(converger_of(runtime, state)) as reconciler:
+        reconciler.offer(asked(image, TICK))
+        await until(state_is(reconciler, RUNNING), "it runs")
+    await asyncio.wait_for(reconciler.hand_over(), 60)
     assert await runtime.containers() == ()
-    report = converger.report()
+    report = reconciler.report()
     assert report is not None
     assert report.state is AssignmentState.STOPPED

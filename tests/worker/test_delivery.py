@@ -43,7 +43,7 @@ from tests.orchestrator.edge import MemoryLedger, PoolUnderTest
 from tests.serving import served
 from worker.chain.ledger_chain import LedgerChain
 from worker.delivery.pay_watch import PayWatch
-from worker.delivery.pool_delivery import RELAY_PATIENCE, PoolDelivery
+from worker.delivery.pool_delivery import RELAYER_TIMEOUT, PoolDelivery
 from worker.delivery.queue.item import DeliveryStage, QueueItem
 from worker.delivery.queue.runner import LONGEST_LOOK, QueueRunner
 from worker.delivery.queue.store import QueueStore
@@ -308,7 +308,7 @@ async def test_delivered_work_is_watched_until_it_is_paid(scene: Scene) -> None:
     await scene.work()
     assert await scene.delivered()
     await scene.world.warp(TERMS.judge_period + timedelta(seconds=1))
-    await scene.pay.look()
+    await scene.pay.check()
     assert len((scene.state.read("pay") or {})["unpaid"]) == 1
 
 
@@ -322,10 +322,10 @@ async def test_work_that_the_ledger_refuses_for_want_of_escrow_counts_when_its_l
     await scene.hand_over()
     await scene.work()
     assert "EscrowTooLow" in scene.item().error
-    await scene.pay.look()
+    await scene.pay.check()
     assert (scene.state.read("pay") or {})["unpaid"] == []
     await scene.world.warp(timedelta(minutes=11))
-    await scene.pay.look()
+    await scene.pay.check()
     assert "EscrowTooLow" in (scene.state.read("pay") or {})["unpaid"][0]
 
 
@@ -350,7 +350,7 @@ async def test_a_relayer_that_never_carries_is_passed_by_after_its_time(scene: S
     scene.relay.mood = "never"
     await scene.hand_over()
     await scene.work()
-    await scene.clock.turn(RELAY_PATIENCE)
+    await scene.clock.turn(RELAYER_TIMEOUT)
     await scene.work(rounds=2)
     assert await scene.delivered()
 
@@ -368,7 +368,7 @@ async def test_an_orchestrator_that_is_down_is_waited_for_and_then_passed_by(sce
     await scene.hand_over()
     await scene.work(rounds=2)
     assert (scene.item().stage, scene.item().error) == (DeliveryStage.PUT, "the orchestrator is down")
-    await scene.clock.turn(RELAY_PATIENCE)
+    await scene.clock.turn(RELAYER_TIMEOUT)
     await scene.work()
     assert await scene.delivered()
 
@@ -678,7 +678,7 @@ async def test_killed_between_doing_and_writing_down_neither_loses_nor_doubles(
 
         monkeypatch.setattr(store, "advance", dead)
         with pytest.raises(Killed):
-            await scene.work(store, rounds=3, pause=RELAY_PATIENCE + timedelta(seconds=1))
+            await scene.work(store, rounds=3, pause=RELAYER_TIMEOUT + timedelta(seconds=1))
         await scene.clock.turn(LONGEST_LOOK)
         store.close()
     assert died == STAGES

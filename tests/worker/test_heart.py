@@ -70,7 +70,7 @@ class ScriptedChain:
     def work_domain(self) -> SigningDomain:
         return SigningDomain(1, self.key)
 
-    async def standing(self) -> NodeStatus:
+    async def node_status(self) -> NodeStatus:
         if self.down:
             raise Unavailable("the chain is down")
         return self.at
@@ -173,7 +173,7 @@ async def heart(side: Side, clock: ManualClock, state: StateDirectory, node: Add
     async def no_bridge(_: object) -> None:
         return
 
-    converger = Reconciler(
+    reconciler = Reconciler(
         runtime=ProcessRuntime(node, directory=state.processes),
         state=state,
         node=node,
@@ -187,7 +187,7 @@ async def heart(side: Side, clock: ManualClock, state: StateDirectory, node: Add
         known_key=side.key.address,
         pool_id=1,
         chain=ScriptedChain(side.key.address),
-        converger=converger,
+        reconciler=reconciler,
         pusher=LogPusher(lambda _: None, clock=clock),
         gauges=lambda: {"cpu.busy": 0.5},
         situation=Situation(),
@@ -207,7 +207,7 @@ async def turned(clock: ManualClock, seconds: float) -> None:
 
 
 async def test_it_beats_at_the_orchestrators_pace(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:
-    beating = asyncio.create_task(heart.beat_until_end())
+    beating = asyncio.create_task(heart.run())
     await at_rest()
     assert len(side.beats) == 1
     await turned(clock, 35)
@@ -233,10 +233,10 @@ async def test_an_answer_that_the_orchestrator_did_not_sign_changes_nothing(
         "generation": 1,
         "spec": {"name": "evil", "image": "evil"},
     }
-    beating = asyncio.create_task(heart.beat_until_end())
+    beating = asyncio.create_task(heart.run())
     await turned(clock, 5)
     assert side.beats
-    assert heart._converger.assignment is None
+    assert heart._reconciler.assignment is None
     assert "sign" in heart._situation.silent_because
     beating.cancel()
 
@@ -245,7 +245,7 @@ async def test_an_orchestrator_that_is_down_is_tried_again_with_bounded_pauses_f
     heart: HeartbeatLoop, side: Side, clock: ManualClock
 ) -> None:
     side.status = 503
-    beating = asyncio.create_task(heart.beat_until_end())
+    beating = asyncio.create_task(heart.run())
     await turned(clock, 400)
     assert not beating.done()
     assert heart._situation.silent_because
@@ -263,7 +263,7 @@ async def test_after_three_beats_without_an_answer_it_looks_elsewhere_once_for_e
     heart: HeartbeatLoop, side: Side, clock: ManualClock, wrong: str
 ) -> None:
     side.status, side.signature = (503, True) if wrong == "down" else (200, False)
-    beating = asyncio.create_task(heart.beat_until_end())
+    beating = asyncio.create_task(heart.run())
     await turned(clock, 60)
     assert 1 <= side.looks <= len(side.beats) - SILENT_AFTER + 1
     side.moved = True
@@ -273,7 +273,7 @@ async def test_after_three_beats_without_an_answer_it_looks_elsewhere_once_for_e
 
 async def test_an_answer_begins_the_count_anew(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:
     side.moved = True
-    beating = asyncio.create_task(heart.beat_until_end())
+    beating = asyncio.create_task(heart.run())
     for _ in range(3):
         side.signature = False  # a refused answer is not asked for again, so one request is one beat
         before = len(side.beats)
@@ -299,7 +299,7 @@ async def test_a_node_that_was_removed_while_nobody_answered_waits_for_an_invite
         chain.at = ledger
     else:
         chain.down = True
-    beating = asyncio.create_task(heart.beat_until_end())
+    beating = asyncio.create_task(heart.run())
     await turned(clock, 30)
     assert beating.done() is ends
     if ends:
@@ -318,16 +318,16 @@ async def test_one_reading_of_a_ledger_that_lags_behind_ends_no_membership(
     readings = [replace(MEMBER, member=False), MEMBER] * 4
     chain = cast("ScriptedChain", heart._chain)
 
-    async def standing() -> NodeStatus:
+    async def node_status() -> NodeStatus:
         return readings.pop(0) if len(readings) > 1 else MEMBER
 
-    chain.standing = standing  # type: ignore[method-assign]
-    beating = asyncio.create_task(heart.beat_until_end())
+    chain.node_status = node_status  # type: ignore[method-assign]
+    beating = asyncio.create_task(heart.run())
     while len(readings) > 1 and not beating.done():
         await turned(clock, 5)
     assert not beating.done()
     chain.at = replace(MEMBER, member=False)
-    del chain.standing
+    del chain.node_status
     await turned(clock, 70)
     assert await asyncio.wait_for(beating, 60) is HeartbeatStop.NOT_A_MEMBER
 
@@ -345,11 +345,11 @@ async def test_a_machine_whose_clock_jumps_goes_on_signing_with_the_right_time(
         check_signature(stamp, method="POST", target="/v1/heartbeat", body_sha256=hashlib.sha256(body).hexdigest())
         return await call_next(request)
 
-    await heart.beat()
+    await heart.send()
     right = unix_ms(clock.now())
     clock.jump(timedelta(hours=5))
     side.offset = -timedelta(hours=5)
-    await heart.beat()
+    await heart.send()
     assert abs(stamps[-1] - right) < 1000
     assert heart._situation.clock_skew_s == pytest.approx(5 * 3600, abs=1)
 
@@ -361,7 +361,7 @@ async def test_a_node_that_the_pool_lost_goes_back_to_waiting_for_an_invite(
     chain = heart._chain
     assert isinstance(chain, ScriptedChain)
     side.answer.update(state=said, reason="gone")
-    beating = asyncio.create_task(heart.beat_until_end())
+    beating = asyncio.create_task(heart.run())
     await turned(clock, 3)
     assert not beating.done()  # the ledger still has it: the orchestrator lags behind
     chain.at = replace(MEMBER, member=False)
@@ -376,7 +376,7 @@ async def test_a_banned_node_says_why_and_asks_again_slowly(
     assert isinstance(chain, ScriptedChain)
     chain.at = replace(MEMBER, member=False, banned=True)
     side.answer.update(state="banned", reason="banned: forged work")
-    beating = asyncio.create_task(heart.beat_until_end())
+    beating = asyncio.create_task(heart.run())
     await turned(clock, 50)
     assert heart._situation.phase is Phase.BANNED
     assert heart._situation.detail == "banned: forged work"
@@ -395,7 +395,7 @@ async def test_a_rotated_key_is_believed_when_the_ledger_says_so(
     chain = heart._chain
     assert isinstance(chain, ScriptedChain)
     side.key = Key.generate()
-    beating = asyncio.create_task(heart.beat_until_end())
+    beating = asyncio.create_task(heart.run())
     await turned(clock, 5)
     assert not beating.done()
     chain.key = side.key.address
@@ -407,11 +407,11 @@ async def test_commands_are_carried_out_once_and_acknowledged_until_that_is_hear
     heart: HeartbeatLoop, side: Side, clock: ManualClock
 ) -> None:
     side.answer["commands"] = [{"id": "c" * 32, "kind": "show-notice", "text": "maintenance at noon"}]
-    await heart.beat()
-    await heart.beat()
+    await heart.send()
+    await heart.send()
     side.answer["commands"] = []
-    await heart.beat()
-    await heart.beat()
+    await heart.send()
+    await heart.send()
     assert list(heart._situation.notices) == ["maintenance at noon"]
     assert [beat.acknowledged for beat in side.beats] == [(), ("c" * 32,), ("c" * 32,), ()]
 
@@ -422,10 +422,10 @@ async def test_what_is_remembered_of_commands_is_bounded_and_one_that_comes_agai
     steady = {"id": "f" * 32, "kind": "show-notice", "text": "once"}
     for number in range(2 * MOST_REMEMBERED):
         side.answer["commands"] = [steady, {"id": f"{number:032x}", "kind": "resume"}]
-        await heart.beat()
-    assert len(heart._done) <= MOST_REMEMBERED
+        await heart.send()
+    assert len(heart._executed) <= MOST_REMEMBERED
     heart._situation.notices.clear()
-    await heart.beat()
+    await heart.send()
     assert list(heart._situation.notices) == []
 
 
@@ -459,7 +459,7 @@ async def test_logs_are_pushed_while_somebody_reads(side: Side, clock: ManualClo
 
 async def test_no_orchestrator_makes_a_worker_spin(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:
     side.answer["next_interval_seconds"] = 1e-9
-    beating = asyncio.create_task(heart.beat_until_end())
+    beating = asyncio.create_task(heart.run())
     await at_rest()
     assert len(side.beats) == 1  # the clock stands still, and so does the heart
     await turned(clock, 5)

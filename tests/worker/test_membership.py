@@ -166,9 +166,9 @@ async def test_a_newer_invite_names_the_new_url() -> None:
         Mailbox(invited(url="https://older.example", expiry=SOON + 10), newest),
         Mailbox(invited(url="https://forged.example", expiry=SOON + 40, key=NODE)),
     )
-    moved = await relocation(*services).of(HERE)
+    moved = await relocation(*services).find(HERE)
     assert moved == replace(HERE, url=NEW_URL, expiry=SOON + 20)
-    assert await relocation(*services).of(moved) is None
+    assert await relocation(*services).find(moved) is None
 
 
 @pytest.mark.parametrize(
@@ -198,18 +198,18 @@ async def test_a_newer_invite_names_the_new_url() -> None:
 )
 async def test_an_invite_that_is_not_newer_or_not_good_moves_nothing(change: dict[str, Any]) -> None:
     mailbox = Mailbox(invited(**{"url": NEW_URL, "expiry": SOON + 20, **change}))
-    assert await relocation(mailbox).of(HERE) is None
+    assert await relocation(mailbox).find(HERE) is None
 
 
 async def test_the_newest_good_invite_decides_though_it_names_the_present_url() -> None:
     mailbox = Mailbox(invited(url=NEW_URL, expiry=SOON + 10), invited(url=OLD_URL, expiry=SOON + 20))
-    assert await relocation(mailbox).of(HERE) is None
+    assert await relocation(mailbox).find(HERE) is None
 
 
 async def test_a_flood_of_invites_asks_the_chain_once_and_a_chain_that_is_down_moves_nothing() -> None:
     chain = RoleChain()
     forged = [invited(url=NEW_URL, expiry=SOON + 100 + n, nonce=n, key=Key.generate()) for n in range(MOST_INVITES + 9)]
-    assert await relocation(Mailbox(*forged), chain=chain).of(HERE) is None
+    assert await relocation(Mailbox(*forged), chain=chain).find(HERE) is None
     assert chain.asked == 1
     good = Mailbox(invited(url=NEW_URL, expiry=SOON + 20))
-    assert await relocation(good, chain=RoleChain(down=True)).of(HERE) is None
+    assert await relocation(good, chain=RoleChain(down=True)).find(HERE) is None

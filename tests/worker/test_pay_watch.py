@@ -19,7 +19,7 @@ from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, QUICK, TERMS, World
 from tests.ledger.client.verdicts import verdict_on
 from worker.chain.ledger_chain import LedgerChain, Payment, WorkerChain
-from worker.delivery.pay_watch import LOOKS_A_ROUND, MOST_WATCHED, PayWatch
+from worker.delivery.pay_watch import CHECKS_PER_ROUND, MOST_WATCHED, PayWatch
 from worker.state import StateDirectory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -74,7 +74,7 @@ async def ended(pay: PayWatch, ends: Ends, *how: Payment | None, first: int = 0)
         else:
             pay.delivered(lease(index))
             ends.found[lease(index).key.hash] = one
-    await pay.look()
+    await pay.check()
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ async def test_a_stop_ends_when_a_piece_is_paid_after_all(state: StateDirectory)
     await ended(pay, ends, Payment.OPEN, *[Payment.EXPIRED] * 3)
     assert pay.stopped
     ends.found[lease(0).key.hash] = Payment.PAID
-    await watch(state, ends).look()
+    await watch(state, ends).check()
     pay = watch(state, ends)
     assert pay.stopped == ""
 
@@ -139,13 +139,13 @@ async def test_work_that_was_refused_first_and_taken_later_is_no_loss(state: Sta
     pay = watch(state, ends)
     for index in range(3):
         pay.refused(lease(index), "EscrowTooLow")
-    await pay.look()
+    await pay.check()
     assert pay.stopped == "", "their leases last"
     for index in range(3):
         pay.delivered(lease(index))
         ends.found[lease(index).key.hash] = Payment.PAID
     ends.time += timedelta(minutes=11)
-    await pay.look()
+    await pay.check()
     assert pay.stopped == ""
 
 
@@ -155,7 +155,7 @@ async def test_refusals_that_do_not_lie_with_the_pool_do_not_count(state: StateD
     pay = watch(state, ends)
     for index in range(3):
         pay.refused(lease(index), reason)
-    await pay.look()
+    await pay.check()
     assert pay.stopped == ""
 
 
@@ -175,10 +175,10 @@ async def test_looks_and_memory_are_bounded_and_every_piece_has_its_turn(state: 
         ends.found[lease(index).key.hash] = Payment.OPEN
     for index in range(MOST_WATCHED, MOST_WATCHED + 3):
         ends.found[lease(index).key.hash] = Payment.EXPIRED
-    await pay.look()
-    assert ends.asked == LOOKS_A_ROUND
-    for _ in range(MOST_WATCHED // LOOKS_A_ROUND):
-        await pay.look()
+    await pay.check()
+    assert ends.asked == CHECKS_PER_ROUND
+    for _ in range(MOST_WATCHED // CHECKS_PER_ROUND):
+        await pay.check()
     assert pay.stopped
 
 
@@ -213,12 +213,12 @@ async def test_silent_validators_are_noticed_also_where_nobody_marks_their_work_
     leases = [await submitted(world, index) for index in range(3)]
     for one in leases:
         pay.delivered(one)
-    await pay.look()
+    await pay.check()
     assert pay.stopped == ""
     await world.warp(TERMS.judge_period + SECOND)
     ledger = await world.as_("owner")
     await ledger.work.expire([leases[0].key.hash])
-    await pay.look()
+    await pay.check()
     assert pay.stopped.count("expired without a verdict") == 3
 
 

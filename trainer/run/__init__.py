@@ -1,1 +1,1 @@
-"""The training run: turns accepted rollouts into policy versions, and resumes after any failure."""
+"""The training run: trains new versions of the policy from accepted rollouts, and resumes after failures."""

@@ -1,4 +1,4 @@
-"""Puts a run together from its settings, and does it."""
+"""Builds a training run from its settings and runs it."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ from trainer.run.verdicts import LedgerVerdicts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outside:
-    """Dependencies that tests replace.
+    """Clock and connections that tests replace.
 
     Args:
-        clock: Time.
-        transport: For an orchestrator in the same process.
-        policy: How transactions are offered.
+        clock: Clock of the run.
+        transport: HTTP transport to an orchestrator in the same process.
+        policy: Fee, retry and time-out policy of transactions.
     """
 
     clock: Clock
@@ -70,18 +70,18 @@ async def run_trainer(
     outside: Outside | None = None,
     place: RankInfo | None = None,
 ) -> TrainerState:
-    """Trains until the steps are done or `stop` is set; returns where the run is then.
+    """Trains until all steps are done or `stop` is set; returns the final state.
 
     Args:
-        settings: What to do.
-        stop: Ends it after what can't be left undone.
-        key: The publisher's; by default from its keystore or the environment.
+        settings: Settings of the run.
+        stop: Ends the run at the next safe point.
+        key: The publisher's key; by default from its keystore or the environment.
         outside: Clock and connections.
-        place: This process's among those that torchrun started; the others follow it (`trainer.run.follower`).
+        place: Rank of this process under torchrun; the others follow it (`trainer.run.follower`).
 
     Raises:
-        MeshBroken: One of them is gone.
-        MusterError: From any of the parts; everything that was learned is on the disk.
+        MeshBroken: Another process of the mesh has ended.
+        MusterError: Any other failure; all completed steps are saved on disk.
     """
     outside = outside or Outside(clock=SystemClock())
     key = key or find_key("publisher", keystore=settings.keystore, password_file=settings.password_file)
@@ -134,7 +134,7 @@ async def run_trainer(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Links:
-    """To everybody else."""
+    """Connections to other services."""
 
     ledger: Ledger
     client: OrchestratorClient
@@ -147,7 +147,7 @@ class _Links:
 async def _prepare(
     settings: TrainerSettings, base: PolicyBase, student: PolicyTrainer, links: _Links, stack: AsyncExitStack
 ) -> tuple[RunParts, TrainerState]:
-    """Builds the loop's dependencies, with the policy trainer restored to the end of the journal."""
+    """Creates the loop's dependencies and restores the trainer to the end of the journal."""
     ledger, client, clock = links.ledger, links.client, links.clock
     patience = OutageRetry(clock=clock, longest=settings.patience)
     lease = RunLease(client, folder=settings.state, clock=clock, patience=patience)
@@ -227,7 +227,7 @@ async def _prepare(
         candidates=base.candidates,
         journal=journal,
         publisher=publisher,
-        desk=DemandPublisher(client, patience=patience, lease=lease),
+        demand=DemandPublisher(client, patience=patience, lease=lease),
         lease=lease,
         intake=intake,
         progress=progress,
@@ -239,7 +239,7 @@ async def _prepare(
 
 
 async def _decoder(stack: AsyncExitStack) -> Decoder:
-    """One warm process that decodes strangers' files; this one holds the publisher's key."""
+    """Starts a sandboxed process that decodes untrusted files, because this process holds the publisher's key."""
     sandboxes = Sandboxes(SandboxSettings.load().model_copy(update={"most": 1}))
     stack.callback(sandboxes.close)
     decoder = Decoder(sandboxes)

@@ -1,8 +1,8 @@
-"""Asynchrony: how far generation may run ahead of learning, and which steps need rollouts.
+"""Asynchrony between generation and training, and demand for rollouts per step.
 
-Three parameters (RLAX, sections 3 and 4; Periodic Asynchrony, sections 3 and 4): how often workers change weights,
-how old a rollout may be, and whether accepted groups become gradients as they arrive. The named settings are common
-choices.
+Three parameters (RLAX, sections 3 and 4; Periodic Asynchrony, sections 3 and 4): how often workers reload weights, how
+stale a rollout may be, and whether gradients of accepted groups are computed as they arrive. The named settings are
+common combinations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.errors import BadSettings
 
 
 class AsynchronyName(StrEnum):
-    """Common choices of the three knobs."""
+    """Common combinations of the three parameters."""
 
     ON_POLICY = "on-policy"
     ONE_STEP = "one-step"
@@ -27,15 +27,15 @@ class AsynchronyName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asynchrony:
-    """The three knobs.
+    """The three parameters of asynchrony.
 
     Args:
-        reload_every: A version is published after every so many steps.
-        max_staleness: How many steps older than the step the policy of a rollout may be.
-        stream: Whether groups become gradients as they are accepted, by a denominator that is fixed before.
+        reload_every: Number of steps between published versions.
+        max_staleness: Maximum age of a rollout's policy, in steps before the step that trains on it.
+        stream: Whether gradients are computed as groups are accepted, with a denominator fixed in advance.
 
     Raises:
-        BadSettings: Steps between two versions could never be served.
+        BadSettings: With these values no rollout could be used for the steps between two versions.
     """
 
     reload_every: int = 1
@@ -52,10 +52,10 @@ class Asynchrony:
             )
 
     def check_window(self, async_level: int) -> None:
-        """Makes sure that the orchestrator leases what this needs.
+        """Checks that the orchestrator leases enough steps ahead.
 
         Raises:
-            BadSettings: It leases too few steps of one version.
+            BadSettings: It leases too few steps per version.
         """
         if self.reload_every > async_level + 1:
             raise BadSettings(
@@ -65,7 +65,7 @@ class Asynchrony:
             )
 
     def last_step(self, *, version: int, async_level: int) -> int:
-        """The last step that rollouts of a version may serve."""
+        """Returns the last step that may train on rollouts of a version."""
         return version + min(self.max_staleness, async_level)
 
     def publishes(self, version: int) -> bool:
@@ -84,7 +84,7 @@ NAMED: Mapping[AsynchronyName, Asynchrony] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepStanding:
-    """Counts of a step at the orchestrator, in groups."""
+    """State of a step at the orchestrator, in groups."""
 
     demand: int = 0
     rounds: int = 0
@@ -95,7 +95,7 @@ class StepStanding:
 
     @property
     def need(self) -> int:
-        """Groups that no node works on."""
+        """Groups that are demanded but not leased yet."""
         return 0 if self.closed else max(0, self.demand - self.accepted - self.pending - self.leased)
 
     @property
@@ -107,18 +107,18 @@ class StepStanding:
 def steps_to_open(
     step: int, last: int, standing: Mapping[int, StepStanding], *, groups: int, most_waiting: int
 ) -> dict[int, int]:
-    """Returns the demand of the later steps of the window, in groups; 0 for a step that is not open yet.
+    """Returns the demand of the window's later steps, in groups; 0 for a step that is not open yet.
 
-    The next step is always open, so that workers go on while this one is judged and learned. A step beyond it opens
-    when everything before it is being worked on, and no more than `most_waiting` groups wait to be learned: a queue
-    that is longer gives no speed, and makes every rollout older.
+    The next step is always open, so that workers continue while this one is judged and trained. A later step opens when
+    all demand before it is leased and fewer than `most_waiting` accepted groups wait: a longer queue does not increase
+    throughput and makes every rollout staler.
 
     Args:
-        step: The one that is learned from now.
-        last: The last one that may be served (`Asynchrony.last_step`).
-        standing: How steps stand; one that is missing wants nothing yet.
-        groups: What a step is asked for at first.
-        most_waiting: Accepted groups of later steps beyond which nothing more is opened.
+        step: The current step.
+        last: Last step that may be served (`Asynchrony.last_step`).
+        standing: State of the steps; a missing one has no demand yet.
+        groups: Initial demand of a step.
+        most_waiting: Number of accepted groups of later steps from which on no further step opens.
     """
     none = StepStanding()
     waiting = sum(standing.get(later, none).accepted for later in range(step + 1, last + 1))
@@ -139,12 +139,12 @@ class Move(StrEnum):
     WAIT = "wait"
     RAISE = "raise"
     FULL = "full"
-    """It is as full as it gets: learn from what is there."""
+    """Nothing more is expected: train on the groups that are here."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemandDecision:
-    """Action for a step, and the demand to raise to."""
+    """Action for a step and the demand to raise to."""
 
     move: Move
     groups: int = 0
@@ -161,18 +161,18 @@ def next_move(
     max_rounds: int,
     lingered: bool,
 ) -> DemandDecision:
-    """Decides whether a step's batch is full, needs more demand, or is awaited.
+    """Decides whether to train on a step's batch, raise its demand, or wait.
 
     Args:
-        now: How the step stands.
-        wanted: Groups with signal that make a batch.
-        useful: Groups with signal that are here.
-        coming: Accepted groups that are not here yet and may still be.
-        held_up: Accepted groups that chain or store can't give now. More is asked for without them, and the step does
-            not end without them: who is down has not refused.
-        share: Of the groups that come, how many are expected to have signal; in (0, 1].
-        max_rounds: So often the demand may be raised.
-        lingered: Whether what is still under way was waited for long enough.
+        now: State of the step.
+        wanted: Number of groups with signal in a batch.
+        useful: Number of groups with signal received.
+        coming: Accepted groups that are not received yet.
+        held_up: Accepted groups that are unavailable because chain or store is down. They don't count towards the
+            batch, but the step does not end without them.
+        share: Expected share of groups with signal, in (0, 1].
+        max_rounds: Maximum number of times the demand may be raised.
+        lingered: Whether the step has waited `linger_s` for outstanding work since its batch was full.
     """
     outstanding = now.leased + now.pending + coming
     if useful >= wanted:

@@ -1,4 +1,4 @@
-"""The batch of a step: which groups are learned, in which order. Pure, so that a resumed run makes it again."""
+"""Selects the groups of a step's batch and their order. Deterministic, so that a resumed run selects the same."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class SeenGroup:
     """One group of an accepted file.
 
     Args:
-        prompt_index: Of its prompt.
-        solved: The share of its samples that were right; None if one could not be decided.
-        group: What could be learned; None if one sample could not be decided.
-        distance: How far its samples are from the wanted length, on average, in what the environment measures; None
-            if no length is wanted, or one sample could not be decided.
+        prompt_index: Index of the prompt.
+        solved: Share of correct samples; None if a sample is undecided.
+        group: Training data; None if a sample is undecided.
+        distance: Mean distance of the samples from the target length, in the environment's unit; None without a target
+            length or if a sample is undecided.
     """
 
     prompt_index: int
@@ -31,18 +31,18 @@ class SeenGroup:
 
     @property
     def has_signal(self) -> bool:
-        """Returns whether the group has signal."""
+        """Whether the group's rewards differ, so that it gives a gradient."""
         return self.group is not None and self.group.has_signal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class SeenFile:
-    """One accepted file with what is in it.
+    """An accepted file and its groups.
 
     Args:
-        entry: As the journal records it.
-        groups: In the file's order.
-        tokens: Generated ones.
+        entry: Journal entry of the file.
+        groups: Groups in the file's order.
+        tokens: Number of generated tokens.
     """
 
     entry: JournalFile
@@ -51,17 +51,17 @@ class SeenFile:
 
     @property
     def useful(self) -> int:
-        """Returns the number of groups with signal."""
+        """Number of groups with signal."""
         return sum(group.has_signal for group in self.groups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Groups that a step learns, and groups that it leaves out.
+    """Groups selected for a step's batch.
 
     Args:
-        places: File and group of each, in learning order.
-        left: Numbers of groups left out, by reason.
+        places: File number and group number of each, in training order.
+        left: Number of unused groups by reason.
     """
 
     places: tuple[tuple[int, int], ...]
@@ -69,20 +69,20 @@ class Chosen:
 
 
 def in_lease_order(files: Iterable[SeenFile]) -> list[SeenFile]:
-    """Files of one step by node and index: who was fast is not first."""
+    """Returns a step's files sorted by node and index, independent of the order of arrival."""
     return sorted(files, key=lambda file: (file.entry.node, file.entry.index))
 
 
 def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Chosen:
-    """The batch: groups with signal, which the seed draws from all that are here.
+    """Selects the batch: a random choice, determined by the seed, among the groups with signal.
 
-    Neither who was fast nor who has a small address is learned first: addresses can be made until they are small.
+    The choice favours neither fast nodes nor low addresses, which could be generated on purpose.
 
     Args:
-        files: In lease order.
-        step: The step.
-        most: The most groups of a batch.
-        seed: The run's.
+        files: Files in lease order.
+        step: Number of the step.
+        most: Maximum groups of a batch.
+        seed: The run's seed.
     """
     useful = [
         (number, place)
@@ -97,7 +97,7 @@ def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Cho
 
 
 def unused(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> Counter[str]:
-    """Groups that are not learned, by why."""
+    """Counts unused groups by reason."""
     used, left = set(places), Counter[str]()
     for number, file in enumerate(files):
         for place, seen in enumerate(file.groups):
@@ -107,10 +107,10 @@ def unused(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> Coun
 
 
 def groups_at(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> list[TrainingGroup]:
-    """The groups at some places.
+    """Returns the groups at the given places.
 
     Raises:
-        LookupError: There is none at one of them.
+        LookupError: A group is undecided and can't be used.
     """
     found = []
     for number, place in places:
@@ -122,19 +122,19 @@ def groups_at(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> l
 
 
 def solved_shares(files: Iterable[SeenFile]) -> list[tuple[int, float]]:
-    """Prompt and share of right samples of every group that was decided, for the pools."""
+    """Returns prompt index and share of correct samples of every decided group, for the difficulty pools."""
     return [(seen.prompt_index, seen.solved) for file in files for seen in file.groups if seen.solved is not None]
 
 
 def signal_share(files: Iterable[SeenFile], *, before: float, weight: int = 16) -> float:
-    """Returns the smoothed share of groups with signal, in (0, 1]."""
+    """Returns the smoothed share of groups with signal, in [0.05, 1]."""
     counted = [(len(file.groups), file.useful) for file in files]
     seen, useful = sum(one for one, _ in counted), sum(two for _, two in counted)
     return max(0.05, min(1.0, (before * weight + useful) / (weight + seen)))
 
 
 def after_batch(state: TrainerState, files: Sequence[SeenFile], *, learned: bool) -> TrainerState:
-    """The state after a step; what the student knows stands beside it."""
+    """Returns the trainer state after a step, without the policy's weights."""
     return replace(
         state,
         step=state.step + 1,
@@ -145,5 +145,5 @@ def after_batch(state: TrainerState, files: Sequence[SeenFile], *, learned: bool
 
 
 def staleness(groups: Iterable[TrainingGroup], *, step: int) -> dict[int, int]:
-    """Returns the number of groups by age in steps."""
+    """Returns the number of groups by staleness in steps."""
     return dict(sorted(Counter(step - group.version for group in groups).items()))

@@ -1,4 +1,4 @@
-"""Waiting for a step's rollouts: what is accepted is taken in, more is asked for, and a full step is closed."""
+"""Collects a step's rollouts: fetches accepted files, raises demand if needed and closes the full step."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gathered:
-    """A step that wants nothing more.
+    """A closed step.
 
     Args:
-        intake: Its files.
-        standing: How it stood when it was closed.
-        streamed: Its groups as they were learned already; None if they were not.
+        intake: Files of the step.
+        standing: State of the step when it was closed.
+        streamed: Gradients already computed from its groups; None without streaming.
     """
 
     intake: RolloutIntake
@@ -40,13 +40,13 @@ class Gathered:
 
 
 class RolloutCollector:
-    """Fills the steps of one run.
+    """Collects the rollouts of a run's steps.
 
     Args:
-        parts: Of the run.
-        versions: Looked after meanwhile.
-        where: Where the run is.
-        stop: Ends it between two looks.
+        parts: Dependencies of the run.
+        versions: Publisher of versions, checked while waiting.
+        where: Returns the state of the run.
+        stop: Ends the wait between two polls.
     """
 
     def __init__(self, parts: RunParts, versions: VersionPublisher, where: Where, *, stop: asyncio.Event) -> None:
@@ -58,16 +58,16 @@ class RolloutCollector:
         self._intakes: dict[int, RolloutIntake] = {}
 
     async def gather(self, step: int, times: StepTimes) -> Gathered | None:
-        """Waits until the step's batch is as full as it gets, and closes the step; None if it is told to stop.
+        """Waits until the step's batch is complete and closes the step; returns None if `stop` was set.
 
         Raises:
-            AnotherTrainer: Somebody else trains this run.
-            MusterError: Something was down for too long, or failed on its way out.
+            AnotherTrainer: Another trainer works on this run.
+            MusterError: A service was down for too long, or publishing failed.
         """
         intake, streamed = self._intake(step), self._streamed(step)
         full_since: float | None = None
-        looked_at = -1  # accepted groups at the last listing, which costs everybody: no more of them than has to be
-        while not self._stop.is_set():  # looked at too, because libraries swallow cancellations
+        looked_at = -1  # accepted groups at the last listing; list again only when it changes
+        while not self._stop.is_set():  # checked besides cancellation, which libraries may swallow
             since = time.perf_counter()
             view = await self._ask(step)
             times.wait += time.perf_counter() - since
@@ -86,41 +86,41 @@ class RolloutCollector:
             lingered = full_since is not None and time.perf_counter() - full_since >= self._settings.linger_s
             decided = self._decide(now, intake, lingered=lingered, max_rounds=view.max_rounds)
             if decided.move is Move.FULL and not news:
-                looked_at = -1  # a verdict may have been turned over and another file accepted: look once more
+                looked_at = -1  # list once more: a verdict may have been overturned
                 continue
             if decided.move is Move.FULL:
-                await self._parts.desk.close(step)
+                await self._parts.demand.close(step)
                 return Gathered(intake=intake, standing=now, streamed=streamed)
             if decided.move is Move.RAISE:
-                await self._parts.desk.raise_to(step, decided.groups)
+                await self._parts.demand.raise_to(step, decided.groups)
             since = time.perf_counter()
             await self._parts.clock.sleep(self._settings.poll)
             times.wait += time.perf_counter() - since
         return None
 
     async def look_ahead(self, step: int) -> None:
-        """Fetches what is accepted of a later step already; any trouble shows again when it is gathered."""
+        """Fetches accepted files of a later step; errors are only logged, because `gather` meets them again."""
         try:
             await self._intake(step).look()
         except MusterError as error:
             _log.info("not-looked-ahead", step=step, why=error.detail)
 
     def forget(self, step: int) -> None:
-        """Lets go of a step that is learned."""
+        """Drops the files of a finished step."""
         self._intakes.pop(step, None)
 
     async def _ask(self, step: int) -> RunView:
-        """Publishes the present demand and returns the state of the run."""
+        """Returns the orchestrator's view of the run after updating the demand."""
         self._parts.lease.check()
         self._versions.check()
-        view = await self._parts.desk.view()
+        view = await self._parts.demand.view()
         self._versions.tell_again(view)
         version = view.checkpoint.version if view.checkpoint else self._versions.newest
         await open_window(self._parts, self._where(), step, view, version=version)
         return view
 
     async def _look(self, intake: RolloutIntake) -> bool:
-        """Takes in what is new; whether that went well."""
+        """Fetches new files; returns whether they could be listed."""
         try:
             await intake.look()
         except MusterError as error:

@@ -1,4 +1,4 @@
-"""Publishes the trainer's demand for rollouts, and repeats it when the orchestrator lost it."""
+"""Publishes the demand for rollouts per step to the orchestrator."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trainer.run.outages import OutageRetry
 
 
 class DemandPublisher:
-    """States demand, and remembers what was stated.
+    """Sends demand to the orchestrator and remembers what was sent.
 
     Args:
-        client: The orchestrator.
-        patience: Waits for it.
-        lease: Fences what is said.
+        client: Client of the orchestrator.
+        patience: Retries while it is down.
+        lease: The run's lease, which fences requests.
     """
 
     def __init__(self, client: OrchestratorClient, *, patience: OutageRetry, lease: RunLease) -> None:
@@ -27,21 +27,21 @@ class DemandPublisher:
         self._stated: dict[int, int] = {}
 
     async def view(self) -> RunView:
-        """The run as it stands."""
+        """Returns the orchestrator's view of the run."""
         return await self._patience(self._client.run, what="looking at the run")
 
     async def open(
         self, step: int, last: int, view: RunView, *, groups: int, most_waiting: int, ahead: int = 1
     ) -> None:
-        """Asks for a step and, as far as that is wanted now, for those after it.
+        """Sets the demand of a step and of the later steps in the window.
 
         Args:
-            step: The one that is learned from now.
-            last: The last that may be served.
-            view: How steps stand.
-            groups: What a step is asked for at first.
+            step: The current step.
+            last: Last step that may be served.
+            view: The orchestrator's view of the run.
+            groups: Initial demand of a step.
             most_waiting: See `steps_to_open`.
-            ahead: So many steps beyond the window are told that they want nothing yet: the next version opens them.
+            ahead: Number of steps beyond the window whose demand is set to 0; the next version opens them.
         """
         standing = standings(view)
         await self._state(step, max(groups, self._stated.get(step, 0)), standing)
@@ -50,17 +50,17 @@ class DemandPublisher:
             await self._state(each, later.get(each, 0), standing)
 
     async def raise_to(self, step: int, groups: int) -> None:
-        """Asks for more of a step."""
+        """Raises the demand of a step."""
         self._stated[step] = groups
         await self._put(step, groups)
 
     async def close(self, step: int) -> None:
-        """Wants nothing more of a step."""
+        """Closes a step."""
         await self._put(step, 0, closed=True)
         self._stated = {each: groups for each, groups in self._stated.items() if each > step}
 
     def forget(self) -> None:
-        """Publishes all demand again, because the orchestrator lost it."""
+        """Forgets what was sent, so that all demand is sent again after the orchestrator lost its state."""
         self._stated.clear()
 
     async def _state(self, step: int, groups: int, standing: dict[int, StepStanding]) -> None:
@@ -79,7 +79,7 @@ class DemandPublisher:
 
 
 def standings(view: RunView) -> dict[int, StepStanding]:
-    """Returns the counts of the steps in the window."""
+    """Returns the state of the window's steps."""
     return {
         each.step: StepStanding(
             demand=each.demand,
@@ -94,5 +94,5 @@ def standings(view: RunView) -> dict[int, StepStanding]:
 
 
 def view_end(view: RunView, last: int) -> int:
-    """The last step that the orchestrator may lease: what it is not told of has its default demand."""
+    """Returns the last step that the orchestrator may lease; steps without explicit demand have its default."""
     return max([last, *(each.step for each in view.steps)])

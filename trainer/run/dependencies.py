@@ -22,7 +22,7 @@ from trainer.run.settings import TrainerSettings
 from trainer.run.state import TrainerState
 
 Where = Callable[[], TrainerState]
-"""Returns the present state of the run."""
+"""Returns the current state of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,14 +33,14 @@ class RunParts:
     student: PolicyTrainer
     student_thread: PolicyTrainerThread
     candidates: NDArray[np.uint64] | None
-    """The base's table of prompts: no version has others. None if it has no table, nor can have one."""
+    """The base's table of prompts, of which every version has a subset; None if the recipe has no table."""
     journal: Journal
     publisher: Publisher
-    desk: DemandPublisher
+    demand: DemandPublisher
     lease: RunLease
     intake: Callable[[int], RolloutIntake]
     progress: ProgressLog
     evaluation: EvaluationProcess | None
     clock: Clock
     about: dict[str, str]
-    """Values that identify the run of a state directory."""
+    """Identity of the run, stored in its state: run id, pool, base digest and seed."""

@@ -1,7 +1,7 @@
-"""Evaluation in a separate process, so that no step waits for it.
+"""Evaluates versions in a separate process, so that training does not wait.
 
 The process is `python -m trainer.run.evaluation_worker`: it reads one JSON object per line from its standard input and
-answers each with one. It ends when its input does, so nothing is left when the trainer dies.
+answers each with one. It ends at end of input, so it does not outlive the trainer.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _LONGEST_ANSWER = 1 << 20
 
 
 class EvaluationProcess:
-    """Evaluates versions one at a time; of the waiting ones only the newest.
+    """Evaluates versions one at a time; of the waiting versions only the newest is kept.
 
     Args:
-        settings: Prompts, samples and device of evaluations.
+        settings: Number of prompts and samples, device and dtype.
         progress: Receives the results.
-        clock: Source of time.
+        clock: Clock of the run.
     """
 
     def __init__(self, settings: TrainerSettings, *, progress: ProgressLog, clock: Clock) -> None:
@@ -53,7 +53,7 @@ class EvaluationProcess:
         return frozenset(version for version in (self._evaluated, waiting) if version is not None)
 
     def ask(self, version: int, folder: Path) -> None:
-        """Queues a version for evaluation; replaces one that still waits."""
+        """Queues a version for evaluation; it replaces one that still waits."""
         if self._waiting is not None:
             _log.info("evaluation-left-out", version=self._waiting[0], why="a newer version waits")
         self._waiting = (version, folder)
@@ -61,7 +61,7 @@ class EvaluationProcess:
             self._working = asyncio.create_task(self._work())
 
     async def drain(self) -> None:
-        """Waits until all queued evaluations are done."""
+        """Waits until queued evaluations are finished."""
         if self._working is not None:
             await asyncio.wait({self._working}, timeout=LAST_PATIENCE.total_seconds())
 
@@ -119,7 +119,7 @@ class EvaluationProcess:
             stdout=asyncio.subprocess.PIPE,
             limit=_LONGEST_ANSWER,
             env={**_own_environment(), "PYTHONPATH": root if not inherited else f"{root}{os.pathsep}{inherited}"},
-            start_new_session=True,  # Ctrl-C is for the trainer, which ends this one
+            start_new_session=True,  # Ctrl-C must reach only the trainer, which then ends this process
         )
 
     async def _end(self) -> None:
@@ -134,6 +134,6 @@ class EvaluationProcess:
 
 
 def _own_environment() -> dict[str, str]:
-    """Returns the environment without torchrun's variables: the child is not one of its processes."""
+    """Returns the environment without torchrun's variables: the evaluation process is not part of the mesh."""
     of_torchrun = ("TORCHELASTIC_", "GROUP_", "LOCAL_", "MASTER_", "RANK", "ROLE_", "WORLD_SIZE")
     return {name: value for name, value in os.environ.items() if not name.startswith(of_torchrun)}

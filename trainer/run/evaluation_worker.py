@@ -1,4 +1,4 @@
-"""`python -m trainer.run.evaluation_worker JSON`: answers each version that it is told of with what it can do.
+"""`python -m trainer.run.evaluation_worker JSON`: evaluates the versions named on standard input.
 
 Reads lines such as `{"version": 3, "folder": "policies/3"}`, writes one line of JSON for each, and ends with its input.
 """
@@ -28,11 +28,11 @@ from rollouts.recipe import read_recipe
 from trainer.evaluator import Evaluator, held_out_prompts
 
 _NICENESS = 5
-"""Steps come first where there are few cores."""
+"""Lower priority than training, for machines with few cores."""
 
 
 def main() -> None:
-    """Works until its input ends."""
+    """Evaluates versions until the end of input."""
     torch.set_num_threads(1)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)

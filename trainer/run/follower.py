@@ -1,6 +1,6 @@
-"""Every other process of a mesh: it holds its share of the policy, and does what process 0 says.
+"""Processes of a mesh other than process 0: hold a shard of the policy and execute the commands of process 0.
 
-It reads the base and nothing else: no key, no chain, no orchestrator, no state directory.
+They read only the base: no key, chain, orchestrator or state directory.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ def follow_trainer(settings: TrainerSettings, place: RankInfo) -> None:
     """Follows process 0 until it ends the run.
 
     Args:
-        settings: `start`, `device` and `mesh_timeout_s` are read; how it learns, process 0 says.
-        place: This process's.
+        settings: `start`, `device` and `mesh_timeout_s` are used; learning settings come from process 0.
+        place: Rank of this process.
 
     Raises:
-        MeshBroken: Process 0, or another one, is gone.
-        MusterError: This process can't do what the others do.
+        MeshBroken: Another process has ended.
+        MusterError: A command failed in this process only.
     """
     device = device_of(settings.device, place)
     if device.type == "cpu":
@@ -47,7 +47,7 @@ def follow_trainer(settings: TrainerSettings, place: RankInfo) -> None:
 
 
 def terms_command(base: PolicyBase, learning: LearningSettings, settings: TrainerSettings) -> GroupCommand:
-    """Initial values shared by all processes of a run."""
+    """Returns the first command of a run: base digest, learning settings, dtype and seed."""
     facts = {
         "base": base.digest,
         "learning": learning.model_dump(mode="json"),
@@ -58,12 +58,12 @@ def terms_command(base: PolicyBase, learning: LearningSettings, settings: Traine
 
 
 class Follower:
-    """Executes the commands of rank 0.
+    """Executes commands of process 0.
 
     Args:
-        channel: To process 0.
-        base: This machine's copy.
-        ending: Whether this process should end; rank 0 is told, and ends the run for all.
+        channel: Channel to process 0.
+        base: This machine's copy of the base.
+        ending: Set when this process should end; process 0 then ends the run for all.
     """
 
     def __init__(self, channel: Channel, base: PolicyBase, ending: ShutdownSignal) -> None:
@@ -73,11 +73,11 @@ class Follower:
         self._student: LocalPolicyTrainer | None = None
 
     def follow(self) -> None:
-        """Returns when process 0 ends the run.
+        """Executes commands until process 0 ends the run.
 
         Raises:
-            MeshBroken: A process is gone.
-            MusterError: This process can't do what the others did.
+            MeshBroken: Another process has ended.
+            MusterError: A command failed in this process only.
         """
         try:
             self._follow()

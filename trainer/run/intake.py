@@ -1,4 +1,4 @@
-"""The accepted files of one step: listed, fetched, held against ledger and lease. One bad file costs that file."""
+"""Lists, fetches and verifies the accepted files of a step. An invalid file is dropped without affecting others."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _log = structlog.get_logger(__name__)
 ROLLOUTS_FOLDER = "rollouts"
 _VANISHED = "vanished"
 _NOT_WAITED_FOR = {_VANISHED, NotOnLedger.code}
-"""Files that are late for these reasons are looked for again, but no step waits for them."""
+"""Reasons for which a missing file is retried without delaying the step."""
 
 
 def step_folder(state: Path, step: int) -> Path:
-    """Returns the folder of a step's files, kept until its state is written."""
+    """Returns the folder of a step's files, which are kept until the state after the step is saved."""
     return state / ROLLOUTS_FOLDER / str(step)
 
 
@@ -45,28 +45,28 @@ def file_paths(folder: Path, entry: JournalFile) -> tuple[Path, Path]:
 
 
 def remove_files(state: Path, *, below: int) -> None:
-    """Removes the files of steps that the state on the disk holds."""
+    """Removes the files of steps below `below`, which the saved state includes."""
     for folder in (state / ROLLOUTS_FOLDER).glob("*"):
         if folder.name.isdigit() and int(folder.name) < below:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 class RolloutIntake:
-    """Takes the files of one step in.
+    """Fetches and verifies the files of a step.
 
     Args:
-        step: The step.
-        client: Lists them.
-        transfer: Fetches them.
-        verdicts: What the ledger says of them.
-        folder: Where they are kept; made if it is not there.
-        rules: What each must keep.
-        decoder: Reads strangers' bytes.
-        policy: The digest of a version of ours; None for one that there is not.
-        max_staleness: How much older than the step a policy may be.
-        at_once: Files that are fetched at a time.
-        clock: Whose time is waited.
-        patience: How long a step waits for files that chain or store can't give now.
+        step: Number of the step.
+        client: Client of the orchestrator, which lists files.
+        transfer: Downloads files.
+        verdicts: Verdicts on the ledger.
+        folder: Folder for the files; created if missing.
+        rules: Rules that every file must satisfy.
+        decoder: Sandboxed decoder of untrusted files.
+        policy: Returns the digest of a version; None if this run has not written it.
+        max_staleness: Maximum age of a rollout's policy in steps.
+        at_once: Number of parallel downloads.
+        clock: Clock of the run.
+        patience: How long a step waits for files while chain or store is down.
     """
 
     def __init__(
@@ -100,15 +100,15 @@ class RolloutIntake:
         self._taken: dict[Digest, SeenFile] = {}
         self._refused: dict[Digest, str] = {}
         self._late: dict[Digest, tuple[str, float]] = {}
-        """Reason and time of the first failure."""
+        """Reason and monotonic time of the first failure."""
         self._listed: list[RolloutItem] = []
 
     async def look(self) -> None:
-        """Lists what is accepted now, and takes in what is new.
+        """Lists the accepted files and fetches new ones.
 
         Raises:
-            MusterError: The orchestrator can't list it.
-            NotWritten: This machine's disk refuses.
+            MusterError: The orchestrator can't list the files.
+            NotWritten: The disk of this machine refuses the write.
         """
         listed = {item.key: item async for item in self._client.rollouts(step=self.step)}
         self._listed = list(listed.values())
@@ -125,21 +125,21 @@ class RolloutIntake:
 
     @property
     def files(self) -> list[SeenFile]:
-        """Returns the downloaded files that are still accepted, in lease order."""
+        """Fetched files that are still accepted, in lease order."""
         return in_lease_order(self._taken[item.key] for item in self._listed if item.key in self._taken)
 
     @property
     def dropped(self) -> Counter[str]:
-        """Files that nothing is learned from, by why; also those that can't be had now."""
+        """Number of unused files by reason, including those currently unavailable."""
         return Counter([*self._refused.values(), *(why for why, _ in self._late.values())])
 
     @property
     def is_late(self) -> bool:
-        """Returns whether an accepted file is unavailable now."""
+        """Whether an accepted file is currently unavailable."""
         return bool(self._late)
 
     async def _take_each(self, items: Sequence[RolloutItem]) -> None:
-        """Files of equal bytes one after the other, because they are fetched to one place."""
+        """Takes files with equal bytes one after the other, because they share a path."""
         for item in items:
             await self._take(item)
 
@@ -162,12 +162,11 @@ class RolloutIntake:
                 self._late[item.key] = _VANISHED if isinstance(error, NotFound) else error.code, since
 
     async def _checked(self, item: RolloutItem) -> JournalFile:
-        """The file as the journal records it.
+        """Checks a listed file and returns its journal entry.
 
         Raises:
-            UnusableFile: It is not of this step, too old, or of a policy that is none of ours.
-            NotOnLedger: The ledger does not say so, or not yet.
-            NotFound: The store has not got it.
+            UnusableFile: The file is of another step, too stale, too large, or of a policy that is not this run's.
+            NotOnLedger: The ledger has no matching verdict, or not yet.
         """
         if item.outcome is not Outcome.ACCEPTED or item.step != self.step or item.audit_hash is None:
             raise UnusableFile("it is listed and not accepted", code="not-accepted")
@@ -198,7 +197,7 @@ class RolloutIntake:
         )
         for target, url, sha256, most in wanted:
             if target.exists():
-                continue  # from before a crash; `fetch` leaves only what is right
+                continue  # from before a crash; `fetch` keeps only verified files
             if url is None:
                 raise NotFound(f"the store has no file {sha256}")
             await self._transfer.fetch(url, target, sha256=sha256, most_bytes=most)
@@ -207,12 +206,12 @@ class RolloutIntake:
         )
 
     def coming(self) -> int:
-        """Groups that are accepted, not here, and not known to be out of reach."""
+        """Returns the number of accepted groups that are not fetched yet and not known to be unavailable."""
         gone = self._taken.keys() | self._refused.keys() | self._late.keys()
         return sum(item.groups for item in self._listed if item.key not in gone)
 
     def held_up(self) -> int:
-        """Groups that are accepted and that chain or store can't give now: no step ends without them too soon."""
+        """Returns the number of accepted groups unavailable because of an outage, for which the step still waits."""
         now = self._clock.monotonic()
         waited = {
             key

@@ -1,8 +1,8 @@
-"""The journal: which rollouts each step learned from, in which order, on the disk before the first gradient.
+"""The journal: records durably, before the first gradient, which rollouts each step trains on and in which order.
 
-One line of JSON for each batch, one for each version that was written, and one whenever settings are others. A line
-counts once it is whole on the disk; what a crash left of the last one is cut off. So a run that was killed at any
-moment learns the same batches again (decision 0030), and whoever has the files can see what a version was made of.
+It has one line of JSON for each batch, each written version and each change of settings. A line counts once complete
+on disk; a torn last line is cut off. So a run killed at any moment repeats the same batches (decision 0030), and
+anyone with the files can verify what a version was trained on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from trainer.errors import NotWritten
 JOURNAL_FILE = "journal.jsonl"
 
 Value: TypeAlias = bool | int | float | str | list[bool | int | float | str | None] | None
-"""Of one setting."""
+"""Value of a setting."""
 
 
 class _Line(BaseModel):
@@ -34,12 +34,12 @@ class _Line(BaseModel):
 
 
 class JournalFile(_Line):
-    """A file of rollouts that was looked at."""
+    """A rollout file of a step."""
 
     key: WireDigest
     sha256: WireDigest
     audit: WireDigest
-    """SHA-256 of the audit file that its rewards are from."""
+    """SHA-256 of the audit file with its rewards."""
     node: WireAddress
     index: SlotIndex
     version: Version
@@ -48,21 +48,21 @@ class JournalFile(_Line):
 
 
 class StepBatch(_Line):
-    """Batch of a step."""
+    """The batch of a step."""
 
     kind: Literal["batch"] = "batch"
     step: Step
     at_ms: Milliseconds
     files: tuple[JournalFile, ...]
-    """All accepted, readable files in lease order, also those without learned groups."""
+    """All accepted and valid files in lease order, including those without a group in the batch."""
     groups: tuple[tuple[int, int], ...]
-    """The batch, in the order in which it is learned: place of the file, and the group's number in it."""
+    """The batch in training order: index of the file and number of the group in it."""
     parts: tuple[int, ...] = ()
-    """Numbers of groups per gradient part in streaming mode; empty: all at once."""
+    """Numbers of groups whose gradients were computed together while streaming; empty without streaming."""
 
 
 class Written(_Line):
-    """A version that stands in its folder, before it is announced."""
+    """A version that was written and not announced yet."""
 
     kind: Literal["written"] = "written"
     version: Version
@@ -70,12 +70,12 @@ class Written(_Line):
 
 
 class LearnedUnder(_Line):
-    """Settings that decide what is learned, from a step on until the next of these lines."""
+    """Learning settings, valid from a step on until the next such line."""
 
     kind: Literal["settings"] = "settings"
     step: Step
     values: dict[str, Value]
-    """By name, as `learning.optimiser.learning_rate`."""
+    """Values by name, such as `learning.optimiser.learning_rate`."""
 
 
 Entry: TypeAlias = StepBatch | Written | LearnedUnder
@@ -88,21 +88,21 @@ class Journal:
     """A run's journal.
 
     Args:
-        folder: Of the trainer's state; it is there.
+        folder: The trainer's state directory, which exists.
     """
 
     folder: Path
 
     @property
     def path(self) -> Path:
-        """The file."""
+        """Path of the journal file."""
         return self.folder / JOURNAL_FILE
 
     def append(self, entry: Entry) -> None:
-        """Adds a line; when this returns it is on the disk.
+        """Appends a line and syncs it to disk.
 
         Raises:
-            NotWritten: The disk is full, or refuses; the line is not there, or is cut off when the journal is read.
+            NotWritten: The disk is full or refuses; a partial line is cut off, at the latest at the next `read`.
         """
         line = (json.dumps(entry.model_dump(mode="json"), separators=(",", ":")) + "\n").encode()
         try:
@@ -113,7 +113,7 @@ class Journal:
                     file.flush()
                     os.fsync(file.fileno())
             except OSError:
-                with contextlib.suppress(OSError):  # the first line of all may have made no file
+                with contextlib.suppress(OSError):  # the file may not exist yet
                     os.truncate(self.path, size)
                 raise
             if size == 0:
@@ -122,10 +122,10 @@ class Journal:
             raise NotWritten(f"{self.path} can't be written: {error.strerror or error}") from error
 
     def read(self) -> Recorded:
-        """Reads all records; truncates a torn last line.
+        """Reads the journal and cuts off a torn last line.
 
         Raises:
-            Conflict: A line is not an entry of this release, or steps are missing.
+            Conflict: A line is invalid or from another release, or steps are missing.
         """
         batches: dict[int, StepBatch] = {}
         written: dict[int, Digest] = {}
@@ -161,9 +161,9 @@ class Recorded:
     """Content of a journal.
 
     Args:
-        batches: By step, without a gap.
-        written: Digests of versions.
-        learned_under: Settings, the last ones last.
+        batches: Batches by step, without gaps.
+        written: Digests by version.
+        learned_under: Learning settings, oldest first.
     """
 
     batches: dict[int, StepBatch]

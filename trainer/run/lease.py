@@ -1,8 +1,8 @@
-"""The run's lease: while this trainer has it, what another one says to the orchestrator is refused.
+"""The run's lease: while this trainer holds it, the orchestrator refuses requests of other trainers.
 
-A trainer that begins gets a new lease at once if it had the last one; what still runs under that is fenced. It names
-its start in all that it asks: an answer that was lost, also one to a lease that had run out, is given again. The
-ledger's announcements fence what the orchestrator can't (a second orchestrator, a Redis that was lost).
+A restarted trainer gets a new lease at once if it held the last one; its earlier process is fenced. Requests carry
+an id of the process start, so that a lost answer is repeated, also for an expired lease. Announcements on the ledger
+fence the cases that the orchestrator can't (a second orchestrator, a lost Redis).
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class RunLease:
     """The lease of one trainer.
 
     Args:
-        client: The orchestrator.
-        folder: The trainer's state directory: who it is stands there.
-        clock: Whose time is waited.
-        patience: Waits for the orchestrator at first.
+        client: Client of the orchestrator.
+        folder: The trainer's state directory, which has the holder's id.
+        clock: Clock of the run.
+        patience: Retries the first request while the orchestrator is down.
     """
 
     def __init__(self, client: OrchestratorClient, *, folder: Path, clock: Clock, patience: OutageRetry) -> None:
@@ -53,17 +53,17 @@ class RunLease:
         self._start = secrets.token_hex(16)
         self._keeping: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
-        """One request at a time: an older answer must not replace a newer one."""
+        """Serialises requests, so that an older answer can't replace a newer one."""
         self.value = ""
-        """Fencing token of the trainer's requests."""
+        """Lease id that the trainer's requests carry."""
         self.lost: AnotherTrainer | None = None
-        """Reason for which this trainer lost the run."""
+        """Set when another trainer has taken the lease."""
 
     async def take(self) -> None:
-        """Takes the lease, and keeps it until `give_up`.
+        """Takes the lease and renews it until `give_up`.
 
         Raises:
-            AnotherTrainer: Somebody else has it.
+            AnotherTrainer: Another trainer holds it.
             NotWritten: The state directory can't be written.
         """
         self._holder = await asyncio.to_thread(self._own_name)
@@ -73,7 +73,7 @@ class RunLease:
         self._keeping = asyncio.create_task(self._keep())
 
     async def give_up(self) -> None:
-        """Lets another trainer have the run at once; what can't be said now ends by itself."""
+        """Releases the lease; if the orchestrator does not answer, the lease expires."""
         if self._keeping is None:
             return
         self._keeping.cancel()
@@ -85,10 +85,10 @@ class RunLease:
                 _log.info("lease-not-given-up", why=error.detail)
 
     async def say(self, put: Callable[[str], Awaitable[T]]) -> T:
-        """Makes a request under the lease; acquires it again if it expired and no other trainer holds it.
+        """Sends a request under the lease; takes the lease again first if it expired and no other trainer took it.
 
         Raises:
-            AnotherTrainer: Another trainer holds the lease.
+            AnotherTrainer: Another trainer took it.
         """
         self.check()
         try:
@@ -101,20 +101,20 @@ class RunLease:
         return await put(self.value)
 
     async def confirm(self) -> None:
-        """Returns if the run is ours at this moment, by the orchestrator's word.
+        """Checks with the orchestrator that this trainer still holds the lease.
 
         Raises:
-            AnotherTrainer: It is not.
+            AnotherTrainer: Another trainer holds it.
         """
         self.check()
         await self._hold()
         self.check()
 
     def check(self) -> None:
-        """Returns if the run is still ours, as far as is known.
+        """Checks that no request has shown the loss of the lease.
 
         Raises:
-            AnotherTrainer: It is not.
+            AnotherTrainer: Another trainer holds it.
         """
         if self.lost is not None:
             raise self.lost

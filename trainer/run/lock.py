@@ -1,4 +1,4 @@
-"""One trainer in a state directory."""
+"""Locks a state directory for one trainer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _LOCK_FILE = "trainer.lock"
 
 @contextmanager
 def hold_state(folder: Path) -> Iterator[None]:
-    """Holds a state directory, which is made if it is not there, until the block or the process ends.
+    """Creates a state directory if needed and locks it until the block or the process ends.
 
     Raises:
-        AnotherTrainer: Another process works in it.
-        NotWritten: It can't be made.
+        AnotherTrainer: Another process uses it.
+        NotWritten: It can't be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

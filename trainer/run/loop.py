@@ -1,11 +1,11 @@
-"""Training loop: gather, journal and learn a step, then write, announce and publish its version.
+"""The training loop: gathers a step's rollouts, journals and trains on them, then writes and publishes the version.
 
     gather ──▶ close ──▶ journal ──▶ learn ──▶ write ──▶ announce ──▶ tell
       ▲                                          │          (while the next step is gathered)
       └──────────────── next step ◀──────────────┘──▶ state on the disk (in a thread)
 
-After a kill at any point, the same command continues: journalled steps are learned again from the files beside the
-journal, and each later stage checks whether it was done (decision 30).
+After a kill at any point the same command resumes the run: journalled batches are repeated from the saved files,
+and each later stage checks whether it was already done (decision 0030).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ _log = structlog.get_logger(__name__)
 
 
 class TrainingRun:
-    """Executes one training run.
+    """Executes a training run.
 
     Args:
-        parts: Its dependencies.
-        state: Its position: all steps below `state.step` are learned.
-        stop: Ends the run after the work that must not be interrupted.
+        parts: Dependencies of the run.
+        state: State of the run; the policy trainer has completed all steps below `state.step`.
+        stop: Ends the run at the next safe point.
     """
 
     def __init__(self, parts: RunParts, state: TrainerState, *, stop: asyncio.Event) -> None:
@@ -56,18 +56,18 @@ class TrainingRun:
 
     @property
     def state(self) -> TrainerState:
-        """Returns the position of the run."""
+        """Current state of the run."""
         return self._state
 
     async def run(self) -> None:
-        """Runs the missing steps, or as many as possible until `stop` is set.
+        """Trains the remaining steps, or until `stop` is set.
 
         Raises:
             AnotherTrainer: Another trainer works on this run.
             NothingToLearn: Too many steps in a row had no group with signal.
             TrainingDiverged: Loss or gradient was NaN or infinite too often.
-            NotWritten: The disk is full, or refuses.
-            MusterError: Something was down for longer than the settings allow.
+            NotWritten: The disk is full or refuses the write.
+            MusterError: A service was down for longer than the settings allow.
         """
         try:
             await self._unless_stopped(self._take_up())
@@ -79,7 +79,7 @@ class TrainingRun:
             await self._versions.aclose()
 
     async def _step(self) -> bool:
-        """Gathers, learns and writes one step; False if it was told to stop while nothing was lost by it."""
+        """Gathers, trains and writes one step; returns False if `stop` was set before the batch was complete."""
         step, times, began = self._state.step, StepTimes(), time.perf_counter()
         gathered = await self._unless_stopped(self._gathering.gather(step, times))
         if gathered is None:
@@ -96,7 +96,7 @@ class TrainingRun:
         return True
 
     async def _learn(self, gathered: Gathered, times: StepTimes) -> StepDone:
-        """Journals and learns what was gathered; the state is that after it."""
+        """Journals the gathered batch, trains on it and updates the state."""
         step, files = self._state.step, gathered.intake.files
         parts: tuple[int, ...] = ()
         if gathered.streamed is None:
@@ -122,13 +122,13 @@ class TrainingRun:
         )
 
     def _record(self, batch: StepBatch) -> None:
-        """Journals a batch whose files survive a power cut: their bytes are on the disk, and here their names."""
+        """Syncs the files' directory entries (their content is synced already) and journals the batch."""
         state = self._settings.state
         sync_names(step_folder(state, batch.step), within=state)
         self._parts.journal.append(batch)
 
     async def _learn_batch(self, batch: StepBatch, files: Sequence[SeenFile], times: StepTimes) -> StepResult:
-        """Learns a batch, while what is there of the next step is fetched."""
+        """Trains on a batch while files of the next step are fetched."""
         groups = groups_at(files, batch.groups)
         ahead = asyncio.create_task(self._gathering.look_ahead(batch.step + 1))
         try:
@@ -142,9 +142,9 @@ class TrainingRun:
         return lesson
 
     async def _step_on(self, groups: Sequence[TrainingGroup], batch: StepBatch, times: StepTimes) -> StepResult:
-        """Adds a batch's gradients unless they were added as they came, and takes the optimiser step.
+        """Adds a batch's gradients, unless they were streamed, and takes the optimiser step.
 
-        The state that is being written is the student's own tensors: the optimiser step, which changes them, waits.
+        A save in progress reads the trainer's own tensors, so the optimiser step, which changes them, waits for it.
         """
         student, in_thread, since = self._parts.student, self._parts.student_thread, time.perf_counter()
         if not batch.parts:
@@ -158,7 +158,7 @@ class TrainingRun:
         return lesson
 
     async def _take_up(self) -> None:
-        """Brings ledger and orchestrator up to the local state."""
+        """Brings versions, ledger and orchestrator up to the restored state."""
         await self._versions.take_up()
         version = self._versions.newest
         self._parts.progress.tell(
@@ -171,7 +171,7 @@ class TrainingRun:
         self._evaluate(version, first=True)
 
     async def _settle(self) -> None:
-        """Finishes background work."""
+        """Finishes publishing, saving and evaluation."""
         if not await self._versions.settle(stopped=self._stop.is_set()):
             return
         if self._parts.evaluation is not None and not self._stop.is_set():
@@ -187,7 +187,7 @@ class TrainingRun:
             self._parts.evaluation.ask(version, self._parts.publisher.folder(version))
 
     async def _unless_stopped(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Returns the result of interruptible work; None if the run is asked to stop first."""
+        """Awaits work that may be cancelled at any point; returns None if `stop` is set first."""
         running, stopped = asyncio.ensure_future(work), asyncio.ensure_future(self._stop.wait())
         try:
             await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)

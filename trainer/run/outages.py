@@ -1,4 +1,4 @@
-"""Waiting for what is down: orchestrator, chain and store may be gone for as long as the settings say."""
+"""Retries while orchestrator, chain or store is down, for up to `patience_s`."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _log = structlog.get_logger(__name__)
 
 
 class OutageRetry:
-    """Calls again what may work later.
+    """Retries calls that fail with retryable errors.
 
     Args:
-        clock: Whose time is waited.
-        longest: How long something may be down; then its error is raised.
-        first: The first pause.
+        clock: Clock of the run.
+        longest: Maximum duration of an outage; then the error is raised.
+        first: Pause before the first retry.
     """
 
     def __init__(self, *, clock: Clock, longest: timedelta, first: timedelta = timedelta(milliseconds=200)) -> None:
@@ -33,10 +33,10 @@ class OutageRetry:
         self._backoff = Backoff(attempts=1_000_000, first=first, most=max(first, timedelta(seconds=5)))
 
     async def __call__(self, call: Callable[[], Awaitable[T]], *, what: str) -> T:
-        """Returns what the call gives, in the end.
+        """Returns the result of the call.
 
         Raises:
-            MusterError: What it raised last; at once if trying again can't help.
+            MusterError: The last error of the call; at once if it is not retryable.
         """
 
         def tell(error: BaseException, wait: timedelta) -> None:
@@ -50,5 +50,5 @@ class OutageRetry:
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Returns whether waiting may help; a local disk error needs a person."""
+    """Returns whether a retry may help; not for errors of this machine's disk, which a person has to fix."""
     return is_retryable(error) and not isinstance(error, NotWritten)

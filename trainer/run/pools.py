@@ -1,8 +1,8 @@
-"""Difficulty pools: which prompts are worth asking again, by what became of them (PRIME-RL, online filtering).
+"""Difficulty pools: select prompts for later versions by their results (PRIME-RL, online filtering).
 
-A prompt is easy, normal or hard by the share of its last samples that were right. One that was always right several
-times in a row teaches nothing any more and leaves the table of the next version; easy and hard ones may be kept at a
-share. All of it follows from the batches in the journal, so a resumed run draws the same tables.
+A prompt is easy, normal or hard by the share of correct samples when it was last used. A prompt solved completely
+several times in a row gives no gradient and is removed from the next version's table; a share of the easy and hard ones
+may be kept. The pools depend only on the journal, so a resumed run draws the same tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DifficultyPool(StrEnum):
 
 
 class PoolSettings(BaseModel):
-    """Settings for asking prompts again."""
+    """Selection of prompts by difficulty."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
@@ -49,8 +49,8 @@ class PromptRecord:
     """Results of a prompt.
 
     Args:
-        solved: Share of correct samples when it was asked last.
-        streak: Number of times in a row that all samples were correct.
+        solved: Share of correct samples when it was last used.
+        streak: Consecutive uses in which all samples were correct.
     """
 
     solved: float
@@ -59,15 +59,15 @@ class PromptRecord:
 
 @dataclass(frozen=True, slots=True)
 class DifficultyPools:
-    """Results of all prompts asked so far; immutable."""
+    """Results of all prompts used so far; immutable."""
 
     records: Mapping[int, PromptRecord] = field(default_factory=dict)
 
     def after(self, seen: Iterable[tuple[int, float]]) -> DifficultyPools:
-        """The pools after a step.
+        """Returns the pools after a step.
 
         Args:
-            seen: Prompt index and share of samples that were right, of every group, in the journal's order.
+            seen: Prompt index and share of correct samples of every group, in the journal's order.
         """
         records = dict(self.records)
         for prompt, solved in seen:
@@ -77,7 +77,7 @@ class DifficultyPools:
         return DifficultyPools(records)
 
     def counts(self, settings: PoolSettings) -> dict[DifficultyPool, int]:
-        """Returns the number of prompts by difficulty."""
+        """Returns the number of prompts in each pool."""
         found = dict.fromkeys(DifficultyPool, 0)
         for record in self.records.values():
             found[pool_of(record, settings)] += 1
@@ -86,13 +86,13 @@ class DifficultyPools:
     def eligible(
         self, candidates: NDArray[np.uint64], settings: PoolSettings, *, version: int, seed: int
     ) -> NDArray[np.uint64]:
-        """The table of a version: increasing, a part of the candidates, and never fewer than `least_prompts` of them.
+        """Returns a version's prompt table: a sorted subset of the candidates with at least `least_prompts` of them.
 
         Args:
-            candidates: The base's table, increasing.
-            settings: Settings for asking prompts again.
-            version: The version; easy and hard prompts are drawn anew for each.
-            seed: The run's.
+            candidates: The base's table, sorted.
+            settings: Selection by difficulty.
+            version: Number of the version; easy and hard prompts are drawn anew for each.
+            seed: The run's seed.
         """
         leaving = sorted(
             (record.streak, prompt)
@@ -104,7 +104,7 @@ class DifficultyPools:
         if lacking <= 0:
             return kept
         known = set(candidates.tolist())
-        back = [prompt for _, prompt in leaving if prompt in known][:lacking]  # the least often solved come first
+        back = [prompt for _, prompt in leaving if prompt in known][:lacking]  # prompts with the shortest streak first
         return np.sort(np.concatenate([kept, np.array(back, np.uint64)]))
 
     @staticmethod
@@ -119,7 +119,7 @@ class DifficultyPools:
         return _drawn(prompt, version, seed) < shares[pool_of(record, settings)]
 
     def as_json(self) -> list[list[float]]:
-        """For the state file."""
+        """Returns the records for the state file."""
         return [[prompt, record.solved, record.streak] for prompt, record in sorted(self.records.items())]
 
     @classmethod
@@ -129,13 +129,13 @@ class DifficultyPools:
 
 
 def pool_of(record: PromptRecord, settings: PoolSettings) -> DifficultyPool:
-    """Returns the difficulty of a prompt."""
+    """Returns the pool of a prompt."""
     if record.solved > settings.easy_above:
         return DifficultyPool.EASY
     return DifficultyPool.HARD if record.solved < settings.hard_below else DifficultyPool.NORMAL
 
 
 def _drawn(prompt: int, version: int, seed: int) -> float:
-    """A number in [0, 1) that only prompt, version and seed decide."""
+    """Returns a pseudo-random number in [0, 1) determined by prompt, version and seed."""
     words = b"".join(number.to_bytes(8, "big") for number in (seed, version, prompt))
     return int.from_bytes(hashlib.sha256(_TAG + words).digest()[:8], "big") / 2**64

@@ -1,7 +1,7 @@
-"""Progress log: one JSON object per line in `progress.jsonl`, and Prometheus gauges.
+"""Progress of a run: JSON lines in `progress.jsonl` and gauges for Prometheus.
 
-Kinds of lines: `started`, `step` (one for each optimiser step), `evaluation`, `stopped`. A step that is
-learned again after a crash has a second line; the last one counts.
+Kinds of lines: `started`, `step` (one per optimiser step), `published`, `evaluation`, `stopped`. A step repeated
+after a crash has several lines; the last one counts.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _log = structlog.get_logger(__name__)
 
 
 class ProgressLog:
-    """Writes lines and sets gauges; a disk error loses the line but never stops the run.
+    """Writes lines and sets gauges. A write error loses the line but does not stop the run.
 
     Args:
-        folder: Of the trainer's state; it is there.
-        clock: Whose time counts.
+        folder: The trainer's state directory, which exists.
+        clock: Clock for time stamps.
     """
 
     def __init__(self, folder: Path, *, clock: Clock) -> None:
@@ -38,11 +38,11 @@ class ProgressLog:
         self._gauges: dict[str, Gauge] = {}
 
     def serve(self, port: int) -> None:
-        """Serves the gauges at `/metrics` of loopback."""
+        """Serves the gauges at `/metrics` on the loopback interface."""
         start_http_server(port, addr="127.0.0.1", registry=self.registry)
 
     def tell(self, kind: str, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON holds
-        """Adds a line."""
+        """Appends a line and sets the gauges of its numbers."""
         line = {"kind": kind, "at_ms": unix_ms(self._clock.now()), **facts}
         try:
             with self._path.open("a") as file:
@@ -67,7 +67,7 @@ class ProgressLog:
 
 
 def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """With null for what is no number: JSON has no NaN."""
+    """Replaces NaN and infinities by null, because JSON has neither."""
     match value:
         case float() if not math.isfinite(value):
             return None

@@ -1,7 +1,7 @@
-"""A version on its way to the workers: whole in its folder, in the journal, on the ledger, told to the orchestrator.
+"""Publishes versions: writes the folder, journals it, announces it on the ledger and tells the orchestrator.
 
-Each stage looks first whether it was done, so the whole can be done again after a crash at any moment. The ledger's
-announcement is what two trainers can't both make: who finds another digest there stops.
+Each stage first checks whether it was already done, so publishing can be repeated after a crash at any moment. Two
+trainers can't both announce a version: one that finds another digest on the ledger stops.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ from trainer.run.lease import RunLease
 from trainer.run.outages import OutageRetry
 
 KEPT_VERSIONS = 16
-"""Folders that are kept if the disk allows: relays that were away fetch them from here."""
+"""Folders kept if the disk has space: relays that were offline fetch them from here."""
 
 _log = structlog.get_logger(__name__)
 
 Writer = Callable[[Path], Awaitable[None]]
-"""Writes a version's folder, whole or not at all."""
+"""Writes a version's folder atomically."""
 
 
 class Publisher:
     """Publishes the versions of one run.
 
     Args:
-        policies: The folder whose versions the origin publishes.
-        journal: Where what was written is recorded.
-        written: What the journal holds already, by version; added to.
-        ledger: With the publisher's key.
-        client: Tells the orchestrator.
-        pool_id: The pool.
-        run: The run's id.
-        units_per_group: What leases need to know.
-        arithmetic: What nodes need to know: the engines and types that the recipe takes.
-        relays: Where versions can be fetched.
-        keep: Which folders are left.
-        patience: Waits for what is down.
-        lease: Fences what is said.
+        policies: Folder from which the origin publishes versions.
+        journal: Journal of the run.
+        written: Digests by version from the journal; updated here.
+        ledger: Ledger client with the publisher's key.
+        client: Client of the orchestrator.
+        pool_id: Pool of the run.
+        run: Id of the run.
+        units_per_group: Work units per group, used for leases.
+        arithmetic: Engines and dtypes that the recipe accepts, for the nodes.
+        relays: URLs of relays that serve versions.
+        keep: Rule for keeping version folders.
+        patience: Retries during outages.
+        lease: The run's lease, which fences requests.
     """
 
     def __init__(
@@ -88,12 +88,12 @@ class Publisher:
         self._lease = lease
 
     def digest(self, version: int) -> Digest | None:
-        """Returns the digest of a version of this run; None if it was not written."""
+        """Returns the digest of a version; None if this run has not written it."""
         return self._written.get(version)
 
     @property
     def newest(self) -> int:
-        """Returns the newest written version; at first the base."""
+        """The newest written version; the base is written first."""
         return max(self._written)
 
     def folder(self, version: int) -> Path:
@@ -101,14 +101,14 @@ class Publisher:
         return self._policies / str(version)
 
     async def write(self, version: int, write: Writer) -> Digest:
-        """Writes a version's folder and records its digest; idempotent, and restores a missing folder.
+        """Writes a version's folder and records its digest. Idempotent; writes a missing folder again.
 
-        The digest is recorded before the folder gets its name. A folder without a record is therefore not this run's,
-        and a recorded one need not be computed again, which other devices would not reproduce bit by bit.
+        The digest is recorded before the folder is renamed. So a folder without a record is not this run's, and
+        a recorded one need not be made again, which would not be bit-identical on another device.
 
         Raises:
-            Conflict: A foreign folder exists, or the written version differs from the recorded digest.
-            NotWritten: The disk is full, or refuses.
+            Conflict: The folder belongs to another run, or its content differs from the recorded digest.
+            NotWritten: The disk is full or refuses the write.
         """
         recorded, folder = self._written.get(version), self.folder(version)
         if recorded is not None and folder.exists():
@@ -131,11 +131,11 @@ class Publisher:
         return digest
 
     async def announce(self, version: int) -> None:
-        """Announces a version on the ledger; idempotent.
+        """Announces a version on the ledger. Idempotent.
 
         Raises:
-            AnotherTrainer: It names another digest for it, or a newer version; or the run is not ours any more: the
-                ledger takes the publisher's word from whoever comes first, and can't take it back.
+            AnotherTrainer: The ledger names another digest or a newer version, or the lease is lost. The lease is
+                checked first because the ledger accepts the first announcement for good.
         """
         digest = self._written[version]
 
@@ -157,13 +157,13 @@ class Publisher:
         await self._patience(announce, what=f"announcing version {version}")
 
     async def check_ledger(self, newest: int) -> None:
-        """Makes sure that the ledger names nothing that we did not make.
+        """Checks that the ledger's newest version was made by this trainer.
 
         Args:
-            newest: The newest version that was or will be made of the journal.
+            newest: Newest version made, or to be made, from the journal.
 
         Raises:
-            AnotherTrainer: It does.
+            AnotherTrainer: It was not.
         """
         latest = await self._patience(
             lambda: self._ledger.checkpoints.latest(self._pool_id, self._run), what="reading the newest version"
@@ -177,10 +177,10 @@ class Publisher:
         await self._check_ours(latest.version, self._written.get(latest.version))
 
     async def tell(self, version: int) -> None:
-        """Asks the orchestrator to lease slots for a version from now on.
+        """Tells the orchestrator to lease slots for a version from now on.
 
         Raises:
-            AnotherTrainer: The orchestrator knows a newer one, or the run is another trainer's.
+            AnotherTrainer: The orchestrator knows a newer version, or another trainer has the lease.
         """
 
         def put(lease: str) -> Awaitable[CheckpointRef]:
@@ -210,7 +210,7 @@ class Publisher:
             )
 
     def is_told(self, view: RunView, version: int) -> bool:
-        """Returns whether the orchestrator leases this version or a newer one."""
+        """Returns whether the orchestrator leases slots for this version or a newer one."""
         return view.checkpoint is not None and view.checkpoint.version >= version
 
     def tidy(self, newest: int, *, needed: frozenset[int] = frozenset()) -> None:
@@ -223,7 +223,7 @@ class Publisher:
                 shutil.rmtree(self.folder(version), ignore_errors=True)
 
     async def _made(self, version: int, recorded: Digest | None, write: Writer) -> tuple[Path, Digest]:
-        """A version that is whole under a name that nobody publishes; the one that is recorded, if it lies there."""
+        """Returns a complete version under a temporary name; reuses an existing one with the recorded digest."""
         made = self.folder(version).with_name(f".{version}.made")
         if made.exists():
             if (digest := await asyncio.to_thread(_digest_of, made)) == recorded:
@@ -233,10 +233,10 @@ class Publisher:
         return made, await asyncio.to_thread(_digest_of, made)
 
     def _check_free(self, folder: Path, digest: Digest) -> None:
-        """Makes sure that a folder which no record names, if there is one, is what this run makes.
+        """Checks that an unrecorded folder, if it exists, has the expected content.
 
         Raises:
-            Conflict: It is somebody else's.
+            Conflict: It has other content.
         """
         if folder.exists() and _digest_of(folder) != digest:
             raise Conflict(

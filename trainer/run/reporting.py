@@ -1,4 +1,4 @@
-"""Facts about a step for `progress.jsonl`."""
+"""Metrics of a step for `progress.jsonl`."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ from trainer.run.state import TrainerState
 
 @dataclass(slots=True)
 class StepTimes:
-    """Times of a step's stages, in seconds."""
+    """Durations of a step's phases in seconds."""
 
     wait: float = 0.0
-    """For rollouts, asking for them included."""
+    """Waiting for rollouts, including requests to the orchestrator."""
     read: float = 0.0
-    """Listing, fetching and checking files that are new."""
+    """Listing, fetching and checking new files."""
     learn: float = 0.0
     write: float = 0.0
-    """The version, and a copy of the state."""
+    """Writing the version and waiting for the saved state."""
     total: float = 0.0
 
 
 @dataclass(slots=True)
 class IdleShare:
-    """The share of time that rollouts were waited for, the first step of a process left out: workers begin in it."""
+    """Share of time spent waiting for rollouts, without a process's first step, in which workers start up."""
 
     waited: float = 0.0
     total: float = 0.0
     begun: bool = False
 
     def after(self, times: StepTimes) -> float | None:
-        """The share so far; None before the second step."""
+        """Adds a step and returns the share so far; None before the second step."""
         if self.begun:
             self.waited += times.wait
             self.total += times.total
@@ -52,7 +52,7 @@ class IdleShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class StepDone:
-    """A step that was learned."""
+    """A completed step."""
 
     batch: StepBatch
     files: Sequence[SeenFile]
@@ -63,10 +63,10 @@ class StepDone:
 
 
 def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: PoolSettings) -> dict[str, Any]:
-    """The facts of a `step` line.
+    """Returns the content of a `step` line.
 
-    `reward` and `solved` are over all decided groups, those without signal too: over the batch alone they would say
-    what was selected, not what the policy does. `distance` is how far answers are from the wanted length, if one is.
+    `reward` and `solved` cover all decided groups, including those without signal: over the batch alone they would
+    measure the selection, not the policy. `distance` is the mean distance from the target length, if there is one.
     """
     groups = groups_at(done.files, done.chosen.places)
     seen = [group for file in done.files for group in file.groups]
@@ -96,10 +96,10 @@ def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: 
 
 
 def memory() -> dict[str, int]:
-    """Main memory of this process, now and at most since its start, in bytes."""
+    """Returns this process's current and peak main memory in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     resident = psutil.Process().memory_info().rss
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit  # may lag behind: Linux sums it up now and then
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit  # Linux updates it with a delay
     return {"resident_bytes": resident, "peak_bytes": max(peak, resident)}
 
 

@@ -1,4 +1,4 @@
-"""Going on where a run was: the state from the disk, then every batch of the journal that came after it, once more."""
+"""Resumes a run: restores the saved state, then trains again on every later batch of the journal."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ _HINT = "put the files back from a copy of the state directory; without them the
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resumption:
-    """Inputs from which a run resumes.
+    """Inputs of `resume`.
 
     Args:
         folder: The trainer's state directory.
-        journal: In it.
+        journal: The journal in it.
         recorded: Content of the journal.
-        rules: Rules for every file.
-        decoder: Decodes untrusted files.
-        about: Values that identify the run of the state.
-        under: Present learning settings: `learned_under`.
+        rules: Rules that every file must satisfy.
+        decoder: Sandboxed decoder of untrusted files.
+        about: Identity of the run, compared with that of the saved state.
+        under: Current learning settings, from `learned_under`.
     """
 
     folder: Path
@@ -49,50 +49,50 @@ class Resumption:
     under: Mapping[str, Value]
 
 
-def resume(words: Resumption, *, student: PolicyTrainer) -> TrainerState:
-    """Brings the student to where the journal ends, and returns where that is.
+def resume(resumption: Resumption, *, student: PolicyTrainer) -> TrainerState:
+    """Restores the policy trainer to the end of the journal and returns the state of the run.
 
     Args:
-        words: What the run goes on from.
-        student: Fresh from the base.
+        resumption: Saved state, journal and settings.
+        student: Policy trainer, freshly created from the base.
 
     Raises:
-        Conflict: State, journal, files and settings do not belong together.
-        TrainingDiverged: As it did before.
-        NotWritten: The disk is full, or refuses.
-        NotDecoded: A file can't be decoded here now.
+        Conflict: State, journal, files and settings do not match.
+        TrainingDiverged: A repeated step diverged, as it did before.
+        NotWritten: The disk is full or refuses the write.
+        NotDecoded: A file can't be decoded on this machine now.
     """
-    recorded = words.recorded
-    state = _restored(words, student)
+    recorded = resumption.recorded
+    state = _restored(resumption, student)
     if state is None and recorded.batches and min(recorded.batches) > 0:
         raise Conflict(f"the journal begins with step {min(recorded.batches)}, and there is no state", hint=_HINT)
     state = state or TrainerState()
     ends = max(recorded.batches, default=None)
     if ends is not None and ends + 1 < state.step:
         raise Conflict(f"the journal ends with step {ends}, and the state is that of step {state.step}", hint=_OLD)
-    adopt(words.under, journal=words.journal, recorded=recorded, step=state.step)
+    adopt(resumption.under, journal=resumption.journal, recorded=recorded, step=state.step)
     first = state.step
     for step in range(first, max(recorded.batches, default=-1) + 1):
         if step not in recorded.batches:
             raise Conflict(f"the journal lacks step {step}", hint=_HINT)
         batch = recorded.batches[step]
-        files = _files(batch, words)
+        files = _files(batch, resumption)
         groups = groups_at(files, batch.groups)
         try:
             learn_batch(student, groups, parts=batch.parts, step=step)
-        except TrainingDiverged:  # weights are as before it: settings that mend it need not learn the others again
-            _keep(words, state, student, first=first)
+        except TrainingDiverged:  # save the steps before it, so that a start with other settings need not repeat them
+            _keep(resumption, state, student, first=first)
             raise
         state = after_batch(state, files, learned=bool(groups))
         _log.info("step-learned-again", step=step, groups=len(groups))
-    _keep(words, state, student, first=first)
+    _keep(resumption, state, student, first=first)
     _log.info("taken-up", step=state.step, learned_again=state.step - first)
     return state
 
 
-def _restored(words: Resumption, student: PolicyTrainer) -> TrainerState | None:
-    """Brings the student to the state on the disk, and lets go of the tensors that were read; None if there is none."""
-    loaded = load_state(words.folder, about=words.about)
+def _restored(resumption: Resumption, student: PolicyTrainer) -> TrainerState | None:
+    """Restores the saved state and frees the tensors that were read; returns None if there is no state."""
+    loaded = load_state(resumption.folder, about=resumption.about)
     if loaded is None:
         return None
     state, snapshot = loaded
@@ -100,23 +100,23 @@ def _restored(words: Resumption, student: PolicyTrainer) -> TrainerState | None:
     return state
 
 
-def _keep(words: Resumption, state: TrainerState, student: PolicyTrainer, *, first: int) -> None:
-    """Writes what was learned again, so that it is not a third time, and settings may be changed from here on."""
+def _keep(resumption: Resumption, state: TrainerState, student: PolicyTrainer, *, first: int) -> None:
+    """Saves repeated steps, so that they are not repeated again and settings may be changed from here on."""
     if state.step > first:
-        save_state(words.folder, state=state, snapshot=student.snapshot(), about=words.about)
-        remove_files(words.folder, below=state.step)
+        save_state(resumption.folder, state=state, snapshot=student.snapshot(), about=resumption.about)
+        remove_files(resumption.folder, below=state.step)
 
 
-def _files(batch: StepBatch, words: Resumption) -> list[SeenFile]:
+def _files(batch: StepBatch, resumption: Resumption) -> list[SeenFile]:
     found = []
     for entry in batch.files:
-        paths = file_paths(step_folder(words.folder, batch.step), entry)
+        paths = file_paths(step_folder(resumption.folder, batch.step), entry)
         for path, wanted in zip(paths, (entry.sha256, entry.audit), strict=True):
             _check(path, wanted)
-        # It was taken once: a limit that was lowered since is for files to come.
-        rules = replace(words.rules, most_bytes=max(words.rules.most_bytes, paths[0].stat().st_size))
+        # The file was accepted before: a size limit lowered since then applies to new files only.
+        rules = replace(resumption.rules, most_bytes=max(resumption.rules.most_bytes, paths[0].stat().st_size))
         try:
-            found.append(read_accepted(*paths, entry=entry, step=batch.step, rules=rules, decoder=words.decoder))
+            found.append(read_accepted(*paths, entry=entry, step=batch.step, rules=rules, decoder=resumption.decoder))
         except UnusableFile as error:
             raise Conflict(f"step {batch.step} learned from {paths[0]}: {error.detail}", hint=_HINT) from error
     return found

@@ -1,8 +1,8 @@
-"""An accepted file of rollouts and the audit file of its verdict, read together into what can be learned.
+"""Reads an accepted rollout file and its audit file into training groups.
 
-A stranger wrote the file and a validator accepted it; neither is trusted. The file is decoded in a sandbox, because
-this process holds the publisher's key. Its content is compared with lease, recipe and audit file, and the audit's
-rewards with the file's own. A file that fails is dropped; the others of its step are learned.
+Neither the node that wrote the file nor the validator that accepted it is trusted. The file is decoded in a sandbox,
+because this process holds the publisher's key. Its content is compared with lease, recipe and audit file, and the
+audit's rewards with the file's own. A file that fails is dropped without affecting others.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from trainer.run.batches import SeenFile, SeenGroup
 from trainer.run.journal import JournalFile
 
 _BYTES_PER_TOKEN = 64
-"""Room in a decoded file for a token with its log-probability; and as much again for each row's other columns."""
+"""Size limit per token with its log-probability in a decoded file; also used for each row's other columns."""
 
 
 class UnusableFile(InvalidInput):
-    """An accepted file that nothing is learned from; the others of its step are."""
+    """An accepted file that is not used for training."""
 
     code = "unusable-file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileRules:
-    """Rules that every rollout file of a run must satisfy.
+    """Rules that every file of a run must satisfy.
 
     Args:
         run: The run's id.
-        recipe: Of the base: environment, sampling and group size are those of every version.
-        vocabulary: Tokens are below it.
-        context: The most tokens of prompt and answer together.
-        most_bytes: Of a file.
+        recipe: Recipe of the base; environment, sampling and group size are the same for every version.
+        vocabulary: Size of the vocabulary, an exclusive bound of tokens.
+        context: Maximum tokens of prompt and answer together.
+        most_bytes: Maximum size of a file.
     """
 
     run: Digest
@@ -56,7 +56,7 @@ class FileRules:
     most_bytes: int
 
     def limits(self, groups: int) -> ReadLimits:
-        """Returns the read limits for a file with this number of groups."""
+        """Returns the decoding limits of a file with this number of groups."""
         rows = groups * self.recipe.group_size
         longest = max(self.recipe.max_prompt_tokens, self.recipe.sampling.max_new_tokens)
         decoded = rows * (self.recipe.max_prompt_tokens + 2 * longest + 4096) * _BYTES_PER_TOKEN
@@ -66,20 +66,20 @@ class FileRules:
 def read_accepted(
     path: Path, audit_path: Path, *, entry: JournalFile, step: int, rules: FileRules, decoder: Decoder
 ) -> SeenFile:
-    """Reads a file whose bytes, and those of its audit file, have the hashes that the ledger names.
+    """Reads a file and its audit file, whose hashes are already verified against the ledger.
 
     Args:
-        path: Of the file.
-        audit_path: Of the audit file.
-        entry: What the ledger and its lease say of it.
-        step: The step that it serves.
-        rules: What it must keep.
-        decoder: Reads strangers' bytes.
+        path: Path of the file.
+        audit_path: Path of the audit file.
+        entry: Journal entry with the values from ledger and lease.
+        step: Number of the step.
+        rules: Rules that the file must satisfy.
+        decoder: Sandboxed decoder of untrusted files.
 
     Raises:
-        UnusableFile: It is not what was leased, or the audit file is not of it; or no decoder will ever read it.
-        NotDecoded: It can't be decoded here now.
-        OSError: This machine can't read it now.
+        UnusableFile: The file does not match its lease or audit file, or can never be decoded.
+        NotDecoded: The file can't be decoded on this machine now.
+        OSError: The file can't be read now.
     """
     try:
         file = decoder.decode(_content(path, rules.most_bytes), limits=rules.limits(entry.groups))
@@ -112,7 +112,7 @@ def _check_header(header: SlotHeader, entry: JournalFile, step: int, rules: File
         "node": (header.node, entry.node),
         "checkpoint": (header.checkpoint, entry.checkpoint),
         "environment": (header.environment, environment.name),
-        # What follows the `+` is the node's build: a recipe need not name one, and the validator scored with the same.
+        # The part after `+` is the node's build, which a recipe need not name.
         "environment version": (header.environment_version.split("+")[0], environment.version.split("+")[0]),
     }
     for name, (said, wanted) in pairs.items():
@@ -193,7 +193,7 @@ def _group(
 
 
 def _check_rewards(sample: Sample, judged: AuditRow, validator: Address) -> None:
-    """Refuses an audit that gives a row another reward than its file.
+    """Refuses an audit whose rewards for a row differ from those in the file.
 
     A validator accepts a file only if its own scores are the file's, to the last bit. So the audit of an accepted file
     can confirm a value or leave it undecided (None), and one corrupt validator can't choose what the run learns.
@@ -212,7 +212,7 @@ def _check_rewards(sample: Sample, judged: AuditRow, validator: Address) -> None
 
 
 def _distance(penalties: Sequence[float | None], recipe: Recipe) -> float | None:
-    """Returns the length penalty that the validator applied, in tokens: `penalty = alpha * |target - length|`."""
+    """Returns the mean distance from the target length: `penalty = alpha * |target - length|`."""
     known = [penalty for penalty in penalties if penalty is not None]
     if recipe.length is None or len(known) < len(penalties):
         return None

@@ -1,4 +1,4 @@
-"""Settings of the trainer: `[trainer]` in the settings file, `MUSTER_TRAINER_…`, or flags."""
+"""Settings of a trainer: `[trainer]` in the settings file, `MUSTER_TRAINER_…` variables, or flags."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEBIBYTE = 1 << 20
 
 
 def default_state() -> Path:
-    """`/var/lib/muster/trainer` for root, else below the user's own data directory."""
+    """Returns `/var/lib/muster/trainer` for root, else a directory below the user's data directory."""
     if os.geteuid() == 0:
         return Path("/var/lib/muster/trainer")
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
@@ -100,10 +100,10 @@ class TrainerSettings(Settings):
 
     @property
     def knobs(self) -> Asynchrony:
-        """The named asynchrony, with what was set instead.
+        """The named asynchrony with explicitly set values applied.
 
         Raises:
-            BadSettings: Together they make no sense.
+            BadSettings: The combination is invalid.
         """
         named = NAMED[self.asynchrony]
         return Asynchrony(
@@ -114,20 +114,20 @@ class TrainerSettings(Settings):
 
     @property
     def mesh_timeout(self) -> timedelta:
-        """Time limit for a process of a distributed trainer."""
+        """Time-out for other processes of the mesh."""
         return timedelta(seconds=self.mesh_timeout_s)
 
     @property
     def most_groups(self) -> int:
-        """The most groups of a batch."""
+        """Maximum groups of a batch."""
         return max(self.groups_per_step, self.most_groups_per_step or 0)
 
     @property
     def poll(self) -> timedelta:
-        """Between two looks."""
+        """Poll interval."""
         return timedelta(seconds=self.poll_s)
 
     @property
     def patience(self) -> timedelta:
-        """Longest outage of a dependency that the trainer waits for."""
+        """Maximum duration of an outage."""
         return timedelta(seconds=self.patience_s)

@@ -1,4 +1,4 @@
-"""The run's student as the settings have it: alone in this process, or in shares on all that torchrun started."""
+"""Creates the run's policy trainer: in this process alone, or sharded over all processes of torchrun."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from trainer.run.settings import TrainerSettings
 
 
 def learning_settings(settings: TrainerSettings) -> LearningSettings:
-    """The table `learning`.
+    """Validates the `learning` table of the settings.
 
     Raises:
-        BadSettings: It says what can't be.
+        BadSettings: A value is invalid, or the algorithm does not support streaming.
     """
     try:
         learning = LearningSettings.model_validate(settings.learning)
@@ -58,24 +58,24 @@ async def opened_student(
     stop: asyncio.Event,
     in_thread: PolicyTrainerThread,
 ) -> AsyncIterator[PolicyTrainer]:
-    """Makes the student; with other processes it leads them, and ends them with the block.
+    """Yields the policy trainer; in a mesh it leads the other processes and ends them with the block.
 
     Args:
-        base: Where its weights come from.
-        learning: How it learns.
-        settings: The run's.
-        place: This process's, which leads; None if it is alone.
-        stop: Set if another process is gone or was told to end.
-        in_thread: Runs what the student does.
+        base: The base with the initial weights.
+        learning: Learning settings.
+        settings: Settings of the run.
+        place: Rank of this process, which leads; None without a mesh.
+        stop: Set if another process has ended or was asked to end.
+        in_thread: Thread that runs the policy trainer.
 
     Raises:
-        MeshBroken: Another process is gone; also if the block ended because of that.
-        MusterError: The base can't be learned from, or the device is not there.
+        MeshBroken: Another process has ended; also raised if the block ended because of that.
+        MusterError: The base can't be trained, or the device does not exist.
     """
     device = device_of(settings.device, place)
-    torch.manual_seed(settings.seed)  # else a run that is killed before its first state draws others than it would have
+    torch.manual_seed(settings.seed)  # reproducible also if killed before the first save
     if device.type == "cpu":
-        torch.set_num_threads(1)  # more are slower on models that fit a CPU, and not the same to the bit
+        torch.set_num_threads(1)  # more threads are slower on small models and not bit-identical
     if place is None:
         yield await in_thread(LocalPolicyTrainer, base, learning, device=device, dtype=settings.dtype)
         return

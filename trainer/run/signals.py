@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first one asks, the second one ends."""
+"""Handles Ctrl-C and SIGTERM: the first signal requests a stop, the second one ends the process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _log = structlog.get_logger(__name__)
 
 @contextmanager
 def until_told(stop: asyncio.Event) -> Iterator[None]:
-    """Sets the event at the first Ctrl-C or SIGTERM; a second one ends the process as usual."""
+    """Sets the event at the first Ctrl-C or SIGTERM; a second one has the default effect."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
 

@@ -1,6 +1,6 @@
-"""The trainer's state on the disk: one file, replaced as a whole, written while the next step goes on.
+"""The trainer's saved state: one file, replaced atomically, written while the next step runs.
 
-Steps that came after it are in the journal, with their files beside it, and are learned again from there.
+Later steps are in the journal, with their files beside it, and are repeated from there.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _HINT = "give the --state of this run, or an empty one to begin anew"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerState:
-    """Position of a run.
+    """State of a run.
 
     Args:
-        step: The next step; all below it are learned.
+        step: The next step; all lower ones are complete.
         pools: Difficulty pools of prompts.
         signal_share: Smoothed share of groups with signal.
-        empty_steps: Number of last steps in a row without signal.
+        empty_steps: Number of last consecutive steps without a group with signal.
     """
 
     step: int = 0
@@ -42,10 +42,10 @@ class TrainerState:
 
 
 def save_state(folder: Path, *, state: TrainerState, snapshot: TrainerSnapshot, about: Mapping[str, str]) -> None:
-    """Replaces the state; killed in between, the one before it stands.
+    """Replaces the saved state atomically.
 
     Raises:
-        NotWritten: The disk is full, or refuses; the state before it stands.
+        NotWritten: The disk is full or refuses the write; the previous state is unchanged.
     """
     said = {
         "format": _FORMAT,
@@ -63,7 +63,7 @@ def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[TrainerState,
     """Reads the state; None if there is none yet.
 
     Raises:
-        Conflict: It is of another run, of another release, or broken.
+        Conflict: The state is of another run or release, or damaged.
     """
     path = folder / STATE_FILE
     if not path.exists():

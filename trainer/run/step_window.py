@@ -1,4 +1,4 @@
-"""The steps that workers may serve now, as the run asks the orchestrator for them."""
+"""Sets the demand of the steps that workers may serve now."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from trainer.run.state import TrainerState
 
 
 async def open_window(parts: RunParts, state: TrainerState, step: int, view: RunView, *, version: int) -> None:
-    """Asks for a step and, as far as that is wanted now, for those after it.
+    """Sets the demand of a step and of the later steps in the window.
 
     Args:
-        parts: Of the run.
-        state: Where it is.
-        step: The one that is learned from now.
-        view: The run, as the orchestrator has it.
-        version: The policy that rollouts are made with.
+        parts: Dependencies of the run.
+        state: State of the run.
+        step: The current step.
+        view: The orchestrator's view of the run.
+        version: Policy version that generates rollouts.
     """
     settings = parts.settings
-    await parts.desk.open(
+    await parts.demand.open(
         step,
         settings.knobs.last_step(version=version, async_level=view.async_level),
         view,
@@ -31,8 +31,8 @@ async def open_window(parts: RunParts, state: TrainerState, step: int, view: Run
 
 
 def first_demand(groups: int, share: float) -> int:
-    """Returns the initial demand in groups, such that a full batch results in five of six steps.
+    """Returns the initial demand, with which about five of six steps get a full batch with signal.
 
-    It is one standard deviation above the expectation, because a missing group costs another round trip.
+    It is one standard deviation above the expected need, because missing groups cost another round trip.
     """
     return math.ceil((groups + math.sqrt(groups * (1 - share))) / max(share, 0.001))

@@ -1,8 +1,8 @@
-"""Groups that become gradients as they are accepted, while the rest of their step is still generated.
+"""Streaming: computes gradients of groups as they are accepted, while the rest of the step is generated.
 
-The optimiser steps once, when the step is full: the batch is of one version if nothing older may be consumed (Periodic
-Asynchrony, section 4). Sums are divided by what the whole batch has, so it makes no difference how it came in; the
-journal keeps how it did, because the order of a sum decides its last bit.
+The optimiser steps once, when the step is full; with max_staleness 0 the batch is of one version (Periodic Asynchrony,
+section 4). Sums are divided by the totals of the whole batch, so the order of arrival has no effect except on rounding;
+the journal records the order for bit-identical repeats.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from trainer.run.policy_trainer_thread import PolicyTrainerThread
 
 
 class StreamedStep:
-    """One step that is learned as it comes.
+    """A step whose gradients are computed as groups arrive.
 
     Args:
-        student: Whose gradients add up.
-        in_thread: Runs what the student does.
-        step: The step.
-        most: The most groups of the batch.
+        student: Policy trainer that accumulates the gradients.
+        in_thread: Thread that runs the policy trainer.
+        step: Number of the step.
+        most: Maximum groups of the batch.
     """
 
     def __init__(self, student: PolicyTrainer, in_thread: PolicyTrainerThread, *, step: int, most: int) -> None:
@@ -36,7 +36,7 @@ class StreamedStep:
         self._parts: list[int] = []
 
     async def feed(self, files: Sequence[SeenFile]) -> None:
-        """Adds the gradients of groups that are new and have signal; all of them anew if a verdict was turned over."""
+        """Adds gradients of new groups with signal; starts over if the verdict on a used file was overturned."""
         if not {key for key, _ in self._used} <= {file.entry.key for file in files}:
             self._used, self._parts = [], []
         new: list[TrainingGroup] = []
@@ -55,10 +55,10 @@ class StreamedStep:
         await self._in_thread(self._student.add, new)
 
     def close(self, files: Sequence[SeenFile]) -> tuple[Chosen, tuple[int, ...]]:
-        """The batch and its parts. A file whose verdict was turned over takes all gradients with it: no parts then.
+        """Returns the batch and its parts; no parts (gradients are void) if the verdict on a used file was overturned.
 
         Args:
-            files: What is accepted in the end, in lease order.
+            files: Files accepted in the end, in lease order.
         """
         place_of = {file.entry.key: number for number, file in enumerate(files)}
         kept = [(place_of[key], group) for key, group in self._used if key in place_of]

@@ -1,4 +1,4 @@
-"""Verdicts on the ledger: the trainer does not trust the orchestrator's list of accepted files."""
+"""Reads verdicts from the ledger, because the trainer does not trust the orchestrator's list of accepted files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from protocol.wire.listings import RolloutItem
 
 
 class NotOnLedger(Unavailable):
-    """The ledger does not say what the orchestrator does: it lies, or reads the chain through a node that is ahead."""
+    """The ledger contradicts the orchestrator, which lies or reads the chain through a node that is ahead."""
 
     code = "not-on-ledger"
 
@@ -20,8 +20,8 @@ class LedgerVerdicts:
     """Verdicts of a pool.
 
     Args:
-        ledger: Connected.
-        pool_id: The pool.
+        ledger: Ledger client.
+        pool_id: Pool of the run.
     """
 
     def __init__(self, ledger: Ledger, *, pool_id: int) -> None:
@@ -29,10 +29,10 @@ class LedgerVerdicts:
         self._pool_id = pool_id
 
     async def objection(self, item: RolloutItem) -> str:
-        """Returns why the ledger does not confirm a listed file; empty if it does.
+        """Returns why the ledger has not accepted a listed file; empty if it has.
 
         Raises:
-            Unavailable: The chain can't be read now.
+            Unavailable: The chain does not answer.
         """
         work = await self._ledger.work.get(item.key)
         if work is None or (work.pool_id, work.node, work.sha256) != (self._pool_id, item.node, item.sha256):
@@ -44,7 +44,7 @@ class LedgerVerdicts:
         return ""
 
     async def _audits(self, item: RolloutItem) -> set[Digest]:
-        """The audit files of verdicts that accepted the work; the orchestrator's block only shortens the search."""
+        """Returns the audit hashes of accepting verdicts; the orchestrator's block number only shortens the search."""
         given = await self._ledger.history(
             VerdictGiven, pool_id=self._pool_id, second=item.node, third=item.key, since=item.submitted_block
         )

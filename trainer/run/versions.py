@@ -1,6 +1,6 @@
-"""Background output of a run: publication of versions, and saving of its state in a thread.
+"""Publishes versions and saves the state in the background while the run continues.
 
-At most one version and one state are in progress at a time. Their errors are raised in the run's next call.
+At most one version and one state are in progress at a time. Their errors are raised by the next `check`.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from trainer.run.step_window import open_window
 _log = structlog.get_logger(__name__)
 
 LAST_PATIENCE = timedelta(seconds=30)
-"""Time limit for a pending announcement when the trainer stops."""
+"""How long a stopping trainer waits for an announcement in progress."""
 
 
 class VersionPublisher:
-    """Versions and states of one run on their way out.
+    """Publishes versions and saves states of a run.
 
     Args:
-        parts: Of the run.
-        where: Where it is.
+        parts: Dependencies of the run.
+        where: Returns the state of the run.
     """
 
     def __init__(self, parts: RunParts, where: Where) -> None:
@@ -40,28 +40,28 @@ class VersionPublisher:
         self._publishing: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
         self.newest = 0
-        """The newest version that was written."""
+        """Newest written version."""
 
     async def take_up(self) -> None:
-        """Brings folder, ledger and orchestrator to where the state is.
+        """Brings folder, ledger and orchestrator up to the restored state.
 
         Raises:
-            AnotherTrainer: The ledger names what this trainer did not make.
+            AnotherTrainer: The ledger names a version that this trainer did not make.
         """
         publisher, step = self._parts.publisher, self._where().step
         if self._is_published(step) or publisher.digest(step) is not None:  # recorded under other settings, say
             await publisher.write(step, self._writer(step))
         self.newest = publisher.newest
         await publisher.check_ledger(self.newest)
-        view = await self._parts.desk.view()
+        view = await self._parts.demand.view()
         self._settings.knobs.check_window(view.async_level)
         await self._publish(self.newest)
 
     async def write(self, times: StepTimes) -> bool:
-        """Writes the version that the state is, if it is one, begins to publish it, and begins to save the state.
+        """Writes the version of the current state, if it is to be published, and starts publishing and saving.
 
         Returns:
-            Whether it is one.
+            Whether a version was written.
         """
         since = time.perf_counter()
         version = self._where().step
@@ -76,26 +76,26 @@ class VersionPublisher:
         return published
 
     async def saved(self) -> None:
-        """Waits until no state is being written.
+        """Waits until no save is in progress.
 
         Raises:
-            NotWritten: The disk is full, or refuses.
+            NotWritten: The disk is full or refuses the write.
         """
         if self._saving is not None:
-            await asyncio.shield(self._saving)  # whoever waits may be cancelled, the thread that writes can't be
+            await asyncio.shield(self._saving)  # the waiting task may be cancelled, the writing thread can't be
             self._saving = None
 
     def tell_again(self, view: RunView) -> None:
-        """Begins to publish the newest version once more, if the orchestrator does not know it: it lost its memory."""
+        """Publishes the newest version again if the orchestrator has lost its state and does not know it."""
         if not self._parts.publisher.is_told(view, self.newest) and self._publishing is None:
-            self._parts.desk.forget()
+            self._parts.demand.forget()
             self._publishing = asyncio.create_task(self._publish(self.newest))
 
     def check(self) -> None:
-        """Returns if nothing failed on its way.
+        """Raises the error of failed publishing or saving.
 
         Raises:
-            MusterError: What did.
+            MusterError: Publishing or saving failed.
         """
         for task in (self._publishing, self._saving):
             if task is not None and task.done():
@@ -104,7 +104,7 @@ class VersionPublisher:
             self._publishing = None
 
     async def settle(self, *, stopped: bool) -> bool:
-        """Ends what is under way; False if it was left because the run was told to stop, and it took too long."""
+        """Waits for publishing and saving; returns False if a stopping run left an announcement unfinished."""
         await self.saved()
         if stopped and self._publishing is not None:
             await asyncio.wait({self._publishing}, timeout=LAST_PATIENCE.total_seconds())
@@ -115,9 +115,9 @@ class VersionPublisher:
         return True
 
     async def aclose(self) -> None:
-        """Leaves an announcement that is under way, which the next start makes again; the state is written to its end.
+        """Cancels an announcement in progress, which the next start repeats, and waits for a save in progress.
 
-        A thread can't be called back, and the next start writes to the same place as soon as the directory is free.
+        A thread can't be cancelled, and the next start writes to the same file as soon as the lock is free.
         """
         if self._publishing is not None:
             self._publishing.cancel()
@@ -143,7 +143,7 @@ class VersionPublisher:
         since = time.perf_counter()
         await self._parts.publisher.announce(version)
         announced = time.perf_counter()
-        view, state = await self._parts.desk.view(), self._where()
+        view, state = await self._parts.demand.view(), self._where()
         await open_window(self._parts, state, max(state.step, version), view, version=version)
         await self._parts.publisher.tell(version)
         told = time.perf_counter()
@@ -158,7 +158,7 @@ class VersionPublisher:
         )
 
     async def _save(self) -> None:
-        """Begins to write the state; the next optimiser step waits for it (`saved`)."""
+        """Starts to save the state; the next optimiser step waits for it (`saved`)."""
         state, folder = self._where(), self._settings.state
         if state.step % self._settings.state_every and state.step < self._settings.steps:
             return

@@ -1,8 +1,8 @@
-"""Compares a lease with the chain: the announced version, and the block whose hash is part of the slot's seed.
+"""Verifies a lease against the chain: the announced version, and the beacon block whose hash is part of the seed.
 
-Validators take the beacon from the chain. A node that believed another one would generate, in good faith, what every
-check calls forged; so it looks for itself, by the rule of decision 0019: the later of the version's announcement and
-one of this node's own joinings.
+Validators take the beacon from the chain, so rollouts from another beacon would be judged as forged even if the node
+acted in good faith. By decision 0019 the beacon block is the later of the block that announced the version and a block
+in which this node joined the pool.
 """
 
 from __future__ import annotations
@@ -19,45 +19,47 @@ from protocol.leases import Lease
 
 MOST_REMEMBERED = 256
 
-_Ground = tuple[Address, int, Digest, int, Digest, int, Digest]
+_LeaseBasis = tuple[Address, int, Digest, int, Digest, int, Digest]
 """Node, pool, run, version, version digest, block, and the block's hash."""
 
 
 class LeaseVerifier:
-    """Compares leases with the chain. What was borne out once is remembered, and not asked again."""
+    """Verifies leases against the chain and caches positive results."""
 
     def __init__(self) -> None:
-        self._known: OrderedDict[_Ground, None] = OrderedDict()
+        self._verified: OrderedDict[_LeaseBasis, None] = OrderedDict()
 
     async def fault(self, ledger: Ledger, lease: Lease, *, beacon: Digest) -> str:
-        """Returns what is wrong with a grant, in words; empty if the chain bears it out.
+        """Returns how a lease contradicts the chain, as text; empty if they agree.
 
         Args:
-            ledger: To read.
-            lease: This node's; it names the block.
-            beacon: The hash of that block, as the orchestrator says.
+            ledger: Ledger client.
+            lease: A lease of this node; it names the beacon block.
+            beacon: Hash of that block according to the orchestrator.
 
         Raises:
-            ChainUnavailable: The chain does not answer, or its node has not come as far as the block.
+            ChainUnavailable: The RPC node does not answer, or does not have the block yet.
         """
         block = lease.beacon_block
-        ground = (lease.node, lease.pool_id, lease.run, lease.version, lease.digest, block, beacon)
-        if ground in self._known:
+        basis = (lease.node, lease.pool_id, lease.run, lease.version, lease.digest, block, beacon)
+        if basis in self._verified:
             return ""
         (blocks, missing), found = await asyncio.gather(self._blocks(ledger, lease, block), _hash(ledger, block))
         if missing:
             return missing
         if block not in blocks:
-            return f"its seed is to stand on block {block}; the announcement and this node's joining say {max(blocks)}"
+            return f"its beacon block is {block}; by the announcement and this node's joining it is {max(blocks)}"
         if found != beacon:
-            return f"its seed is to stand on {beacon}, and block {block} has the hash {found}"
-        self._known[ground] = None
-        if len(self._known) > MOST_REMEMBERED:
-            self._known.popitem(last=False)
+            return f"its beacon is {beacon}, but block {block} has the hash {found}"
+        self._verified[basis] = None
+        if len(self._verified) > MOST_REMEMBERED:
+            self._verified.popitem(last=False)
         return ""
 
     async def _blocks(self, ledger: Ledger, lease: Lease, named: int) -> tuple[set[int], str]:
-        """The blocks that may be meant, or what is missing. Past joinings and attempts are read only where it matters.
+        """Returns the acceptable beacon blocks, or the reason why there are none.
+
+        The event history (earlier joins and announcements) is read only if the current state does not match.
 
         Raises:
             ChainUnavailable: The chain does not answer.

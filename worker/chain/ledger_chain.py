@@ -1,4 +1,4 @@
-"""Everything that the worker reads from the ledger and writes to it."""
+"""The worker's access to the ledger: all its reads and transactions."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ from worker.chain.pool_record import PoolRecord, read_pool_record
 T = TypeVar("T")
 
 CLOCK_TOLERANCE = timedelta(seconds=60)
-"""How far this machine's clock may be off before good leases are refused; signed requests allow the same."""
-TERMS_GOOD_FOR = timedelta(minutes=1)
-"""New terms bind after a notice period, so that older ones hold for a while."""
-MONEY_GOOD_FOR = timedelta(seconds=10)
-"""An announced withdrawal binds after the notice period, so one that is heard of so late endangers no lease."""
+"""Clock error of this machine up to which valid leases are accepted; signed requests allow the same."""
+TERMS_CACHE_TTL = timedelta(minutes=1)
+"""Cache time of terms; safe because new terms take effect after a notice period."""
+ESCROW_CACHE_TTL = timedelta(seconds=10)
+"""Cache time of the escrow; safe because an announced withdrawal takes effect after the notice period."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """Where a node stands on the ledger.
+    """Status of a node on the ledger.
 
     Args:
-        provider: Who registered it; None if nobody did.
-        member: Whether it is a member of the pool.
-        banned: The node itself, or its provider.
-        active: Whether the pool takes members.
-        capacity: As registered.
-        min_capacity: What the pool asks.
-        free_stake: The provider's, in the token's smallest unit.
-        needed_stake: What joining binds.
-        gas: What the node can pay for gas, in wei.
+        provider: Address that registered the node; None if it is not registered.
+        member: Whether the node is a member of the pool.
+        banned: Whether the pool has banned the node or its provider.
+        active: Whether the pool accepts members.
+        capacity: Registered capacity.
+        min_capacity: Minimum capacity that the pool requires.
+        free_stake: Free stake of the provider, in the token's smallest unit.
+        needed_stake: Stake that joining locks, in the token's smallest unit.
+        gas: The node's balance for gas, in wei.
     """
 
     provider: Address | None
@@ -66,7 +66,7 @@ class NodeStatus:
     gas: int
 
     def obstacle(self) -> tuple[str, str] | None:
-        """What keeps the node from joining, and what to do about it; None if nothing does."""
+        """Returns what keeps the node from joining and how to fix it; None if nothing does."""
         checks = (
             (
                 self.provider is None,
@@ -101,67 +101,67 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerWork:
-    """What the ledger has under a work key."""
+    """Work record on the ledger."""
 
     sha256: Digest
     units: int
 
 
 class Payment(StrEnum):
-    """How a submitted piece of work has ended."""
+    """Payment state of submitted work."""
 
     OPEN = "open"
-    """It may still be judged, disputed or paid."""
+    """Not final: it may still be judged, disputed or paid."""
     PAID = "paid"
     UNPAID = "unpaid"
-    """A verdict against it is final."""
+    """A verdict other than accepted is final."""
     EXPIRED = "expired"
     """No validator judged it within the judge period."""
 
 
 class WorkerChain(Protocol):
-    """The ledger, as far as a worker needs it. Everything raises `Unavailable` errors while the chain is down."""
+    """Ledger operations that a worker needs. All raise `Unavailable` errors while the chain is down."""
 
     @property
     def invites_domain(self) -> SigningDomain:
-        """The contract that takes invites."""
+        """EIP-712 domain of the contract that accepts invites."""
         ...
 
     @property
     def work_domain(self) -> SigningDomain:
-        """The contract that takes work under leases."""
+        """EIP-712 domain of the contract that accepts work."""
         ...
 
-    async def standing(self) -> NodeStatus:
-        """Where this node stands."""
+    async def node_status(self) -> NodeStatus:
+        """Returns this node's status."""
         ...
 
     async def orchestrator(self) -> Address:
-        """The pool's orchestrator key now."""
+        """Returns the pool's current orchestrator key."""
         ...
 
     async def is_orchestrator(self, who: Address) -> bool:
-        """Whether `who` may sign for the pool now."""
+        """Returns whether `who` may sign for the pool as its orchestrator now."""
         ...
 
     async def join(self, invite: SignedInvite) -> None:
         """Redeems an invite.
 
         Raises:
-            MusterError: The ledger refuses it, with the reason.
+            MusterError: The ledger refuses the invite; the error has the reason.
         """
         ...
 
     async def leave(self) -> None:
-        """Ends the membership; nothing happens if there is none."""
+        """Ends the membership; does nothing if there is none."""
         ...
 
     async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
-        """Returns why work under a lease may be taken and not paid, in words; empty if it is covered.
+        """Returns why work under a lease may be accepted but not paid, as text; empty if payment is covered.
 
         Args:
             lease: The lease.
-            now: The present time. The newest block's would not do: a quiet chain may not have mined for long.
+            now: Current time, not the newest block's: an idle chain may not have mined a block for long.
 
         Raises:
             ChainUnavailable: The chain does not answer.
@@ -169,49 +169,49 @@ class WorkerChain(Protocol):
         ...
 
     async def fault_of(self, lease: Lease, beacon: Digest) -> str:
-        """Returns what the chain says against a grant of this node's, in words; empty if it bears it out.
+        """Returns how a lease of this node contradicts the chain, as text; empty if they agree.
 
         Args:
             lease: The lease.
-            beacon: The hash of the block that it names, as the orchestrator says.
+            beacon: Hash of its beacon block according to the orchestrator.
         """
         ...
 
     async def now(self) -> datetime:
-        """The time of the newest block, which is what leases end by."""
+        """Returns the time of the newest block, by which leases expire."""
         ...
 
     async def work(self, key: WorkKey) -> LedgerWork | None:
-        """What was submitted under this key; None if nothing was."""
+        """Returns the work submitted under this key; None if there is none."""
         ...
 
     async def payment(self, key: WorkKey) -> Payment | None:
-        """How a piece of work ended; None if it was never submitted."""
+        """Returns the payment state of work; None if it was never submitted."""
         ...
 
     async def pool_record(self) -> PoolRecord:
-        """How the pool's newest pieces of work ended, and what its owner is about to take out."""
+        """Returns the outcomes of the pool's newest work and the announced withdrawal from its escrow."""
         ...
 
     async def submit(self, work: SignedWorkClaim) -> None:
-        """Submits work, at this node's own cost.
+        """Submits work; this node pays the gas.
 
         Raises:
-            TransactionReverted: The ledger does not take it, with the reason.
+            TransactionReverted: The ledger refuses the work; the error has the reason.
             InsufficientFunds: The node can't pay for gas.
         """
         ...
 
 
 class LedgerChain:
-    """The real one. It connects when it is first needed and again after a failure: a worker starts without a chain.
+    """`WorkerChain` on a JSON-RPC node. It connects at first use, or retries then, so a worker starts without a chain.
 
     Args:
         rpc: URL of a JSON-RPC node.
-        deployment: Where the contracts are.
-        key: The node's.
-        pool_id: The pool.
-        policy: How transactions are offered and watched.
+        deployment: Addresses of the contracts.
+        key: The node's key.
+        pool_id: Pool of this node.
+        policy: Fee, retry and time-out policy of transactions.
     """
 
     def __init__(
@@ -225,9 +225,9 @@ class LedgerChain:
         self._stack: AsyncExitStack | None = None
         self._ledger: Ledger | None = None
         self._opening = asyncio.Lock()
-        self._beacons = LeaseVerifier()
+        self._lease_verifier = LeaseVerifier()
         self._terms: tuple[float, Terms, datetime | None] | None = None
-        self._money: tuple[float, int] | None = None
+        self._escrow: tuple[float, int] | None = None
 
     @property
     def invites_domain(self) -> SigningDomain:
@@ -239,42 +239,42 @@ class LedgerChain:
         """`WorkLedger` on this chain."""
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.WORK_LEDGER])
 
-    async def standing(self) -> NodeStatus:
+    async def node_status(self) -> NodeStatus:
         """Reads registry, stake and pool."""
-        return await self._with(self._standing)
+        return await self._call(self._node_status)
 
     async def orchestrator(self) -> Address:
-        """The present holder of the role."""
+        """Returns the current holder of the orchestrator role."""
 
         async def read(ledger: Ledger) -> Address:
             return (await ledger.pools.seat(self._pool_id, Role.ORCHESTRATOR)).holder
 
-        return await self._with(read)
+        return await self._call(read)
 
     async def is_orchestrator(self, who: Address) -> bool:
-        """True for the present key, and for the previous one until its stated end."""
-        return await self._with(lambda ledger: ledger.pools.is_orchestrator(self._pool_id, who))
+        """Returns True for the current key, and for the previous key until its stated end."""
+        return await self._call(lambda ledger: ledger.pools.is_orchestrator(self._pool_id, who))
 
     async def join(self, invite: SignedInvite) -> None:
-        """The node itself sends the transaction."""
+        """Sends the transaction from the node's own account."""
 
         async def send(ledger: Ledger) -> None:
             await ledger.pools.join(invite.invite, orchestrator_signature=invite.raw_signature)
 
-        await self._with(send)
+        await self._call(send)
 
     async def leave(self) -> None:
-        """The node itself sends the transaction."""
+        """Sends the transaction from the node's own account."""
 
         async def send(ledger: Ledger) -> None:
             if await ledger.pools.membership(self._pool_id, self._key.address) is not None:
                 await ledger.pools.leave(self._pool_id, self._key.address)
 
-        await self._with(send)
+        await self._call(send)
 
     async def pay_fault_of(self, lease: Lease, now: datetime) -> str:
-        """Compares with the pool's notice period, the terms that are announced, and its escrow."""
-        terms, worse_from, sure = await self._with(self._terms_and_money)
+        """Compares a lease with the pool's notice period, announced terms and escrow."""
+        terms, worse_from, available = await self._call(self._terms_and_escrow)
         expiry = datetime.fromtimestamp(min(lease.expiry, 2**37), UTC)
         notice, most = terms.notice_period, terms.price_per_unit * lease.max_units + terms.reserved_fees
         # A node that is removed, or whose pool's escrow is withdrawn, is still paid for leases that end within the
@@ -286,29 +286,29 @@ class LedgerChain:
             )
         if worse_from is not None and expiry >= worse_from:
             return f"it may be used when new terms bind, {worse_from:%Y-%m-%d %H:%M:%S} UTC, that pay less or cost more"
-        if most > sure:
+        if most > available:
             return (
                 f"its work may cost {format_amount(most)} MUST, and the pool's escrow has "
-                f"{format_amount(max(0, sure))} MUST that neither open work nor an announced withdrawal takes"
+                f"{format_amount(max(0, available))} MUST that neither open work nor an announced withdrawal takes"
             )
         return ""
 
     async def fault_of(self, lease: Lease, beacon: Digest) -> str:
-        """Compares with the chain, once for each version and block."""
-        return await self._with(lambda ledger: self._beacons.fault(ledger, lease, beacon=beacon))
+        """Verifies a lease with `LeaseVerifier`."""
+        return await self._call(lambda ledger: self._lease_verifier.fault(ledger, lease, beacon=beacon))
 
     async def now(self) -> datetime:
-        """By the newest block."""
-        return await self._with(lambda ledger: ledger.now())
+        """Returns the time of the newest block."""
+        return await self._call(lambda ledger: ledger.now())
 
     async def work(self, key: WorkKey) -> LedgerWork | None:
-        """Asks `WorkLedger`."""
-        found = await self._with(lambda ledger: ledger.work.get(key.hash))
+        """Reads `WorkLedger`."""
+        found = await self._call(lambda ledger: ledger.work.get(key.hash))
         return None if found is None else LedgerWork(sha256=found.sha256, units=found.units)
 
     async def payment(self, key: WorkKey) -> Payment | None:
-        """Asks `WorkLedger`. Work that can't be judged any more counts as expired before it is marked so there."""
-        found = await self._with(lambda ledger: ledger.work.get(key.hash))
+        """Reads `WorkLedger`. Work past its judging deadline counts as expired before the contract marks it so."""
+        found = await self._call(lambda ledger: ledger.work.get(key.hash))
         if found is None:
             return None
         match found.status:
@@ -321,11 +321,11 @@ class LedgerChain:
         return Payment.OPEN
 
     async def pool_record(self) -> PoolRecord:
-        """Reads a bounded number of blocks back."""
-        return await self._with(lambda ledger: read_pool_record(ledger, self._pool_id))
+        """Reads events of a bounded number of blocks."""
+        return await self._call(lambda ledger: read_pool_record(ledger, self._pool_id))
 
     async def submit(self, work: SignedWorkClaim) -> None:
-        """The node itself sends the transaction."""
+        """Sends the transaction from the node's own account."""
         submission = Submission(
             lease=work.lease.lease,
             lease_signature=work.lease.raw_signature,
@@ -333,7 +333,7 @@ class LedgerChain:
             units=work.units,
             node_signature=b"",  # the sender is the node
         )
-        await self._with(lambda ledger: ledger.work.submit(submission))
+        await self._call(lambda ledger: ledger.work.submit(submission))
 
     async def close(self) -> None:
         """Closes the connection."""
@@ -341,7 +341,7 @@ class LedgerChain:
         if stack is not None:
             await stack.aclose()
 
-    async def _with(self, work: Callable[[Ledger], Awaitable[T]]) -> T:
+    async def _call(self, work: Callable[[Ledger], Awaitable[T]]) -> T:
         async with self._opening:
             if self._ledger is None:
                 stack = AsyncExitStack()
@@ -350,26 +350,26 @@ class LedgerChain:
                 self._stack = stack
         return await work(self._ledger)
 
-    async def _terms_and_money(self, ledger: Ledger) -> tuple[Terms, datetime | None, int]:
-        """The terms in force, when worse ones will be, and the escrow that no open work or announced withdrawal takes.
+    async def _terms_and_escrow(self, ledger: Ledger) -> tuple[Terms, datetime | None, int]:
+        """Returns the terms, the time when worse terms take effect (or None), and the available escrow.
 
-        All are asked for again when they are no longer fresh. An announced withdrawal counts as taken from the start:
-        its owner may make it at any moment once it is ready.
+        Available means free escrow minus an announced withdrawal, which the owner can make at any moment once it is
+        due. All values are cached for a short time.
         """
         now = time.monotonic()
-        if self._terms is None or now - self._terms[0] > TERMS_GOOD_FOR.total_seconds():
+        if self._terms is None or now - self._terms[0] > TERMS_CACHE_TTL.total_seconds():
             terms, pending = await asyncio.gather(
                 ledger.pools.terms(self._pool_id), ledger.pools.pending_terms(self._pool_id)
             )
-            self._terms = now, terms, pending[1] if pending is not None and _worse(pending[0], terms) else None
-        if self._money is None or now - self._money[0] > MONEY_GOOD_FOR.total_seconds():
+            self._terms = now, terms, pending[1] if pending is not None and _is_worse(pending[0], terms) else None
+        if self._escrow is None or now - self._escrow[0] > ESCROW_CACHE_TTL.total_seconds():
             escrow, announced, at = await asyncio.gather(
                 ledger.pools.escrow(self._pool_id), ledger.pools.withdrawal(self._pool_id), ledger.now()
             )
-            self._money = now, escrow.free - announced.takes(at)
-        return self._terms[1], self._terms[2], self._money[1]
+            self._escrow = now, escrow.free - announced.takes(at)
+        return self._terms[1], self._terms[2], self._escrow[1]
 
-    async def _standing(self, ledger: Ledger) -> NodeStatus:
+    async def _node_status(self, ledger: Ledger) -> NodeStatus:
         node = self._key.address
         found = await ledger.registry.node(node)
         pool, terms = await ledger.pools.get(self._pool_id), await ledger.pools.terms(self._pool_id)
@@ -391,7 +391,7 @@ class LedgerChain:
 
 @asynccontextmanager
 async def open_chain(*, rpc: str, deployment: Deployment, key: Key, pool_id: int) -> AsyncIterator[LedgerChain]:
-    """A `LedgerChain` that is closed in the end."""
+    """Yields a `LedgerChain` and closes it afterwards."""
     chain = LedgerChain(rpc=rpc, deployment=deployment, key=key, pool_id=pool_id)
     try:
         yield chain
@@ -399,11 +399,11 @@ async def open_chain(*, rpc: str, deployment: Deployment, key: Key, pool_id: int
         await chain.close()
 
 
-def why(error: MusterError) -> str:
-    """An error in one line, with what to do."""
+def describe_error(error: MusterError) -> str:
+    """Returns an error and its hint in one line."""
     return f"{error.detail} ({error.hint})" if error.hint else error.detail
 
 
-def _worse(new: Terms, old: Terms) -> bool:
-    """Whether work pays less under new terms, or costs more if it is forged."""
+def _is_worse(new: Terms, old: Terms) -> bool:
+    """Returns whether the new terms have a lower price or a higher penalty."""
     return new.price_per_unit < old.price_per_unit or new.penalty_per_unit > old.penalty_per_unit

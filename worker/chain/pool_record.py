@@ -1,4 +1,4 @@
-"""How a pool's newest pieces of work ended, for contributors who decide whether to work for it."""
+"""Outcomes of a pool's newest work, so that contributors can decide whether to work for it."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from ledger.events.types import WorkExpired, WorkFinal
 from protocol.verdicts import Outcome
 
 NEWEST = 200
-"""Pieces of work that count."""
+"""Number of newest pieces of work that are counted."""
 BLOCKS_BACK = (2_000, 16_000, 128_000)
-"""How many blocks back events are read. The next range is tried while fewer than `NEWEST` pieces were found.
+"""Block ranges for reading events. The next one is tried while fewer than `NEWEST` pieces were found.
 
 The longest range is 18 days at 12 s a block.
 """
 
 LEAST_TO_JUDGE = 10
-"""Fewer pieces say nothing about a pool."""
+"""Minimum number of finished pieces for judging a pool."""
 MOST_EXPIRED = 0.05
 MOST_REFUSED = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRecord:
-    """Counts of a pool's newest pieces of work, by how they ended."""
+    """Counts of a pool's newest work by outcome, and its escrow."""
 
     accepted: int = 0
     refused: int = 0
     """Rejected or forged."""
     expired: int = 0
-    """Nobody judged them in time: unpaid, although nothing was found against them."""
+    """Not judged in time, therefore unpaid."""
 
     leaving: int = 0
-    """Of the free escrow, what the owner has announced to take out, in the token's smallest unit."""
+    """Announced withdrawal from the free escrow, in the token's smallest unit."""
     free: int = 0
-    """The free escrow."""
+    """Free escrow, in the token's smallest unit."""
 
     @property
     def total(self) -> int:
-        """All that have ended."""
+        """Number of finished pieces."""
         return self.accepted + self.refused + self.expired
 
     @property
     def is_bad(self) -> bool:
-        """Whether so much is or may soon be unpaid that a contributor should know before working here."""
+        """Whether many pieces are unpaid or refused, or more than half of the free escrow will be withdrawn."""
         if self.leaving and 2 * self.leaving > self.free:
             return True
         if self.total < LEAST_TO_JUDGE:
@@ -56,7 +56,7 @@ class PoolRecord:
 
     @property
     def words(self) -> str:
-        """The record in one line."""
+        """The record as one line of text."""
         leaving = ""
         if self.leaving:
             leaving = (
@@ -72,7 +72,7 @@ class PoolRecord:
 
 
 async def read_pool_record(ledger: Ledger, pool_id: int) -> PoolRecord:
-    """Reads how the newest `NEWEST` pieces of a pool's work ended, at most `BLOCKS_BACK` blocks back.
+    """Reads the outcomes of the newest `NEWEST` pieces of a pool's work, within the ranges of `BLOCKS_BACK`.
 
     Raises:
         ChainUnavailable: The chain does not answer.

@@ -1,9 +1,9 @@
-"""Watches whether this node's delivered work is paid, and stops leasing when it is not.
+"""Checks whether delivered work is paid, and stops leasing slots when it is not.
 
-A pool can take files and pay nothing: its validators stay silent until the work expires, or its escrow or this node's
-membership is gone when the work is submitted. Nothing on the ledger punishes that, so the contributor's own worker
-bounds the loss: after `MOST_UNPAID` such pieces in a row it leases nothing more until a person resumes it, or until a
-piece is paid after all. Work that a validator found fault with does not count: that is the node's affair.
+A pool can take files without paying: its validators let the work expire unjudged, or the escrow or this node's
+membership is gone when the work is submitted. The ledger has no penalty for that, so the worker bounds the loss: after
+`MOST_UNPAID` consecutive unpaid pieces it stops leasing until the contributor resumes it or a piece is paid. Rejected
+and forged work does not count, because there the validators did judge.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from worker.chain.ledger_chain import Payment, WorkerChain
 from worker.state import StateDirectory
 
 MOST_UNPAID = 3
-"""Pieces in a row that may go unpaid without a verdict."""
+"""Consecutive pieces of work without verdict and payment after which leasing stops."""
 MOST_WATCHED = 512
-"""Pieces that are watched at a time; the oldest are forgotten."""
-LOOKS_A_ROUND = 32
-LOOK_EVERY = timedelta(seconds=60)
+"""Maximum pieces of work watched at a time; the oldest are dropped."""
+CHECKS_PER_ROUND = 32
+CHECK_INTERVAL = timedelta(seconds=60)
 
 UNPAYABLE = frozenset({"EscrowTooLow", "NotMember", "WrongStatus"})
-"""The ledger's reasons to refuse work that lie with the pool: no escrow, no membership any more, the pool has ended."""
+"""Contract errors caused by the pool: too little escrow, membership ended, pool not active."""
 
 _FILE = "pay"
 _log = structlog.get_logger(__name__)
@@ -38,13 +38,13 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Watched:
-    """A piece of work that was delivered, or that the ledger refused to take."""
+    """A piece of work that was delivered or that the ledger refused."""
 
     key: WorkKey
     expiry: int
-    """Of its lease, Unix time in seconds."""
+    """Expiry of its lease, Unix time in seconds."""
     refused: str = ""
-    """Why the ledger refused it the last time; empty if it took it."""
+    """Contract error of the last refusal; empty if the ledger accepted it."""
 
     @property
     def name(self) -> str:
@@ -52,12 +52,12 @@ class _Watched:
 
 
 class PayWatch:
-    """Remembers delivered work on disk and looks from time to time how it ended.
+    """Tracks delivered work on disk and checks its outcome periodically.
 
     Args:
-        state: The worker's directory.
+        state: The worker's state directory.
         chain: The ledger.
-        clock: Whose time is waited.
+        clock: Used for waiting.
     """
 
     def __init__(self, *, state: StateDirectory, chain: WorkerChain, clock: Clock) -> None:
@@ -66,12 +66,12 @@ class PayWatch:
         self._clock = clock
         self._watched: dict[str, _Watched] = {}
         self._unpaid: list[str] = []
-        """The pieces that were not paid, since the last one that was."""
+        """Descriptions of the unpaid pieces since the last paid one."""
         self._restore()
 
     @property
     def stopped(self) -> str:
-        """Why this worker leases nothing; empty while it does."""
+        """Reason why leasing has stopped; empty while it is allowed."""
         if len(self._unpaid) < MOST_UNPAID:
             return ""
         return f"{len(self._unpaid)} delivered pieces of work in a row were not paid: " + "; ".join(
@@ -79,51 +79,50 @@ class PayWatch:
         )
 
     def delivered(self, lease: Lease) -> None:
-        """Watches work that the ledger has."""
+        """Starts to watch work that the ledger has accepted."""
         self._watch(_Watched(key=lease.key, expiry=lease.expiry))
 
     def refused(self, lease: Lease, reason: str) -> None:
-        """Watches work that the ledger refused. It counts as unpaid if the ledger lacks it when the lease ends.
+        """Starts to watch refused work. It counts as unpaid if it is not on the ledger when its lease ends.
 
         Args:
-            lease: The work's.
-            reason: The name of the contract's error, with or without its arguments. Reasons that do not lie with the
-                pool are passed over.
+            lease: Lease of the work.
+            reason: Name of the contract error, with or without arguments. Errors not in `UNPAYABLE` are ignored.
         """
         name = reason.split("(", maxsplit=1)[0].strip()
         if name in UNPAYABLE:
             self._watch(_Watched(key=lease.key, expiry=lease.expiry, refused=name))
 
     def resume(self) -> None:
-        """Leases again, because a person says so. What is watched goes on being watched."""
+        """Allows leasing again at the contributor's request. Pending work is still watched."""
         if self._unpaid:
             _log.info("leasing-resumed", because="a person said so")
         self._unpaid = []
         self._save()
 
     async def run(self) -> None:
-        """Looks again and again, until it is cancelled."""
+        """Checks payments periodically until cancelled."""
         while True:
             try:
-                await self.look()
+                await self.check()
             except MusterError as error:
                 _log.info("payments-not-looked-at", detail=error.detail)
-            await self._clock.sleep(LOOK_EVERY)
+            await self._clock.sleep(CHECK_INTERVAL)
 
-    async def look(self) -> None:
-        """Looks at the pieces that were looked at least recently, `LOOKS_A_ROUND` of them.
+    async def check(self) -> None:
+        """Checks the `CHECKS_PER_ROUND` pieces of work that were checked least recently.
 
         Raises:
-            MusterError: The chain can't be asked; nothing counts then.
+            MusterError: The chain does not answer; no piece is counted then.
         """
         if not self._watched:
             return
         now = await self._chain.now()
-        for name, one in list(self._watched.items())[:LOOKS_A_ROUND]:
+        for name, one in list(self._watched.items())[:CHECKS_PER_ROUND]:
             payment = await self._chain.payment(one.key)
             over = now > datetime.fromtimestamp(min(one.expiry, 2**37), UTC)
             if payment is Payment.OPEN or (payment is None and not over):
-                self._watched[name] = self._watched.pop(name)  # to the end of the line
+                self._watched[name] = self._watched.pop(name)  # check it again after the others
                 continue
             del self._watched[name]
             self._count(one, payment)
@@ -172,7 +171,7 @@ class PayWatch:
         try:
             watched = [_read(row) for row in saved.get("watched", [])]
             unpaid = [str(each) for each in saved.get("unpaid", [])]
-        except (KeyError, TypeError, ValueError, MusterError):  # another release wrote it: begin anew
+        except (KeyError, TypeError, ValueError, MusterError):  # written by another release: start anew
             return
         self._watched = {one.key.hash: one for one in watched}
         self._unpaid = unpaid

@@ -1,13 +1,13 @@
-"""What happens to files on their way: to the pool's store, and, if they are work, to the ledger.
+"""Delivers files to the pool's object store and, if they are work, to the ledger.
 
-    request       asks the orchestrator where to put the file
-    put           sends it there, and asks again: the answer must be that it is there
-    submit        signs the work and hands it to the orchestrator's relayer
-    acknowledge   looks at the ledger until the work is there
+    request       requests a presigned URL from the orchestrator
+    put           uploads the file and verifies with the orchestrator that it is stored
+    submit        signs the work and sends it to the orchestrator's relayer
+    acknowledge   polls the ledger until the work is there
 
-A relayer that refuses, or does not carry it in time, is passed by: the node submits its work itself, if it has gas. The
-ledger has the last word: work that is there with our hash is delivered, however it came there; work that can't come
-there any more is given up. Everything else is tried again for as long as the lease lasts.
+If the relayer refuses the work or takes too long, the node submits it itself, if it has gas. The ledger decides: work
+on the ledger with this file's hash is delivered, whoever submitted it; work that can no longer get there is given up.
+Everything else is retried until the lease expires.
 """
 
 from __future__ import annotations
@@ -31,27 +31,27 @@ from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import ReceiptState, SubmissionReceipt
 from protocol.wire.slots import SlotName
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
-from worker.chain.ledger_chain import WorkerChain, why
+from worker.chain.ledger_chain import WorkerChain, describe_error
 from worker.delivery.pay_watch import PayWatch
 from worker.delivery.queue.item import DeliveryStage, QueueItem
 from worker.delivery.queue.runner import GivenUp, NotYet, StepBack
 from worker.delivery.work_signing import LEASED_WORK, check_copy, leased, sign_work
 
-RELAY_PATIENCE = timedelta(seconds=60)
-"""How long the relayer may take, or half of what is left of the lease if that is less."""
+RELAYER_TIMEOUT = timedelta(seconds=60)
+"""Time allowed for the relayer, but at most half of the lease's remaining time."""
 
-NEARLY_OVER = timedelta(seconds=20)
-"""A URL that ends so soon is not begun with."""
+URL_MARGIN = timedelta(seconds=20)
+"""Minimum remaining validity of a presigned URL to start an upload."""
 
-HOPELESS = frozenset({"LeaseExpired", "UnitsOutOfRange", "NodeNotWilling", "NotOrchestrator"})
-"""The ledger's reasons that no waiting changes; others (a ban, an empty escrow) may pass while the lease lasts."""
+PERMANENT_REFUSALS = frozenset({"LeaseExpired", "UnitsOutOfRange", "NodeNotWilling", "NotOrchestrator"})
+"""Contract errors that are permanent; others (a ban, an empty escrow) may be resolved while the lease is valid."""
 
 _TICKET, _STORED, _HANDED_OVER = "ticket", "stored_ms", "handed_over_ms"
 _log = structlog.get_logger(__name__)
 
 
 class Undeliverable(Unavailable):
-    """There is nowhere to deliver to at the moment."""
+    """The file can't be delivered at the moment; delivery is retried."""
 
     code = "undeliverable"
     default_hint = "the file is kept, and tried again"
@@ -62,32 +62,32 @@ class PoolSide(Protocol):
 
     @property
     def time(self) -> Clock:
-        """The orchestrator's time, as well as it is known."""
+        """Clock that follows the orchestrator's time."""
         ...
 
     async def request_upload(self, request: UploadRequest) -> UploadTicket:
-        """Asks where to put a file."""
+        """Requests a presigned URL for a file."""
         ...
 
     async def submit_work(self, work: SignedWorkClaim, *, figures: Mapping[str, float]) -> SubmissionReceipt:
-        """Hands work to the relayer."""
+        """Sends work to the relayer."""
         ...
 
     async def submission(self, key: Digest) -> SubmissionReceipt:
-        """How far the relayer is."""
+        """Returns the relayer's state of submitted work."""
         ...
 
 
 class PoolDelivery:
-    """Delivers to whatever pool the worker is a member of.
+    """Delivers files to the pool of which the worker is a member.
 
     Args:
-        key: The node's: signs its work.
-        pool_id: Only leases of this pool are worked under.
+        key: The node's key, which signs work claims.
+        pool_id: The pool; leases of other pools are refused.
         chain: The ledger.
-        clock: The machine's; while there is an orchestrator, its time counts.
-        relay_patience: How long the relayer may take; never more than half of what is left of the lease.
-        pay: Told of work that the ledger took or refused; None to watch nothing.
+        clock: The machine's clock, used while there is no orchestrator whose time could be used.
+        relayer_timeout: Time allowed for the relayer, but at most half of the lease's remaining time.
+        pay: Notified of work that the ledger accepted or refused; None to watch no payments.
     """
 
     def __init__(
@@ -97,30 +97,30 @@ class PoolDelivery:
         pool_id: int,
         chain: WorkerChain,
         clock: Clock,
-        relay_patience: timedelta = RELAY_PATIENCE,
+        relayer_timeout: timedelta = RELAYER_TIMEOUT,
         pay: PayWatch | None = None,
     ) -> None:
         self._key = key
         self._pool_id = pool_id
         self._chain = chain
         self._clock = clock
-        self._relay_patience = relay_patience
+        self._relayer_timeout = relayer_timeout
         self._pay = pay
         self._pool: PoolSide | None = None
         self._transfer: ObjectTransfer | None = None
 
     def connect(self, pool: PoolSide, transfer: ObjectTransfer) -> None:
-        """From now on files go to this orchestrator and its store."""
+        """Sets the orchestrator and object store that files are delivered to."""
         self._pool, self._transfer = pool, transfer
 
     async def disconnect(self) -> None:
-        """There is no pool for now: files wait."""
+        """Removes orchestrator and store; files wait until the next `connect`."""
         transfer, self._transfer, self._pool = self._transfer, None, None
         if transfer is not None:
             await transfer.aclose()
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
-        """Asks where to put the file, unless its lease is over already."""
+        """Requests a presigned URL for the file, unless its lease has expired."""
         work = self._work(item)
         if work is not None:
             await self._check_time(work)
@@ -129,12 +129,12 @@ class PoolDelivery:
         return {_TICKET: ticket.model_dump_json()}
 
     async def put(self, item: QueueItem) -> Mapping[str, str]:
-        """Sends the file, and makes sure that it came."""
+        """Uploads the file and verifies that it is stored."""
         ticket, work = UploadTicket.model_validate_json(item.data[_TICKET]), self._work(item)
         if not ticket.already_there:
             if work is not None:
                 await self._check_time(work)
-            if ticket.expires_ms < unix_ms(self._now() + NEARLY_OVER):
+            if ticket.expires_ms < unix_ms(self._now() + URL_MARGIN):
                 raise StepBack(DeliveryStage.HASHED, "the store's URL has expired")
             with _while_leased(work):
                 await self._send(item, ticket)
@@ -154,9 +154,9 @@ class PoolDelivery:
             raise StepBack(DeliveryStage.HASHED, "the store took the file and does not have it")
 
     async def submit(self, item: QueueItem) -> Mapping[str, str]:
-        """Hands work to the relayer; a file that is no work has nothing to submit.
+        """Sends work to the relayer; does nothing for a file that is not work.
 
-        The relayer knows what it had before, so at first nobody asks the ledger.
+        The ledger is read only on a retry: the relayer recognises work that it already has.
         """
         work = self._work(item)
         if work is None or (item.attempts and await self._on_ledger(work)):
@@ -168,14 +168,14 @@ class PoolDelivery:
         except MusterError as error:
             if error.retryable and not self._is_late(item, work):
                 raise
-            await self._carry(work, because=error.detail)
+            await self._submit_directly(work, because=error.detail)
         else:
             if receipt.state is ReceiptState.REFUSED:
-                await self._carry(work, because=receipt.reason)
+                await self._submit_directly(work, because=receipt.reason)
         return {_HANDED_OVER: str(unix_ms(self._now()))}
 
     async def acknowledge(self, item: QueueItem) -> Mapping[str, str]:
-        """Looks for the work on the ledger, and submits it there itself when the relayer has had its time."""
+        """Checks that the work is on the ledger; submits it directly once the relayer has timed out or refused."""
         work = self._work(item)
         if work is None:
             return {}
@@ -185,7 +185,7 @@ class PoolDelivery:
         return {}
 
     async def _acknowledge(self, item: QueueItem, work: SignedWorkClaim) -> None:
-        """Returns when the ledger has the work."""
+        """Returns if the ledger has the work; raises `NotYet` while the relayer still has time."""
         if await self._on_ledger(work):
             return
         await self._check_time(work)
@@ -193,12 +193,12 @@ class PoolDelivery:
         if not because:
             raise NotYet("the relayer has it, the ledger not yet")
         try:
-            await self._carry(work, because=because)
+            await self._submit_directly(work, because=because)
         except Undeliverable as error:
-            raise StepBack(DeliveryStage.PUT, why(error)) from error  # to the relayer once more
+            raise StepBack(DeliveryStage.PUT, describe_error(error)) from error  # retry through the relayer
 
     async def _refused(self, work: SignedWorkClaim) -> str:
-        """Why the relayer does not carry it after all; empty if it may yet."""
+        """Returns why the relayer refused the work; empty while it may still submit it."""
         if self._pool is None:
             return ""
         try:
@@ -206,7 +206,7 @@ class PoolDelivery:
         except NotFound as error:
             raise StepBack(DeliveryStage.PUT, "the orchestrator has forgotten that it was handed over") from error
         except MusterError:
-            return ""  # it is slow or down: the ledger decides, and time
+            return ""  # orchestrator slow or down: rely on the ledger and the time-out
         return (receipt.reason or "no reason given") if receipt.state is ReceiptState.REFUSED else ""
 
     async def _ask(self, item: QueueItem) -> UploadTicket:
@@ -223,19 +223,19 @@ class PoolDelivery:
             )
         )
 
-    async def _carry(self, work: SignedWorkClaim, *, because: str) -> None:
-        """Submits work without the relayer."""
+    async def _submit_directly(self, work: SignedWorkClaim, *, because: str) -> None:
+        """Submits work from the node's own account, without the relayer."""
         _log.warning("submitting-alone", step=work.lease.step, index=work.lease.index, because=because)
-        self._refused_by_ledger(work, because)  # the relayer passes the ledger's reason on
+        self._refused_by_ledger(work, because)  # the relayer's reason may be a contract error
         try:
             await self._chain.submit(work)
         except TransactionReverted as error:
             if await self._on_ledger(work):
-                return  # it came there meanwhile
+                return  # submitted by the relayer meanwhile
             self._refused_by_ledger(work, error.name)
-            if error.name in HOPELESS:
-                raise GivenUp(f"the ledger does not take it: {why(error)}") from error
-            raise Undeliverable(f"the ledger does not take it now: {why(error)}") from error
+            if error.name in PERMANENT_REFUSALS:
+                raise GivenUp(f"the ledger does not take it: {describe_error(error)}") from error
+            raise Undeliverable(f"the ledger does not take it now: {describe_error(error)}") from error
         except MusterError as error:
             raise Undeliverable(
                 f"the pool's relayer does not carry this work ({because}), and this node can't: {error.detail}",
@@ -256,7 +256,7 @@ class PoolDelivery:
         return True
 
     async def _check_time(self, work: SignedWorkClaim) -> None:
-        """Work can't be submitted any more when its lease has ended by the chain's time, and only by that."""
+        """Gives up work whose lease has expired by the chain's time, the only one that the contract checks."""
         lease = work.lease.lease
         if not lease.expired(self._now()) or await self._on_ledger(work):
             return
@@ -268,12 +268,13 @@ class PoolDelivery:
             )
 
     def _is_late(self, item: QueueItem, work: SignedWorkClaim) -> bool:
-        """Whether to wait for the relayer no longer."""
+        """Returns whether the relayer has used up its time."""
         now_ms, ends_ms, stored_ms = unix_ms(self._now()), work.lease.expiry * 1000, int(item.data[_STORED])
         since_ms = int(item.data.get(_HANDED_OVER) or stored_ms)
-        patience_ms = min(self._relay_patience / timedelta(milliseconds=1), (ends_ms - since_ms) / 2)
-        # Handed over anew, it has new time, but never the second half of what was left at first: it may forget again.
-        return now_ms - since_ms > patience_ms or now_ms - stored_ms > (ends_ms - stored_ms) / 2
+        timeout_ms = min(self._relayer_timeout / timedelta(milliseconds=1), (ends_ms - since_ms) / 2)
+        # A repeated submission restarts the time-out, but never beyond half of the time left after the upload: a
+        # relayer that forgets work again and again must not use up the lease.
+        return now_ms - since_ms > timeout_ms or now_ms - stored_ms > (ends_ms - stored_ms) / 2
 
     def _work(self, item: QueueItem) -> SignedWorkClaim | None:
         return sign_work(item, key=self._key, pool_id=self._pool_id, domain=self._chain.work_domain)
@@ -289,7 +290,7 @@ class PoolDelivery:
 
 @contextmanager
 def _while_leased(work: SignedWorkClaim | None) -> Iterator[None]:
-    """Refused work waits for no person: the refusal may be lifted while the lease lasts, and then it is over."""
+    """Makes refusals of work retryable instead of parking the item: a lease is too short to wait for a person."""
     try:
         yield
     except MusterError as error:

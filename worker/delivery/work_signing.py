@@ -1,4 +1,4 @@
-"""A file in the queue as this node's work: its lease, the node's word for it, and the copy that the word is about."""
+"""Signs a queued file as this node's work under a lease, and checks the spooled copy."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from worker.delivery.queue.item import QueueItem
 from worker.delivery.queue.runner import GivenUp
 
 LEASED_WORK = "work"
-"""The key of a queue item's metadata under which the bridge leaves a `LeasedWork` as JSON; no task can write it."""
+"""Metadata key under which the bridge stores a `LeasedWork` as JSON; tasks can't set it."""
 
 
 class LeasedWork(WireModel):
-    """What the delivery needs to submit a file: the bridge writes it, the worker's queue carries it."""
+    """Lease, units and figures of a rollout file; written by the bridge, read at delivery."""
 
     lease: SignedLease
     units: Units
@@ -31,16 +31,16 @@ class LeasedWork(WireModel):
 
 
 def sign_work(item: QueueItem, *, key: Key, pool_id: int, domain: SigningDomain) -> SignedWorkClaim | None:
-    """The node's word for the file as its work; None for a file that is none. The same each time.
+    """Returns the signed work claim for a file, the same on every call; None if the file is not work.
 
     Args:
-        item: Hashed already.
-        key: The node's.
-        pool_id: The pool that it works for.
-        domain: The contract that takes work.
+        item: An item whose hash is known.
+        key: The node's key.
+        pool_id: The node's pool.
+        domain: EIP-712 domain of the `WorkLedger` contract.
 
     Raises:
-        GivenUp: The lease is not one that this node can work under.
+        GivenUp: The lease is not valid for this node, pool, contract or number of units.
     """
     if LEASED_WORK not in item.metadata:
         return None
@@ -61,28 +61,28 @@ def sign_work(item: QueueItem, *, key: Key, pool_id: int, domain: SigningDomain)
 
 
 def leased(item: QueueItem) -> LeasedWork:
-    """Under which lease the file was made.
+    """Returns the lease, units and figures of the file.
 
     Raises:
-        GivenUp: It can't be read; the bridge wrote it, so that is damage.
+        GivenUp: The stored data can't be parsed.
     """
     try:
         return LeasedWork.model_validate_json(item.metadata[LEASED_WORK])
     except ValidationError as error:
-        # A lease of a former contract version is refused in its own words.
+        # The validator's own message explains, for example, a lease of an earlier contract version.
         because = plain_message(error.errors()[0]["msg"])
         raise GivenUp(f"what the worker noted about its lease can't be read: {because}") from error
 
 
 def check_copy(item: QueueItem, *, thoroughly: bool) -> None:
-    """Returns if the copy in the spool is what was hashed.
+    """Checks that the copy in the spool is unchanged since it was hashed.
 
     Args:
-        item: Hashed already.
-        thoroughly: Hash it again, instead of looking at its size only.
+        item: An item whose hash is known.
+        thoroughly: Compare the SHA-256 too, not only the size.
 
     Raises:
-        GivenUp: Something on this machine damaged or removed it.
+        GivenUp: The copy was changed or removed.
     """
     try:
         with item.path.open("rb") as file:

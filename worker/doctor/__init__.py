@@ -1,1 +1,1 @@
-"""`muster worker doctor`: everything that joining needs, looked at before it is needed."""
+"""`muster worker doctor`: checks everything that a node needs to join a pool."""

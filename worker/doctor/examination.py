@@ -1,4 +1,4 @@
-"""Runs every check, also where the settings are not complete yet: a fresh machine is what doctors are for."""
+"""Runs all checks; without valid settings, those that need none."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from worker.state import StateDirectory
 
 
 async def examine(settings: WorkerSettings | None, trouble: MusterError | None = None) -> list[DoctorFinding]:
-    """Returns a line per check.
+    """Returns the findings of all checks.
 
     Args:
-        settings: The worker's; None when they could not be read.
-        trouble: Why not.
+        settings: The worker's settings; None if they could not be read.
+        trouble: Error from reading the settings.
     """
     state = (settings.state if settings is not None else default_state()).expanduser().absolute()
     existing = next(parent for parent in (state, *state.parents) if parent.exists())

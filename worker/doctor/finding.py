@@ -1,4 +1,4 @@
-"""What a check found: one line each, with what to do."""
+"""Findings of checks."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import StrEnum
 
 
 class Level(StrEnum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
-    """The worker runs, but something is worse than it could be."""
+    """The worker can run, with a limitation."""
     FAILURE = "failure"
     """The worker can't join."""
 
@@ -22,10 +22,10 @@ class DoctorFinding:
     """One line of the report.
 
     Args:
-        check: What was looked at.
-        level: How bad it is.
-        found: What was found.
-        advice: What to do; empty when nothing is to be done.
+        check: Name of the check.
+        level: Severity.
+        found: Result of the check.
+        advice: Action to take; empty if none is needed.
     """
 
     check: str
@@ -35,22 +35,22 @@ class DoctorFinding:
 
 
 def ok(check: str, found: str) -> DoctorFinding:
-    """All is well."""
+    """Returns a finding without a problem."""
     return DoctorFinding(check=check, level=Level.OK, found=found)
 
 
 def warning(check: str, found: str, advice: str) -> DoctorFinding:
-    """It could be better."""
+    """Returns a finding with a limitation that does not prevent joining."""
     return DoctorFinding(check=check, level=Level.WARNING, found=found, advice=advice)
 
 
 def failure(check: str, found: str, advice: str) -> DoctorFinding:
-    """The worker can't join like this."""
+    """Returns a finding that prevents joining."""
     return DoctorFinding(check=check, level=Level.FAILURE, found=found, advice=advice)
 
 
 def exit_code(findings: Iterable[DoctorFinding]) -> int:
-    """0 if all is well, 1 with warnings, 2 with failures."""
+    """Returns the exit code: 0 if all is well, 1 with warnings, 2 with failures."""
     levels = {finding.level for finding in findings}
     if Level.FAILURE in levels:
         return 2

@@ -1,4 +1,4 @@
-"""The ledger: chain, wallet, registration, stake, and what the pool asks."""
+"""Checks on the ledger: chain, wallet, registration, stake and the pool's requirements."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker.settings import WorkerSettings
 
 
 async def check_ledger(settings: WorkerSettings, key: Key) -> list[DoctorFinding]:
-    """Everything that joining the pool needs of the ledger."""
+    """Checks everything on the ledger that joining the pool needs."""
     try:
         deployment = Deployment.load(settings.deployment)
     except MusterError as error:
@@ -21,39 +21,39 @@ async def check_ledger(settings: WorkerSettings, key: Key) -> list[DoctorFinding
         async with open_chain(
             rpc=settings.chain_url.get_secret_value(), deployment=deployment, key=key, pool_id=settings.pool_id
         ) as chain:
-            standing, record = await chain.standing(), await chain.pool_record()
+            status, record = await chain.node_status(), await chain.pool_record()
     except MusterError as error:
         return [failure("chain", error.detail, error.hint)]
     found = ok("chain", f"chain {deployment.chain_id} with Muster's contracts")
-    return [found, _wallet(key, standing), *_registration(settings, standing), check_record(record)]
+    return [found, _wallet(key, status), *_registration(settings, status), check_record(record)]
 
 
 def check_record(record: PoolRecord) -> DoctorFinding:
-    """Whether the pool's newest work was judged and paid."""
+    """Checks that the pool's newest work was judged and paid."""
     if record.is_bad:
         return warning("pool record", record.words, "ask the pool's owner why, or choose another: `muster pool list`")
     return ok("pool record", record.words)
 
 
-def _wallet(key: Key, standing: NodeStatus) -> DoctorFinding:
-    found = f"node {key.address}, {standing.gas / 1e18:.4f} of the chain's coin for gas"
-    if standing.gas == 0 and not standing.member:
+def _wallet(key: Key, status: NodeStatus) -> DoctorFinding:
+    found = f"node {key.address}, {status.gas / 1e18:.4f} of the chain's coin for gas"
+    if status.gas == 0 and not status.member:
         return warning("wallet", found, "send it a little, unless the pool carries joins for its nodes")
     return ok("wallet", found)
 
 
-def _registration(settings: WorkerSettings, standing: NodeStatus) -> list[DoctorFinding]:
-    if standing.provider is None:
-        return [failure("registration", *(standing.obstacle() or ("", "")))]
-    findings = [ok("registration", f"registered by {standing.provider} with capacity {standing.capacity}")]
-    stake = f"{standing.free_stake / 1e18:.4f} MUST free, joining binds {standing.needed_stake / 1e18:.4f}"
-    if standing.member:
+def _registration(settings: WorkerSettings, status: NodeStatus) -> list[DoctorFinding]:
+    if status.provider is None:
+        return [failure("registration", *(status.obstacle() or ("", "")))]
+    findings = [ok("registration", f"registered by {status.provider} with capacity {status.capacity}")]
+    stake = f"{status.free_stake / 1e18:.4f} MUST free, joining binds {status.needed_stake / 1e18:.4f}"
+    if status.member:
         return [*findings, ok("stake", stake), ok("pool", f"a member of pool {settings.pool_id}")]
-    if standing.free_stake < standing.needed_stake:
+    if status.free_stake < status.needed_stake:
         findings.append(failure("stake", stake, "add stake with `muster stake add`"))
     else:
         findings.append(ok("stake", stake))
-    obstacle = standing.obstacle()
-    if obstacle is not None and standing.free_stake >= standing.needed_stake:
+    obstacle = status.obstacle()
+    if obstacle is not None and status.free_stake >= status.needed_stake:
         return [*findings, failure("pool", *obstacle)]
-    return [*findings, ok("pool", f"pool {settings.pool_id} takes nodes of capacity {standing.min_capacity} and more")]
+    return [*findings, ok("pool", f"pool {settings.pool_id} takes nodes of capacity {status.min_capacity} and more")]

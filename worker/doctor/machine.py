@@ -1,4 +1,4 @@
-"""The machine itself: GPUs, processors, memory, disk."""
+"""Checks of the machine: GPUs, processors, memory and disk."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ COMFORTABLE_DISK = 50 * GIB
 
 
 def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> DoctorFinding:
-    """Counts GPUs by model; a device without a driver is worth a word."""
+    """Counts GPUs by model; warns of NVIDIA devices without a driver."""
     if inventory.gpus:
         counted = Counter(f"{found.gpu.model} with {found.gpu.memory_bytes / GIB:.0f} GiB" for found in inventory.gpus)
         words = ", ".join(f"{count} of {kind}" for kind, count in counted.items())
@@ -34,7 +34,7 @@ def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> Doct
 
 
 def check_processor(hardware: Hardware) -> DoctorFinding:
-    """Cores that this process may use."""
+    """Checks the number of cores that this process may use."""
     found = f"{hardware.cpu_cores} cores, {hardware.cpu_model} ({hardware.architecture})"
     if hardware.cpu_cores < 2:
         return warning("cpu", found, "give the worker two cores or more, or the task and the worker share one")
@@ -42,7 +42,7 @@ def check_processor(hardware: Hardware) -> DoctorFinding:
 
 
 def check_memory(hardware: Hardware) -> DoctorFinding:
-    """Memory, in all and free."""
+    """Checks total and available memory."""
     free = psutil.virtual_memory().available
     found = f"{hardware.memory_bytes / GIB:.1f} GiB, {free / GIB:.1f} GiB of it available"
     if hardware.memory_bytes < LEAST_MEMORY:
@@ -53,7 +53,7 @@ def check_memory(hardware: Hardware) -> DoctorFinding:
 
 
 def check_disk(place: Path) -> DoctorFinding:
-    """Free space on the file system where volumes go."""
+    """Checks the free space on the file system of task volumes."""
     existing = next(parent for parent in (place, *place.parents) if parent.exists())
     free = psutil.disk_usage(str(existing)).free
     found = f"{free / GIB:.1f} GiB free for volumes in {place}"

@@ -1,4 +1,4 @@
-"""The way to the services: whether they answer, whose time is right, how fast they are."""
+"""Checks of the services: reachability, clock difference and bandwidth."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from protocol.runtime.clock import Clock
 from worker.doctor.finding import DoctorFinding, failure, ok, warning
 
 MOST_SKEW_S = 60.0
-"""Requests that are further off are refused."""
+"""Maximum clock difference; requests with a larger one are refused."""
 NOTICEABLE_SKEW_S = 10.0
 _MEASURED_S = 1.0
 _MOST_BYTES = 64 << 20
 
 
 async def check_service(name: str, location: str, *, clock: Clock, allow_plain_http: bool) -> list[DoctorFinding]:
-    """Reachability, clock and bandwidth of one service.
+    """Checks reachability, clock difference and bandwidth of a service.
 
     Args:
-        name: What to call it.
+        name: Name of the service in the report.
         location: Its URL, with or without `#address`.
-        clock: This machine's.
-        allow_plain_http: As in the worker's settings.
+        clock: This machine's clock.
+        allow_plain_http: Allows `http` to other machines.
     """
     try:
         url = ServiceLocation.parse(location, allow_plain_http=allow_plain_http).url
@@ -63,7 +63,7 @@ def _readiness(name: str, url: str, status: int, took: float) -> DoctorFinding:
 
 
 def _clock(date: str, clock: Clock) -> DoctorFinding:
-    """Against the answer's date, which has whole seconds."""
+    """Compares the clock with the answer's `Date` header, which has a resolution of one second."""
     try:
         skew = (clock.now() - parsedate_to_datetime(date).astimezone(UTC)).total_seconds()
     except (TypeError, ValueError):
@@ -78,7 +78,7 @@ def _clock(date: str, clock: Clock) -> DoctorFinding:
 
 
 async def _bandwidth(name: str, client: httpx.AsyncClient) -> DoctorFinding:
-    """Downloads what the service has for everybody, again and again for a second: a lower bound of the way's speed."""
+    """Measures a lower bound of the bandwidth by downloading a public page repeatedly for one second."""
     began, received = time.perf_counter(), 0
     while time.perf_counter() - began < _MEASURED_S and received < _MOST_BYTES:
         answer = await client.get("/openapi.json")

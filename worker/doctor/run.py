@@ -1,4 +1,4 @@
-"""The pool's run: what it pays for, and whether this machine can make that."""
+"""Checks which engines and data types the pool's run pays for, and whether this machine supports them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from worker.membership.joining import OrchestratorLocation
 from worker.session.orchestrator_client import OrchestratorSession
 
 _WANTS_A_GPU = "vllm/"
-_LATER = "ask again when the orchestrator answers"
-_PATIENCE = timedelta(seconds=10)
+_RETRY_ADVICE = "ask again when the orchestrator answers"
+_TIMEOUT = timedelta(seconds=10)
 
 
 async def check_run(
@@ -25,17 +25,17 @@ async def check_run(
     clock: Clock,
     allow_plain_http: bool,
     has_gpu: bool,
-    within: timedelta = _PATIENCE,
+    within: timedelta = _TIMEOUT,
 ) -> DoctorFinding | None:
-    """Asks what the newest version of the policy is paid for; None where the pool has no run.
+    """Checks the engines that the run's newest policy version is paid for; returns None if the pool has no run.
 
     Args:
-        membership: Of the pool that this node joined.
-        key: The node's.
-        clock: This machine's.
-        allow_plain_http: As in the worker's settings.
-        has_gpu: Whether the machine has one.
-        within: For an answer.
+        membership: The node's membership.
+        key: The node's key.
+        clock: This machine's clock.
+        allow_plain_http: Allows `http` to other machines.
+        has_gpu: Whether the machine has a GPU.
+        within: Time-out for the answer.
     """
     orchestrator = OrchestratorSession(membership, key=key, clock=clock, allow_plain_http=allow_plain_http)
     try:
@@ -44,15 +44,15 @@ async def check_run(
     except NotFound:
         return None
     except TimeoutError:
-        return warning("run", f"{membership.url} does not say what it pays for", _LATER)
+        return warning("run", f"{membership.url} does not say what it pays for", _RETRY_ADVICE)
     except MusterError as error:
-        return warning("run", error.detail, error.hint or _LATER)
+        return warning("run", error.detail, error.hint or _RETRY_ADVICE)
     finally:
         await orchestrator.close()
 
 
 def what_is_paid(answer: StepAnswer, *, has_gpu: bool) -> DoctorFinding:
-    """What the run says of engines and types. Which of them this node uses is in the task's own command."""
+    """Returns the finding for a step answer. The task's command decides which of the engines this node uses."""
     if answer.checkpoint is None:
         return ok("run", f"{answer.run}: {answer.reason or 'no version of the policy yet'}")
     taken = answer.checkpoint.arithmetic

@@ -1,4 +1,4 @@
-"""What tasks would run in: Docker with or without GPUs, or the sandbox."""
+"""Checks of the runtimes: Docker, its GPU support, and the sandbox."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 from protocol.errors import MusterError
 from protocol.identifiers import ZERO_ADDRESS
-from worker.chain.ledger_chain import why
+from worker.chain.ledger_chain import describe_error
 from worker.doctor.finding import DoctorFinding, Level, failure, ok, warning
 from worker.machine.gpus import GpuInventory
 from worker.runtime.docker import DockerRuntime, engine_socket
@@ -17,7 +17,7 @@ from worker.runtime.process import WARNING, ProcessRuntime
 
 
 async def check_docker(docker_host: str | None) -> tuple[DoctorFinding, bool | None]:
-    """Asks the engine for its version; also says whether it hands out GPUs, None if it can't be asked."""
+    """Checks the Docker engine; also returns whether it supports GPUs, None if it does not answer."""
     try:
         runtime = DockerRuntime(ZERO_ADDRESS, socket=engine_socket(docker_host))
     except MusterError as error:
@@ -34,7 +34,7 @@ async def check_docker(docker_host: str | None) -> tuple[DoctorFinding, bool | N
 
 
 def check_toolkit(inventory: GpuInventory, gpus_supported: bool | None) -> DoctorFinding | None:
-    """Whether the engine can hand the GPUs out; nothing to say without GPUs or without an engine."""
+    """Checks the engine's GPU support; returns None without GPUs or without an engine."""
     if not inventory.gpus or gpus_supported is None:
         return None
     if gpus_supported:
@@ -47,7 +47,7 @@ def check_toolkit(inventory: GpuInventory, gpus_supported: bool | None) -> Docto
 
 
 async def check_sandbox(docker: DoctorFinding) -> DoctorFinding:
-    """Whether tasks can run without Docker; a must only where there is no engine."""
+    """Checks the sandbox, which is needed only if there is no Docker engine."""
     with TemporaryDirectory(prefix="muster-doctor-") as place:
         runtime = ProcessRuntime(ZERO_ADDRESS, directory=Path(place))
         try:
@@ -55,7 +55,9 @@ async def check_sandbox(docker: DoctorFinding) -> DoctorFinding:
         except MusterError as error:
             if docker.level is Level.OK:
                 return ok("sandbox", f"not available ({error.detail}); not needed beside Docker")
-            return failure("sandbox", why(error), "install Docker, or bubblewrap: one of them is needed to run tasks")
+            return failure(
+                "sandbox", describe_error(error), "install Docker, or bubblewrap: one of them is needed to run tasks"
+            )
     if docker.level is Level.OK:
         return ok("sandbox", version)
     return warning("sandbox", f"{version}; {WARNING}", "install Docker for tasks of people whom you do not know")

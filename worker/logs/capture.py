@@ -1,4 +1,4 @@
-"""Follows what containers write and keeps it in the log store, each container once, to its end."""
+"""Copies the output of containers to the log store."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from protocol.errors import MusterError
 from worker.logs.store import LogStore
 from worker.runtime.interface import OutputLine, Runtime
 
-PATIENCE = timedelta(seconds=5)
-"""How long the last output of a container that has ended may take to arrive."""
+FINISH_TIMEOUT = timedelta(seconds=5)
+"""Maximum wait for the last output of an ended container."""
 
 _BATCH = 500
 _log = structlog.get_logger(__name__)
 
 
 class OutputCollector:
-    """One follower per container.
+    """Follows the output of each container in a task of its own.
 
     Args:
-        runtime: Where the output comes from.
-        ended: Set when a container's output has ended, which mostly means that the container has.
+        runtime: Runtime of the containers.
+        ended: Set when a container's output ends, usually because the container has ended.
     """
 
     def __init__(self, runtime: Runtime, ended: asyncio.Event) -> None:
@@ -34,21 +34,21 @@ class OutputCollector:
         self._complete: set[str] = set()
 
     def follow(self, name: str, store: LogStore) -> None:
-        """Begins to follow a container, unless that is done already."""
+        """Starts to follow a container unless it is already followed or complete."""
         follower = self._followers.get(name)
         if name not in self._complete and (follower is None or follower.done()):
             self._followers[name] = asyncio.create_task(self._follow(name, store), name=f"output of {name}")
 
     async def finish(self, name: str) -> None:
-        """Returns when everything that an ended container wrote is kept, or it takes too long."""
+        """Waits until all output of an ended container is stored, at most `FINISH_TIMEOUT`."""
         follower = self._followers.pop(name, None)
         if follower is not None:
-            await asyncio.wait({follower}, timeout=PATIENCE.total_seconds())
+            await asyncio.wait({follower}, timeout=FINISH_TIMEOUT.total_seconds())
             await _cancel(follower)
         self._complete.discard(name)
 
     async def close(self) -> None:
-        """Stops following; it can be taken up again where it was left."""
+        """Stops following; `follow` resumes at the stored position."""
         followers, self._followers = list(self._followers.values()), {}
         for follower in followers:
             await _cancel(follower)

@@ -1,4 +1,4 @@
-"""Pushes a task's output to the orchestrator while somebody there reads it."""
+"""Pushes a task's output to the orchestrator while a reader there requests it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class _Wanted:
 
 
 class LogPusher:
-    """Carries out `send-logs` commands.
+    """Executes `send-logs` commands.
 
     Args:
-        store_of: Finds the log of an assignment; None if this worker has none of it.
-        clock: Whose time is waited.
+        store_of: Returns the log store of an assignment; None if this worker has none.
+        clock: Used for waiting.
     """
 
     def __init__(self, store_of: Callable[[str], LogStore | None], *, clock: Clock) -> None:
@@ -41,10 +41,10 @@ class LogPusher:
         self._wanted: dict[str, _Wanted] = {}
         self._asked = asyncio.Event()
         self.orchestrator: OrchestratorSession | None = None
-        """Whom to push to; None while this node is no member."""
+        """Session to push to; None while this node is not a member."""
 
     def want(self, assignment_id: str, *, since: int, until_ms: int) -> None:
-        """Somebody reads an assignment's log from line `since` on."""
+        """Requests an assignment's log from line `since` on until `until_ms` (Unix milliseconds)."""
         known = self._wanted.get(assignment_id)
         if known is None:
             self._wanted[assignment_id] = _Wanted(since, until_ms)
@@ -53,7 +53,7 @@ class LogPusher:
         self._asked.set()
 
     async def run(self) -> None:
-        """Pushes until cancelled."""
+        """Pushes requested logs until cancelled."""
         pause = GrowingPause(first=timedelta(milliseconds=500), longest=_LONGEST_PAUSE)
         while True:
             self._asked.clear()
@@ -70,7 +70,7 @@ class LogPusher:
                 await sleep_or(self._clock, _LOOK, self._asked)
 
     async def _push(self, assignment_id: str) -> bool:
-        """Pushes the next batch of one log; whether there was one."""
+        """Pushes the next batch of one log; returns whether there was one."""
         wanted, orchestrator = self._wanted[assignment_id], self.orchestrator
         store = self._store_of(assignment_id)
         if store is None or orchestrator is None:
@@ -82,14 +82,14 @@ class LogPusher:
                 del self._wanted[assignment_id]
             return False
         receipt = await orchestrator.push_logs(LogBatch(assignment_id=assignment_id, lines=tuple(lines)))
-        # Never back, or an orchestrator that forgot could make this loop push the same lines for ever.
+        # Never go back: an orchestrator that lost its state could make this loop push the same lines without end.
         wanted.since = max(receipt.next_sequence, lines[-1].sequence + 1)
         wanted.until_ms = receipt.wanted_until_ms
         return True
 
 
 def _bounded(lines: list[LogLine]) -> list[LogLine]:
-    """As many as fit into one batch."""
+    """Returns the first lines that fit into one batch, at least one."""
     total = 0
     for position, line in enumerate(lines):
         total += len(line.text) + LINE_OVERHEAD

@@ -1,6 +1,6 @@
-"""A task's output as the worker keeps it: numbered lines in two files that turn over, so that its size is bounded.
+"""Local log store of a task: numbered lines in two rotating files of bounded size.
 
-Lines outlive the container, are read by `muster worker logs` and pushed to the orchestrator when somebody asks.
+Lines outlive the container. `muster worker logs` reads them, and they are pushed to the orchestrator on request.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from worker.runtime.interface import OutputLine
 from worker.state import remove_tree
 
 MOST_FILE_BYTES = 16 << 20
-"""Of each of the two files."""
+"""Maximum size of each of the two files."""
 _IN_MEMORY = 5000
 WORKER = "worker"
-"""The stream of the worker's own notes."""
+"""Stream name of the worker's own notes."""
 _QUOTED_LINES = 8
 _QUOTED_CHARACTERS = 240
-"""Of a line; with its escapes, so that a quote has less than 2,000 characters."""
+"""Maximum characters of a quoted line including escapes, so that a quote has less than 2,000 characters."""
 _ASSIGNMENT_ID = re.compile("[0-9a-f]{32}")
 _KEPT_ASSIGNMENTS = 10
 
 
 class LogStore:
-    """The output of one assignment. Any thread may call.
+    """The output of one assignment. Thread-safe.
 
     Args:
-        directory: Of this assignment alone; made if needed.
+        directory: Directory of this assignment; created if missing.
     """
 
     def __init__(self, directory: Path, *, most_file_bytes: int = MOST_FILE_BYTES) -> None:
@@ -55,15 +55,15 @@ class LogStore:
 
     @property
     def next_sequence(self) -> int:
-        """The number of the next line."""
+        """Number of the next line."""
         return self._next
 
     def position(self, container: str) -> int:
-        """Up to where (in the runtime's nanoseconds) a container's output was kept."""
+        """Returns the runtime's timestamp (nanoseconds) of the last stored line of a container, 0 if none."""
         return self._positions.get(container, 0)
 
     def append(self, container: str, lines: Sequence[OutputLine]) -> None:
-        """Keeps what a container wrote."""
+        """Stores output of a container."""
         with self._lock:
             for line in lines:
                 self._write(container, line.time_ns, line.stream, line.text)
@@ -71,13 +71,13 @@ class LogStore:
             self._file.flush()
 
     def note(self, text: str, *, now_ms: int) -> None:
-        """Adds a line of the worker's own: why a container was stopped, that lines were dropped."""
+        """Adds a note of the worker, for example why a container was stopped."""
         with self._lock:
             self._write("", now_ms * 1_000_000, WORKER, text[:8192])
             self._file.flush()
 
     def read(self, since: int, *, most: int = 1000) -> list[LogLine]:
-        """Lines from number `since` on, as far back as they are kept."""
+        """Returns lines from number `since` on, as far as they are still stored."""
         with self._lock:
             if self._recent and self._recent[0].sequence <= since:
                 found = [line for line in self._recent if line.sequence >= since]
@@ -86,13 +86,13 @@ class LogStore:
             return [line for line, _ in zip(lines, range(most), strict=False)]
 
     def tail(self, count: int) -> list[LogLine]:
-        """The last lines."""
+        """Returns the last `count` lines."""
         return self.read(max(0, self._next - count), most=count) if count > 0 else []
 
     def quote(self) -> str:
-        """The last lines that the task wrote since the worker's own last note, bounded and without control characters.
+        """Returns the task's last lines since the worker's last note, bounded and with control characters escaped.
 
-        They travel with heartbeats and are shown to others, so that a failure says its reason where it is seen.
+        Heartbeats carry them, so that the reason of a failure is shown together with the failure.
         """
         with self._lock:
             newest = list(islice(reversed(self._recent), _QUOTED_LINES))
@@ -128,9 +128,9 @@ class LogStore:
 
 
 def open_kept(logs: Path, assignment_id: str) -> LogStore | None:
-    """The log of a former assignment; None if it is not kept.
+    """Opens the log of an earlier assignment; None if it is not stored.
 
-    The id comes from the orchestrator. Only what is an id becomes a path: "/etc" would be a directory too.
+    The id comes from the orchestrator, so its format is checked first: "/etc" would be an existing directory too.
     """
     if _ASSIGNMENT_ID.fullmatch(assignment_id) is None or not (logs / assignment_id).is_dir():
         return None
@@ -138,7 +138,7 @@ def open_kept(logs: Path, assignment_id: str) -> LogStore | None:
 
 
 def remove_old_logs(logs: Path, *, keep: str) -> None:
-    """Removes the logs of all but the newest assignments."""
+    """Removes the logs of all but `keep` and the newest assignments."""
     places = sorted((place for place in logs.iterdir() if place.is_dir()), key=lambda place: place.stat().st_mtime)
     for place in places[:-_KEPT_ASSIGNMENTS]:
         if place.name != keep:
@@ -146,7 +146,7 @@ def remove_old_logs(logs: Path, *, keep: str) -> None:
 
 
 def _shown(text: str) -> str:
-    """A line with escapes for what is not printable, cut at its end."""
+    """Returns a line with non-printable characters escaped, shortened to the maximum length."""
     line = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode()
         for each in text[:_QUOTED_CHARACTERS].strip().replace("\t", " ")
@@ -159,7 +159,7 @@ def _line(entry: dict[str, Any]) -> LogLine:
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Ends a line that a crash cut short, so that the next one stands alone."""
+    """Terminates a line that a crash cut short, so that the next line is not appended to it."""
     if not path.exists():
         return
     with path.open("rb+") as file:

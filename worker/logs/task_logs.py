@@ -1,4 +1,4 @@
-"""The output of tasks: of the present assignment as it comes, of former ones as long as it is kept."""
+"""Logs of the current assignment and of earlier ones that are still stored."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from worker.state import StateDirectory
 
 
 class TaskLogs:
-    """Collects what containers write.
+    """Collects the output of containers.
 
     Args:
-        runtime: Where the output comes from.
-        state: The worker's directory.
-        clock: When the worker's own notes were made.
-        ended: Set when a container's output has ended.
+        runtime: Runtime of the containers.
+        state: The worker's state directory.
+        clock: Timestamps of the worker's own notes.
+        ended: Set when a container's output ends.
     """
 
     def __init__(self, runtime: Runtime, state: StateDirectory, *, clock: Clock, ended: asyncio.Event) -> None:
@@ -27,12 +27,12 @@ class TaskLogs:
         self._clock = clock
         self._collector = OutputCollector(runtime, ended)
         self.present: LogStore | None = None
-        """Of the present assignment."""
+        """Log store of the current assignment."""
         self._present_of = ""
         self._past: tuple[str, LogStore] | None = None
 
     def open(self, assignment_id: str) -> None:
-        """Makes an assignment the present one."""
+        """Makes an assignment the current one and opens its log store."""
         if self._present_of == assignment_id and self.present is not None:
             return
         if self.present is not None:
@@ -42,7 +42,7 @@ class TaskLogs:
         remove_old_logs(self._kept, keep=assignment_id)
 
     def of(self, assignment_id: str) -> LogStore | None:
-        """The log of an assignment; None if it is not kept."""
+        """Returns the log store of an assignment; None if it is not stored."""
         if assignment_id == self._present_of:
             return self.present
         if self._past is not None and self._past[0] == assignment_id:
@@ -54,32 +54,32 @@ class TaskLogs:
         return kept
 
     def note(self, text: str) -> None:
-        """Writes a line of the worker's own between those of the task."""
+        """Adds a note of the worker to the current log."""
         if self.present is not None:
             self.present.note(text, now_ms=unix_ms(self._clock.now()))
 
     def follow(self, container: Container) -> None:
-        """Begins to collect what a container of the present assignment writes."""
+        """Starts to collect the output of a container of the current assignment."""
         if self.present is None or container.assignment_id != self._present_of:
             return
         if container.status is not ContainerStatus.CREATED:
             self._collector.follow(container.name, self.present)
 
     async def finish(self, name: str) -> None:
-        """Returns when everything that an ended container wrote is kept, or it takes too long."""
+        """Waits for a limited time until all output of an ended container is stored."""
         await self._collector.finish(name)
 
     async def quote(self, name: str) -> str:
-        """The last lines of a container of the present assignment that has ended."""
+        """Returns the last lines of an ended container of the current assignment."""
         await self.finish(name)
         return "" if self.present is None else self.present.quote()
 
     async def stop(self) -> None:
-        """Follows nothing any more; it can be taken up again where it was left."""
+        """Stops following output; `follow` resumes at the stored position."""
         await self._collector.close()
 
     def close(self) -> None:
-        """Lets go of the files."""
+        """Closes the files."""
         self._close_past()
         if self.present is not None:
             self.present.close()

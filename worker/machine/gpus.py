@@ -1,4 +1,4 @@
-"""GPUs as NVML sees them. A machine without a driver has none; that is no error."""
+"""Reads GPUs through NVML. A machine without an NVIDIA driver has no GPUs; that is not an error."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from worker.tasks.container_spec import InstalledGpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuInventory:
-    """What NVML told.
+    """GPUs found through NVML.
 
     Args:
-        gpus: Those that answer; models may differ.
+        gpus: GPUs that answer; models may differ.
         driver: The driver's version.
-        trouble: Why nothing could be read, if there seems to be a GPU; empty otherwise.
+        trouble: Errors of GPUs or driver; empty if there are none.
     """
 
     gpus: tuple[InstalledGpu, ...] = ()
@@ -28,7 +28,7 @@ class GpuInventory:
 
 
 def read_gpus() -> GpuInventory:
-    """Reads the machine's GPUs, their memory and the driver. One that does not answer is left out and named."""
+    """Reads GPUs, their memory and the driver version. A GPU that does not answer is reported in `trouble`."""
     try:
         with _nvml():
             found, silent = [], []
@@ -46,7 +46,7 @@ def read_gpus() -> GpuInventory:
 
 
 def read_gpu_load() -> Mapping[str, float]:
-    """Gauges of use and memory per GPU; empty without GPUs."""
+    """Returns utilisation and used memory per GPU; empty without GPUs."""
     gauges: dict[str, float] = {}
     try:
         with _nvml():
@@ -79,5 +79,5 @@ def _nvml() -> Iterator[None]:
 
 
 def _text(value: str | bytes) -> str:
-    """Older bindings give bytes."""
+    """Decodes text, which older NVML bindings return as bytes."""
     return value.decode(errors="replace") if isinstance(value, bytes) else value

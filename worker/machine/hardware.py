@@ -1,4 +1,4 @@
-"""What this machine is, as discovery and the orchestrator are told, and how busy it is."""
+"""Describes this machine's hardware, software and load for discovery and the orchestrator."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from worker.machine.gpus import GpuInventory, read_gpu_load
 
 
 def read_hardware(volumes: Path, inventory: GpuInventory) -> Hardware:
-    """Reads the machine.
+    """Returns this machine's hardware.
 
     Args:
-        volumes: Where volumes go; its file system's free space is what counts.
-        inventory: From `read_gpus`.
+        volumes: Directory of task volumes; the free space of its file system is reported.
+        inventory: Result of `read_gpus`.
     """
     return Hardware(
         cpu_model=_cpu_model()[:200],
@@ -34,7 +34,7 @@ def read_hardware(volumes: Path, inventory: GpuInventory) -> Hardware:
 
 
 def read_software(runtimes: Sequence[RuntimeKind], *, docker_version: str | None, gpu_containers: bool) -> Software:
-    """Reads what the worker runs on."""
+    """Returns versions of the worker, the operating system and the runtimes."""
     return Software(
         worker_version=__version__,
         protocol_version=SPOKEN.newest,
@@ -46,7 +46,7 @@ def read_software(runtimes: Sequence[RuntimeKind], *, docker_version: str | None
 
 
 def read_load(volumes: Path) -> Mapping[str, float]:
-    """Compact gauges for a heartbeat: shares between 0 and 1, sizes in bytes."""
+    """Returns load metrics for a heartbeat: utilisation between 0 and 1, sizes in bytes."""
     memory = psutil.virtual_memory()
     return {
         "cpu.busy": psutil.cpu_percent(interval=None) / 100,

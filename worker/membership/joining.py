@@ -1,4 +1,4 @@
-"""From a stranger to a member: waits for an invite, believes only one that the pool signed, redeems it."""
+"""Joins a pool: waits for an invite, verifies that the pool's orchestrator signed it, and redeems it on the ledger."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from protocol.identity.typed_data import SigningDomain
 from protocol.runtime.clock import Clock
 from protocol.wire.invites import SignedInvite
 from worker.backoff import GrowingPause
-from worker.chain.ledger_chain import NodeStatus, WorkerChain, why
+from worker.chain.ledger_chain import NodeStatus, WorkerChain, describe_error
 from worker.membership.registration import Registrar
 from worker.membership.relayed_join import RelayedJoin
 from worker.situation import Phase, Situation
 from worker.state import StateDirectory
 
-_LOOK_AGAIN = timedelta(seconds=10)
-_AFTER_A_BAD_ONE = timedelta(milliseconds=250)
-_RECORD_PATIENCE = timedelta(seconds=10)
+_POLL_INTERVAL = timedelta(seconds=10)
+_BAD_INVITE_PAUSE = timedelta(milliseconds=250)
+_RECORD_TIMEOUT = timedelta(seconds=10)
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OrchestratorLocation:
-    """Where the pool's orchestrator is, and whose answers are believed."""
+    """URL of the pool's orchestrator and the key that must sign its answers."""
 
     pool_id: int
     url: str
     orchestrator: Address
     expiry: int = 0
-    """Of the invite that named the URL, in Unix seconds: only an invite that expires later changes the URL."""
+    """Expiry of the invite with this URL, in Unix seconds; only an invite that expires later can change the URL."""
 
 
 def save_membership(state: StateDirectory, membership: OrchestratorLocation) -> None:
-    """Remembers it: a worker that was killed goes on without asking anybody."""
+    """Saves the membership, so that a restarted worker continues without a new invite."""
     state.write("membership", asdict(membership))
 
 
 def load_membership(state: StateDirectory, pool_id: int) -> OrchestratorLocation | None:
-    """What was saved for this pool."""
+    """Returns the saved membership of this pool; None if there is none."""
     saved = state.read("membership")
     if saved is None or saved.get("pool_id") != pool_id:
         return None
@@ -64,10 +64,10 @@ def load_membership(state: StateDirectory, pool_id: int) -> OrchestratorLocation
 def check_invite(
     invite: SignedInvite, *, node: Address, pool_id: int, domain: SigningDomain, now_s: float, allow_plain_http: bool
 ) -> Address:
-    """Returns who signed an invite that is for this node, this pool and this ledger, and is still good.
+    """Checks that an invite is for this node, pool and ledger and has not expired; returns its signer.
 
     Raises:
-        InvalidInput: It is for somebody or something else, has expired, or names a URL that may not be spoken to.
+        InvalidInput: The invite is for another node, pool or ledger, has expired, or names a URL that is not allowed.
     """
     if invite.node != node:
         raise _refused(f"it is for {invite.node}, not for {node}")
@@ -85,18 +85,18 @@ def check_invite(
 
 
 class Joiner:
-    """Makes this node a member.
+    """Makes this node a member of the pool.
 
     Args:
-        node: This node.
-        pool_id: The pool.
+        node: This node's address.
+        pool_id: The pool to join.
         chain: The ledger.
-        registrar: Where invites come from.
-        clock: Whose time is waited.
-        situation: Where it shows what it waits for.
-        allow_plain_http: Whether the orchestrator may be spoken to without TLS.
-        longest_pause: Between attempts while the chain is down.
-        relay: Has the orchestrator carry the join; without one, and where it does not, the node pays for itself.
+        registrar: Source of invites.
+        clock: Used for waiting.
+        situation: Updated with the reason for waiting.
+        allow_plain_http: Allows an orchestrator URL without TLS.
+        longest_pause: Upper limit of the pause between attempts while the chain is down.
+        relayed_join: Joins through the orchestrator's relayer. If it is None or fails, the node pays the gas itself.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Joiner:
         situation: Situation,
         allow_plain_http: bool,
         longest_pause: timedelta,
-        relay: RelayedJoin | None = None,
+        relayed_join: RelayedJoin | None = None,
     ) -> None:
         self._node = node
         self._pool_id = pool_id
@@ -120,17 +120,17 @@ class Joiner:
         self._situation = situation
         self._allow_plain_http = allow_plain_http
         self._longest_pause = longest_pause
-        self._relay = relay
+        self._relayed_join = relayed_join
 
     async def join(self) -> OrchestratorLocation:
-        """Returns when the node is a member and knows its orchestrator. Never gives up, and says what it waits for."""
+        """Waits until the node is a member and returns its orchestrator; retries without limit."""
         pause = GrowingPause(first=timedelta(seconds=1), longest=self._longest_pause)
-        watcher = asyncio.create_task(self._explain(), name="explain")
+        watcher = asyncio.create_task(self._show_obstacle(), name="explain")
         try:
             while True:
                 service, invite = await self._registrar.next_invite()
-                orchestrator = await self._accept_while_good(invite, pause)
-                await self._drop(service, invite)
+                orchestrator = await self._accept_with_retries(invite, pause)
+                await self._acknowledge(service, invite)
                 if orchestrator is not None:
                     return OrchestratorLocation(
                         pool_id=self._pool_id, url=invite.url, orchestrator=orchestrator, expiry=invite.expiry
@@ -138,23 +138,23 @@ class Joiner:
         finally:
             watcher.cancel()
 
-    async def _accept_while_good(self, invite: SignedInvite, pause: GrowingPause) -> Address | None:
-        """Tries again while the chain is down and the invite lasts; None if it is no good."""
+    async def _accept_with_retries(self, invite: SignedInvite, pause: GrowingPause) -> Address | None:
+        """Accepts an invite, retrying while errors are retryable; returns None if the invite is invalid."""
         while True:
             try:
                 return await self._accept(invite)
             except MusterError as error:
                 _log.warning("invite-not-redeemed", nonce=invite.nonce, detail=error.detail, hint=error.hint)
                 self._situation.phase = Phase.WAITING
-                self._situation.detail = f"the invite was not redeemed: {why(error)}"
+                self._situation.detail = f"the invite was not redeemed: {describe_error(error)}"
                 if not error.retryable:
                     # Not a growing pause: a service with forged invites must not hold up another's good one.
-                    await self._clock.sleep(_AFTER_A_BAD_ONE)
+                    await self._clock.sleep(_BAD_INVITE_PAUSE)
                     return None
                 await self._clock.sleep(pause.failed())
 
     async def _accept(self, invite: SignedInvite) -> Address:
-        """Checks the invite, redeems it, returns whose answers are to be believed."""
+        """Checks and redeems the invite; returns the pool's orchestrator key."""
         signer = check_invite(
             invite,
             node=self._node,
@@ -168,53 +168,53 @@ class Joiner:
                 f"the invite was signed by {signer}, which is not the pool's orchestrator on the ledger",
                 hint="a forged invite, or one from before a key was rotated; the next one may be good",
             )
-        standing = await self._chain.standing()
-        if not standing.member:
+        status = await self._chain.node_status()
+        if not status.member:
             self._situation.phase = Phase.JOINING
             self._situation.detail = "redeeming the invite on the ledger"
-            await self._tell_record(invite)
-            if not await self._carried(invite, signer):
+            await self._log_pool_record(invite)
+            if not await self._join_through_relayer(invite, signer):
                 await self._chain.join(invite)
         return await self._chain.orchestrator()
 
-    async def _tell_record(self, invite: SignedInvite) -> None:
-        """Logs whether the pool pays for work, as far as the ledger can be read; it never keeps a node from joining."""
+    async def _log_pool_record(self, invite: SignedInvite) -> None:
+        """Logs the pool's payment record for information; it does not affect joining."""
         record = None
         with contextlib.suppress(MusterError, TimeoutError):
-            async with asyncio.timeout(_RECORD_PATIENCE.total_seconds()):
+            async with asyncio.timeout(_RECORD_TIMEOUT.total_seconds()):
                 record = await self._chain.pool_record()
         tell = _log.warning if record is not None and record.is_bad else _log.info
         words = "could not be read" if record is None else record.words
         tell("joining", pool=self._pool_id, orchestrator=invite.url, record=words)
 
-    async def _carried(self, invite: SignedInvite, orchestrator: Address) -> bool:
-        """Whether the orchestrator carried the join, so that the node needs no gas."""
+    async def _join_through_relayer(self, invite: SignedInvite, orchestrator: Address) -> bool:
+        """Returns whether the relayer sent the join transaction, so that the node needs no gas."""
 
         async def is_member() -> bool:
-            return (await self._chain.standing()).member
+            return (await self._chain.node_status()).member
 
-        if self._relay is None:
+        if self._relayed_join is None:
             return False
-        return await self._relay.carry(invite, orchestrator=orchestrator, is_member=is_member)
+        return await self._relayed_join.join(invite, orchestrator=orchestrator, is_member=is_member)
 
-    async def _drop(self, service: DiscoveryClient, invite: SignedInvite) -> None:
+    async def _acknowledge(self, service: DiscoveryClient, invite: SignedInvite) -> None:
         try:
             await service.acknowledge(invite)
         except MusterError as error:
             _log.info("invite-not-acknowledged", detail=error.detail)
 
-    async def _explain(self) -> None:
-        """While waiting: says what the ledger still misses, in words."""
+    async def _show_obstacle(self) -> None:
+        """Updates the situation while waiting with what still keeps the node from joining."""
         while True:
             try:
-                standing = await self._chain.standing()
+                status = await self._chain.node_status()
             except MusterError as error:
-                self._waiting(f"the chain does not answer: {why(error)}")
+                self._show_waiting(f"the chain does not answer: {describe_error(error)}")
             else:
-                self._waiting(_words(standing))
-            await self._clock.sleep(_LOOK_AGAIN)
+                self._show_waiting(_describe_status(status))
+            await self._clock.sleep(_POLL_INTERVAL)
 
-    def _waiting(self, words: str) -> None:
+    def _show_waiting(self, words: str) -> None:
         if self._situation.phase is Phase.JOINING:
             return
         if words != self._situation.detail:
@@ -223,11 +223,11 @@ class Joiner:
         self._situation.detail = words
 
 
-def _words(standing: NodeStatus) -> str:
-    obstacle = standing.obstacle()
+def _describe_status(status: NodeStatus) -> str:
+    obstacle = status.obstacle()
     if obstacle is not None:
         return f"{obstacle[0]} ({obstacle[1]})"
-    if standing.member:
+    if status.member:
         return "a member on the ledger; waiting for the pool's orchestrator to say where it is"
     return "ready to join; waiting for an invite from the pool"
 

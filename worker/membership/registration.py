@@ -1,4 +1,4 @@
-"""Keeps the node's record at every discovery service, each on its own: one that is down delays no other."""
+"""Keeps the node registered at every discovery service independently, so that one outage delays no other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from protocol.runtime.clock import Clock
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import Registration
 from worker.backoff import GrowingPause, sleep_or
-from worker.chain.ledger_chain import why
+from worker.chain.ledger_chain import describe_error
 from worker.situation import Situation
 
 SHORTEST_REFRESH = timedelta(seconds=5)
@@ -26,14 +26,14 @@ _log = structlog.get_logger(__name__)
 
 
 class Registrar:
-    """Registers, refreshes, and listens for invites.
+    """Registers the node, refreshes the registrations and polls for invites.
 
     Args:
         services: Clients of the discovery services, with this node's key.
-        describe: Says what the machine is now.
-        clock: Whose time is waited.
-        situation: Where trouble is shown.
-        longest_pause: Between attempts while a service is down.
+        describe: Returns the current description of the machine.
+        clock: Used for waiting.
+        situation: Updated with the state of each registration.
+        longest_pause: Upper limit of the pause between attempts while a service is down.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Registrar:
         self._registered: dict[DiscoveryClient, asyncio.Event] = {each: asyncio.Event() for each in services}
 
     async def run(self) -> None:
-        """Keeps records fresh and fetches invites while they are wanted; until cancelled."""
+        """Refreshes registrations, and fetches invites while they are wanted, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for service in self._services:
                 group.create_task(self._keep_registered(service))
                 group.create_task(self._listen(service))
 
     async def next_invite(self) -> tuple[DiscoveryClient, SignedInvite]:
-        """The next invite from any service, not yet believed."""
+        """Returns the next invite from any service, not yet verified."""
         self._wanted.set()
         try:
             return await self._invites.get()
@@ -71,7 +71,7 @@ class Registrar:
                 self._wanted.clear()
 
     async def sign_off(self) -> None:
-        """Takes the records away, as far as services answer."""
+        """Deletes the registrations; services that do not answer are skipped."""
         for service in self._services:
             try:
                 await service.sign_off()
@@ -86,14 +86,14 @@ class Registrar:
                 registration = await asyncio.to_thread(self._describe)
                 record = await service.register(registration)
             except MusterError as error:
-                if self._situation.discovery.get(url) != why(error):
+                if self._situation.discovery.get(url) != describe_error(error):
                     _log.warning("registration-failed", discovery=url, detail=error.detail, hint=error.hint)
-                self._situation.discovery[url] = why(error)
+                self._situation.discovery[url] = describe_error(error)
                 await self._clock.sleep(pause.failed())
                 continue
             pause.succeeded()
             self._registered[service].set()
-            # Its own figures, which may be anything: no time fits into a date, or a difference, that is far enough off.
+            # The service chooses these numbers: clamp them, because extreme ones overflow datetime and timedelta.
             life_ms = max(0, min(record.expires_at_ms - record.last_seen_ms, _LONGEST_LIFE_MS))
             life = timedelta(milliseconds=life_ms)
             self._situation.discovery[url] = f"registered until {self._clock.now() + life:%H:%M:%S} UTC"
@@ -108,7 +108,7 @@ class Registrar:
             try:
                 invites = await service.invites(wait=_POLL)
             except MusterError as error:
-                self._situation.discovery[service.location.url] = why(error)
+                self._situation.discovery[service.location.url] = describe_error(error)
                 await self._clock.sleep(pause.failed())
                 continue
             pause.succeeded()
@@ -116,5 +116,5 @@ class Registrar:
             for invite in fresh:
                 await self._invites.put((service, invite))
             seen = {invite.nonce for invite in invites}
-            if not fresh:  # what is there was handed on already, or the poll ended empty
+            if not fresh:  # all known already, or the poll timed out
                 await sleep_or(self._clock, timedelta(seconds=1 if invites else 0.05))

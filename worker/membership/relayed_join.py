@@ -1,4 +1,4 @@
-"""Joining without gas: the pool's orchestrator carries the node's acceptance of its invite to the ledger."""
+"""Joins without gas: the orchestrator's relayer sends the node's signed acceptance of an invite to the ledger."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from protocol.runtime.retry import Deadline
 from protocol.wire.invites import SignedInvite
 from protocol.wire.relayed import JoinRequest, ReceiptState
 
-PATIENCE = timedelta(seconds=60)
-"""How long the orchestrator may take before the node pays for itself; invites last minutes."""
+RELAYER_TIMEOUT = timedelta(seconds=60)
+"""Time allowed for the relayer before the node sends the transaction itself; invites are valid for minutes."""
 
-_LOOK_AGAIN = timedelta(seconds=1)
+_POLL_INTERVAL = timedelta(seconds=1)
 _log = structlog.get_logger(__name__)
 
 
 class RelayedJoin:
-    """Asks an orchestrator to carry a join.
+    """Joins a pool through its orchestrator's relayer.
 
     Args:
-        key: The node's.
-        clock: Whose time counts.
-        allow_plain_http: Whether it may be spoken to without TLS.
-        transport: For tests that serve the other side in the same process.
+        key: The node's key.
+        clock: Used for the time-out and polling.
+        allow_plain_http: Allows an orchestrator URL without TLS.
+        transport: HTTP transport for tests that serve the orchestrator in the same process.
     """
 
     def __init__(
@@ -49,15 +49,15 @@ class RelayedJoin:
         self._allow_plain_http = allow_plain_http
         self._transport = transport
 
-    async def carry(
+    async def join(
         self, invite: SignedInvite, *, orchestrator: Address, is_member: Callable[[], Awaitable[bool]]
     ) -> bool:
-        """Whether the node is a member now; False if the orchestrator does not carry it, for whatever reason.
+        """Returns whether the node is a member now; False if the relayer refuses, fails or takes too long.
 
         Args:
-            invite: One that was checked.
-            orchestrator: Whose answers count.
-            is_member: What the ledger says: the orchestrator's word alone is not enough.
+            invite: A verified invite.
+            orchestrator: Key that must sign the answers.
+            is_member: Reads the membership from the ledger; the relayer's answer alone is not trusted.
         """
         signature = Join(invite_hash=invite.invite.hash).sign(self._key, invite.domain)
         joining = JoinRequest(invite=invite, signature="0x" + signature.hex())
@@ -68,7 +68,7 @@ class RelayedJoin:
             allow_plain_http=self._allow_plain_http,
             transport=self._transport,
         )
-        deadline = Deadline.after(PATIENCE, clock=self._clock)
+        deadline = Deadline.after(RELAYER_TIMEOUT, clock=self._clock)
         try:
             async with client:
                 while not deadline.passed:
@@ -78,9 +78,9 @@ class RelayedJoin:
                     if receipt.state is ReceiptState.REFUSED:
                         _log.warning("join-not-carried", reason=receipt.reason)
                         return False
-                    await self._clock.sleep(_LOOK_AGAIN)
+                    await self._clock.sleep(_POLL_INTERVAL)
         except MusterError as error:
             _log.warning("join-not-carried", detail=error.detail, hint=error.hint)
             return False
-        _log.warning("join-not-carried", reason=f"not within {PATIENCE}")
+        _log.warning("join-not-carried", reason=f"not within {RELAYER_TIMEOUT}")
         return False

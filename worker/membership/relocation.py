@@ -1,4 +1,4 @@
-"""Finds the pool's orchestrator again when its URL has changed."""
+"""Finds the new URL of the pool's orchestrator through discovery."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from worker.chain.ledger_chain import WorkerChain
 from worker.membership.joining import OrchestratorLocation, check_invite
 
 MOST_INVITES = 16
-"""Invites of one discovery service that are looked at, those that expire last first."""
+"""Maximum invites read from one discovery service; they come sorted by expiry, latest first."""
 
 _NOW = timedelta()
 _log = structlog.get_logger(__name__)
 
 
 class Relocation:
-    """Asks discovery for an invite that names another URL than the membership does.
+    """Asks discovery for an invite with another URL than the membership has.
 
-    An orchestrator leaves invites for members that it does not hear. One is taken if it expires after the invite that
-    the present URL came from, but within `LONGEST_INVITE`, and if the ledger names its signer as the pool's present
-    orchestrator. A discovery service can therefore neither make up a URL nor bring an older one back.
+    An orchestrator leaves invites for members that send no heartbeats. An invite is accepted if it expires later than
+    the invite with the current URL, but within `LONGEST_INVITE`, and if the ledger names its signer as the pool's
+    current orchestrator. So a discovery service can neither invent a URL nor replay an older one.
 
     Args:
-        node: This node.
+        node: This node's address.
         chain: The ledger.
         services: Clients of the discovery services.
-        clock: Tells whether an invite has expired.
-        allow_plain_http: Whether the orchestrator may be spoken to without TLS.
+        clock: Used to check the expiry of invites.
+        allow_plain_http: Allows an orchestrator URL without TLS.
     """
 
     def __init__(
@@ -55,8 +55,8 @@ class Relocation:
         self._clock = clock
         self._allow_plain_http = allow_plain_http
 
-    async def of(self, membership: OrchestratorLocation) -> OrchestratorLocation | None:
-        """Returns the membership with the newer URL; None if there is none, or if the chain can't be asked."""
+    async def find(self, membership: OrchestratorLocation) -> OrchestratorLocation | None:
+        """Returns the membership with the newer URL; None if there is none or the chain does not answer."""
         found = await asyncio.gather(*(self._invites(service) for service in self._services))
         latest = (self._clock.now() + LONGEST_INVITE).timestamp()
         invites = [
@@ -65,7 +65,7 @@ class Relocation:
         if not invites:
             return None
         try:
-            # A replaced key may sign until its stated end. It may have been stolen, so it moves no worker.
+            # A rotated key stays valid until its stated end, but it may have been stolen: only the current key counts.
             orchestrator = await self._chain.orchestrator()
         except MusterError as error:
             _log.info("newer-invite-not-checked", detail=error.detail)
@@ -74,7 +74,7 @@ class Relocation:
             if self._signer(invite, membership.pool_id) != orchestrator:
                 continue
             if invite.url == membership.url:
-                return None  # the newest good invite says that the orchestrator is where it was
+                return None  # the newest valid invite confirms the current URL
             return replace(membership, url=invite.url, orchestrator=orchestrator, expiry=invite.expiry)
         return None
 

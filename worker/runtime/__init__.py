@@ -1,1 +1,1 @@
-"""What tasks run in: one small interface, and its two forms, Docker and a sandboxed process."""
+"""Task runtimes: the interface and its two implementations, Docker and a sandboxed process."""

@@ -1,6 +1,6 @@
-"""Control groups for tasks without Docker: version 2 or 1, whichever this machine has, or none.
+"""Control groups for tasks without Docker: version 2 or 1, whichever the machine has, or none.
 
-Without them the keeper watches memory itself and the number of processes is bounded by the user's limit.
+Without them the keeper checks memory use itself, and `RLIMIT_NPROC` bounds the number of processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _PERIOD_US = 100_000
 
 
 def make_control_groups(name: str, resources: Resources, *, root: Path = ROOT) -> tuple[Path, ...]:
-    """Makes groups with the task's limits; empty if this machine does not let us. All of them or none."""
+    """Creates control groups with the task's limits; returns none if any of them can't be created."""
     made: list[Path] = []
     try:
         if (root / "cgroup.controllers").exists():
@@ -30,14 +30,14 @@ def make_control_groups(name: str, resources: Resources, *, root: Path = ROOT) -
 
 
 def remove_control_groups(groups: list[Path] | tuple[Path, ...]) -> None:
-    """Removes groups that nothing runs in."""
+    """Removes empty groups; groups with processes stay."""
     for group in groups:
         with contextlib.suppress(OSError):
             group.rmdir()
 
 
 def find_control_groups(name: str, *, root: Path = ROOT) -> tuple[Path, ...]:
-    """The groups that `make_control_groups` made under this name."""
+    """Returns the groups that `make_control_groups` created under this name."""
     places = (root / "muster" / name, *(root / kind / "muster" / name for kind in ("memory", "pids", "cpu")))
     return tuple(place for place in places if place.is_dir())
 

@@ -1,6 +1,6 @@
-"""The Docker runtime: the SDK in threads for commands, HTTP over the engine's socket for following output.
+"""The Docker runtime: uses the Docker SDK in threads, and HTTP on the engine's socket to follow output.
 
-Only a local engine will do: the worker shows containers its own directories and the socket of its bridge.
+The engine must be local, because containers mount directories of this machine and the bridge's socket.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ T = TypeVar("T")
 
 
 def engine_socket(docker_host: str | None = None) -> Path:
-    """The engine's unix socket, from the setting, else `DOCKER_HOST`, else the usual place.
+    """Returns the engine's unix socket: from the setting, else `DOCKER_HOST`, else `DEFAULT_SOCKET`.
 
     Raises:
-        InvalidInput: It is not a unix socket: a remote engine can't show containers this machine's directories.
+        InvalidInput: It is not a unix socket; a remote engine can't mount this machine's directories.
     """
     host = docker_host or os.environ.get("DOCKER_HOST") or f"unix://{DEFAULT_SOCKET}"
     if not host.startswith("unix://"):
@@ -65,11 +65,11 @@ class DockerRuntime:
     """Containers of one worker on the local Docker engine.
 
     Args:
-        node: Whose containers these are; others are never seen or touched.
+        node: This node's address; containers of other workers are neither listed nor changed.
         socket: The engine's unix socket.
-        allow_host_network: The contributor allows tasks the host's network, if the pool's owner asks for it.
-        user: `uid:gid` that tasks run as; None leaves it to the image. A worker that is not root sets its own, so that
-            it can delete what tasks wrote.
+        allow_host_network: Whether the contributor allows tasks to use the host's network.
+        user: `uid:gid` that tasks run as; None for the image's user. A worker that is not root sets its own, so that
+            it can delete the tasks' files.
     """
 
     kind = RuntimeKind.DOCKER
@@ -91,21 +91,21 @@ class DockerRuntime:
         return str(version["Version"])
 
     async def gpus_supported(self) -> bool:
-        """Whether the engine has NVIDIA's runtime or a CDI description of the GPUs."""
+        """Returns whether the engine has the NVIDIA runtime or a CDI description of the GPUs."""
         info = await self._call(lambda sdk: sdk.info())
         return "nvidia" in info.get("Runtimes", {}) or any(
             "nvidia" in str(device) for device in info.get("DiscoveredDevices") or ()
         )
 
     async def pull(self, image: str, *, credentials: RegistryCredentials | None, progress: Progress) -> None:
-        """Pulls the image unless it is here; `latest` is asked for again each time, and the local copy is second best.
+        """Pulls the image unless it is present. `latest` is pulled every time; the local copy is the fallback.
 
         Raises:
-            ImageMissing: It does not exist, or not for us.
+            ImageMissing: The image does not exist or access is denied.
             PullFailed: The registry could not be reached.
         """
         present = await self._has(image)
-        if present and not _moves(image):
+        if present and not _is_latest(image):
             return
         try:
             await self._call(lambda sdk: _pull(sdk, image, credentials, progress))
@@ -115,7 +115,7 @@ class DockerRuntime:
             progress(f"{image} could not be pulled again: the copy on this machine is used")
 
     async def start(self, spec: ContainerSpec) -> None:
-        """Creates and starts; what was created is removed when starting fails (a GPU without a driver, say)."""
+        """Creates and starts a container; removes it if it can't be started, for example without a GPU driver."""
         refuse_foreign(spec.name, self._node)
         arguments = creation_arguments(
             spec,
@@ -129,11 +129,11 @@ class DockerRuntime:
         await self._call(lambda sdk: _create_and_start(sdk, arguments))
 
     async def containers(self) -> tuple[Container, ...]:
-        """All containers that carry this worker's label."""
+        """Returns all containers with this worker's label."""
         return await self._call(self._list)
 
     async def stop(self, name: str, *, grace: timedelta) -> None:
-        """SIGTERM, the grace, SIGKILL."""
+        """Sends SIGTERM, and SIGKILL after the grace period."""
         refuse_foreign(name, self._node)
         seconds = max(0, int(grace.total_seconds()))
 
@@ -161,9 +161,9 @@ class DockerRuntime:
         await self._call(remove)
 
     async def output(self, name: str, *, after_ns: int) -> AsyncIterator[OutputLine]:
-        """Follows the engine's log; resumes by its timestamps, which have nanoseconds.
+        """Follows the engine's log; resumes after `after_ns`, compared with the log's nanosecond timestamps.
 
-        Following may end a moment before the last words were logged, so that they are asked for once more.
+        The engine may end a followed stream before the last lines are logged, so the log is read once more.
         """
         refuse_foreign(name, self._node)
         for follow in (True, False):
@@ -174,8 +174,8 @@ class DockerRuntime:
     async def _log(self, name: str, *, after_ns: int, follow: bool) -> AsyncIterator[OutputLine]:
         if self._http is None:
             transport = httpx.AsyncHTTPTransport(uds=str(self._socket))
-            patience = httpx.Timeout(60, read=None)  # a task may be silent for days
-            self._http = httpx.AsyncClient(transport=transport, base_url="http://docker", timeout=patience)
+            timeout = httpx.Timeout(60, read=None)  # a task may be silent for days
+            self._http = httpx.AsyncClient(transport=transport, base_url="http://docker", timeout=timeout)
         query = {"follow": str(int(follow)), "stdout": "1", "stderr": "1", "timestamps": "1", "since": _since(after_ns)}
         parser = OutputParser()
         try:
@@ -193,14 +193,14 @@ class DockerRuntime:
                 yield line
 
     async def close(self) -> None:
-        """Closes connections; containers run on."""
+        """Closes connections; containers keep running."""
         if self._http is not None:
             await self._http.aclose()
         if self._sdk is not None:
             await asyncio.to_thread(self._sdk.close)
 
     async def remove_network(self) -> None:
-        """Removes the worker's network, once the worker has left and runs nothing."""
+        """Removes the worker's network after it has left the pool and runs no container."""
 
         def remove(sdk: docker.DockerClient) -> None:
             try:
@@ -221,7 +221,7 @@ class DockerRuntime:
         return await self._call(look)
 
     def _make_network(self, sdk: docker.DockerClient) -> None:
-        """A network of this worker's own, in which containers don't see each other."""
+        """Creates the worker's own network, in which containers can't reach each other."""
         if sdk.networks.list(names=[f"^{self._network_name}$"]):
             return
         sdk.networks.create(
@@ -293,13 +293,13 @@ def _refused(error: APIError) -> LaunchRefused | RuntimeDown:
 
 
 def _pull(sdk: docker.DockerClient, image: str, credentials: RegistryCredentials | None, progress: Progress) -> None:
-    # Empty is nobody. With None the SDK would log in with what the contributor keeps in ~/.docker/config.json, and the
-    # pool's owner could run, and read, the contributor's own private images.
+    # An empty dict means anonymous. With None the SDK uses the credentials in ~/.docker/config.json, and a pool owner
+    # could run and read the contributor's private images.
     login: dict[str, str] = {}
     if credentials is not None:
         login = {"username": credentials.username, "password": credentials.password.get_secret_value()}
     try:
-        tag = None if _is_pinned(image) else "latest"  # without a tag the engine would fetch every tag there is
+        tag = None if _is_pinned(image) else "latest"  # without a tag the engine pulls all tags
         for event in sdk.api.pull(image, tag=tag, stream=True, decode=True, auth_config=login):
             if "error" in event:
                 raise _pull_error(image, str(event["error"]))
@@ -313,8 +313,8 @@ def _is_pinned(image: str) -> bool:
     return "@" in image or ":" in image.rsplit("/", 1)[-1]
 
 
-def _moves(image: str) -> bool:
-    """Whether the reference names whatever is newest."""
+def _is_latest(image: str) -> bool:
+    """Returns whether the reference is to the `latest` tag, explicitly or by default."""
     return not _is_pinned(image) or ("@" not in image and image.endswith(":latest"))
 
 

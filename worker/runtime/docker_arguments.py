@@ -1,7 +1,7 @@
-"""From a container's spec to what the Docker engine is asked for. Pure, so that every protection can be read here.
+"""Converts a container spec to Docker SDK arguments. Pure functions, so that all protections are visible here.
 
-What no task can have, whatever its owner writes: capabilities, more privileges later, the host's namespaces, a path of
-the host, devices other than its GPUs.
+No task spec can obtain capabilities, privilege escalation, the host's namespaces (except the network, if the
+contributor allows it), paths of the host, or devices other than its GPUs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LABEL_RESTART_NONCE = "io.muster.restart-nonce"
 LABEL_GRACE = "io.muster.stop-grace-ms"
 
 _LOG_FILES = {"max-size": "16m", "max-file": "2"}
-"""The engine's own copy of the output; the worker's log store is the one that people read."""
+"""Limits of the engine's own log; `muster worker logs` reads the worker's log store instead."""
 
 
 def creation_arguments(
@@ -33,13 +33,13 @@ def creation_arguments(
 
     Args:
         spec: What to run.
-        node: Whose container it is.
-        network: Name of the network that this worker made for its tasks.
-        allow_host_network: Whether the contributor allows what the pool's owner may ask for.
-        user: Run as this `uid:gid` instead of the image's user.
+        node: This node's address.
+        network: Name of the worker's own network.
+        allow_host_network: Whether the contributor allows tasks to use the host's network.
+        user: `uid:gid` to run as instead of the image's user.
 
     Raises:
-        LaunchRefused: The task asks for the host's network and the contributor does not allow it.
+        LaunchRefused: The task requests the host's network and the contributor does not allow it.
     """
     if spec.network is NetworkMode.HOST and not allow_host_network:
         raise LaunchRefused(
@@ -53,11 +53,11 @@ def creation_arguments(
         "name": spec.name,
         "command": list(spec.command) or None,
         "environment": dict(spec.environment),
-        "use_config_proxy": False,  # the contributor's own proxy, perhaps with a password, is none of a task's business
+        "use_config_proxy": False,  # the contributor's proxy settings may contain a password
         "labels": labels(spec, node),
         "detach": True,
         "mem_limit": memory,
-        "memswap_limit": memory,  # equal to the memory: no swap on top of it
+        "memswap_limit": memory,  # memory plus swap: equal values disable swap
         "nano_cpus": int(spec.resources.cpus * 1e9),
         "pids_limit": spec.resources.pids,
         "shm_size": spec.resources.shared_memory_bytes,
@@ -86,7 +86,7 @@ def creation_arguments(
 
 
 def labels(spec: ContainerSpec, node: Address) -> dict[str, str]:
-    """What is written on a container, so that its worker knows it again after a restart."""
+    """Returns the labels by which the worker recognises the container after a restart."""
     return {
         LABEL_WORKER: node,
         LABEL_ASSIGNMENT: spec.assignment_id,
@@ -97,7 +97,7 @@ def labels(spec: ContainerSpec, node: Address) -> dict[str, str]:
 
 
 def observed(attributes: dict[str, Any]) -> Container:
-    """Reads the engine's description of a container of ours."""
+    """Parses the engine's description of one of this worker's containers."""
     written = attributes["Config"]["Labels"]
     state = attributes["State"]
     status = _STATUS.get(state["Status"], ContainerStatus.EXITED)
@@ -135,7 +135,7 @@ def _number(text: str | None) -> int:
 
 
 def _time(text: str) -> datetime | None:
-    """The engine writes nanoseconds, and year 1 for never."""
+    """Parses the engine's time stamp, which has nanoseconds; year 1 means never."""
     if not text or text.startswith("0001"):
         return None
     try:

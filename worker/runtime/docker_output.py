@@ -1,4 +1,4 @@
-"""Reads the Docker engine's output stream: frames of eight bytes of header, within them timestamped lines."""
+"""Parses the Docker engine's log stream: frames with an eight-byte header that contain timestamped lines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from worker.runtime.interface import OutputLine
 
 MOST_LINE_BYTES = 8192
-"""Longer lines are cut into several; the wire's limit on a log line."""
+"""Maximum length of a log line on the wire; longer lines are split."""
 
 _HEADER = 8
 _STREAMS = {1: "stdout", 2: "stderr"}
@@ -18,14 +18,14 @@ _MOST_BUFFERED = 1 << 20
 
 
 class OutputParser:
-    """Takes bytes as they come and gives lines. Anything that is not a stamped line is passed over."""
+    """Incremental parser from bytes to lines. Data without a timestamp is ignored."""
 
     def __init__(self) -> None:
         self._frames = bytearray()
         self._partial: dict[str, bytearray] = {"stdout": bytearray(), "stderr": bytearray()}
 
     def feed(self, chunk: bytes) -> Iterator[OutputLine]:
-        """Gives the lines that are complete now."""
+        """Yields the lines completed by this chunk."""
         self._frames += chunk
         while len(self._frames) >= _HEADER:
             size = int.from_bytes(self._frames[4:_HEADER], "big")
@@ -38,14 +38,14 @@ class OutputParser:
                 yield from self._lines(stream, payload)
 
     def end(self) -> Iterator[OutputLine]:
-        """Gives what was left without a line's end."""
+        """Yields the remaining lines that have no line end."""
         for stream, partial in self._partial.items():
             if partial:
                 yield from self._line(stream, bytes(partial))
                 partial.clear()
 
     def _lines(self, stream: str, payload: bytes) -> Iterator[OutputLine]:
-        """The engine stamps every piece of a long line; a piece without a line's end is a line of its own here."""
+        """Splits a frame's payload into lines; over-long data without a line end becomes a line of its own."""
         partial = self._partial[stream]
         partial += payload
         *complete, rest = bytes(partial).split(b"\n")

@@ -1,7 +1,8 @@
-"""Runs inside the sandbox, becomes the task. Standard library only; reads one JSON object from standard input.
+"""Entry program of the sandbox: sets user, limits and environment, then executes the task's command.
 
-Secrets come by standard input because a command line is seen by everyone on the machine. Limits and environment are set
-after the user has changed, so that nothing the task's owner chose is ever read by a process with privileges.
+It uses the standard library only and reads one JSON object from standard input, because command lines, unlike standard
+input, are visible to all users of the machine. Limits and environment are set after the user has changed, so that no
+privileged process uses values chosen by the task's owner.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 
 
 def main() -> None:
-    """Drops to the task's user, sets its limits and becomes it; exit code 127 if the program does not exist."""
+    """Switches to the task's user, sets limits and executes the task; exits with 126 or 127 if that fails."""
     task = json.load(sys.stdin)
     if task["uid"] is not None:
         os.setgroups([])
@@ -29,7 +30,7 @@ def main() -> None:
     os.closerange(3, 4096)
     command, environment = task["command"], task["environment"]
     try:
-        os.execvpe(command[0], command, environment)  # noqa: S606 - becoming another program is this one's purpose
+        os.execvpe(command[0], command, environment)  # noqa: S606 - executing the task is this program's purpose
     except OSError as error:
         print(f"{command[0]} can't be run here: {error.strerror}", file=sys.stderr)  # noqa: T201 - the task's stderr
         sys.exit(126 if isinstance(error, PermissionError) else 127)

@@ -1,6 +1,6 @@
-"""The interface of a runtime, and the values that cross it.
+"""The runtime interface, its value types and errors.
 
-A runtime sees containers of its own worker only. It decides nothing: `convergence` does.
+A runtime handles only its own worker's containers. It makes no decisions; `worker.tasks.reconcile` does.
 """
 
 from __future__ import annotations
@@ -19,41 +19,41 @@ from protocol.wire.tasks import NetworkMode, RegistryCredentials, Resources
 
 
 class ImageMissing(NotFound):
-    """No registry has the image, or none shows it to us."""
+    """The image does not exist, or access to it is denied."""
 
     code = "image-missing"
     default_hint = "check the image's name and tag, push it, or give the task registry credentials"
 
 
 class PullFailed(Unavailable):
-    """The image may exist but could not be fetched."""
+    """The image could not be pulled; it may exist."""
 
     code = "pull-failed"
     default_hint = "check that this machine reaches the registry"
 
 
 class LaunchRefused(InvalidInput):
-    """This machine can't or may not start such a container."""
+    """This machine can't start the container, or the contributor does not allow it."""
 
     code = "launch-refused"
     default_hint = "change the task, or choose nodes that have what it asks for"
 
 
 class RuntimeDown(Unavailable):
-    """The engine itself does not answer. Nobody's task is to blame."""
+    """The engine does not answer. This does not count as a failure of the task."""
 
     code = "runtime-down"
     default_hint = "start the engine (`systemctl start docker`); containers that run are left alone meanwhile"
 
 
 class NoSuchContainer(NotFound):
-    """The container is gone, or belongs to another worker."""
+    """The container does not exist or belongs to another worker."""
 
     code = "no-such-container"
 
 
 class ContainerStatus(StrEnum):
-    """Where a container is."""
+    """State of a container."""
 
     CREATED = "created"
     RUNNING = "running"
@@ -62,7 +62,7 @@ class ContainerStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mount:
-    """A directory of the worker's, shown inside the container."""
+    """A directory of the worker mounted into a container."""
 
     source: Path
     target: str
@@ -71,9 +71,9 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerSpec:
-    """Everything that a runtime needs to start one container. Variables are resolved, mounts are the worker's own.
+    """Everything a runtime needs to start a container. Variables are expanded; mounts are directories of the worker.
 
-    `environment` holds secrets, so it is left out of the text form.
+    `environment` contains secrets and is therefore excluded from `repr`.
     """
 
     name: str
@@ -95,7 +95,7 @@ class ContainerSpec:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Container:
-    """A container as the runtime sees it now."""
+    """Observed state of a container."""
 
     name: str
     assignment_id: str
@@ -110,7 +110,7 @@ class Container:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputLine:
-    """One line that a container wrote. `time_ns` grows within a container, so that reading can be resumed after it."""
+    """A line of output. `time_ns` increases within a container, so that reading can resume after it."""
 
     time_ns: int
     stream: str
@@ -118,11 +118,11 @@ class OutputLine:
 
 
 Progress = Callable[[str], None]
-"""Told in words how far a pull is; called from any thread."""
+"""Receives the progress of a pull as text; may be called from any thread."""
 
 
 class Runtime(Protocol):
-    """Runs containers of one worker and shows no others."""
+    """Runs the containers of one worker."""
 
     kind: RuntimeKind
 
@@ -130,61 +130,61 @@ class Runtime(Protocol):
         """Returns the engine's version.
 
         Raises:
-            RuntimeDown: It does not answer.
+            RuntimeDown: The engine does not answer.
         """
         ...
 
     async def pull(self, image: str, *, credentials: RegistryCredentials | None, progress: Progress) -> None:
-        """Makes the image present.
+        """Pulls the image if needed.
 
         Raises:
-            ImageMissing: It does not exist, or not for us.
+            ImageMissing: The image does not exist or access is denied.
             PullFailed: The registry could not be reached, or failed.
             RuntimeDown: The engine does not answer.
         """
         ...
 
     async def start(self, spec: ContainerSpec) -> None:
-        """Creates and starts a container; when it can't be started, nothing is left of it.
+        """Creates and starts a container; nothing remains if it can't be started.
 
         Raises:
             ImageMissing: The image is not present.
-            LaunchRefused: The machine can't or may not run it; `detail` says what is missing.
+            LaunchRefused: This machine can't or may not run it; `detail` has the reason.
             RuntimeDown: The engine does not answer.
         """
         ...
 
     async def containers(self) -> tuple[Container, ...]:
-        """All containers of this worker, running or not."""
+        """Returns all containers of this worker, running or not."""
         ...
 
     async def stop(self, name: str, *, grace: timedelta) -> None:
-        """Asks the container to end, kills it after `grace`, returns when it has ended. Nothing happens if it had."""
+        """Stops the container, killing it after `grace`, and waits for its end. Does nothing if it has ended."""
         ...
 
     async def remove(self, name: str) -> None:
-        """Removes the container, killing it if it runs. Nothing happens if it is gone."""
+        """Removes the container, killing it if it runs. Does nothing if it does not exist."""
         ...
 
     def output(self, name: str, *, after_ns: int) -> AsyncIterator[OutputLine]:
-        """Follows what the container writes after `after_ns`, until it has ended and everything was read."""
+        """Yields output later than `after_ns` until the container has ended and everything was read."""
         ...
 
     async def close(self) -> None:
-        """Lets go of the engine; containers run on."""
+        """Closes connections to the engine; containers keep running."""
         ...
 
 
 def name_prefix(node: Address) -> str:
-    """What the names of a worker's containers begin with. Two workers never share a node, so never a prefix."""
+    """Returns the prefix of a worker's container names; unique because workers never share a node address."""
     return f"muster-{node[2:].lower()}-"
 
 
 def refuse_foreign(name: str, node: Address) -> None:
-    """Returns if the name is one of this worker's.
+    """Checks that a container name belongs to this worker.
 
     Raises:
-        NoSuchContainer: It is not: another worker's container is none of our business.
+        NoSuchContainer: The name belongs to another worker or program.
     """
     if not name.startswith(name_prefix(node)):
         raise NoSuchContainer(f"{name} is no container of the node {node}")

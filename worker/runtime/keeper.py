@@ -1,11 +1,10 @@
-"""Keeps one sandboxed task: outlives the worker, collects the output, and writes down how the task ended.
+"""Supervises one sandboxed task: outlives the worker, collects the task's output and records its exit code.
 
     python -I keeper.py DIRECTORY < launch.json
 
-Standard library only. The worker finds the task again by the files in DIRECTORY: `keeper.json` (process id and its
-start time, so that a reused id is not mistaken for it), `output.jsonl` (`output.1.jsonl` is the older half),
-`exit.json`.
-SIGTERM to the keeper asks the task to end and kills it after its grace.
+It uses the standard library only. A restarted worker finds the task by the files in DIRECTORY: `keeper.json` (process
+id and start time, so that a reused id is detected), `output.jsonl` (`output.1.jsonl` has the older lines) and
+`exit.json`. SIGTERM to the keeper sends SIGTERM to the task and kills it after its grace period.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import IO, Any
 
 MOST_OUTPUT_BYTES = 16 << 20
-"""Of each of the two output files."""
+"""Maximum size of each of the two output files."""
 MOST_LINE_BYTES = 8192
 
 _TICK_SECONDS = 0.25
@@ -30,7 +29,7 @@ _SETUP_SECONDS = 10
 
 
 class Output:
-    """Appends stamped lines; turns the file over when it is full. Stamps grow strictly."""
+    """Writes lines with strictly increasing timestamps; rotates the file when it is full."""
 
     def __init__(self, directory: Path) -> None:
         self._current = directory / "output.jsonl"
@@ -40,7 +39,7 @@ class Output:
         self._last_ns = 0
 
     def feed(self, stream: str, data: bytes) -> None:
-        """Takes what the task wrote."""
+        """Adds output of the task."""
         *lines, rest = (self._partial[stream] + data).split(b"\n")
         while len(rest) > MOST_LINE_BYTES:
             lines.append(rest[:MOST_LINE_BYTES])
@@ -52,7 +51,7 @@ class Output:
         self._file.flush()
 
     def end(self) -> None:
-        """Writes what was left without a line's end."""
+        """Writes the remaining output that has no line end."""
         for stream, rest in self._partial.items():
             if rest:
                 self._write(stream, rest)
@@ -69,17 +68,17 @@ class Output:
 
 
 class Keeper:
-    """Runs the task to its end."""
+    """Runs a task to its end."""
 
     def __init__(self, directory: Path, launch: dict[str, Any]) -> None:
         self._directory = directory
         self._launch = launch
         self._stop_at: float | None = None
-        self._asked = False
+        self._stop_requested = False
         self._killed_for_memory = False
 
     def run(self) -> None:
-        """Starts the task, follows it, writes down its end."""
+        """Starts the task, collects its output and records its exit."""
         output = Output(self._directory)
         task = subprocess.Popen(
             self._launch["sandbox"],
@@ -87,12 +86,12 @@ class Keeper:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={},
-            umask=0o022,  # the directories that bubblewrap makes on the way to its mounts are for the task's user too
-            preexec_fn=self._stand_back,  # noqa: PLW1509 - this program has one thread
+            umask=0o022,  # the task's user must be able to enter the directories that bubblewrap creates for mounts
+            preexec_fn=self._before_exec,  # noqa: PLW1509 - this program has one thread
         )
-        signal.signal(signal.SIGTERM, lambda *_: self._ask())
-        # The task starts when it is told its command, which is after it can be found again: had this process been
-        # killed before, the sandbox would read the end of its input and go away by itself.
+        signal.signal(signal.SIGTERM, lambda *_: self._request_stop())
+        # The task starts only when its command is written to the pipe, after running.json exists. If the keeper is
+        # killed before that, the sandbox reads end of file and exits by itself.
         first = _first_inside(task)
         self._write(
             "running.json", {"started_ns": time.time_ns(), "first_pid": first, "start_ticks": start_ticks(first)}
@@ -126,30 +125,30 @@ class Keeper:
                 break
             if not streams.get_map():
                 time.sleep(_TICK_SECONDS)
-            if self._asked and not forwarded:
-                forwarded = _ask_inside(task.pid)
+            if self._stop_requested and not forwarded:
+                forwarded = _terminate_inside(task.pid)
             if (self._stop_at is not None and time.monotonic() >= self._stop_at) or self._over_memory(task.pid):
-                task.kill()  # its death takes the sandbox along
+                task.kill()  # `--die-with-parent` ends the sandbox with it
         code = task.wait()
         return 128 - code if code < 0 else code
 
-    def _ask(self) -> None:
+    def _request_stop(self) -> None:
         if self._stop_at is None:
-            self._asked = True
+            self._stop_requested = True
             self._stop_at = time.monotonic() + float(self._launch["grace_seconds"])
 
-    def _stand_back(self) -> None:
-        if self._launch["niceness"]:  # else nothing is asked that a filter of system calls may refuse
+    def _before_exec(self) -> None:
+        if self._launch["niceness"]:  # skip nice(0): a system call filter may refuse it
             os.nice(self._launch["niceness"])
         for group in self._launch["cgroups"]:
             (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
 
     def _over_memory(self, pid: int) -> bool:
-        """Only where no control group does it: looks at what the task's processes hold."""
+        """Returns whether the task's processes use too much memory; only if no control group enforces the limit."""
         limit = self._launch["memory_watch_bytes"]
         if limit is None or self._killed_for_memory:
             return False
-        held = sum(_resident(process) for process in _family(pid))
+        held = sum(_resident_bytes(process) for process in _descendants(pid))
         self._killed_for_memory = held > limit
         return self._killed_for_memory
 
@@ -167,14 +166,14 @@ class Keeper:
 
 
 def write_whole(path: Path, content: dict[str, Any]) -> None:
-    """Writes a JSON file, whole or not at all."""
+    """Writes a JSON file atomically."""
     partial = path.with_suffix(".part")
     partial.write_text(json.dumps(content))
     partial.replace(path)
 
 
 def start_ticks(pid: int) -> int | None:
-    """When the process started, in ticks since boot; None when it is gone or a zombie."""
+    """Returns the start time of a process in ticks since boot; None if it has ended or is a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
     except (OSError, IndexError):
@@ -183,7 +182,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def _first_inside(sandbox: subprocess.Popen[bytes]) -> int:
-    """The first process inside the sandbox: killing it ends all that run there. 0 if the sandbox did not come up."""
+    """Returns the sandbox's first process, whose end kills all others in it; 0 if the sandbox did not start."""
     deadline = time.monotonic() + _SETUP_SECONDS
     while sandbox.poll() is None and time.monotonic() < deadline:
         for child in _children(sandbox.pid):
@@ -205,22 +204,22 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _family(pid: int) -> list[int]:
+def _descendants(pid: int) -> list[int]:
     found = [pid]
     for process in found:
         found += _children(process)
     return found
 
 
-def _resident(pid: int) -> int:
+def _resident_bytes(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return 0
 
 
-def _ask_inside(sandbox: int) -> bool:
-    """Sends SIGTERM to the task itself: bubblewrap → its first process inside → the task. False if it is not up yet."""
+def _terminate_inside(sandbox: int) -> bool:
+    """Sends SIGTERM to the task (bubblewrap → first process inside → task); returns False if it has not started."""
     sent = False
     for first in _children(sandbox):
         for task in _children(first):
@@ -231,11 +230,11 @@ def _ask_inside(sandbox: int) -> bool:
 
 
 def main() -> None:
-    """Keeps the task whose directory is the first argument."""
+    """Supervises the task whose directory is the first argument."""
     directory = Path(sys.argv[1])
     launch = json.load(sys.stdin)
     os.umask(0o077)
-    # First of all: if the worker has removed the directory meanwhile, this fails and nothing is started.
+    # Must come first: if the worker has removed the directory meanwhile, this fails and no task is started.
     write_whole(directory / "keeper.json", {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
     Keeper(directory, launch).run()
 

@@ -1,7 +1,7 @@
-"""The process runtime: tasks without Docker, in a sandbox, on this machine's own programs.
+"""The process runtime: runs tasks without Docker, in a bubblewrap sandbox with this machine's programs.
 
-An image can't be had without an engine, so the task's image reference is ignored: its command runs with the Python and
-the packages that the worker itself has. It is the embedded default for trying things out; Docker is for strangers.
+Without an engine there are no images, so the task's image is ignored and its command runs with the worker's own Python
+and packages. This is the default for trials without Docker; use Docker for tasks of unknown pool owners.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _STOP_MARGIN = timedelta(seconds=5)
 
 
 class SandboxMissing(Unavailable):
-    """bubblewrap is not installed, or this machine does not let it work."""
+    """bubblewrap is not installed or not permitted on this machine."""
 
     code = "sandbox-missing"
     retryable = False
@@ -60,12 +60,12 @@ class ProcessRuntime:
     """Sandboxed processes of one worker.
 
     Args:
-        node: Whose they are.
-        directory: Where their files go; of this worker alone.
-        readable: What tasks may read beside the system and the worker's Python.
-        niceness: Added to the worker's own for tasks.
-        allow_host_network: Run tasks that ask for any network; without Docker it is the machine's own.
-        user: User and group id that tasks get when the worker is root.
+        node: This node's address.
+        directory: Directory for the tasks' files, used by this worker only.
+        readable: Directories that tasks may read besides the system and the worker's Python.
+        niceness: Increment of the tasks' niceness over the worker's.
+        allow_host_network: Run tasks that ask for any network; without Docker it is the host's own.
+        user: User and group id of tasks if the worker is root; derived from the node by default.
     """
 
     kind = RuntimeKind.PROCESS
@@ -90,11 +90,11 @@ class ProcessRuntime:
 
     @property
     def user(self) -> int | None:
-        """The user that tasks become; None when they stay the worker's own."""
+        """User id of tasks; None if they run as the worker's own user."""
         return self._user
 
     async def check(self) -> str:
-        """Returns bubblewrap's version, after it has made a sandbox once."""
+        """Creates a sandbox as a test and returns bubblewrap's version."""
         host = self._host()
         own = [] if self._as_root else ["--unshare-user", "--disable-userns"]
         command = [host.bubblewrap, "--ro-bind", "/", "/", "--unshare-pid", *own, "--proc", "/proc", "true"]
@@ -104,18 +104,18 @@ class ProcessRuntime:
                 f"bubblewrap can't make a sandbox here: {tried.stderr.decode(errors='replace').strip()[:300]}",
                 hint="allow unprivileged user namespaces, or run the worker as root, or install Docker",
             )
-        told = await asyncio.to_thread(
+        answer = await asyncio.to_thread(
             subprocess.run, [host.bubblewrap, "--version"], capture_output=True, timeout=30, check=False
         )
-        return told.stdout.decode(errors="replace").strip()
+        return answer.stdout.decode(errors="replace").strip()
 
     async def pull(self, image: str, *, credentials: RegistryCredentials | None, progress: Progress) -> None:
-        """Nothing to fetch: says so."""
+        """Pulls nothing and reports that."""
         del credentials
         progress(f"{image} is not pulled: this worker has no Docker engine and runs the command on its own programs")
 
     async def start(self, spec: ContainerSpec) -> None:
-        """Starts a keeper, which enters the sandbox."""
+        """Starts a keeper process, which starts the task in its sandbox."""
         refuse_foreign(spec.name, self._node)
         command = self._check(spec)
         program = Path(sandbox.__file__).with_name("enter.py")
@@ -135,11 +135,11 @@ class ProcessRuntime:
             raise RuntimeDown(f"the task's keeper could not be started: {error}") from error
 
     async def containers(self) -> tuple[Container, ...]:
-        """All tasks that have a directory."""
+        """Returns all tasks that have a directory."""
         return await asyncio.to_thread(self._list)
 
     async def stop(self, name: str, *, grace: timedelta) -> None:
-        """Asks the keeper; returns when the task has ended. The grace is the one that the keeper was told."""
+        """Signals the keeper and waits for the task's end. The keeper applies the grace period given at the start."""
         refuse_foreign(name, self._node)
         place = self._directory / name
         pid = _keeper_pid(place)
@@ -153,7 +153,7 @@ class ProcessRuntime:
             await asyncio.sleep(_POLL_SECONDS / 4)
 
     async def remove(self, name: str) -> None:
-        """Kills the keeper, and with it the sandbox, and deletes the task's files."""
+        """Kills the keeper and with it the sandbox, and deletes the task's files."""
         refuse_foreign(name, self._node)
         place = self._directory / name
         while (pid := _keeper_pid(place)) is not None:
@@ -161,7 +161,7 @@ class ProcessRuntime:
             await asyncio.sleep(_POLL_SECONDS / 4)
         _end_orphan(place)
         await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
-        for _ in range(20):  # the sandbox's processes take a moment to leave their groups
+        for _ in range(20):  # processes leave their control groups with a delay
             groups = find_control_groups(name)
             if not groups:
                 break
@@ -169,7 +169,7 @@ class ProcessRuntime:
             await asyncio.sleep(_POLL_SECONDS / 4)
 
     async def output(self, name: str, *, after_ns: int) -> AsyncIterator[OutputLine]:
-        """Reads the keeper's files until the task has ended."""
+        """Yields lines from the keeper's files until the task has ended."""
         refuse_foreign(name, self._node)
         place = self._directory / name
         reader = OutputReader(place, after_ns)
@@ -183,7 +183,7 @@ class ProcessRuntime:
             await asyncio.sleep(_POLL_SECONDS)
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing: there is no connection to close."""
 
     def _host(self) -> sandbox.Host:
         program = shutil.which("bwrap")
@@ -216,7 +216,7 @@ class ProcessRuntime:
         if spec.gpu_uuids:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(spec.gpu_uuids)
         limits = {"RLIMIT_NOFILE": _OPEN_FILES, "RLIMIT_CORE": 0}
-        if self._as_root:  # the task's user is nobody else's, so that the limit on processes counts the task alone
+        if self._as_root:  # RLIMIT_NPROC counts per user, and this user runs only the task
             limits["RLIMIT_NPROC"] = spec.resources.pids
         return {
             "sandbox": entrance,
@@ -241,7 +241,7 @@ class ProcessRuntime:
 
 
 def task_user(node: Address) -> int:
-    """A user id for the tasks of this node, far from those that a system gives to people and services."""
+    """Returns a user id for this node's tasks, far above the ids of regular users and services."""
     return 1_000_000_000 + int(node[2:10], 16) % 1_000_000_000
 
 
@@ -255,7 +255,7 @@ def _labels(spec: ContainerSpec) -> dict[str, Any]:
 
 
 def _spawn_keeper(place: Path, launch: dict[str, Any]) -> None:
-    """Starts the keeper in a session of its own, so that it outlives the worker; returns when it is up."""
+    """Starts the keeper in its own session, so that it outlives the worker; waits up to 10 s until it is up."""
     with (place / "keeper.log").open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-I", keeper.__file__, str(place)],
@@ -289,7 +289,7 @@ def _observe(place: Path) -> Container | None:
     if known is None:
         status = ContainerStatus.CREATED
     if status is ContainerStatus.EXITED and ended is None:
-        ended = _json(place / "exit.json") or {"exit_code": 137, "out_of_memory": False}  # its keeper was killed
+        ended = _json(place / "exit.json") or {"exit_code": 137, "out_of_memory": False}  # the keeper was killed
     return Container(
         name=place.name,
         assignment_id=str(written["assignment_id"]),
@@ -304,7 +304,7 @@ def _observe(place: Path) -> Container | None:
 
 
 def _keeper_pid(place: Path) -> int | None:
-    """The keeper's process id while it lives."""
+    """Returns the keeper's process id; None if it has ended."""
     known = _json(place / "keeper.json")
     if known is None:
         return None
@@ -314,7 +314,7 @@ def _keeper_pid(place: Path) -> int | None:
 
 
 def _end_orphan(place: Path) -> None:
-    """Ends what a keeper that was killed may have left: bubblewrap's own guard has a gap while it sets up."""
+    """Kills a sandbox whose keeper was killed: `--die-with-parent` has no effect yet while bubblewrap sets up."""
     running = _json(place / "running.json")
     if running is not None and running["first_pid"]:
         ticks = keeper.start_ticks(running["first_pid"])

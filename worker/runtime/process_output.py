@@ -1,4 +1,4 @@
-"""Reads what the keeper of a process wrote of its output: lines of JSON with their time and stream."""
+"""Reads the output files written by a keeper: JSON lines with time, stream and text."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from worker.runtime.interface import OutputLine
 
 
 class OutputReader:
-    """Reads a mebibyte at a time, across the turning over of the keeper's file.
+    """Reads a keeper's output in steps of 1 MiB and follows file rotation.
 
     Args:
-        place: The process's directory.
-        after_ns: Lines up to this time were read before.
+        place: The task's directory.
+        after_ns: Lines up to this time are skipped.
     """
 
     def __init__(self, place: Path, after_ns: int) -> None:
@@ -24,7 +24,7 @@ class OutputReader:
         self._position = 0
 
     def read(self) -> list[OutputLine]:
-        """The next lines; none if there are none yet."""
+        """Returns the next lines; empty if there are none yet."""
         try:
             inode = self._current.stat().st_ino
         except FileNotFoundError:
@@ -40,7 +40,7 @@ class OutputReader:
         return found
 
     def _take(self, path: Path, position: int, found: list[OutputLine]) -> int:
-        """Adds complete new lines from `position` on; returns where they end, 0 if there are none."""
+        """Appends complete new lines from `position` on to `found`; returns their end, 0 if there are none."""
         try:
             with path.open("rb") as file:
                 file.seek(position)

@@ -1,8 +1,8 @@
-"""The sandbox of a task without Docker: what bubblewrap is told, and nothing else.
+"""Builds the bubblewrap command line of a task's sandbox.
 
-The task sees this machine's own programs read-only (`/usr`, the Python that runs the worker), its volumes, an empty
-`/tmp`, and no other file. It has its own process, IPC and host-name namespaces, no capability, and a user that is not
-root. Its network is its own (none) or the machine's: there is nothing in between without an engine.
+The task sees this machine's programs read-only (`/usr`, the worker's Python), its volumes, an empty `/tmp`, and no
+other files. It has its own process, IPC and host-name namespaces, no capabilities and a user other than root. It has
+either no network or the machine's; an isolated bridge network needs a container engine.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from protocol.wire.tasks import NetworkMode
 from worker.runtime.interface import ContainerSpec, LaunchRefused, Mount
 
 ENTER = "/muster/enter.py"
-"""Where the program stands, inside the sandbox, that sets limits and environment before it becomes the task."""
+"""Path inside the sandbox of the program that sets user, limits and environment and then executes the task."""
 
 _SYSTEM = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl", "/etc/localtime")
 _LINKS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ca-certificates")
 _TOPOLOGY = ("/sys/devices/system/cpu", "/sys/devices/system/node")
-"""Which processors there are: engines that bind their threads ask for it (`lscpu`), and it is no secret."""
+"""CPU topology: inference engines read it (`lscpu`) to bind their threads."""
 _TMP_BYTES = 1 << 30
 _GPU_DEVICES = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """What of this machine every task may read.
+    """Properties of this machine that the sandbox depends on.
 
     Args:
-        bubblewrap: The program.
-        readable: Directories shown read-only at their own place.
-        as_root: Whether the worker is root; then no user namespace is needed, and the task becomes another user inside.
+        bubblewrap: Path of the `bwrap` program.
+        readable: Directories mounted read-only at their own path.
+        as_root: Whether the worker is root. Then no user namespace is needed, and `enter.py` switches the user.
     """
 
     bubblewrap: str
@@ -44,10 +44,10 @@ class Host:
 
 
 def readable_paths(extra: Sequence[Path] = ()) -> tuple[Path, ...]:
-    """The Python that runs this, its packages, and what the contributor adds; outermost directories first.
+    """Returns the worker's Python, its packages and extra directories, outermost directories first.
 
-    A directory behind symbolic links is shown under each of its names: a virtual environment that is a link inside a
-    directory which is shown leads out of that directory.
+    A directory behind symbolic links is mounted under each of its names, because a link such as a virtual environment
+    may point out of the mounted directories.
     """
     named = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent, *extra}
     wanted = {name for path in named for name in names_of(path)}
@@ -60,18 +60,18 @@ def readable_paths(extra: Sequence[Path] = ()) -> tuple[Path, ...]:
 
 
 def refuse_overlaps(mounts: Sequence[Mount], readable: Sequence[Path]) -> None:
-    """Returns if no mount hides what the sandbox is made of, and none stands inside another.
+    """Checks that no mount hides files of the sandbox and that mounts are not nested.
 
-    A worker that is root enters the sandbox as root: with a volume over the interpreter's library, the task's owner
-    would choose what root runs. And bubblewrap makes a mount's place itself, so that a link left in an outer volume
-    would lead it out of the sandbox. A Docker engine has neither problem.
+    A worker that runs as root enters the sandbox as root: a volume over the interpreter's library would let the task's
+    owner run code as root. bubblewrap creates mount points itself, so a link in an outer volume would lead it out of
+    the sandbox. The Docker engine has neither problem.
 
     Args:
-        mounts: What the task asks for.
-        readable: What of this machine it sees beside the system.
+        mounts: Mounts of the task.
+        readable: Directories mounted read-only besides the system's.
 
     Raises:
-        LaunchRefused: A mount does one of these.
+        LaunchRefused: A mount overlaps with the sandbox's files or another mount.
     """
     own = [
         PurePosixPath(path) for path in (*_SYSTEM, *_LINKS, "/etc", "/proc", "/dev", "/sys", ENTER, *map(str, readable))
@@ -96,21 +96,21 @@ def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
 
 
 def arguments(spec: ContainerSpec, host: Host, *, enter: Path, links: dict[str, str]) -> list[str]:
-    """Returns the command line that enters the sandbox; the environment travels on standard input instead.
+    """Returns the command line that enters the sandbox; the environment is passed on standard input.
 
     Args:
-        spec: What to run.
-        host: What it may read.
-        enter: `enter.py` on this machine.
-        links: Targets of those of `/bin`, `/lib`, … that are links, as Debian has them today.
+        spec: The container spec.
+        host: Properties of this machine.
+        enter: Path of `enter.py` on this machine.
+        links: Targets of those of `/bin`, `/lib`, … that are symbolic links, as on Debian.
 
     Raises:
-        LaunchRefused: From `refuse_overlaps`.
+        LaunchRefused: A mount overlaps, see `refuse_overlaps`.
     """
     refuse_overlaps(spec.mounts, host.readable)
     command = [host.bubblewrap, "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     command += ["--unshare-cgroup-try", "--hostname", "task", "--clearenv"]
-    if host.as_root:  # no more than `enter.py` needs to become the task's user
+    if host.as_root:  # what `enter.py` needs to switch the user
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         command += ["--unshare-user", "--disable-userns"]
@@ -123,7 +123,7 @@ def arguments(spec: ContainerSpec, host: Host, *, enter: Path, links: dict[str, 
     shared = str(spec.resources.shared_memory_bytes)
     command += ["--size", shared, "--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108 - the sandbox's own
     command += ["--size", str(_TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
-    for readable in host.readable:  # after /tmp: an environment that lies there would be hidden by it
+    for readable in host.readable:  # after /tmp, which would hide a Python environment inside it
         command += [*_parents(readable), "--ro-bind", str(readable), str(readable)]
     for mount in spec.mounts:
         command += _parents(Path(mount.target))
@@ -145,10 +145,10 @@ def _system_files(links: dict[str, str], *, with_network: bool) -> list[str]:
 
 
 def _parents(target: Path) -> list[str]:
-    """The directories on the way to a mount, open to the task's user; bubblewrap would close them to all but root."""
+    """Returns flags that create a mount's parents with mode 0755; bubblewrap's default lets only root enter them."""
     return [flag for parent in list(target.parents)[-2::-1] for flag in ("--perms", "0755", "--dir", str(parent))]
 
 
 def links() -> dict[str, str]:
-    """Those of `/bin`, `/lib`, … that are links on this machine, with where they point."""
+    """Returns those of `/bin`, `/lib`, … that are symbolic links on this machine, with their targets."""
     return {path: str(Path(path).readlink()) for path in _LINKS if Path(path).is_symlink()}

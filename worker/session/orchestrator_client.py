@@ -1,4 +1,4 @@
-"""The orchestrator of this node's pool, spoken to in the orchestrator's own time."""
+"""Client of the pool's orchestrator; requests carry the orchestrator's own time."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from protocol.wire.uploads import UploadRequest, UploadTicket
 from worker.membership.joining import OrchestratorLocation
 from worker.session.server_time import ServerTime
 
-PATIENCE = timedelta(seconds=10)
+REQUEST_TIMEOUT = timedelta(seconds=10)
 
 
 class OrchestratorSession:
-    """Speaks to one orchestrator as one node; answers count only with the signature of the pool's orchestrator key.
+    """Session of a node with its orchestrator; answers not signed by the pool's orchestrator key are rejected.
 
     Args:
-        membership: Where it is, and whose signature counts.
-        key: The node's.
-        clock: The machine's; requests are signed with the orchestrator's own time once it is known.
-        allow_plain_http: Lets `http` go beyond this machine.
-        transport: For tests that serve the other side in the same process.
+        membership: URL and key of the orchestrator.
+        key: The node's key.
+        clock: The machine's clock; requests carry the orchestrator's time once it is known.
+        allow_plain_http: Allows `http` to other machines.
+        transport: HTTP transport for tests that serve the orchestrator in the same process.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class OrchestratorSession:
     ) -> None:
         self.time = ServerTime(clock)
         self.address = membership.orchestrator
-        """Whose signature counts."""
+        """The orchestrator's key, which must sign answers and leases."""
         self._client = NodeClient(
             ServiceLocation(membership.url, membership.orchestrator),
             key=key,
@@ -56,20 +56,20 @@ class OrchestratorSession:
         )
 
     async def heartbeat(self, beat: Heartbeat) -> HeartbeatAnswer:
-        """Says how it goes, hears what to do.
+        """Sends a heartbeat and returns the answer.
 
         Raises:
             Unauthenticated: The answer was not signed by the orchestrator.
-            MusterError: Whatever else went wrong.
+            MusterError: The request failed.
         """
-        return await self._client.heartbeat(beat, patience=PATIENCE)
+        return await self._client.heartbeat(beat, patience=REQUEST_TIMEOUT)
 
     async def push_logs(self, batch: LogBatch) -> LogReceipt:
-        """Hands lines over; those that it has already are skipped there."""
+        """Pushes log lines; the orchestrator skips those it already has."""
         return await self._client.push_logs(batch)
 
     async def step(self) -> StepAnswer:
-        """What to work on now."""
+        """Returns the run's current step and policy version."""
         return await self._client.step()
 
     async def slot(self, request: SlotRequest) -> SlotGrant:
@@ -77,22 +77,22 @@ class OrchestratorSession:
         return await self._client.slot(request)
 
     async def release(self, slots: tuple[SlotName, ...]) -> None:
-        """Gives slots up."""
+        """Releases slots."""
         await self._client.release(slots)
 
     async def request_upload(self, request: UploadRequest) -> UploadTicket:
-        """Asks where to put a file of this node's."""
+        """Requests a presigned URL for a file of this node."""
         return await self._client.request_upload(request)
 
     async def submit_work(self, work: SignedWorkClaim, *, figures: Mapping[str, float]) -> SubmissionReceipt:
-        """Hands work over to be carried to the ledger; again, if need be."""
+        """Submits work to the relayer, which sends it to the ledger; may be repeated."""
         return await self._client.submit_work(work, figures=figures)
 
     async def submission(self, key: Digest) -> SubmissionReceipt:
-        """How far the orchestrator is with work that was handed over.
+        """Returns the relayer's state of submitted work.
 
         Raises:
-            NotFound: It does not know of any.
+            NotFound: The orchestrator does not know this work.
         """
         return await self._client.submission(key)
 

@@ -1,7 +1,7 @@
-"""A clock that follows the orchestrator's, so that this machine's clock may jump without anybody noticing.
+"""A clock that follows the orchestrator's time, so that requests stay valid when this machine's clock is wrong.
 
-Requests carry a time and are refused a minute off. The orchestrator's signed answers carry its time; from then on this
-clock counts monotonic seconds from there.
+Signed requests carry a time and are refused if it is more than a minute off. The orchestrator's signed answers carry
+its time; this clock adds the monotonic seconds since the last one.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from protocol.runtime.clock import Clock
 
 
 class ServerTime:
-    """Follows the last signed answer; the machine's clock until there is one.
+    """Returns the orchestrator's time, or this machine's before the first signed answer.
 
     Args:
-        clock: The machine's.
+        clock: The machine's clock.
     """
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._anchor: tuple[datetime, float] | None = None
 
-    def heard(self, server_time_ms: int) -> timedelta:
-        """Takes the time of a signed answer; returns by how much the machine's own clock is ahead of it."""
-        told = datetime.fromtimestamp(server_time_ms / 1000, UTC)
-        self._anchor = (told, self._clock.monotonic())
-        return self._clock.now() - told
+    def update(self, server_time_ms: int) -> timedelta:
+        """Sets the time from a signed answer; returns how far this machine's clock is ahead of it."""
+        server_time = datetime.fromtimestamp(server_time_ms / 1000, UTC)
+        self._anchor = (server_time, self._clock.monotonic())
+        return self._clock.now() - server_time
 
     def now(self) -> datetime:
-        """The orchestrator's time, as well as it is known."""
+        """Returns the orchestrator's time as estimated from its last answer."""
         if self._anchor is None:
             return self._clock.now()
-        told, at = self._anchor
-        return told + timedelta(seconds=self._clock.monotonic() - at)
+        server_time, at = self._anchor
+        return server_time + timedelta(seconds=self._clock.monotonic() - at)
 
     def monotonic(self) -> float:
-        """The machine's."""
+        """Returns the machine's monotonic time in seconds."""
         return self._clock.monotonic()
 
     async def sleep(self, duration: timedelta) -> None:
-        """The machine's."""
+        """Sleeps by the machine's clock."""
         await self._clock.sleep(duration)

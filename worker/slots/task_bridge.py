@@ -1,4 +1,4 @@
-"""The bridge of the present task: a socket that only its container sees, and the slots that it leased through it."""
+"""Serves the bridge of the current task and manages the slots leased through it."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ _RELEASING = timedelta(seconds=5)
 
 
 class TaskBridge:
-    """One bridge at a time; it stands before its task does, and after a restart of the worker.
+    """The bridge of the current task. It is up before the task's container starts, also after a worker restart.
 
     Args:
-        node: The worker's address.
-        settings: Bounds of what a task may hand over.
-        state: Where sockets lie and slots are remembered.
-        chain: What the ledger holds against a lease.
-        queue: Takes what the task hands over.
-        runner: Woken when something was handed over.
-        orchestrator: Whom slots are asked of; none while the worker is no member.
-        stopped: Says why nothing is leased at present; empty if it is.
-        clock: The worker's.
+        node: This node's address.
+        settings: Pool and size limits of files.
+        state: The worker's state directory.
+        chain: The ledger, which leases are compared with.
+        queue: The delivery queue.
+        runner: Woken when a file was added.
+        orchestrator: Returns the orchestrator session; None while the node is not a member.
+        stopped: Returns why leasing has stopped; empty while it is allowed.
+        clock: Used for time stamps and time-outs.
     """
 
     def __init__(
@@ -70,16 +70,16 @@ class TaskBridge:
 
     @property
     def metrics(self) -> Mapping[str, float]:
-        """What the task reported last, by name."""
+        """Last metrics reported by the task, by name."""
         return self._metrics
 
     @property
     def warnings(self) -> Sequence[str]:
-        """What is wrong with the task's leases."""
+        """Problems with the task's leases."""
         return [self._slots.trouble] if self._slots and self._slots.trouble else []
 
     async def open(self, task: RunningTask) -> None:
-        """Makes this the task whose bridge stands; what the former one leased and did not do is given back."""
+        """Starts the bridge of a task; unused slots of the previous task are released."""
         if task == self._task:
             return
         await self.stop()
@@ -88,20 +88,20 @@ class TaskBridge:
         self._metrics.clear()
         volumes = Volumes.of(self._state, task_id=task.task_id, assignment_id=task.assignment_id)
         await asyncio.to_thread(self._make_directory, volumes.bridge)
-        # Anybody may connect who can see the socket, whatever user the image has: only this task's container can.
+        # Mode 0666 because the image's user is unknown; only this task's container has the directory mounted.
         self._server = UnixServer(create_bridge(self._parts(task, volumes)), volumes.bridge / "bridge.sock", mode=0o666)
         await self._server.start()
         self._task = task
 
     async def release_slots(self) -> None:
-        """Others may have what the task leased and did not do."""
+        """Releases the task's unused slots, so that other nodes can lease them."""
         if self._slots is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RELEASING.total_seconds()):
                     await self._slots.release_rest()
 
     async def stop(self) -> None:
-        """Closes the socket; the slots stay leased."""
+        """Closes the socket; slots stay leased."""
         if self._server is not None:
             await self._server.stop()
             self._server = None
@@ -111,7 +111,7 @@ class TaskBridge:
             if place != directory:
                 remove_tree(place)
         directory.mkdir(parents=True, exist_ok=True, mode=0o755)
-        directory.chmod(0o755)  # what keeps others out is the directory above
+        directory.chmod(0o755)  # the parent directory (0700) keeps other users out
 
     def _parts(self, task: RunningTask, volumes: Volumes) -> BridgeParts:
         loop = asyncio.get_running_loop()

@@ -1,6 +1,6 @@
-"""The slots of the present task: asked of the orchestrator with the node's key, remembered on disk, named by the task.
+"""Slots of the current task: leased from the orchestrator with the node's key and stored on disk.
 
-A task can't make a lease: it names a slot, and the worker attaches the lease that it obtained for this very task.
+A task can't supply a lease: it names a slot, and the worker attaches the lease that it obtained for this task.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from worker.state import StateDirectory
 T = TypeVar("T")
 
 MOST_REMEMBERED = 256
-STEP_GOOD_FOR = timedelta(milliseconds=500)
-"""A task that asks more often hears the same again: the node's requests are counted, heartbeats among them."""
+STEP_CACHE_TTL = timedelta(milliseconds=500)
+"""The answer to `step` is cached this long, because the orchestrator limits the node's rate, heartbeats included."""
 SLOT_RATE = Rate(count=60, per=timedelta(minutes=1), burst=16)
-CHAIN_PATIENCE = timedelta(seconds=5)
-"""How long a lease waits for the chain's word; the task asks again afterwards, and gets the same lease."""
+CHAIN_TIMEOUT = timedelta(seconds=5)
+"""Time-out for comparing a lease with the chain; the task's next request gets the same lease."""
 
 _CHAIN_BACKOFF = Backoff(attempts=20, most=timedelta(seconds=1))
 _FILE = "leases"
@@ -44,10 +44,10 @@ _log = structlog.get_logger(__name__)
 
 
 FaultOf = Callable[[Lease, Digest], Awaitable[str]]
-"""Returns what the chain says against a lease and its beacon; empty if it bears them out."""
+"""Returns how a lease or its beacon contradicts the chain; empty if they agree."""
 
 PayFaultOf = Callable[[Lease, datetime], Awaitable[str]]
-"""Returns why work under a lease may not be paid, at the present time; empty if it is covered."""
+"""Returns why work under a lease may not be paid, at the given time; empty if payment is covered."""
 
 
 async def _covered(lease: Lease, now: datetime) -> str:  # noqa: ARG001 - a `PayFaultOf`
@@ -55,29 +55,29 @@ async def _covered(lease: Lease, now: datetime) -> str:  # noqa: ARG001 - a `Pay
 
 
 class FalseGrant(BadAnswer):
-    """The orchestrator leased what the chain does not bear out: whoever worked under it would look like a forger."""
+    """The lease contradicts the chain; validators would judge work under it as forged."""
 
     code = "false-grant"
     default_hint = "nothing is generated for it: tell the pool's owner, and check that the worker's chain is in step"
 
 
 class NotPaid(Unavailable):
-    """The worker leases nothing, because delivered work was not paid or the next may not be."""
+    """Leasing has stopped because delivered work was not paid or the next work may not be."""
 
     code = "not-paid"
     default_hint = "ask the pool's owner; `muster worker resume` leases again"
 
 
 class RunService(Protocol):
-    """What is asked of the orchestrator."""
+    """The orchestrator's calls that slots need."""
 
     @property
     def address(self) -> Address:
-        """Whose signature counts."""
+        """The orchestrator's key, which must sign leases."""
         ...
 
     async def step(self) -> StepAnswer:
-        """What to work on."""
+        """Returns the run's current step and policy version."""
         ...
 
     async def slot(self, request: SlotRequest) -> SlotGrant:
@@ -85,32 +85,32 @@ class RunService(Protocol):
         ...
 
     async def release(self, slots: tuple[SlotName, ...]) -> None:
-        """Gives slots up."""
+        """Releases slots."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
-    """A lease of this task, and the file that was handed over under it."""
+class _LeasedSlot:
+    """A lease of this task, and the key of the file added under it (empty if none)."""
 
     lease: SignedLease
     file: str = ""
 
 
 class TaskSlots:
-    """What one task may work in.
+    """Slots leased by one task.
 
     Args:
-        assignment_id: Whose slots they are; those of an earlier assignment are forgotten.
-        node: This node.
-        pool_id: The pool.
-        domain: The contract that takes work.
-        state: Where leases are kept.
-        service: The orchestrator as it can be reached now; None while there is none.
+        assignment_id: The task's assignment; saved slots of an earlier one are discarded.
+        node: This node's address.
+        pool_id: Pool of this node.
+        domain: EIP-712 domain of the `WorkLedger` contract.
+        state: The worker's state directory, where leases are saved.
+        service: Returns the orchestrator session; None while there is none.
         fault_of: Compares a lease with the chain.
         pay_fault_of: Compares a lease with the pool's escrow and notice period.
-        stopped: Says why this worker leases nothing at present; empty if it does (`worker.delivery.pay_watch`).
-        clock: Whose time counts.
+        stopped: Returns why leasing has stopped (`worker.delivery.pay_watch`); empty while it is allowed.
+        clock: Used for expiry, rate limits and time-outs.
     """
 
     def __init__(
@@ -136,8 +136,8 @@ class TaskSlots:
         self._fault_of = fault_of
         self._pay_fault_of = pay_fault_of
         self._unpayable: Lease | None = None
-        """The newest lease that was not taken because it may not be paid. Since it counts as undelivered, nothing is
-        leased while it would not be taken."""
+        """The last lease refused because it may not be paid. It counts as undelivered for this node, so no further
+        lease is requested until the pool could pay it."""
         self._stopped = stopped
         self._clock = clock
         self._rates = IpRates(SLOT_RATE, clock=clock)
@@ -146,45 +146,45 @@ class TaskSlots:
         self._step: tuple[float, StepAnswer] | None = None
         self._unanswered: tuple[SlotWish, str] | None = None
         self.trouble = ""
-        """Why the newest grant was not taken; empty if it was."""
+        """Why the last lease was refused; empty if it was accepted."""
 
     async def step(self) -> StepAnswer:
-        """What to work on now.
+        """Returns the run's current step and policy version.
 
         Raises:
-            Unavailable: There is no orchestrator at the moment, or it does not answer.
-            NotFound: The pool works on no run.
+            Unavailable: There is no orchestrator, or it does not answer.
+            NotFound: The pool has no run.
         """
         now = self._clock.monotonic()
         if self._step is not None and self._step[0] > now:
             return self._step[1]
-        answer = await self._asked(lambda service: service.step())
-        self._step = (self._clock.monotonic() + STEP_GOOD_FOR.total_seconds(), answer)
+        answer = await self._call(lambda service: service.step())
+        self._step = (self._clock.monotonic() + STEP_CACHE_TTL.total_seconds(), answer)
         return answer
 
     async def lease(self, wish: SlotWish) -> SlotGrant:
         """Leases a slot for this task.
 
         Raises:
-            Conflict: There is none for this node now; the words say why.
-            RateLimited: The task asks too often.
-            BadAnswer: The orchestrator leased something else than was asked for.
-            FalseGrant: The chain does not bear the lease out.
-            NotPaid: This worker leases nothing because its work was not paid, or because the next may not be.
-            Unavailable: The orchestrator does not answer, or the chain does not: nothing is generated on trust.
+            Conflict: There is no slot for this node now; the error text tells why.
+            RateLimited: The task requests slots too often.
+            BadAnswer: The lease differs from the request or has a wrong signature.
+            FalseGrant: The lease contradicts the chain.
+            NotPaid: Leasing has stopped because work was not paid, or the pool may not pay for this lease.
+            Unavailable: The orchestrator or the chain does not answer; an unverified lease is not used.
         """
         if unpaid := self._stopped():
             raise NotPaid(f"this worker leases nothing: {unpaid}")
         if self._unpayable is not None:
             await self._check_payment(self._unpayable)
         self._rates.admit("task")
-        # A request whose answer was lost is asked again under its own name: its index is not burnt for nothing.
+        # Repeat a request whose answer was lost with the same id: the orchestrator then returns the same slot.
         known = self._unanswered
         request_id = known[1] if known is not None and known[0] == wish else secrets.token_hex(16)
         self._unanswered = (wish, request_id)
         request = SlotRequest(step=wish.step, groups=wish.groups, request_id=request_id)
         try:
-            grant = await self._asked(lambda service: service.slot(request))
+            grant = await self._call(lambda service: service.slot(request))
         except Unavailable:
             raise
         except MusterError:
@@ -199,26 +199,26 @@ class TaskSlots:
             raise
         except Unavailable as error:
             self.trouble = f"a lease could not be compared with the chain: {error.detail}"
-            self._unanswered = (wish, request_id)  # the lease is good, as far as anybody knows
+            self._unanswered = (wish, request_id)  # request the same lease again: it may be valid
             raise
         with self._lock:
-            self._held[grant.lease.step, grant.lease.index] = _Held(lease=grant.lease)
+            self._held[grant.lease.step, grant.lease.index] = _LeasedSlot(lease=grant.lease)
             self._save()
         return grant
 
     async def release(self, slots: tuple[SlotName, ...]) -> None:
-        """Gives up slots of this task under which nothing was handed over; others are passed over."""
+        """Releases slots of this task for which no file was added; other slots are ignored."""
         mine = tuple(slot for slot in slots if self._is_open(slot))
         if not mine:
             return
-        await self._asked(lambda service: service.release(mine))
+        await self._call(lambda service: service.release(mine))
         with self._lock:
             for slot in mine:
                 self._held.pop((slot.step, slot.index), None)
             self._save()
 
     async def release_rest(self) -> None:
-        """Gives up whatever the task leased and will not deliver any more; what can't be said is left to expire."""
+        """Releases all unused slots; after an error they are left to expire."""
         now = self._clock.now()
         with self._lock:
             open_ = [held.lease for held in self._held.values() if not held.file and not held.lease.lease.expired(now)]
@@ -230,16 +230,16 @@ class TaskSlots:
             _log.info("slots-not-released", slots=len(names), detail=error.detail)
 
     def work_of(self, rollout: RolloutOf, file: str) -> LeasedWork:
-        """What a file of this task is submitted under. Called before the file is taken; any thread may.
+        """Returns the lease data for a file. Thread-safe; called before the file is added to the queue.
 
         Args:
-            rollout: The slot that the task names, and its units.
-            file: The key under which it is handed over.
+            rollout: The slot named by the task, and the units of work.
+            file: Key of the file.
 
         Raises:
-            NotFound: This task was leased no such slot.
-            Conflict: The lease has expired, or another file was handed over under it.
-            Unprocessable: There are more units than the lease allows.
+            NotFound: This task has no lease for the slot.
+            Conflict: The lease has expired or was used for another file.
+            Unprocessable: The units exceed the lease's maximum.
         """
         with self._lock:
             held = self._held.get((rollout.step, rollout.index))
@@ -268,14 +268,14 @@ class TaskSlots:
         return LeasedWork(lease=held.lease, units=rollout.units, figures=rollout.figures)
 
     def handed_over(self, rollout: RolloutOf, file: str) -> None:
-        """Remembers that the slot has its file; any thread may call."""
+        """Records that a file was added for the slot. Thread-safe."""
         with self._lock:
             held = self._held.get((rollout.step, rollout.index))
             if held is not None and not held.file:
                 self._held[rollout.step, rollout.index] = replace(held, file=file)
                 self._save()
 
-    async def _asked(self, work: Callable[[RunService], Awaitable[T]]) -> T:
+    async def _call(self, work: Callable[[RunService], Awaitable[T]]) -> T:
         service = self._service()
         if service is None:
             raise Unavailable(
@@ -284,7 +284,7 @@ class TaskSlots:
         return await work(service)
 
     def _check(self, lease: SignedLease, wish: SlotWish) -> None:
-        """Whatever the orchestrator answers, the worker submits nothing under another's lease."""
+        """Checks that the lease is for this node and request and is signed by the orchestrator."""
         service = self._service()
         expected = (self._node, self._pool_id, self._domain, wish.step)
         if (lease.node, lease.pool_id, lease.domain, lease.step) != expected or lease.groups > wish.groups:
@@ -295,15 +295,15 @@ class TaskSlots:
             raise BadAnswer("the lease is not signed by the pool's orchestrator", hint="tell the pool's owner")
 
     async def _check_payment(self, lease: Lease) -> None:
-        """Takes no lease that the pool may not pay, and remembers it until the pool would pay it."""
-        deadline = Deadline.after(CHAIN_PATIENCE, clock=self._clock)
-        asking = retry(
+        """Refuses a lease that the pool may not pay, and keeps it in `_unpayable` until the pool could pay it."""
+        deadline = Deadline.after(CHAIN_TIMEOUT, clock=self._clock)
+        check = retry(
             lambda: self._pay_fault_of(lease, self._clock.now()),
             clock=self._clock,
             backoff=_CHAIN_BACKOFF,
             deadline=deadline,
         )
-        fault = await deadline.bound(asking, what="comparing the lease with the pool's escrow")
+        fault = await deadline.bound(check, what="comparing the lease with the pool's escrow")
         self._unpayable = lease if fault else None
         if fault:
             self.trouble = f"a lease of step {lease.step} was refused: {fault}"
@@ -311,16 +311,16 @@ class TaskSlots:
             raise NotPaid(f"this worker takes no lease that may not be paid: {fault}", hint="it asks again by itself")
 
     async def _check_beacon(self, grant: SlotGrant) -> None:
-        """Validators go by the chain, so the orchestrator's word for the seed does not count here either."""
+        """Checks the lease's beacon against the chain, as validators will, instead of trusting the orchestrator."""
         lease = grant.lease.lease
-        deadline = Deadline.after(CHAIN_PATIENCE, clock=self._clock)
-        asking = retry(
+        deadline = Deadline.after(CHAIN_TIMEOUT, clock=self._clock)
+        check = retry(
             lambda: self._fault_of(lease, grant.beacon),
             clock=self._clock,
             backoff=_CHAIN_BACKOFF,
             deadline=deadline,
         )
-        fault = await deadline.bound(asking, what="comparing the lease with the chain")
+        fault = await deadline.bound(check, what="comparing the lease with the chain")
         self.trouble = f"a lease of step {lease.step} was refused: {fault}" if fault else ""
         if fault:
             _log.error("false-grant", step=lease.step, index=lease.index, version=lease.version, why=fault)
@@ -331,13 +331,13 @@ class TaskSlots:
             held = self._held.get((slot.step, slot.index))
         return held is not None and not held.file
 
-    def _restored(self) -> dict[tuple[int, int], _Held]:
+    def _restored(self) -> dict[tuple[int, int], _LeasedSlot]:
         saved = self._state.read(_FILE)
         if saved is None or saved.get("assignment_id") != self._assignment_id:
             return {}
         try:
             held = [_read(each) for each in saved["held"]]
-        except (KeyError, TypeError, ValidationError):  # another release wrote it: those leases expire
+        except (KeyError, TypeError, ValidationError):  # written by another release: let those leases expire
             return {}
         return {(each.lease.step, each.lease.index): each for each in held}
 
@@ -349,5 +349,5 @@ class TaskSlots:
         self._state.write(_FILE, {"assignment_id": self._assignment_id, "held": rows})
 
 
-def _read(saved: dict[str, Any]) -> _Held:
-    return _Held(lease=SignedLease.model_validate(saved["lease"]), file=str(saved["file"]))
+def _read(saved: dict[str, Any]) -> _LeasedSlot:
+    return _LeasedSlot(lease=SignedLease.model_validate(saved["lease"]), file=str(saved["file"]))

@@ -1,4 +1,4 @@
-"""Carries out a launch: volumes and a token for the task, its image, its container."""
+"""Launches a task: creates its volumes and bridge token, pulls the image, starts the container."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ContainerRunner:
     """Starts containers of assignments.
 
     Args:
-        runtime: What they run in.
-        state: The worker's directory.
-        node: This node.
-        pool_id: The pool.
-        gpus: This machine's.
-        task_user: Who owns the volumes, where tasks have a user of their own.
+        runtime: Runtime for containers.
+        state: The worker's state directory.
+        node: This node's address.
+        pool_id: Pool of this node.
+        gpus: GPUs of this machine.
+        task_user: User id that owns task volumes, if tasks run as a separate user.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class ContainerRunner:
         self._task_user = task_user
 
     async def prepare(self, assignment: Assignment, *, present: RunningTask | None) -> RunningTask:
-        """The task with its volume and token, the present one's if it is the same; what belonged to others goes."""
+        """Returns the task with its volume and token (kept for the same assignment); deletes other tasks' volumes."""
         token = secrets.token_urlsafe(32)
         if present is not None and present.assignment_id == assignment.id:
             token = present.token
@@ -76,19 +76,19 @@ class ContainerRunner:
         fingerprint: str,
         pulling: Callable[[str], None],
     ) -> None:
-        """Returns when the container has been started.
+        """Pulls the image and starts the container.
 
         Args:
-            assignment: What is asked for.
-            task: As it was prepared.
-            number: Of the launch.
-            fingerprint: Of the assignment, so that the container is known again.
-            pulling: Told in words how far the image is.
+            assignment: The assignment.
+            task: Result of `prepare`.
+            number: Number of the launch; part of the container's name.
+            fingerprint: Fingerprint of the assignment, stored in the container's labels.
+            pulling: Receives the progress of the pull as text.
 
         Raises:
-            LaunchRefused: It can't be started as it is asked for.
+            LaunchRefused: The container can't be started as specified.
             RuntimeDown: The runtime does not answer.
-            MusterError: The disk has no room for it.
+            TaskDiskFull: The disk has too little free space.
         """
         placement = ContainerPlacement(
             node=self._node,

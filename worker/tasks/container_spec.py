@@ -1,4 +1,4 @@
-"""From an assignment to a container's spec: variables, volumes, GPUs, and a fingerprint. Pure."""
+"""Builds a container spec from an assignment: variables, volumes, GPUs and fingerprint. Pure functions."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ BRIDGE_SOCKET = f"{BRIDGE_DIRECTORY}/bridge.sock"
 DATA_DIRECTORY = "/muster/data"
 SHARED_DIRECTORY = "/muster/shared"
 TOKEN_VARIABLE = "MUSTER_BRIDGE_TOKEN"  # noqa: S105 - the variable's name, not a token
-"""Set for every task beside `VARIABLES`; being a secret, it can't be named in a command."""
+"""Set for every task in addition to `VARIABLES`; it is secret, so commands can't expand it."""
 
 _VARIABLE = re.compile(r"\$\{(MUSTER_[^}]*)\}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledGpu:
-    """A GPU of this machine, with the id by which an engine hands it out."""
+    """A GPU of this machine with the UUID that the engine uses to assign it."""
 
     gpu: Gpu
     uuid: str
@@ -37,7 +37,7 @@ class InstalledGpu:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volumes:
-    """The worker's directories for one task."""
+    """Host directories of one task's volumes."""
 
     task: Path
     """Parent of the task's own volumes."""
@@ -46,22 +46,22 @@ class Volumes:
 
     @classmethod
     def of(cls, state: StateDirectory, *, task_id: str, assignment_id: str) -> Self:
-        """Where they lie: a task's own outlive its assignments, the bridge does not."""
+        """Returns the directories. A task's own volumes outlive its assignments, the bridge does not."""
         return cls(task=state.tasks / task_id, shared=state.shared, bridge=state.bridges / assignment_id)
 
     @property
     def data(self) -> Path:
-        """The task's data volume, the only one that files may be handed over from."""
+        """The task's data volume, the only one from which files can be delivered."""
         return self.task / "data"
 
     def further(self, target: str) -> Path:
-        """The task's further volume for this place."""
+        """Returns the directory of the task's additional volume with this mount target."""
         return self.task / f"volume-{hashlib.sha256(target.encode()).hexdigest()[:16]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContainerPlacement:
-    """Where a task runs: the pool, the node, and what the worker gives it."""
+    """Placement of a task: pool, node, volumes, GPUs and bridge token."""
 
     node: Address
     pool_id: int
@@ -73,16 +73,16 @@ class ContainerPlacement:
 def container_spec(
     assignment: Assignment, placement: ContainerPlacement, *, fingerprint: str, number: int
 ) -> ContainerSpec:
-    """Returns what to start.
+    """Returns the spec of the container to start.
 
     Args:
         assignment: From the orchestrator.
-        placement: Where it runs.
-        fingerprint: From `fingerprint()`.
-        number: Which launch this is; part of the name.
+        placement: Placement of the task on this worker.
+        fingerprint: Result of `fingerprint()`.
+        number: Number of the launch; part of the name.
 
     Raises:
-        LaunchRefused: A `${MUSTER_…}` variable is unknown, or this machine has no GPUs that fit.
+        LaunchRefused: A `${MUSTER_…}` variable is unknown, or this machine has too few matching GPUs.
     """
     spec = assignment.spec
     gpus = choose_gpus(spec.gpus, placement.gpus)
@@ -112,7 +112,7 @@ def container_spec(
 def variables(
     assignment: Assignment, placement: ContainerPlacement, *, gpu_count: int, data: str, shared: str
 ) -> dict[str, str]:
-    """The value of every variable in `VARIABLES`."""
+    """Returns the value of every variable in `VARIABLES`."""
     group = assignment.group
     values = {
         "MUSTER_POOL_ID": str(placement.pool_id),
@@ -133,7 +133,7 @@ def variables(
 
 
 def expand(text: str, values: Mapping[str, str]) -> str:
-    """Replaces `${MUSTER_…}`; anything else with a dollar sign is the task's own shell's business.
+    """Replaces `${MUSTER_…}`; other dollar expressions are left for the task's own shell.
 
     Raises:
         LaunchRefused: There is no such variable.
@@ -153,10 +153,10 @@ def expand(text: str, values: Mapping[str, str]) -> str:
 
 
 def fingerprint(assignment: Assignment, *, secret: bytes) -> str:
-    """A name for what the container is made from: the same as long as no new container is needed.
+    """Returns a hash of everything the container is made from; a new container is needed only if it changes.
 
-    Replicas, priority and the like are not in it, nor is the generation unless the task names it. It is keyed, because
-    secrets are in it and labels are not secret.
+    Replicas, priority and other scheduling fields are excluded, and so is the generation unless the task uses it. The
+    hash is an HMAC because it covers secrets and is stored in readable labels.
     """
     spec = assignment.spec.model_dump_json(exclude=_NOT_THE_CONTAINERS)
     parts = [spec, assignment.task_id]
@@ -180,10 +180,10 @@ _NOT_THE_CONTAINERS = {
 
 
 def choose_gpus(needs: GpuNeeds, installed: Sequence[InstalledGpu]) -> tuple[InstalledGpu, ...]:
-    """The first GPUs that fit.
+    """Returns the first GPUs that match the task's needs.
 
     Raises:
-        LaunchRefused: There are too few of them.
+        LaunchRefused: Too few GPUs match.
     """
     if needs.count == 0:
         return ()
@@ -204,7 +204,7 @@ def choose_gpus(needs: GpuNeeds, installed: Sequence[InstalledGpu]) -> tuple[Ins
 
 
 def _mounts(assignment: Assignment, volumes: Volumes) -> tuple[tuple[Mount, ...], str, str]:
-    """The mounts, and where inside the container the data volume and the shared one stand."""
+    """Returns the mounts and the targets of the data volume and the shared volume inside the container."""
     mounts = [Mount(source=volumes.bridge, target=BRIDGE_DIRECTORY, read_only=True)]
     data = shared = ""
     for volume in assignment.spec.volumes:
@@ -227,11 +227,11 @@ def _mounts(assignment: Assignment, volumes: Volumes) -> tuple[tuple[Mount, ...]
 
 
 def refuse_target(target: str) -> None:
-    """Returns if a volume may stand at this place inside the container.
+    """Checks that a volume may be mounted at this path inside the container.
 
     Raises:
-        LaunchRefused: It would hide the system's own files, or climbs.
+        LaunchRefused: The path would hide system files, or contains `..`.
     """
-    path = Path("/" + target.lstrip("/"))  # two slashes at the beginning would stay two
+    path = Path("/" + target.lstrip("/"))  # pathlib keeps two leading slashes
     if ".." in path.parts or path == Path("/") or path.parts[1] in {"proc", "sys", "dev", "etc"}:
         raise LaunchRefused(f"a volume can't stand at {target}", hint="choose a place such as /data")

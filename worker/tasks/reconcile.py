@@ -1,7 +1,7 @@
-"""What to do next, so that what runs becomes what was asked for. Pure: values in, a decision out.
+"""Decides the next actions that bring the running containers to the desired state. Pure functions.
 
     desired ─┐
-    observed ─┼─▶ converge() ─▶ actions, progress, when to look again
+    observed ─┼─▶ reconcile() ─▶ actions, progress, delay until the next pass
     progress ─┘
 
 `AssignmentProgress` is kept between passes and across restarts of the worker: without it a completed task would run
@@ -20,14 +20,14 @@ from worker.runtime.interface import Container, ContainerStatus
 FIRST_BACKOFF = timedelta(seconds=1)
 LONGEST_BACKOFF = timedelta(minutes=5)
 STABLE_AFTER = timedelta(minutes=10)
-"""A container that ran this long has left its failures behind."""
+"""Uptime of a container after which its earlier failures no longer count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desired:
-    """The assignment, as far as convergence needs it.
+    """The parts of an assignment that reconciliation needs.
 
-    Two assignments with the same `fingerprint` are run by the same container, whatever else about them changed.
+    A container is kept as long as the `fingerprint` stays the same, whatever else in the assignment changes.
     """
 
     assignment_id: str
@@ -39,14 +39,14 @@ class Desired:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentProgress:
-    """How far this worker is with an assignment.
+    """Progress of this worker with an assignment.
 
     Args:
-        failures: Failures in a row.
-        launches: Containers made so far; numbers their names.
-        counted: The launch whose end was taken into account already.
-        quote: The last lines that the task wrote before it failed; empty once it runs again.
-        retry_at: Monotonic time in seconds of the next launch, if it must wait.
+        failures: Consecutive failures.
+        launches: Containers created so far; part of their names.
+        counted: Name of the last container whose exit was counted.
+        quote: Last lines of output before a failure; empty once the task runs again.
+        retry_at: Monotonic time in seconds of the next launch; None if it need not wait.
     """
 
     assignment_id: str
@@ -67,7 +67,7 @@ class AssignmentProgress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopContainer:
-    """End this container within its grace, then remove it."""
+    """Stop this container within its grace period, then remove it."""
 
     name: str
     grace: timedelta
@@ -76,14 +76,14 @@ class StopContainer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RemoveContainer:
-    """Remove this container, which has ended, after its output was read to the end."""
+    """Remove this exited container after its output was read to the end."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchContainer:
-    """Pull the image and start container number `number` of the assignment."""
+    """Pull the image and start container `number` of the assignment."""
 
     number: int
 
@@ -93,29 +93,29 @@ Action = StopContainer | RemoveContainer | LaunchContainer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileStep:
-    """What to do now, what to remember, and after how long to look again if nothing happens."""
+    """Actions to execute now, progress to save, and the delay until the next pass if nothing happens."""
 
     actions: tuple[Action, ...] = ()
     progress: AssignmentProgress | None = None
     wake_in: timedelta | None = None
 
 
-def converge(
+def reconcile(
     desired: Desired | None,
     observed: Sequence[Container],
     progress: AssignmentProgress | None,
     *,
     now: float,
-    luck: float,
+    jitter: float,
 ) -> ReconcileStep:
-    """Decides the next actions.
+    """Returns the next actions.
 
     Args:
-        desired: What is asked for; None when nothing is.
-        observed: Every container of this worker.
-        progress: What the last decision said to remember.
+        desired: The desired state; None if no task is assigned.
+        observed: All containers of this worker.
+        progress: Progress from the previous step.
         now: Monotonic time in seconds.
-        luck: Uniform in [0, 1), for the jitter of back-offs.
+        jitter: Uniform random number in [0, 1), for the back-off.
     """
     if desired is None:
         return ReconcileStep(actions=tuple(_end(container, "no longer asked for") for container in observed))
@@ -123,8 +123,8 @@ def converge(
     ours = [container for container in observed if _matches(container, desired)]
     keep = max(ours, key=lambda container: (container.status is ContainerStatus.RUNNING, container.name), default=None)
     strays = tuple(_end(container, "replaced") for container in observed if container is not keep)
-    decision = _without(progress, now) if keep is None else _with(desired, keep, progress, now, luck)
-    if strays:  # two containers never share a task's volume: the old one ends before a new one starts
+    decision = _without(progress, now) if keep is None else _with(desired, keep, progress, now, jitter)
+    if strays:  # two containers must never share a task's volume, so the old one ends before a new one starts
         return replace(
             decision, actions=strays + tuple(a for a in decision.actions if not isinstance(a, LaunchContainer))
         )
@@ -132,14 +132,14 @@ def converge(
 
 
 def launched(progress: AssignmentProgress, *, at_ms: int) -> AssignmentProgress:
-    """After a launch that worked."""
+    """Returns the progress after a successful launch."""
     return replace(
         progress, state=AssignmentState.RUNNING, detail="", quote="", retry_at=None, started_at_ms=at_ms, exit_code=None
     )
 
 
 def launching(progress: AssignmentProgress, *, number: int, detail: str) -> AssignmentProgress:
-    """Before a launch: remembered first, so that a name is never used twice."""
+    """Returns the progress before a launch. It is saved first, so that a container name is never used twice."""
     restarts = progress.restarts + (progress.launches > 0)
     return replace(progress, state=AssignmentState.PULLING, launches=number, restarts=restarts, detail=detail)
 
@@ -149,45 +149,45 @@ def launch_failed(
     rule: RestartRule,
     *,
     detail: str,
-    blameless: bool = False,
-    hopeless: bool = False,
+    infrastructure: bool = False,
+    permanent: bool = False,
     now: float,
-    luck: float,
+    jitter: float,
 ) -> AssignmentProgress:
-    """After a launch that did not work.
+    """Returns the progress after a failed launch.
 
     Args:
-        progress: Before it.
-        rule: The task's.
-        detail: Why, in words.
-        blameless: The engine was down; that is retried without end and counts for nothing.
-        hopeless: Another attempt would end the same way.
-        now: Monotonic seconds.
-        luck: Uniform in [0, 1).
+        progress: Progress before the launch.
+        rule: The task's restart rule.
+        detail: Error text.
+        infrastructure: The engine was down: the launch is retried without limit and not counted as a failure.
+        permanent: Another attempt would fail in the same way.
+        now: Monotonic time in seconds.
+        jitter: Uniform random number in [0, 1).
     """
-    if hopeless:
+    if permanent:
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=progress.failures + 1)
-    if blameless:
-        wait = backoff(progress.failures + 3, luck)
+    if infrastructure:
+        wait = backoff(progress.failures + 3, jitter)
         return replace(progress, state=AssignmentState.PENDING, detail=detail, retry_at=now + wait.total_seconds())
-    return _failed(progress, rule, detail=detail, now=now, luck=luck)
+    return _failed(progress, rule, detail=detail, now=now, jitter=jitter)
 
 
-def backoff(failures: int, luck: float) -> timedelta:
-    """The wait after so many failures in a row: doubling up to a limit, the upper half of it by luck."""
+def backoff(failures: int, jitter: float) -> timedelta:
+    """Returns the pause after consecutive failures: doubled each time up to a limit, then scaled by 0.5 to 1."""
     exponent = max(0, min(failures - 1, 20))
     doubled: int = 2**exponent
     whole = min(LONGEST_BACKOFF, FIRST_BACKOFF * doubled)
-    return whole * (0.5 + luck / 2)
+    return whole * (0.5 + jitter / 2)
 
 
 def is_stale(*, offered_id: str, offered_generation: int, progress: AssignmentProgress | None) -> bool:
-    """Whether an offered assignment is older than what this worker has seen of it."""
+    """Returns whether an offered assignment is older than the generation this worker has already seen."""
     return progress is not None and progress.assignment_id == offered_id and offered_generation < progress.generation
 
 
 def _continued(desired: Desired, progress: AssignmentProgress | None) -> AssignmentProgress:
-    """The progress to go on from: a new one for a new assignment, new content, or an asked-for restart."""
+    """Returns the progress to continue from; reset for a new assignment, changed content or a requested restart."""
     if progress is None or progress.assignment_id != desired.assignment_id:
         return AssignmentProgress(
             assignment_id=desired.assignment_id,
@@ -223,10 +223,10 @@ def _end(container: Container, why: str) -> Action:
 
 
 def _without(progress: AssignmentProgress, now: float) -> ReconcileStep:
-    """No container: launch one, unless the assignment has ended or must wait."""
+    """Decides without a container: launches one unless the assignment has ended or a back-off runs."""
     if progress.state.is_final:
         return ReconcileStep(progress=progress)
-    if progress.state is AssignmentState.RUNNING:  # it vanished: somebody removed it by hand, or the engine lost it
+    if progress.state is AssignmentState.RUNNING:  # removed by hand, or lost by the engine
         progress = replace(progress, state=AssignmentState.RESTARTING, detail="the container vanished", quote="")
     if progress.retry_at is not None and now < progress.retry_at:
         return ReconcileStep(progress=progress, wake_in=timedelta(seconds=progress.retry_at - now))
@@ -234,17 +234,17 @@ def _without(progress: AssignmentProgress, now: float) -> ReconcileStep:
 
 
 def _with(
-    desired: Desired, container: Container, progress: AssignmentProgress, now: float, luck: float
+    desired: Desired, container: Container, progress: AssignmentProgress, now: float, jitter: float
 ) -> ReconcileStep:
-    if container.status is ContainerStatus.CREATED:  # the worker died between creating and starting
+    if container.status is ContainerStatus.CREATED:  # the worker was killed between create and start
         return ReconcileStep(actions=(RemoveContainer(name=container.name),), progress=progress)
     if container.status is ContainerStatus.RUNNING:
         return _running(container, progress)
     if progress.state.is_final or progress.counted == container.name:
-        keep = progress.state.is_final  # kept as evidence until the assignment goes
+        keep = progress.state.is_final  # kept for inspection until the assignment ends
         return ReconcileStep(actions=() if keep else (RemoveContainer(name=container.name),), progress=progress)
     progress = replace(progress, counted=container.name, exit_code=container.exit_code)
-    progress = _ended(desired.restart, container, progress, now, luck)
+    progress = _ended(desired.restart, container, progress, now, jitter)
     if progress.state.is_final:
         return ReconcileStep(progress=progress)
     return ReconcileStep(actions=(RemoveContainer(name=container.name),), progress=progress)
@@ -260,12 +260,12 @@ def _running(container: Container, progress: AssignmentProgress) -> ReconcileSte
 
 
 def _ended(
-    rule: RestartRule, container: Container, progress: AssignmentProgress, now: float, luck: float
+    rule: RestartRule, container: Container, progress: AssignmentProgress, now: float, jitter: float
 ) -> AssignmentProgress:
     code = container.exit_code
     if code == 0:
         if rule.kind is RestartKind.ALWAYS:
-            wait = backoff(1, luck)
+            wait = backoff(1, jitter)
             return replace(
                 progress,
                 state=AssignmentState.RESTARTING,
@@ -277,18 +277,18 @@ def _ended(
     detail = f"ended with exit code {code}" if code is not None else "ended without an exit code"
     if container.out_of_memory:
         detail += ": it used more memory than its limit"
-    return _failed(progress, rule, detail=detail, now=now, luck=luck)
+    return _failed(progress, rule, detail=detail, now=now, jitter=jitter)
 
 
 def stable(progress: AssignmentProgress, *, uptime: timedelta) -> AssignmentProgress:
-    """Forgets earlier failures once a container has run long enough."""
+    """Resets the failure count once a container has run for `STABLE_AFTER`."""
     if progress.failures and uptime >= STABLE_AFTER:
         return replace(progress, failures=0)
     return progress
 
 
 def _failed(
-    progress: AssignmentProgress, rule: RestartRule, *, detail: str, now: float, luck: float
+    progress: AssignmentProgress, rule: RestartRule, *, detail: str, now: float, jitter: float
 ) -> AssignmentProgress:
     failures = progress.failures + 1
     if rule.kind is RestartKind.NEVER:
@@ -296,7 +296,7 @@ def _failed(
     if failures > rule.attempts:
         detail = f"{detail}; failed {failures} times in a row, given up as its rule says"
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=failures)
-    wait = backoff(failures, luck)
+    wait = backoff(failures, jitter)
     return replace(
         progress,
         state=AssignmentState.RESTARTING,

@@ -1,7 +1,7 @@
-"""Makes what runs into what was asked for: carries out the decisions of `convergence`, and remembers them.
+"""The reconciler loop: executes the actions decided in `tasks.reconcile` and saves the progress.
 
-Nothing here asks the network for anything but images: when the orchestrator is away, what runs goes on running and is
-restarted by its rule as before.
+It uses the network only to pull images. While the orchestrator is unreachable, the task keeps running and is restarted
+by its restart rule as usual.
 """
 
 from __future__ import annotations
@@ -29,37 +29,30 @@ from worker.state import StateDirectory, remove_tree
 from worker.tasks import reconcile
 from worker.tasks.container_runner import ContainerRunner
 from worker.tasks.container_spec import InstalledGpu, fingerprint
-from worker.tasks.reconcile import (
-    AssignmentProgress,
-    Desired,
-    LaunchContainer,
-    RemoveContainer,
-    StopContainer,
-    converge,
-)
+from worker.tasks.reconcile import AssignmentProgress, Desired, LaunchContainer, RemoveContainer, StopContainer
 from worker.tasks.saved_state import RunningTask, load_progress, load_task, save_progress, save_task
 
 LOOK_EVERY = timedelta(seconds=1)
-"""How soon the end of a container is noticed at the latest; the end of its output is noticed at once."""
+"""Poll interval for exited containers; the end of a container's output triggers a pass at once."""
 
 _MOST_DETAIL = 2000
-"""Characters of a report's detail, so that it fits together with a quote."""
+"""Maximum characters of a report's detail, so that a quote of the output still fits."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Reconciler:
-    """Runs the present assignment.
+    """Runs the current assignment.
 
     Args:
-        runtime: What it runs in.
-        state: The worker's directory.
-        node: This node.
-        pool_id: The pool.
-        gpus: This machine's.
-        clock: The system's, or a test's.
-        task_user: Who owns the volumes, where tasks have a user of their own.
-        on_task: Told when the present task changes, before its container starts: the bridge must be up by then.
+        runtime: Runtime for containers.
+        state: The worker's state directory.
+        node: This node's address.
+        pool_id: Pool of this node.
+        gpus: GPUs of this machine.
+        clock: Used for waiting and time stamps.
+        task_user: User id that owns task volumes, if tasks run as a separate user.
+        on_task: Called when the current task changes, before its container starts: the bridge must be up by then.
     """
 
     def __init__(
@@ -77,38 +70,38 @@ class Reconciler:
         self._runtime = runtime
         self._state = state
         self._clock = clock
-        self._launcher = ContainerRunner(runtime, state, node=node, pool_id=pool_id, gpus=gpus, task_user=task_user)
+        self._runner = ContainerRunner(runtime, state, node=node, pool_id=pool_id, gpus=gpus, task_user=task_user)
         self._on_task = on_task
-        self._heard = False
+        self._orchestrator_answered = False
         self._assignment: Assignment | None = None
         self._fingerprint = ""
         self._secret = state.fingerprint_secret()
         self._changed = asyncio.Event()
         self.task_logs = TaskLogs(runtime, state, clock=clock, ended=self._changed)
         self._running_since: dict[str, float] = {}
-        self.trouble = ""
-        """Why the runtime can't be used at the moment; empty when it can."""
+        self.runtime_error = ""
+        """Why the runtime is unavailable; empty while it works."""
         self.refused = ""
-        """Task that this machine refused last, with the reason and what to change; empty once another was started."""
+        """Last task that this machine refused, with the reason and what to change; empty once another was started."""
         self.progress = load_progress(state)
         self.task = load_task(state)
 
     @property
     def logs(self) -> LogStore | None:
-        """The output of the present assignment."""
+        """Log store of the current assignment."""
         return self.task_logs.present
 
     @property
     def assignment(self) -> Assignment | None:
-        """What the orchestrator last asked for."""
+        """The assignment from the orchestrator's last answer."""
         return self._assignment
 
     def offer(self, assignment: Assignment | None) -> str:
-        """Takes what a signed answer asks for; returns why it is refused, or nothing.
+        """Sets the desired assignment from a signed answer; returns the reason if it is refused, else "".
 
-        A generation older than one seen before is refused: it is an old answer, or a replica that fell behind.
+        A generation older than one already seen is refused: the answer is old, or from a replica that lags behind.
         """
-        self._heard = True
+        self._orchestrator_answered = True
         if assignment is not None and reconcile.is_stale(
             offered_id=assignment.id, offered_generation=assignment.generation, progress=self.progress
         ):
@@ -120,11 +113,12 @@ class Reconciler:
         return ""
 
     def report(self) -> AssignmentReport | None:
-        """What to tell the orchestrator; None while there is nothing to tell."""
+        """Returns the report for the next heartbeat; None if there is no assignment."""
         progress = self.progress
         if progress is None:
             return None
-        detail = f"{progress.detail} ({self.trouble})" if self.trouble and progress.detail else self.trouble
+        trouble = self.runtime_error
+        detail = f"{progress.detail} ({trouble})" if trouble and progress.detail else trouble
         return AssignmentReport(
             id=progress.assignment_id,
             generation=progress.generation,
@@ -136,20 +130,20 @@ class Reconciler:
         )
 
     async def run(self) -> None:
-        """Converges until cancelled; containers run on then."""
+        """Reconciles until cancelled; containers keep running afterwards."""
         if self.task is not None:
             self.task_logs.open(self.task.assignment_id)
             await self._on_task(self.task)
         try:
             while True:
                 self._changed.clear()
-                wake_in = await self._round()
+                wake_in = await self._reconcile_once()
                 await self._wait(min(wake_in or LOOK_EVERY, LOOK_EVERY))
         finally:
             await self.task_logs.stop()
 
     async def hand_over(self) -> None:
-        """Stops everything within its grace, for good: the worker leaves. Called when `run` has ended."""
+        """Stops and removes all containers at shutdown, each within its grace period. Call it after `run` ended."""
         for container in await self._runtime.containers():
             if container.status is ContainerStatus.RUNNING:
                 await self._runtime.stop(container.name, grace=container.stop_grace)
@@ -158,57 +152,59 @@ class Reconciler:
             await self._runtime.remove(container.name)
         await self.task_logs.stop()
         if self.progress is not None and not self.progress.state.is_final:
-            self._remember(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker handed over"))
+            self._set_progress(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker handed over"))
 
     async def clear(self) -> None:
-        """Forgets the assignment, deletes volumes and bridges, once nothing runs: the worker has left the pool."""
+        """Deletes the saved assignment, volumes and bridges after the worker has left the pool."""
         for place in (*self._state.tasks.iterdir(), *self._state.bridges.iterdir()):
             await asyncio.to_thread(remove_tree, place)
         for name in ("progress", "task"):
             self._state.forget(name)
         self.progress = self.task = None
 
-    async def _round(self) -> timedelta | None:
-        """Looks and acts until there is nothing left to do; returns when to look again."""
+    async def _reconcile_once(self) -> timedelta | None:
+        """Observes and acts until no action is left (at most 20 times); returns the delay until the next pass."""
         for _ in range(20):
             try:
                 observed = await self._runtime.containers()
-                self.trouble = ""
+                self.runtime_error = ""
                 for container in observed:
                     self.task_logs.follow(container)
-                if not self._heard:  # nothing is stopped or started before somebody was heard
+                if not self._orchestrator_answered:  # don't touch containers before the first answer
                     return None
                 decision = await self._decide(observed)
                 if not decision.actions:
                     return decision.wake_in
                 for action in decision.actions:
-                    await self._act(action)
+                    await self._execute(action)
             except RuntimeDown as error:
-                if self.trouble != error.detail:
+                if self.runtime_error != error.detail:
                     _log.warning("runtime-down", detail=error.detail, hint=error.hint)
-                self.trouble = error.detail
+                self.runtime_error = error.detail
                 return None
         return None
 
     async def _decide(self, observed: tuple[Container, ...]) -> reconcile.ReconcileStep:
         desired = self._desired()
-        decision = converge(desired, observed, self.progress, now=self._clock.monotonic(), luck=_luck())
+        decision = reconcile.reconcile(desired, observed, self.progress, now=self._clock.monotonic(), jitter=_jitter())
         progress = decision.progress
         if progress is not None:
-            progress = self._aged(progress, observed)
+            progress = self._reset_failures_if_stable(progress, observed)
             if self._has_failed(progress):
                 progress = replace(progress, quote=await self.task_logs.quote(progress.counted))
         if progress != self.progress:
-            self._remember(progress)
+            self._set_progress(progress)
         return decision
 
     def _has_failed(self, progress: AssignmentProgress) -> bool:
-        """Tells whether a container's failure was counted in this round."""
+        """Returns whether this pass counted a container's failure."""
         before = "" if self.progress is None else self.progress.counted
         return progress.counted != before and progress.failures > 0
 
-    def _aged(self, progress: AssignmentProgress, observed: tuple[Container, ...]) -> AssignmentProgress:
-        """Forgets failures once a container has run for long; by monotonic time, so that clocks may jump."""
+    def _reset_failures_if_stable(
+        self, progress: AssignmentProgress, observed: tuple[Container, ...]
+    ) -> AssignmentProgress:
+        """Resets the failure count after a long uptime, by monotonic time because the wall clock may jump."""
         now = self._clock.monotonic()
         running = {container.name for container in observed if container.status is ContainerStatus.RUNNING}
         self._running_since = {name: self._running_since.get(name, now) for name in running}
@@ -226,7 +222,7 @@ class Reconciler:
             restart=self._assignment.spec.restart,
         )
 
-    async def _act(self, action: reconcile.Action) -> None:
+    async def _execute(self, action: reconcile.Action) -> None:
         match action:
             case StopContainer():
                 _log.info("stopping", container=action.name, why=action.why)
@@ -244,30 +240,30 @@ class Reconciler:
         if assignment is None or progress is None:
             return
         task = await self._prepare(assignment)
-        self._remember(reconcile.launching(progress, number=number, detail=f"pulling {assignment.spec.image}"))
+        self._set_progress(reconcile.launching(progress, number=number, detail=f"pulling {assignment.spec.image}"))
         try:
             await self._unless_superseded(self._start(assignment, task, number), assignment)
         except MusterError as error:
-            hopeless = isinstance(error, LaunchRefused) and not error.retryable
+            permanent = isinstance(error, LaunchRefused) and not error.retryable
             detail = f"{error.detail} ({error.hint})" if error.hint else error.detail
             _log.warning("launch-failed", task=task.task_name, detail=error.detail, code=error.code)
             self.task_logs.note(f"not started: {detail}")
-            self.refused = f"{task.task_name}: {detail}" if hopeless else self.refused
-            self._remember(
+            self.refused = f"{task.task_name}: {detail}" if permanent else self.refused
+            self._set_progress(
                 reconcile.launch_failed(
                     self.progress or progress,
                     assignment.spec.restart,
                     detail=detail,
-                    blameless=isinstance(error, RuntimeDown),
-                    hopeless=hopeless,
+                    infrastructure=isinstance(error, RuntimeDown),
+                    permanent=permanent,
                     now=self._clock.monotonic(),
-                    luck=_luck(),
+                    jitter=_jitter(),
                 )
             )
 
     async def _prepare(self, assignment: Assignment) -> RunningTask:
-        """Volumes, token, bridge and log store of the assignment."""
-        task = await self._launcher.prepare(assignment, present=self.task)
+        """Prepares volumes, token, bridge and log store of the assignment."""
+        task = await self._runner.prepare(assignment, present=self.task)
         if task != self.task:
             self.task = task
             save_task(self._state, task)
@@ -276,19 +272,19 @@ class Reconciler:
         return task
 
     async def _start(self, assignment: Assignment, task: RunningTask, number: int) -> None:
-        await self._launcher.start(
-            assignment, task, number=number, fingerprint=self._fingerprint, pulling=self._pulling
+        await self._runner.start(
+            assignment, task, number=number, fingerprint=self._fingerprint, pulling=self._report_pull
         )
         if self.progress is not None:
-            self._remember(reconcile.launched(self.progress, at_ms=unix_ms(self._clock.now())))
+            self._set_progress(reconcile.launched(self.progress, at_ms=unix_ms(self._clock.now())))
         self.refused = ""
 
-    def _pulling(self, words: str) -> None:
+    def _report_pull(self, words: str) -> None:
         if self.progress is not None:
             self.progress = replace(self.progress, detail=words[:1000])
 
     async def _unless_superseded(self, work: Coroutine[Any, Any, None], assignment: Assignment) -> None:
-        """Lets a long pull go when something else is asked for meanwhile."""
+        """Runs a launch, and cancels it (a long image pull) when the assignment changes meanwhile."""
         running = asyncio.ensure_future(work)
         wanted = self._fingerprint, assignment.id
         try:
@@ -307,7 +303,7 @@ class Reconciler:
         finally:
             running.cancel()
 
-    def _remember(self, progress: AssignmentProgress | None) -> None:
+    def _set_progress(self, progress: AssignmentProgress | None) -> None:
         before = "" if self.progress is None else self.progress.detail
         if progress is not None and progress.detail and progress.detail != before:
             self.task_logs.note(progress.detail)
@@ -326,10 +322,10 @@ class Reconciler:
 
 
 def _with_quote(detail: str, progress: AssignmentProgress) -> str:
-    """Returns a task's detail, with the last lines of its output if it failed."""
+    """Returns the detail, followed by the last lines of output if the task failed."""
     failed = progress.state in {AssignmentState.FAILED, AssignmentState.RESTARTING}
     return f"{detail}\n{progress.quote}" if failed and progress.quote else detail
 
 
-def _luck() -> float:
+def _jitter() -> float:
     return random.random()  # noqa: S311 - jitter, not a secret

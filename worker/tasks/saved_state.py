@@ -1,4 +1,4 @@
-"""What the converger must know again after the worker was killed, as it lies on disk."""
+"""Persistent state of the reconciler, read again after a restart of the worker."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from worker.tasks.reconcile import AssignmentProgress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningTask:
-    """What the bridge and `status` must know of the present task.
+    """The current task as the bridge and `status` see it.
 
-    No secret of the task is in it, and its token opens nothing but its own bridge.
+    It holds no secret of the task except the token, which is valid for the task's own bridge only.
     """
 
     assignment_id: str
@@ -25,18 +25,18 @@ class RunningTask:
 
 
 def save_progress(state: StateDirectory, progress: AssignmentProgress) -> None:
-    """Writes the progress; when to retry is left out, because monotonic time begins anew with the machine."""
+    """Saves the progress without `retry_at`, because monotonic time starts anew when the machine reboots."""
     state.write("progress", {**asdict(progress), "state": progress.state.value, "retry_at": None})
 
 
 def load_progress(state: StateDirectory) -> AssignmentProgress | None:
-    """What was saved; None if there is nothing, or another release wrote it."""
+    """Returns the saved state; None if there is none or another release wrote it in a different format."""
     saved = state.read("progress")
     if saved is None:
         return None
     try:
         state_then = AssignmentState(saved["state"])
-        if state_then is AssignmentState.STOPPED:  # by this worker's own end, which is over now
+        if state_then is AssignmentState.STOPPED:  # set when the worker shut down; it runs again now
             state_then = AssignmentState.PENDING
         return AssignmentProgress(**{**saved, "state": state_then})
     except (KeyError, TypeError, ValueError):
@@ -44,14 +44,14 @@ def load_progress(state: StateDirectory) -> AssignmentProgress | None:
 
 
 def save_task(state: StateDirectory, task: RunningTask) -> None:
-    """Writes the present task."""
+    """Saves the current task."""
     saved = asdict(replace(task, group=None))
     saved["group"] = None if task.group is None else task.group.model_dump()
     state.write("task", saved)
 
 
 def load_task(state: StateDirectory) -> RunningTask | None:
-    """What was saved; None if there is nothing, or another release wrote it."""
+    """Returns the saved state; None if there is none or another release wrote it in a different format."""
     saved = state.read("task")
     if saved is None:
         return None

@@ -59,7 +59,7 @@ class Ghost(PoolDelivery):
         """Submits without the relayer, which would look for the file."""
         work = self._work(item)
         if work is not None and not await self._on_ledger(work):
-            await self._carry(work, because="there is no file")
+            await self._submit_directly(work, because="there is no file")
         return {_HANDED_OVER: str(unix_ms(self._now()))}
 
 

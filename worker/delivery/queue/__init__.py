@@ -1,1 +1,1 @@
-"""The durable queue: files that tasks made, on their way to the object store and the ledger."""
+"""The durable queue of task files to be uploaded to the object store and submitted to the ledger."""

@@ -1,4 +1,4 @@
-"""What waits in the queue, and where it stands."""
+"""Items of the delivery queue and their stages."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from pathlib import Path
 
 
 class DeliveryStage(StrEnum):
-    """What was done last. Each name is a promise that survives `kill -9`."""
+    """Last completed stage of an item. It is stored durably, so it survives `kill -9`."""
 
     SPOOLED = "spooled"
     """The queue has its own copy of the file."""
     HASHED = "hashed"
     """Size and SHA-256 are known."""
     REQUESTED = "requested"
-    """The orchestrator said where to put it."""
+    """The orchestrator issued a presigned URL."""
     PUT = "put"
     """The object store has it."""
     SUBMITTED = "submitted"
-    """The ledger has it, or its relayer has taken it."""
+    """The ledger or the orchestrator's relayer has accepted it."""
     ACKNOWLEDGED = "acknowledged"
-    """The orchestrator knows; the copy may go."""
+    """Delivery is confirmed; the copy can be deleted."""
     DELETED = "deleted"
-    """The copy is gone."""
+    """The copy is deleted."""
 
 
 ORDER = tuple(DeliveryStage)
@@ -32,18 +32,18 @@ ORDER = tuple(DeliveryStage)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueItem:
-    """One file on its way.
+    """A file in the delivery queue.
 
     Args:
-        id: Random; also the name of the copy in the spool.
-        kind: What it is, for the handlers.
-        key: Given by who handed it over: the same key is the same item, however often it is handed over.
-        metadata: As it was handed over.
-        data: What the stages so far have found out; empty strings never.
-        attempts: Failures of the present stage in a row.
-        not_before_ms: Wall time in Unix milliseconds before which it is not tried again.
-        parked: Why it waits for a person, if it does.
-        error: The last failure, in words.
+        id: Random id; also the name of the copy in the spool.
+        kind: Type of the file.
+        key: Idempotency key: adding a file with a known key returns the existing item.
+        metadata: Metadata given when the file was added.
+        data: Results of completed stages, never empty strings.
+        attempts: Consecutive failures of the current stage.
+        not_before_ms: Wall time of the next attempt, in Unix milliseconds.
+        parked: Why the item waits for the contributor; empty if it does not.
+        error: Text of the last failure.
     """
 
     id: str
@@ -65,10 +65,10 @@ class QueueItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedItem:
-    """What became of a file.
+    """Outcome of a file that left the queue.
 
     Args:
-        given_up: Why it was not delivered; empty if it was.
+        given_up: Why the file was not delivered; empty if it was.
     """
 
     id: str

@@ -1,9 +1,9 @@
-"""Moves items through their stages: each at least once, none twice after it was written down, all of them in the end.
+"""Moves queue items through their stages. Each stage runs at least once and never again after it was recorded.
 
     spooled → hashed → requested → put → submitted → acknowledged → deleted
 
-What the stages in the middle do is given as `Delivery`. A crash between doing a stage and writing it down does it
-again: every step of a `Delivery` must take being repeated.
+A `Delivery` implements the middle stages. After a crash between executing and recording a stage, the stage is executed
+again, so every method of a `Delivery` must be idempotent.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from worker.delivery.queue.store import QueueStore
 FIRST_WAIT = timedelta(seconds=2)
 LONGEST_WAIT = timedelta(minutes=10)
 LONGEST_LOOK = timedelta(seconds=10)
-"""Between two looks at something that somebody else is about to do."""
+"""Maximum pause between polls of an item that waits for another party (`NotYet`)."""
 DEFAULT_ATTEMPTS = 50
-"""Failures of one stage in a row before an item is parked: about seven hours at the longest wait."""
+"""Consecutive failures of a stage before an item is parked, after about seven hours."""
 
-_AT_ONCE = 4
-_LAST_LOOKS = timedelta(seconds=1)
+_CONCURRENCY = 4
+_FINAL_POLL_INTERVAL = timedelta(seconds=1)
 _IDLE = timedelta(seconds=30)
 _log = structlog.get_logger(__name__)
 
 
 class StepBack(Exception):
-    """A step found that an earlier one must be done again, as when a presigned URL has expired.
+    """An earlier stage must be repeated, for example because a presigned URL has expired.
 
     Args:
-        stage: The stage to go back to.
-        why: In words.
+        stage: The stage to return to.
+        why: The reason, as text.
     """
 
     def __init__(self, stage: DeliveryStage, why: str) -> None:
@@ -51,49 +51,49 @@ class StepBack(Exception):
 
 
 class NotYet(Exception):
-    """A step waits for somebody else, who is not late yet: no failure.
+    """The stage waits for another party that is still within its time. This is not a failure.
 
     Args:
-        why: In words.
+        why: The reason, as text.
     """
 
 
 class GivenUp(Exception):
-    """An item can never be delivered: it is recorded, and its copy deleted.
+    """An item can never be delivered: the reason is recorded and the copy deleted.
 
     Args:
-        why: In words, for the contributor.
+        why: The reason, for the contributor.
     """
 
 
 class Delivery(Protocol):
-    """What happens to an item on its way. Each returns what later steps need to know; each may be repeated."""
+    """Stages of a delivery. Each method is idempotent and returns data for later stages."""
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
-        """Asks where to put the file."""
+        """Requests an upload URL."""
         ...
 
     async def put(self, item: QueueItem) -> Mapping[str, str]:
-        """Puts it there."""
+        """Uploads the file."""
         ...
 
     async def submit(self, item: QueueItem) -> Mapping[str, str]:
-        """Submits its hash as work."""
+        """Submits the file's hash as work."""
         ...
 
     async def acknowledge(self, item: QueueItem) -> Mapping[str, str]:
-        """Makes sure that whoever needs it has it."""
+        """Confirms that the delivery is complete."""
         ...
 
 
 class QueueRunner:
-    """Works on whatever is due, a few items at a time.
+    """Processes due items, up to four at a time.
 
     Args:
-        store: Where items are.
-        delivery: What the stages do.
-        clock: Whose time is waited.
-        attempts: Failures of one stage in a row before an item is parked.
+        store: Store of the items.
+        delivery: Implementation of the stages.
+        clock: Used for waiting.
+        attempts: Consecutive failures of a stage before an item is parked.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class QueueRunner:
         self._store = store
         self._clock = clock
         self._attempts = attempts
-        self._woken = asyncio.Event()
+        self._wake = asyncio.Event()
         self._steps: dict[DeliveryStage, Callable[[QueueItem], Awaitable[Mapping[str, str]]]] = {
             DeliveryStage.HASHED: delivery.request,
             DeliveryStage.REQUESTED: delivery.put,
@@ -111,30 +111,30 @@ class QueueRunner:
         }
 
     def wake(self) -> None:
-        """Something was added."""
-        self._woken.set()
+        """Wakes the runner after an item was added."""
+        self._wake.set()
 
     async def run(self) -> None:
-        """Works until cancelled. An item that takes long, as a large file does, keeps one place and stops no other."""
-        under_way: dict[str, asyncio.Task[bool]] = {}
+        """Processes items until cancelled. A slow item, such as a large file, occupies one of the four places."""
+        running: dict[str, asyncio.Task[bool]] = {}
         try:
             while True:
-                self._woken.clear()
-                # Those that are under way are due too, as long as nothing was written down about them.
-                for item in await self._due(most=_AT_ONCE + len(under_way)):
-                    if item.id not in under_way and len(under_way) < _AT_ONCE:
-                        under_way[item.id] = asyncio.create_task(self._deliver(item), name=f"deliver {item.id}")
-                await self._wait(under_way)
-                for item_id in [item_id for item_id, task in under_way.items() if task.done()]:
-                    under_way.pop(item_id).result()
+                self._wake.clear()
+                # Items being processed stay due until a result is recorded, so ask for more rows than free places.
+                for item in await self._due(most=_CONCURRENCY + len(running)):
+                    if item.id not in running and len(running) < _CONCURRENCY:
+                        running[item.id] = asyncio.create_task(self._deliver(item), name=f"deliver {item.id}")
+                await self._wait(running)
+                for item_id in [item_id for item_id, task in running.items() if task.done()]:
+                    running.pop(item_id).result()
         finally:
-            for task in under_way.values():
+            for task in running.values():
                 task.cancel()
-            await asyncio.gather(*under_way.values(), return_exceptions=True)
+            await asyncio.gather(*running.values(), return_exceptions=True)
 
     async def work(self) -> int:
-        """One round over what is due now; returns how many items were moved or finished."""
-        moved = await asyncio.gather(*(self._deliver(item) for item in await self._due(most=_AT_ONCE)))
+        """Processes the items due now once; returns how many moved on or finished."""
+        moved = await asyncio.gather(*(self._deliver(item) for item in await self._due(most=_CONCURRENCY)))
         return sum(moved)
 
     async def _due(self, *, most: int) -> list[QueueItem]:
@@ -143,26 +143,26 @@ class QueueRunner:
         return await asyncio.to_thread(self._store.due, now_ms=now_ms, latest_ms=latest_ms, most=most)
 
     async def deliver_now(self, *, linger: timedelta = timedelta()) -> int:
-        """Tries everything that waits once, also what was put off; returns how many items are left. For a last time.
+        """Tries all waiting items once at shutdown, also postponed ones; returns how many are left.
 
         Args:
-            linger: How long to look for the end of what was submitted already.
+            linger: How long to poll items that were already submitted.
         """
         deadline = Deadline.after(linger, clock=self._clock)
         items = [item for item in await asyncio.to_thread(self._store.items) if not item.parked]
         while items:
-            for start in range(0, len(items), _AT_ONCE):
-                await asyncio.gather(*(self._deliver(item) for item in items[start : start + _AT_ONCE]))
+            for start in range(0, len(items), _CONCURRENCY):
+                await asyncio.gather(*(self._deliver(item) for item in items[start : start + _CONCURRENCY]))
             if deadline.passed:
                 break
             left = await asyncio.to_thread(self._store.items)
             items = [item for item in left if item.stage is DeliveryStage.SUBMITTED and not item.parked]
             if items:
-                await self._clock.sleep(_LAST_LOOKS)
+                await self._clock.sleep(_FINAL_POLL_INTERVAL)
         return len(await asyncio.to_thread(self._store.items))
 
     async def _deliver(self, item: QueueItem) -> bool:
-        """Takes an item as far as it goes."""
+        """Runs the stages of an item until it finishes or fails; returns whether it moved on."""
         moved = False
         while item.stage is not DeliveryStage.ACKNOWLEDGED:
             try:
@@ -184,7 +184,7 @@ class QueueRunner:
                 else:
                     await self._failed(item, item.stage, error.detail, wait=wait)
                 return moved
-            except Exception as error:  # noqa: BLE001 - one item's trouble must not stop the others
+            except Exception as error:  # noqa: BLE001 - one item's failure must not stop the others
                 _log.exception("delivery-crashed", item=item.id, stage=item.stage)
                 await self._failed(item, item.stage, f"{type(error).__name__}: {error}", wait=None)
                 return moved
@@ -215,7 +215,7 @@ class QueueRunner:
         await asyncio.to_thread(self._store.put_off, item, stage=stage, until_ms=until_ms, error=why)
 
     def _pause(self, item: QueueItem, *, most: timedelta) -> timedelta:
-        """Grows with the attempts of the present stage, and never marches in step with another item's."""
+        """Returns the exponential back-off of the current stage, with jitter so that items don't retry in step."""
         doubled: int = 2 ** min(item.attempts, 20)
         return min(most, FIRST_WAIT * doubled) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
 
@@ -223,16 +223,16 @@ class QueueRunner:
         _log.error("delivery-parked", item=item.id, stage=item.stage, why=why)
         await asyncio.to_thread(self._store.park, item, why=why)
 
-    async def _wait(self, under_way: Mapping[str, asyncio.Task[bool]]) -> None:
-        """Until something is added or done, or the next item is due."""
+    async def _wait(self, running: Mapping[str, asyncio.Task[bool]]) -> None:
+        """Waits until an item is added, finished or due."""
         now_ms = self._now_ms()
-        items = await asyncio.to_thread(self._store.items) if len(under_way) < _AT_ONCE else []
-        waiting = [item.not_before_ms for item in items if not item.parked and item.id not in under_way]
+        items = await asyncio.to_thread(self._store.items) if len(running) < _CONCURRENCY else []
+        waiting = [item.not_before_ms for item in items if not item.parked and item.id not in running]
         pause = min([_IDLE, *(timedelta(milliseconds=max(10, at - now_ms)) for at in waiting)])
-        woken = asyncio.ensure_future(self._woken.wait())
+        woken = asyncio.ensure_future(self._wake.wait())
         alarm = asyncio.ensure_future(self._clock.sleep(pause))
         try:
-            await asyncio.wait({woken, alarm, *under_way.values()}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({woken, alarm, *running.values()}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for task in (woken, alarm):
                 task.cancel()

@@ -1,7 +1,7 @@
-"""The queue's database: SQLite, write-ahead log, synchronised to the disk at every commit.
+"""Database of the delivery queue: SQLite in WAL mode, synced to disk at every commit.
 
-A file is copied into the spool first and entered into the table second: after a crash in between, the copy is an
-orphan, which `recover` removes, and whoever handed it over was not told that it was taken.
+A file is copied into the spool first and inserted into the table second. After a crash in between, `recover` removes
+the orphaned copy; the task has received no confirmation then and adds the file again.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ CREATE TABLE IF NOT EXISTS finished (
 );
 """
 _LATER_COLUMNS = (("name", "''"), ("metadata", "'{}'"), ("given_up", "''"))
-"""Of `finished`: databases of earlier releases lack them."""
+"""Columns of `finished` that databases of earlier releases lack."""
 _KEPT_FINISHED = 10_000
-"""So many finished keys are remembered, so that handing a file over again after a crash changes nothing."""
-_ONLY_ASKED = frozenset({DeliveryStage.REQUESTED, DeliveryStage.SUBMITTED})
+"""Finished keys kept, so that adding a file again after a crash has no effect."""
+_REQUEST_STAGES = frozenset({DeliveryStage.REQUESTED, DeliveryStage.SUBMITTED})
 _CHUNK = 1 << 20
 
 
 MOST_ITEMS = 10_000
-"""So many files may wait, or empty ones would fill the disk with their names alone."""
+"""Maximum number of waiting files; a size limit alone would allow unlimited empty files."""
 
 
 class QueueFull(TooLarge):
@@ -51,7 +51,7 @@ class QueueFull(TooLarge):
 
 
 class QueueStore:
-    """Items and their stages on disk. Every method commits before it returns; any thread may call."""
+    """Items and their stages on disk. Thread-safe; every method commits before it returns."""
 
     def __init__(self, database: Path, spool: Path) -> None:
         self._spool = spool
@@ -74,7 +74,7 @@ class QueueStore:
             self._connection.close()
 
     def recover(self) -> int:
-        """Removes copies that no item knows; returns how many. Called once, before anything is handed over."""
+        """Removes copies without an item and returns their number. Call it once, before any file is added."""
         known = {row["id"] for row in self._query("SELECT id FROM items")}
         orphans = [path for path in self._spool.iterdir() if path.name not in known]
         for path in orphans:
@@ -93,17 +93,17 @@ class QueueStore:
         most_bytes: int,
         most_spooled: int,
     ) -> tuple[str, bool]:
-        """Copies an open file into the spool and enters it.
+        """Copies an open file into the spool and adds it to the queue.
 
         Args:
-            source: A descriptor open for reading, at any position.
-            name: What the task calls it; for people.
-            kind: For the handlers.
-            key: The same key is the same item.
-            metadata: For the handlers.
-            now_ms: Unix milliseconds.
-            most_bytes: The file's limit.
-            most_spooled: The limit of all files together.
+            source: File descriptor open for reading, at any position.
+            name: The task's name for the file, for display.
+            kind: Type of the file.
+            key: Idempotency key.
+            metadata: Metadata for the delivery.
+            now_ms: Current time in Unix milliseconds.
+            most_bytes: Maximum size of the file.
+            most_spooled: Maximum total size of all waiting files.
 
         Returns:
             The item's id, and whether it is new.
@@ -126,7 +126,7 @@ class QueueStore:
                 "INSERT INTO items (id, stage, kind, key, name, metadata, created_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (item_id, DeliveryStage.SPOOLED, kind, key, name, json.dumps(dict(metadata)), now_ms),
             )
-        except sqlite3.IntegrityError:  # somebody else handed the same over meanwhile
+        except sqlite3.IntegrityError:  # another request added the same key meanwhile
             target.unlink(missing_ok=True)
             return self._known(key) or item_id, False
         except BaseException:
@@ -135,9 +135,9 @@ class QueueStore:
         return item_id, True
 
     def due(self, *, now_ms: int, latest_ms: int, most: int) -> list[QueueItem]:
-        """Items that may be worked on, oldest first.
+        """Returns items that may be processed now, oldest first.
 
-        An item that would wait beyond `latest_ms` is due: the clock was turned back since it was put off.
+        An item postponed beyond `latest_ms` counts as due: the clock was set back after it was postponed.
         """
         rows = self._query(
             "SELECT * FROM items WHERE parked = '' AND (not_before_ms <= ? OR not_before_ms > ?) "
@@ -147,14 +147,14 @@ class QueueStore:
         return [self._item(row) for row in rows]
 
     def items(self, *, most: int = 1000) -> list[QueueItem]:
-        """Everything that waits, oldest first."""
+        """Returns all waiting items, oldest first."""
         return [self._item(row) for row in self._query("SELECT * FROM items ORDER BY created_ms, id LIMIT ?", (most,))]
 
     def get(self, item_id: str) -> QueueItem:
-        """One item.
+        """Returns an item.
 
         Raises:
-            NotFound: It is not in the queue (any more).
+            NotFound: The item is not, or no longer, in the queue.
         """
         rows = self._query("SELECT * FROM items WHERE id = ?", (item_id,))
         if not rows:
@@ -170,10 +170,10 @@ class QueueStore:
         size: int | None = None,
         sha256: str | None = None,
     ) -> None:
-        """Writes down that a stage was done.
+        """Records that a stage is complete.
 
-        Failures are counted anew from here, but not after steps that only ask somebody else: asking where to put the
-        file and finding the answer expired, or handing work over and finding it forgotten, could go on for ever.
+        This resets the failure count, except after stages that only make a request: otherwise requesting a URL and
+        finding it expired, or submitting work that the relayer forgets, could repeat without limit.
         """
         merged = {**item.data, **data}
         self._execute(
@@ -184,35 +184,35 @@ class QueueStore:
                 json.dumps(merged),
                 item.size if size is None else size,
                 item.sha256 if sha256 is None else sha256,
-                item.attempts if stage in _ONLY_ASKED else 0,
+                item.attempts if stage in _REQUEST_STAGES else 0,
                 item.id,
             ),
         )
 
     def put_off(self, item: QueueItem, *, stage: DeliveryStage, until_ms: int, error: str) -> None:
-        """Writes down a failure; `stage` may be an earlier one."""
+        """Records a failure and postpones the item; `stage` may be an earlier one."""
         self._execute(
             "UPDATE items SET stage = ?, attempts = attempts + 1, not_before_ms = ?, error = ? WHERE id = ?",
             (stage, until_ms, error[:2000], item.id),
         )
 
     def park(self, item: QueueItem, *, why: str) -> None:
-        """Sets the item aside until a person looks at it."""
+        """Parks the item until the contributor retries it."""
         self._execute("UPDATE items SET parked = ?, error = ? WHERE id = ?", (why[:2000], why[:2000], item.id))
 
     def unpark(self, item_id: str) -> None:
-        """Gives a parked item new attempts."""
+        """Makes a parked item due with a failure count of 0."""
         self._execute("UPDATE items SET parked = '', attempts = 0, not_before_ms = 0 WHERE id = ?", (item_id,))
 
     def finish(self, item: QueueItem, *, now_ms: int, given_up: str = "") -> None:
-        """Deletes the copy, then the item; what became of it is remembered.
+        """Deletes the copy and the item, and records the outcome.
 
-        One that is given up is remembered before its copy goes, so that nobody wonders where it went; a crash in
-        between leaves a copy that no item knows.
+        For an item that is given up the outcome is recorded before its copy is deleted, so that the reason is never
+        lost; after a crash in between, `recover` removes the copy.
 
         Args:
-            item: Delivered, or given up.
-            now_ms: Unix milliseconds.
+            item: The delivered or given-up item.
+            now_ms: Current time in Unix milliseconds.
             given_up: Why it was not delivered; empty if it was.
         """
         if not given_up:
@@ -232,10 +232,10 @@ class QueueStore:
         item.path.unlink(missing_ok=True)
 
     def finished(self, item_id: str) -> FinishedItem:
-        """What became of an item that is no longer in the queue.
+        """Returns the outcome of an item that left the queue.
 
         Raises:
-            NotFound: It was never there, or that is long ago.
+            NotFound: The item never existed, or its outcome is no longer kept.
         """
         rows = self._query("SELECT * FROM finished WHERE id = ?", (item_id,))
         if not rows:
@@ -243,16 +243,16 @@ class QueueStore:
         return _finished(rows[0])
 
     def given_up(self, *, most: int = 20) -> list[FinishedItem]:
-        """What could not be delivered, newest first."""
+        """Returns the items that could not be delivered, newest first."""
         rows = self._query("SELECT * FROM finished WHERE given_up != '' ORDER BY rowid DESC LIMIT ?", (most,))
         return [_finished(row) for row in rows]
 
     def spooled_bytes(self) -> int:
-        """What all copies take up."""
+        """Returns the total size of all copies in bytes."""
         return sum(entry.stat().st_size for entry in os.scandir(self._spool) if entry.is_file(follow_symlinks=False))
 
     def counts(self) -> dict[str, int]:
-        """How many items stand at each stage, how many are parked, delivered, given up (as far as remembered)."""
+        """Returns the number of items per stage, and of parked, delivered and given-up items (as far as kept)."""
         rows = self._query("SELECT stage, COUNT(*) AS n FROM items WHERE parked = '' GROUP BY stage")
         counts = {str(row["stage"]): int(row["n"]) for row in rows}
         counts["parked"] = int(self._query("SELECT COUNT(*) AS n FROM items WHERE parked != ''")[0]["n"])
@@ -307,7 +307,7 @@ def _finished(row: sqlite3.Row) -> FinishedItem:
 
 
 def _copy(source: int, target: Path, *, most_bytes: int, room: int) -> None:
-    """A copy of its own, so that what the task does to its file later changes nothing here."""
+    """Copies the file, so that later changes by the task have no effect on the delivery."""
     copied = 0
     descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     with os.fdopen(descriptor, "wb") as copy:

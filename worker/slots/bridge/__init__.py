@@ -1,1 +1,1 @@
-"""The bridge: how a task speaks to its worker, and the only way it does."""
+"""The bridge: the HTTP API on a unix socket that is a task's only channel to its worker."""

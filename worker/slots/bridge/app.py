@@ -1,15 +1,15 @@
-"""What a task may ask of its worker, over the unix socket that only its own container sees.
+"""HTTP API of the bridge, on a unix socket that is visible only in the task's own container.
 
     POST /v1/metrics    {"metrics": {"reward": 0.5}}        gauges for the next heartbeats
-    POST /v1/files      {"path": "step-3.parquet"}          a file of the data volume, to be delivered
-    GET  /v1/files/ID                                       where it stands
+    POST /v1/files      {"path": "step-3.parquet"}          delivers a file of the data volume
+    GET  /v1/files/ID                                       state of its delivery
     GET  /v1/identity                                       pool, node, task, group
-    GET  /v1/step                                           what to work on, and with which policy
+    GET  /v1/step                                           current step and policy version
     POST /v1/slots      {"step": 3, "groups": 8}            leases a slot
-    POST /v1/slots/release  {"slots": [{"step": 3, "index": 0}]}    gives slots up
+    POST /v1/slots/release  {"slots": [{"step": 3, "index": 0}]}    releases slots
 
 A file of kind `rollout` names its slot and its work units (`"rollout": {"step": 3, "index": 0, "units": 812}`); the
-worker attaches the lease that it obtained for this task, and no other.
+worker attaches the lease that it obtained for this task.
 
 Every request carries `Authorization: Bearer $MUSTER_BRIDGE_TOKEN`.
 """
@@ -46,27 +46,27 @@ from worker.tasks.saved_state import RunningTask
 
 BODY_LIMIT = 64 * 1024
 RATE = Rate(count=100, per=timedelta(seconds=1), burst=400)
-"""More would keep the worker from its own work."""
+"""Rate limit that protects the worker from its task."""
 
 _SOON = timedelta(seconds=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BridgeParts:
-    """What the bridge of one task works with.
+    """Dependencies of one task's bridge.
 
     Args:
-        task: Whose bridge it is.
-        node: This node.
-        pool_id: The pool.
+        task: The task.
+        node: This node's address.
+        pool_id: Pool of this node.
         volume: The task's data volume on this machine.
-        queue: Where files are handed over.
-        on_metrics: Told the gauges.
-        on_file: Told that a file was added.
-        clock: Whose time counts.
-        most_file_bytes: The limit of one file.
-        most_spooled_bytes: The limit of all files that wait.
-        slots: What the task leased.
+        queue: The delivery queue.
+        on_metrics: Called with reported metrics.
+        on_file: Called after a file was added.
+        clock: Used for time stamps and rate limits.
+        most_file_bytes: Maximum size of one file.
+        most_spooled_bytes: Maximum total size of waiting files.
+        slots: Slots leased by the task.
     """
 
     task: RunningTask
@@ -84,21 +84,21 @@ class BridgeParts:
 
 def create_bridge(parts: BridgeParts) -> FastAPI:
     """Builds the bridge of one task."""
-    rates = IpRates(RATE, clock=parts.clock)  # one caller: whatever connects to this socket
+    rates = IpRates(RATE, clock=parts.clock)  # all connections on this socket count as one caller
     app = create_service("bridge", version=__version__, body_limit=BODY_LIMIT, ip_rates=rates)
     app.state.parts = parts
-    # One file at a time, and few in line: a task can't keep the machine's disk busy on its own.
+    # One file is copied at a time and at most 16 requests wait, so that a task can't saturate the disk.
     app.state.turn = asyncio.Semaphore(1)
     app.state.waiting = 0
 
     @app.post("/v1/metrics", status_code=204)
     async def metrics(body: Metrics, _: Checked) -> None:
-        """Takes gauges."""
+        """Accepts metrics for the next heartbeats."""
         parts.on_metrics(body.metrics)
 
     @app.post("/v1/files", status_code=202)
     async def files(body: HandOver, _: Checked) -> HandedOver:
-        """Takes a file into the queue."""
+        """Adds a file to the delivery queue."""
         if app.state.waiting >= 16:
             raise RateLimited("too many files are being handed over at once", retry_after=_SOON)
         app.state.waiting += 1
@@ -110,12 +110,12 @@ def create_bridge(parts: BridgeParts) -> FastAPI:
 
     @app.get("/v1/files/{item_id}")
     async def file(item_id: Identifier, _: Checked) -> DeliveryState:
-        """Says where a file stands, or how its way ended; `error` says why one was given up."""
+        """Returns a file's delivery state or outcome; `error` tells why it was given up."""
         return await asyncio.to_thread(_state, parts, item_id)
 
     @app.get("/v1/identity")
     async def identity(_: Checked) -> TaskIdentity:
-        """Says who the task runs for."""
+        """Returns the task's node, pool, assignment and group."""
         return TaskIdentity(
             node=parts.node,
             pool_id=parts.pool_id,
@@ -128,7 +128,7 @@ def create_bridge(parts: BridgeParts) -> FastAPI:
 
     @app.get("/v1/step")
     async def step(_: Checked) -> StepAnswer:
-        """Says what to work on now."""
+        """Returns the run's current step and policy version."""
         return await parts.slots.step()
 
     @app.post("/v1/slots")
@@ -138,7 +138,7 @@ def create_bridge(parts: BridgeParts) -> FastAPI:
 
     @app.post("/v1/slots/release", status_code=204)
     async def release(body: ReleasedSlots, _: Checked) -> None:
-        """Gives slots up that nothing was handed over for."""
+        """Releases slots for which no file was added."""
         await parts.slots.release(body.slots)
 
     return app

@@ -1,8 +1,8 @@
-"""Opening a file that a task names, without being led out of the task's own volume.
+"""Opens a file named by a task without ever leaving the task's data volume.
 
-The path is walked one name at a time from the volume's own descriptor, and no link is followed at any of them: what is
-opened is in the volume whatever the task changes meanwhile. Checking a path first and opening it afterwards would leave
-a moment to swap a directory for a link.
+The path is opened one component at a time from the volume's descriptor with `O_NOFOLLOW`, so the file is inside the
+volume whatever the task changes meanwhile. Checking a path before opening it would let the task replace a directory by
+a link in between.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from protocol.errors import InvalidInput, NotFound, TooLarge
 LONGEST_PATH = 1024
 _DEEPEST = 32
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-# Non-blocking, or opening a FIFO that nobody writes to would hang the bridge.
+# Non-blocking: opening a FIFO without a writer would hang the bridge.
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 
 
 class PathRefused(InvalidInput):
-    """The path leaves the task's data volume, or names something that is not a plain file."""
+    """The path leaves the task's data volume or is not a regular file."""
 
     code = "path-refused"
     default_hint = "name a plain file inside MUSTER_DATA_DIR, relative to it, without '..' and links"
 
 
 def names_of(path: str) -> tuple[str, ...]:
-    """The names along a relative path.
+    """Returns the components of a relative path.
 
     Raises:
-        PathRefused: It is absolute, empty, too long or too deep, or has `..`, `.`, an empty name or NUL in it.
+        PathRefused: The path is absolute, empty, too long or too deep, or contains `..`, `.`, `//` or NUL.
     """
     if not path or len(path.encode()) > LONGEST_PATH:
         raise PathRefused(f"a path has 1 to {LONGEST_PATH} bytes")
@@ -48,17 +48,17 @@ def names_of(path: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def open_inside(volume: Path, path: str, *, most_bytes: int) -> Iterator[int]:
-    """Gives a descriptor of the file, open for reading.
+    """Yields a descriptor of the file, open for reading.
 
     Args:
         volume: The task's data volume.
-        path: Relative to it.
-        most_bytes: The file's limit.
+        path: Path relative to the volume.
+        most_bytes: Maximum size of the file.
 
     Raises:
-        PathRefused: The path escapes, goes through a link, or names no plain file.
+        PathRefused: The path leaves the volume, goes through a link, or is not a regular file.
         NotFound: There is no such file.
-        TooLarge: It is longer than `most_bytes`.
+        TooLarge: The file is longer than `most_bytes`.
     """
     names = names_of(path)
     descriptor = os.open(volume, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
