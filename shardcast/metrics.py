@@ -52,6 +52,11 @@ class FetchingMetrics:
         self.versions = Counter(
             "muster_shardcast_fetched_versions", "Versions fetched, by how it ended", ("end",), registry=registry
         )
+        self.over_budget = Gauge(
+            "muster_shardcast_over_budget_bytes",
+            "Bytes beyond the budget, of versions that leases or open work need",
+            registry=registry,
+        )
         self.seconds = Histogram(
             "muster_shardcast_fetch_seconds",
             "From the wish for a version to its last verified byte",

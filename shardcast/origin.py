@@ -205,7 +205,7 @@ class Origin:
                 await publication.advance(file.path, kind=file.kind, ended=True)
         await publication.seal()
         self.shelf.changed()
-        for old in self.shelf.surplus(self._keep):
+        for old in self.shelf.surplus(self.shelf.ranked()[: self._keep]):
             self.withdraw(old)
         published = published_of(publication.holding.manifest)
         _log.info("published", version=published.version, attempt=published.attempt, digest=published.digest)
@@ -284,7 +284,7 @@ class Origin:
             if manifest.sealed and (newer is None or newer.manifest.key < key):
                 self.shelf.put(holding)
                 self._checking.append(asyncio.create_task(self._check_again(holding, spans)))
-        for old in self.shelf.surplus(self._keep):
+        for old in self.shelf.surplus(self.shelf.ranked()[: self._keep]):
             self.withdraw(old)
 
     def _former_keys(self) -> list[Address]:

@@ -16,6 +16,7 @@ import shutil
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -26,7 +27,7 @@ from prometheus_client import CollectorRegistry
 
 from protocol.errors import InvalidInput, MusterError, Unavailable
 from protocol.identifiers import Address, run_id
-from protocol.runtime.budgets import KeepRule, StoredVersion
+from protocol.runtime.budgets import KeepRule, Needs, OverBudget, StoredVersion
 from protocol.runtime.clock import Clock, SystemClock
 from shardcast.delta.selection import stands_alone
 from shardcast.download.peer_catalog import PeerCatalog
@@ -60,6 +61,7 @@ class Relay:
         run: The run's name, or its id.
         signer: The publisher's address; or `Signers`, with the key before it and until when that one counts.
         keep: Which versions are held, besides the bases that they need; a number, or a rule with a budget.
+        follows_needs: Whether somebody tells what leases and open work need (`need`); until then nothing is removed.
         host: Address to listen on.
         port: 0 for any free one.
         tls: A certificate to serve with; without one, TLS is a reverse proxy's work.
@@ -84,6 +86,7 @@ class Relay:
         run: str,
         signer: Address | Signers,
         keep: int | KeepRule = KEPT_VERSIONS,
+        follows_needs: bool = False,
         host: str = "127.0.0.1",
         port: int = 0,
         tls: ssl.SSLContext | None = None,
@@ -118,6 +121,9 @@ class Relay:
         self.metrics = FetchingMetrics(registry)
         self._store = store
         self._keep = keep
+        self._follows_needs = follows_needs
+        self._needs: Needs | None = None
+        self._over_budget = OverBudget(store)
         self._clock = clock
         self._pace = pace
         self._upstream = PeerClient(patience=patience, tls=upstream_tls)
@@ -157,6 +163,15 @@ class Relay:
         self.shelf.changed()
         self._turn.set()
 
+    def held(self) -> list[int]:
+        """The versions that are held."""
+        return [holding.manifest.key.version for holding in self.shelf]
+
+    def need(self, needs: Needs | None) -> None:
+        """Says which versions leases and open work need; None if that is not known now, and nothing may be removed."""
+        self._needs = needs
+        self._turn.set()
+
     async def __aenter__(self) -> Self:
         self._store.mkdir(parents=True, exist_ok=True)
         self._take_up()
@@ -189,7 +204,7 @@ class Relay:
         while True:
             seen = self._directory.revision
             await self._adopt()
-            for old in self.shelf.surplus(self._kept(), signers=self._directory.counting()):
+            for old in self.shelf.surplus(self._kept()):
                 await self._let_go(old)
             self._start_work()
             await self._next_turn(seen)
@@ -204,15 +219,27 @@ class Relay:
             if (wanted or self._is_base(key)) and self._later.get(key, 0.0) <= self._clock.monotonic():
                 await self._begin(key)
 
-    def _kept(self) -> int:
-        """Number of versions that stay; versions that the budget removed are not fetched again."""
+    def _kept(self) -> list[LocalVersion]:
+        """The versions that stay; those that the budget removed are not fetched again."""
         ranked = self.shelf.ranked(self._directory.counting())
-        stored = [self._stored(holding) for holding in ranked]
-        kept = self._keep.count(stored, now=self._clock.now().timestamp())
-        for holding in ranked[kept : self._keep.most]:
-            if self._counts(holding):
+        choice = self._keep.choose(self._marked(ranked))
+        self.metrics.over_budget.set(choice.over)
+        self._over_budget.note(choice.over)
+        for holding, stays in zip(ranked[: self._keep.most], choice.stays, strict=False):
+            if not stays and self._counts(holding):
                 self._given_up = max(self._given_up, holding.manifest.key.version)
-        return kept
+        return [holding for holding, stays in zip(ranked, choice.stays, strict=True) if stays]
+
+    def _marked(self, ranked: list[LocalVersion]) -> list[StoredVersion]:
+        """The versions as the rule is given them. What nobody takes any more, for its signer, is not needed."""
+        stored = [self._stored(holding) for holding in ranked]
+        if not self._follows_needs:
+            return stored
+        if self._needs is None:
+            return [replace(each, needed=True) for each in stored]
+        pairs = zip(ranked, stored, strict=True)
+        counting = [(holding.manifest.key.version, each) for holding, each in pairs if self._counts(holding)]
+        return self._needs.of(counting) + stored[len(counting) :]
 
     def _stored(self, holding: LocalVersion) -> StoredVersion:
         try:

@@ -32,7 +32,11 @@ LEAST_INTERVAL = timedelta(milliseconds=100)
 """Lower bound of the interval that an orchestrator can set."""
 BANNED_INTERVAL = timedelta(minutes=1)
 SILENT_AFTER = 3
-"""Consecutive unanswered heartbeats before each further one triggers a check of membership and orchestrator URL."""
+"""Consecutive unanswered heartbeats before the worker checks membership and orchestrator URL. Answers of 429 and 503
+count as unanswered: otherwise a stranger at an abandoned URL could hold the worker there."""
+FIRST_LOOK_PAUSE = timedelta(seconds=15)
+LONGEST_LOOK_PAUSE = timedelta(minutes=5)
+"""Pauses between these checks, with jitter, because an overloaded orchestrator makes all of its workers check."""
 READINGS_TO_LEAVE = 2
 """Consecutive ledger reads without this node that end the membership. An RPC endpoint that is some blocks behind does
 not know a node that has just joined, and must not stop its work."""
@@ -104,6 +108,8 @@ class HeartbeatLoop:
         self._unanswered = 0
         self._absent = 0
         """Readings of the ledger in a row that did not have this node as a member."""
+        self._look_pause = GrowingPause(first=FIRST_LOOK_PAUSE, longest=LONGEST_LOOK_PAUSE)
+        self._next_look = 0.0
         self._acknowledged: list[str] = []
         self._executed: dict[str, None] = {}
         self._reported: tuple[object, ...] = ()
@@ -162,6 +168,8 @@ class HeartbeatLoop:
             _log.info("orchestrator-is-back")
         self._pause.succeeded()
         self._unanswered = 0
+        if self._clock.monotonic() >= self._next_look:  # a single answer must not reset the pause
+            self._look_pause.succeeded()
         skew = self._orchestrator.time.update(answer.server_time_ms)
         if abs(skew) >= SKEW_WORTH_SAYING and abs(situation.clock_skew_s) < SKEW_WORTH_SAYING.total_seconds():
             _log.warning("clock-skew", seconds=round(skew.total_seconds(), 1), hint="set this machine's clock")
@@ -230,8 +238,9 @@ class HeartbeatLoop:
         The running task continues unless the node is no longer a member.
         """
         self._unanswered += 1
-        if self._unanswered < SILENT_AFTER or self._stopping.is_set():
+        if self._unanswered < SILENT_AFTER or self._clock.monotonic() < self._next_look or self._stopping.is_set():
             return None
+        self._next_look = self._clock.monotonic() + self._look_pause.failed().total_seconds()
         try:
             status = await self._chain.node_status()
         except MusterError:

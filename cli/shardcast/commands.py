@@ -16,10 +16,10 @@ from cli.quantities import format_size
 from cli.shardcast.allowlist import allowlist
 from cli.shardcast.progress import Bars, served_bytes, until_told
 from cli.shardcast.registration import registered
-from cli.shardcast.signer import following, source_of
+from cli.shardcast.signer import following, following_needs, source_of
 from protocol.clients.relay import RelayClient
 from protocol.errors import InvalidInput
-from protocol.runtime.budgets import NEEDED_FOR, keep_rule
+from protocol.runtime.budgets import keep_rule
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
 from shardcast.client import KEPT_FOLDERS, Client
@@ -51,7 +51,8 @@ RelayKeep = Annotated[
     typer.Option(
         min=1,
         max=64,
-        help="Versions that are held, besides the bases that these need; 5, or fewer within a tenth of the disk.",
+        help="Versions that are held, besides their bases and those that leases and open work need; 5, or fewer within "
+        "a tenth of the disk. With --signer only these are held.",
     ),
 ]
 Anchors = Annotated[
@@ -158,7 +159,8 @@ def relay(
     if public_url is not None and orchestrator is None:
         raise InvalidInput("--public-url is what an orchestrator is told", hint="give --orchestrator URL, too")
     own = None if orchestrator is None else open_key(context.obj, key)
-    rule = keep_rule(store, told=keep, most=KEPT_VERSIONS, least=2, needed_for=NEEDED_FOR)
+    needs_followed = signer is None or keep is None
+    rule = keep_rule(store, told=keep, most=KEPT_VERSIONS, least=2)
 
     async def command() -> None:
         async with source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source:
@@ -168,6 +170,7 @@ def relay(
                 run=run_name,
                 signer=source.signers,
                 keep=rule,
+                follows_needs=needs_followed,
                 host=host,
                 port=port,
                 tls=_server_tls(certificate, certificate_key),
@@ -178,6 +181,8 @@ def relay(
                 say(f"passing on what {source.signers.publisher} publishes at {passing_on.url}")
                 async with AsyncExitStack() as stack:
                     await stack.enter_async_context(following(source, passing_on.trust))
+                    if needs_followed:
+                        await stack.enter_async_context(following_needs(source, passing_on.held, passing_on.need))
                     if own is not None and orchestrator is not None:
                         client = await stack.enter_async_context(
                             RelayClient(orchestrator, key=own, allow_plain_http=allow_plain_http)

@@ -1,9 +1,12 @@
-"""Whose checkpoints a command believes: the address it was given, or the pool's publisher on the ledger."""
+"""What a command takes from the ledger: the publisher to believe, what is newest, and which versions are needed.
+
+Without a ledger the publisher is the address that the command was given.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,13 +18,18 @@ from cli.connection import chosen_pool, open_ledger
 from cli.keys import resolve_address
 from ledger.client import Ledger
 from ledger.client.pools import Role, RoleHolder
+from ledger.version_needs import VersionNeeds
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import ZERO_ADDRESS, Digest, run_id
+from protocol.runtime.budgets import Needs
 from protocol.runtime.clock import Clock, SystemClock
 from shardcast.freshness import AnnouncedVersion, Announcements
 from shardcast.manifest.signers import Signers
 
 ROTATION_SEEN_WITHIN = timedelta(seconds=15)
+NEEDS_SEEN_WITHIN = timedelta(minutes=1)
+NEEDED_FOR = timedelta(hours=5)
+"""Without a ledger, how long a superseded version is needed: the sum of the periods of a pool's default terms."""
 
 _log = structlog.get_logger(__name__)
 
@@ -34,6 +42,8 @@ class Source:
     announcements: Announcements | None
     now: Callable[[], Awaitable[Signers]] | None = None
     """Asks again, since the role may have been rotated; None if an address was given."""
+    needs: Callable[[Collection[int]], Awaitable[Needs]] | None = None
+    """Says which of these versions leases and open work need; None if an address was given."""
 
     async def watch(self, trust: Callable[[Signers], None], *, clock: Clock) -> None:
         """Tells of each rotation; never ends by itself."""
@@ -49,6 +59,44 @@ class Source:
                 _log.info("publisher-rotated", publisher=found.publisher, former=found.former)
                 trust(found)
                 signers = found
+
+    async def watch_needs(
+        self, held: Callable[[], Collection[int]], need: Callable[[Needs | None], None], *, clock: Clock
+    ) -> None:
+        """Tells again and again which versions are needed; None while the ledger can't be read. Never ends by itself.
+
+        Args:
+            held: Returns the versions in question.
+            need: Is told.
+            clock: Whose time is waited.
+        """
+        silent = False
+        while True:
+            if self.needs is None:
+                need(Needs(at=clock.now().timestamp(), leases=NEEDED_FOR))
+            else:
+                try:
+                    need(await self.needs(held()))
+                    silent = False
+                except MusterError as error:
+                    need(None)
+                    if not silent:
+                        _log.warning("needs-not-read", why=error.detail, hint="no version is removed meanwhile")
+                    silent = True
+            await clock.sleep(NEEDS_SEEN_WITHIN)
+
+
+@asynccontextmanager
+async def following_needs(
+    source: Source, held: Callable[[], Collection[int]], need: Callable[[Needs | None], None]
+) -> AsyncIterator[None]:
+    """Has needs told of meanwhile."""
+    watching = asyncio.create_task(source.watch_needs(held, need, clock=SystemClock()))
+    try:
+        yield
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -106,7 +154,8 @@ async def source_of(
             return signers_at(await ledger.pools.seat(pool_id, Role.PUBLISHER))
 
         announcements = LedgerAnnouncements(ledger, pool_id=pool_id, run=run_id(run_name))
-        yield Source(await now(), announcements, now)
+        needs = VersionNeeds(ledger, pool_id=pool_id, run=run_id(run_name), clock=SystemClock())
+        yield Source(await now(), announcements, now, needs.read)
 
 
 def signers_at(seat: RoleHolder) -> Signers:

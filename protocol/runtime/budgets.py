@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -15,11 +15,10 @@ MEMORY_SHARE = 2
 """Weights get half of the memory; activations, files that are decoded and the service have the rest."""
 
 DISK_SHARE = 10
-"""Versions in one folder get a tenth of their disk: origin, relay, validator, worker and trainer may share it."""
+"""Versions in one folder get a tenth of their disk."""
 
-NEEDED_FOR = timedelta(hours=2)
-"""Time for which a superseded version is kept: live leases (`run_lease_s`) and work that awaits its verdict (the pool's
-judge period, 1 h by default) may still name it."""
+FREE_SHARE = 5
+"""And at most a fifth of what is free: trainer, relay, validator and worker may start on one disk and leave a fifth."""
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -33,63 +32,98 @@ class StoredVersion:
     Args:
         size: In bytes.
         since: When it came, in seconds since 1970.
+        needed: Whether it stays whatever the budget is.
     """
 
     size: int
     since: float
+    needed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """Tells which versions of a run leases and open work need, as known at one moment.
+
+    Args:
+        at: The moment, in seconds since 1970.
+        leases: How long a lease can last.
+        work: Versions that are named by work which is not final.
+    """
+
+    at: float
+    leases: timedelta
+    work: frozenset[int] = frozenset()
+
+    def of(self, versions: Sequence[tuple[int, StoredVersion]]) -> list[StoredVersion]:
+        """Marks those of the versions, given with their numbers and newest first, that are needed.
+
+        Slots are leased for a version until the orchestrator is told of the next one, and a trainer tells it before it
+        writes the one after that. So the last leases of a version end within `leases` after its second successor came.
+        """
+        marked = []
+        for place, (number, version) in enumerate(versions):
+            may_be_leased = place < 2 or self.at - versions[place - 2][1].since < self.leases.total_seconds()
+            marked.append(replace(version, needed=version.needed or may_be_leased or number in self.work))
+        return marked
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Tells which versions of a folder stay.
+
+    Args:
+        stays: For each version, in the order given.
+        over: Bytes by which those that stay exceed the budget.
+    """
+
+    stays: tuple[bool, ...]
+    over: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRule:
-    """Decides how many versions stay in a folder. The oldest go first.
+    """Decides which versions stay in a folder. The oldest go first, and never one that is needed.
 
     Args:
-        most: So many stay at most, except those that may be needed and fit into the budget.
+        most: So many stay at most, besides older ones that are needed.
         budget: Bytes; None if only `most` counts.
-        needed_for: How long a version may be needed after the next one came.
-        least: So many stay whatever they take.
+        least: So many of the newest stay whatever they take.
     """
 
     most: int
     budget: int | None = None
-    needed_for: timedelta = timedelta(0)
     least: int = 1
 
-    def count(self, versions: Sequence[StoredVersion], *, now: float) -> int:
-        """Returns how many of the versions, given newest first, stay.
+    def choose(self, versions: Sequence[StoredVersion]) -> Choice:
+        """Decides for each of the versions, which are given newest first.
 
-        Versions above `most` are removed unless needed; those within it are removed only to meet the budget, and never
-        while needed.
+        What is needed takes its part of the budget first; of the others the newest stay that fit into the rest.
         """
-        total, followed = 0, now
-        for place, version in enumerate(versions):
-            total += version.size
-            needed = now - followed < self.needed_for.total_seconds()
-            fits = self.budget is None or total <= self.budget
-            stays = (fits or needed) if place < self.most else (fits and needed and self.budget is not None)
-            if place >= self.least and not stays:
-                return place
-            followed = version.since
-        return len(versions)
+        stays = [place < self.least or version.needed for place, version in enumerate(versions)]
+        total = sum(version.size for version, each in zip(versions, stays, strict=True) if each)
+        for place, version in enumerate(versions[: self.most]):
+            if not stays[place]:
+                if self.budget is not None and total + version.size > self.budget:
+                    break
+                stays[place] = True
+                total += version.size
+        return Choice(tuple(stays), 0 if self.budget is None else max(0, total - self.budget))
 
 
-def keep_rule(
-    folder: Path, *, told: int | None, most: int, least: int = 1, needed_for: timedelta = timedelta(0)
-) -> KeepRule:
+def keep_rule(folder: Path, *, told: int | None, most: int, least: int = 1) -> KeepRule:
     """Makes the rule for a folder of versions, and logs it.
 
     Args:
         folder: Where they lie, or will.
-        told: How many to keep, by the operator; then nothing else counts.
+        told: How many to keep, by the operator; then the disk does not count.
         most: How many to keep otherwise, if they fit.
         least: How many to keep whatever they take.
-        needed_for: How long a version may be needed after the next one came.
     """
     if told is not None:
         _log.info("versions-kept", folder=str(folder), versions=told, by="settings")
         return KeepRule(most=told)
     usage = shutil.disk_usage(next(each for each in (folder, *folder.absolute().parents) if each.exists()))
-    budget = min(usage.total // DISK_SHARE, (usage.free + size_of(folder)) // 2)
+    budget = min(usage.total // DISK_SHARE, (usage.free + size_of(folder)) // FREE_SHARE)
     _log.info(
         "versions-kept",
         folder=str(folder),
@@ -99,7 +133,32 @@ def keep_rule(
         free_bytes=usage.free,
         by="disk",
     )
-    return KeepRule(most=most, budget=budget, needed_for=needed_for, least=least)
+    return KeepRule(most=most, budget=budget, least=least)
+
+
+class OverBudget:
+    """Logs when versions that are needed begin to exceed the budget of a folder, and when they no longer do.
+
+    Args:
+        folder: Where they lie.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._bytes = 0
+
+    def note(self, over: int) -> None:
+        """Takes the bytes beyond the budget as they are now."""
+        if over and not self._bytes:
+            _log.warning(
+                "versions-over-budget",
+                folder=str(self._folder),
+                bytes=over,
+                hint="leases or open work need them: give the folder a larger disk, or the pool shorter periods",
+            )
+        elif self._bytes and not over:
+            _log.info("versions-within-budget", folder=str(self._folder))
+        self._bytes = over
 
 
 def stored_version(folder: Path) -> StoredVersion:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -198,8 +197,9 @@ class PolicyStore:
         versions = [path for _, path in found if not path.name.startswith(".")]
         incoming = [path for _, path in found if path.name.startswith(INCOMING)]
         stored = [StoredVersion(size_of(path), _used(path) / 1e9) for path in versions]
-        left = replace(self._keep, most=self._keep.most + fetched).count(stored, now=time.time())
-        for path in (*versions[left:], *incoming[_KEPT_INCOMING:]):
+        stays = replace(self._keep, most=self._keep.most + fetched).choose(stored).stays
+        old = [path for path, each in zip(versions, stays, strict=True) if not each]
+        for path in (*old, *incoming[_KEPT_INCOMING:]):
             with suppress(OSError), self._alone(Digest(path.name.removeprefix(INCOMING))) as lock:
                 if lock is not None:
                     shutil.rmtree(path, ignore_errors=True)

@@ -117,10 +117,9 @@ class VersionIndex:
         """Newest first; what none of these signed comes after all that they did, whatever its number."""
         return sorted(self, key=lambda holding: signers is None or holding.manifest.signer in signers, reverse=True)
 
-    def surplus(self, keep: int, *, signers: Collection[Address] | None = None) -> list[LocalVersion]:
-        """What may go: all but the first `keep` versions by rank and the bases that these need."""
-        newest = self.ranked(signers)
-        kept = newest[:keep]
+    def surplus(self, kept: Collection[LocalVersion]) -> list[LocalVersion]:
+        """What may go: all but these and the bases that they need."""
+        newest = list(self)
         needed = {holding.manifest.key.version for holding in kept}
         for holding in newest:  # newest first, so a base's base is found too
             base = holding.manifest.base

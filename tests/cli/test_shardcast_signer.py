@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
+from inspect import signature
 
-from cli.shardcast.signer import ROTATION_SEEN_WITHIN, Source, signers_at
+from structlog.testing import capture_logs
+
+from cli.pool.ledger import create
+from cli.shardcast.signer import (
+    NEEDED_FOR,
+    NEEDS_SEEN_WITHIN,
+    ROTATION_SEEN_WITHIN,
+    Source,
+    signers_at,
+)
 from ledger.client.pools import RoleHolder
 from protocol.errors import Unavailable
 from protocol.identifiers import ZERO_ADDRESS, Address
 from protocol.identity.keys import Key
+from protocol.runtime.budgets import Needs
 from protocol.runtime.clock import ManualClock
 from shardcast.manifest.signers import Signers
 
@@ -49,3 +61,39 @@ async def test_a_rotation_is_told_once_and_a_chain_that_is_down_ends_nothing() -
 async def test_an_address_that_was_given_is_believed_and_nobody_is_asked() -> None:
     given: Address = FIRST
     await Source(Signers(publisher=given), None).watch(lambda _: None, clock=ManualClock())
+
+
+async def test_while_the_ledger_can_not_be_read_nobody_is_told_what_may_go() -> None:
+    clock, told, asked = ManualClock(), list[Needs | None](), list[Collection[int]]()
+    answers: list[Needs | None] = [Needs(at=1.0, leases=timedelta(hours=1), work=frozenset({3})), None, None]
+    expected = [*answers]
+
+    async def needs(held: Collection[int]) -> Needs:
+        asked.append(held)
+        answer = answers.pop(0)
+        if answer is None:
+            raise Unavailable("the chain is down")
+        return answer
+
+    source = Source(Signers(publisher=FIRST), None, None, needs)
+    watching = asyncio.create_task(source.watch_needs(lambda: [4, 3], told.append, clock=clock))
+    with capture_logs() as logs:
+        await clock.turn(2 * NEEDS_SEEN_WITHIN)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    assert told == expected
+    assert asked == [[4, 3]] * 3
+    assert [line["event"] for line in logs] == ["needs-not-read"]  # once
+
+
+async def test_without_a_ledger_versions_are_needed_for_the_periods_of_default_terms() -> None:
+    clock, told = ManualClock(), list[Needs | None]()
+    watching = asyncio.create_task(Source(Signers(publisher=FIRST), None).watch_needs(list, told.append, clock=clock))
+    await clock.turn(NEEDS_SEEN_WITHIN)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    defaults = {name: option.default for name, option in signature(create).parameters.items()}
+    periods = ("judge_period", "challenge_period", "dispute_period", "notice_period")
+    assert timedelta(seconds=sum(defaults[period] for period in periods)) == NEEDED_FOR
+    began = clock.now() - NEEDS_SEEN_WITHIN
+    assert told == [Needs(at=at.timestamp(), leases=NEEDED_FOR) for at in (began, clock.now())]

@@ -12,6 +12,8 @@ from structlog.testing import capture_logs
 
 from protocol.runtime.budgets import (
     KeepRule,
+    Needs,
+    OverBudget,
     StoredVersion,
     free_memory,
     keep_rule,
@@ -26,32 +28,66 @@ SMALL = 1 << 20
 """Less memory than any machine has that runs this."""
 
 
-def versions(*ages: float) -> list[StoredVersion]:
-    return [StoredVersion(100, NOW - age) for age in ages]
+def versions(*needed: int, count: int = 5) -> list[StoredVersion]:
+    """So many versions of 100 bytes, newest first; those at these places are needed."""
+    return [StoredVersion(100, NOW, needed=place in needed) for place in range(count)]
 
 
 @pytest.mark.parametrize(
-    ("rule", "ages", "left"),
+    ("rule", "stored", "left", "over"),
     [
-        (KeepRule(most=3), (0, 1, 2, 3, 4), 3),
-        (KeepRule(most=3), (0, 1), 2),
-        (KeepRule(most=5, budget=250), (0, 1, 2, 3), 2),
-        (KeepRule(most=5, budget=10), (0, 1, 2), 1),
-        (KeepRule(most=5, budget=10, least=2), (0, 1, 2), 2),
-        # The second was superseded 10 s ago, the third 5,000 s ago.
-        (KeepRule(most=5, budget=10, needed_for=HOUR), (10, 5000, 6000, 7000), 2),
-        # Beyond `most`, what is needed stays while it fits.
-        (KeepRule(most=2, budget=350, needed_for=HOUR), (10, 20, 30, 40), 3),
-        (KeepRule(most=2, budget=1000, needed_for=HOUR), (10, 5000, 6000, 7000), 2),
-        (KeepRule(most=2, needed_for=HOUR), (10, 20, 30, 40), 2),
-        (KeepRule(most=2, budget=0), (), 0),
+        (KeepRule(most=3), versions(), {0, 1, 2}, 0),
+        (KeepRule(most=3), versions(count=2), {0, 1}, 0),
+        (KeepRule(most=5, budget=250), versions(), {0, 1}, 0),
+        (KeepRule(most=5, budget=10), versions(), {0}, 90),
+        (KeepRule(most=5, budget=10, least=2), versions(), {0, 1}, 190),
+        # Needed versions stay whatever the number and the budget are, and take their part of the budget first.
+        (KeepRule(most=1), versions(3), {0, 3}, 0),
+        (KeepRule(most=2, budget=150), versions(0, 1, 4), {0, 1, 4}, 150),
+        (KeepRule(most=5, budget=300), versions(4), {0, 1, 4}, 0),
+        (KeepRule(most=2, budget=0), [], set(), 0),
     ],
 )
-def test_the_oldest_go_first_and_never_what_is_needed(rule: KeepRule, ages: tuple[float, ...], left: int) -> None:
-    assert rule.count(versions(*ages), now=NOW) == left
+def test_the_oldest_go_first_and_never_what_is_needed(
+    rule: KeepRule, stored: list[StoredVersion], left: set[int], over: int
+) -> None:
+    choice = rule.choose(stored)
+    assert {place for place, stays in enumerate(choice.stays) if stays} == left
+    assert choice.over == over
 
 
-def test_a_disks_budget_is_a_tenth_of_it_or_half_of_what_is_left(
+@pytest.mark.parametrize(
+    ("ages", "work", "needed"),
+    [
+        # Version 7 was leased until at most an hour after 9 came, 3599 s ago. Version 6: after 8 came, 3601 s ago.
+        ((3599, 3601, 9000, 9000), (), {9, 8, 7}),
+        ((3601, 9000, 9000, 9000), (), {9, 8}),
+        ((3601, 9000, 9000, 9000), (6, 2), {9, 8, 6}),
+        ((5000,), (), {9}),
+        ((), (5,), set()),
+    ],
+)
+def test_a_version_is_needed_while_it_may_be_leased_or_open_work_names_it(
+    ages: tuple[float, ...], work: tuple[int, ...], needed: set[int]
+) -> None:
+    stored = [(9 - place, StoredVersion(100, NOW - age)) for place, age in enumerate(ages)]
+    marked = Needs(at=NOW, leases=HOUR, work=frozenset(work)).of(stored)
+    assert {number for (number, _), each in zip(stored, marked, strict=True) if each.needed} == needed
+
+
+def test_an_operator_reads_once_that_needed_versions_exceed_the_budget(tmp_path: Path) -> None:
+    over = OverBudget(tmp_path)
+    with capture_logs() as logs:
+        for bytes_over in (0, 5, 7, 0, 3):
+            over.note(bytes_over)
+    assert [(line["event"], line.get("bytes")) for line in logs] == [
+        ("versions-over-budget", 5),
+        ("versions-within-budget", None),
+        ("versions-over-budget", 3),
+    ]
+
+
+def test_a_disks_budget_is_a_tenth_of_it_or_a_fifth_of_what_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "store" / "1").mkdir(parents=True)
@@ -63,11 +99,20 @@ def test_a_disks_budget_is_a_tenth_of_it_or_half_of_what_is_left(
     with capture_logs() as logs:
         assert keep_rule(tmp_path / "not" / "yet", told=None, most=5).budget == 1000
         usage.free = 900
-        assert keep_rule(tmp_path / "store", told=None, most=5).budget == 500
-        assert keep_rule(tmp_path / "store", told=7, most=5, least=2, needed_for=HOUR) == KeepRule(most=7)
+        assert keep_rule(tmp_path / "store", told=None, most=5).budget == 200
+        assert keep_rule(tmp_path / "store", told=7, most=5, least=2) == KeepRule(most=7)
     assert [line["event"] for line in logs] == ["versions-kept"] * 3
-    assert (logs[1]["budget_bytes"], logs[1]["disk_bytes"], logs[1]["free_bytes"]) == (500, 10_000, 900)
+    assert (logs[1]["budget_bytes"], logs[1]["disk_bytes"], logs[1]["free_bytes"]) == (200, 10_000, 900)
     assert (logs[2]["versions"], logs[2]["by"]) == (7, "settings")
+
+
+def test_four_services_that_start_together_leave_room_on_their_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = SimpleNamespace(total=10_000, free=1500)
+    monkeypatch.setattr("protocol.runtime.budgets.shutil.disk_usage", lambda _: usage)
+    rules = [keep_rule(tmp_path / name, told=None, most=5) for name in ("trainer", "relay", "validator", "worker")]
+    assert sum(rule.budget or 0 for rule in rules) < usage.free
 
 
 @pytest.mark.parametrize(

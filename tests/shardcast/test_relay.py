@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from protocol.runtime.budgets import KeepRule
+from protocol.runtime.budgets import KeepRule, Needs
 from shardcast.client import Client
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
@@ -27,6 +31,11 @@ def relay_of(store: Path, *upstreams: str, **other: Any) -> Relay:
 def complete(relay: Relay, version: int) -> bool:
     held = relay.shelf.get(version)
     return held is not None and held.manifest.sealed and not held.missing()
+
+
+def over_budget(relay: Relay) -> float:
+    [metric] = relay.metrics.over_budget.collect()
+    return metric.samples[0].value
 
 
 async def test_a_version_goes_through_a_chain_of_relays(
@@ -86,6 +95,33 @@ async def test_a_relay_on_a_small_disk_lets_go_of_the_oldest_and_does_not_fetch_
     await origin.publish_folder(5, write_folder(tmp_path / "5", {"a": bytes(1000)}))
     await eventually(lambda: complete(relay, 5) and {path.name for path in store.iterdir()} == {"4.1", "5.1"})
     assert total(relay.metrics.received) - received <= 1000
+
+
+async def test_a_relay_removes_nothing_that_leases_or_open_work_need_and_frees_it_as_soon_as_nothing_does(
+    origin: Origin, stack: AsyncExitStack, tmp_path: Path
+) -> None:
+    store, rule = tmp_path / "relay", KeepRule(most=2, budget=1500)
+    relay = await stack.enter_async_context(relay_of(store, origin.url, keep=rule, follows_needs=True))
+
+    def holds(*versions: int) -> Callable[[], bool]:
+        return lambda: relay.held() == [*versions] and all(complete(relay, each) for each in versions)
+
+    for version in (1, 2, 3, 4, 5):
+        await origin.publish_folder(version, write_folder(tmp_path / str(version), {"a": bytes(1000)}))
+        await eventually(partial(complete, relay, version))
+    assert relay.held() == [5, 4, 3, 2, 1]  # nobody has said what is needed
+    now, hour = time.time(), timedelta(hours=1)
+    for version, came in enumerate((9000, 9000, 9000, 4000, 3000), start=1):
+        os.utime(store / f"{version}.1", (now - came, now - came))
+    relay.need(Needs(at=now, leases=hour, work=frozenset({1})))
+    await eventually(holds(5, 4, 3, 1))  # 3 was leased until at most an hour after 5 came
+    assert over_budget(relay) == 2500
+    relay.need(None)
+    await origin.publish_folder(6, write_folder(tmp_path / "6", {"a": bytes(1000)}))
+    await eventually(holds(6, 5, 4, 3, 1))  # the ledger can't be read: nothing goes, and new versions come
+    relay.need(Needs(at=now + 2 * 3600, leases=hour))
+    await eventually(holds(6, 5))
+    assert sorted(path.name for path in store.iterdir()) == ["5.1", "6.1"]
 
 
 async def test_after_a_restart_nothing_that_is_right_is_fetched_again(

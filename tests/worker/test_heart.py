@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import Any, cast
 
 import httpx
@@ -20,13 +21,20 @@ from protocol.identity.signing import check_signature, read_stamp, sign_response
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease, WorkKey
 from protocol.runtime.clock import ManualClock
-from protocol.wire.heartbeat import Heartbeat, LogBatch
+from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, NodeState
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedWorkClaim
 from tests.rest import at_rest, one_thread
 from worker.chain.ledger_chain import LedgerWork, NodeStatus, Payment
 from worker.chain.pool_record import PoolRecord
-from worker.heartbeat import MOST_REMEMBERED, SILENT_AFTER, HeartbeatLoop, HeartbeatStop
+from worker.heartbeat import (
+    FIRST_LOOK_PAUSE,
+    LONGEST_LOOK_PAUSE,
+    MOST_REMEMBERED,
+    SILENT_AFTER,
+    HeartbeatLoop,
+    HeartbeatStop,
+)
 from worker.logs.push import LogPusher
 from worker.logs.store import LogStore
 from worker.membership.joining import OrchestratorLocation
@@ -259,16 +267,46 @@ async def test_an_orchestrator_that_is_down_is_tried_again_with_bounded_pauses_f
 
 
 @pytest.mark.parametrize("wrong", ["down", "another service"])
-async def test_after_three_beats_without_an_answer_it_looks_elsewhere_once_for_each(
+async def test_a_silent_orchestrator_is_looked_for_elsewhere(
     heart: HeartbeatLoop, side: Side, clock: ManualClock, wrong: str
 ) -> None:
     side.status, side.signature = (503, True) if wrong == "down" else (200, False)
     beating = asyncio.create_task(heart.run())
-    await turned(clock, 60)
-    assert 1 <= side.looks <= len(side.beats) - SILENT_AFTER + 1
+    while not side.looks:
+        await turned(clock, 0.5)
+    assert len(side.beats) >= SILENT_AFTER
     side.moved = True
-    await turned(clock, 40)
+    await turned(clock, 50)
+    assert side.looks == 2
     assert await beating is HeartbeatStop.MOVED
+
+
+@pytest.mark.parametrize("answered", [False, True], ids=["no answer", "one answer in five"])
+async def test_an_overloaded_orchestrator_has_its_workers_look_elsewhere_seldom(
+    heart: HeartbeatLoop, side: Side, clock: ManualClock, answered: bool
+) -> None:
+    answer = HeartbeatAnswer(
+        state=NodeState.HEALTHY, assignment=None, next_interval_seconds=10, server_time_ms=unix_ms(clock.now())
+    )
+    looked: list[float] = []
+
+    async def has_moved() -> bool:
+        looked.append(clock.monotonic())
+        return False
+
+    heart._has_moved = has_moved
+    for beat in range(1200):  # two hours
+        if answered and beat % 5 == 4:
+            heart._apply_answer(answer)
+        else:
+            assert await heart._check_membership() is None
+        await clock.turn(timedelta(seconds=6))
+    gaps = [later - former for former, later in pairwise(looked)]
+    assert min(gaps) >= FIRST_LOOK_PAUSE.total_seconds() / 2
+    if not answered:
+        assert 20 < len(gaps) < 60
+        assert max(gaps) <= LONGEST_LOOK_PAUSE.total_seconds() + 6
+        assert len(set(gaps[-10:])) > 1  # jitter
 
 
 async def test_an_answer_begins_the_count_anew(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:

@@ -11,6 +11,7 @@ import httpx
 from ledger.client import Ledger
 from ledger.deployment import Deployment
 from ledger.transactions.pending import SendPolicy
+from ledger.version_needs import VersionNeeds
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict
 from protocol.http.object_transfer import ObjectTransfer
@@ -191,6 +192,7 @@ async def _prepare(
         arithmetic=base.recipe.taken,
         relays=settings.relays,
         keep=keep_rule(settings.policies, told=settings.keep_versions, most=KEPT_VERSIONS, least=PUBLISHED_VERSIONS),
+        needs=VersionNeeds(ledger, pool_id=settings.pool_id, run=run, clock=clock),
         patience=patience,
         lease=lease,
     )

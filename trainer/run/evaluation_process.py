@@ -47,10 +47,9 @@ class EvaluationProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     @property
-    def versions(self) -> frozenset[int]:
+    def used(self) -> set[int]:
         """Versions whose folders are still needed: the one under evaluation and the one that waits."""
-        waiting = None if self._waiting is None else self._waiting[0]
-        return frozenset(version for version in (self._evaluated, waiting) if version is not None)
+        return {each for each in (self._evaluated, self._waiting and self._waiting[0]) if each is not None}
 
     def ask(self, version: int, folder: Path) -> None:
         """Queues a version for evaluation; it replaces one that still waits."""

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
 
 from ledger.client import Ledger
 from ledger.errors import TransactionReverted
+from ledger.version_needs import VersionNeeds
 from protocol.checkpoints import folder_files, version_digest
 from protocol.clients.orchestrator import OrchestratorClient
-from protocol.errors import Conflict
+from protocol.errors import Conflict, MusterError
 from protocol.identifiers import Digest
-from protocol.runtime.budgets import KeepRule, stored_version
+from protocol.runtime.budgets import KeepRule, Needs, OverBudget, stored_version
 from protocol.wire.runs import CheckpointRef, NewCheckpoint, RunView
 from trainer.errors import AnotherTrainer
 from trainer.files import put_in_place
@@ -52,6 +53,7 @@ class Publisher:
         arithmetic: Engines and dtypes that the recipe accepts, for the nodes.
         relays: URLs of relays that serve versions.
         keep: Rule for keeping version folders.
+        needs: Reads which versions leases and open work need.
         patience: Retries during outages.
         lease: The run's lease, which fences requests.
     """
@@ -70,6 +72,7 @@ class Publisher:
         arithmetic: tuple[str, ...],
         relays: tuple[str, ...],
         keep: KeepRule,
+        needs: VersionNeeds,
         patience: OutageRetry,
         lease: RunLease,
     ) -> None:
@@ -84,6 +87,8 @@ class Publisher:
         self._arithmetic = arithmetic
         self._relays = relays
         self._keep = keep
+        self._needs = needs
+        self._over_budget = OverBudget(policies)
         self._patience = patience
         self._lease = lease
 
@@ -213,14 +218,35 @@ class Publisher:
         """Returns whether the orchestrator leases slots for this version or a newer one."""
         return view.checkpoint is not None and view.checkpoint.version >= version
 
-    def tidy(self, newest: int, *, needed: frozenset[int] = frozenset()) -> None:
-        """Removes folders of versions beyond the keep rule, but never the base or a version in `needed`."""
+    async def tidy(self, newest: int, *, used: Collection[int] = ()) -> int:
+        """Removes folders of versions that are not needed any more; the base stays.
+
+        Nothing is removed while the ledger can't say which versions leases and open work need.
+
+        Args:
+            newest: Newer versions are not removed.
+            used: Versions that the trainer still reads.
+
+        Returns:
+            Bytes by which the kept versions exceed the budget.
+        """
         known = sorted((each for each in self._written if 0 < each <= newest), reverse=True)
         found = [each for each in known if self.folder(each).exists()]
-        kept = self._keep.count([stored_version(self.folder(each)) for each in found], now=time.time())
-        for version in found[kept:]:
-            if version not in needed:
+        try:
+            needs = await self._needs.read(found)
+        except MusterError as error:
+            _log.warning("versions-not-removed", why=error.detail, hint="the next version tries again")
+            return 0
+        return await asyncio.to_thread(self._tidy, found, needs, used)
+
+    def _tidy(self, found: Sequence[int], needs: Needs, used: Collection[int]) -> int:
+        stored = [replace(stored_version(self.folder(each)), needed=each in used) for each in found]
+        choice = self._keep.choose(needs.of(list(zip(found, stored, strict=True))))
+        for version, stays in zip(found, choice.stays, strict=True):
+            if not stays:
                 shutil.rmtree(self.folder(version), ignore_errors=True)
+        self._over_budget.note(choice.over)
+        return choice.over
 
     async def _made(self, version: int, recorded: Digest | None, write: Writer) -> tuple[Path, Digest]:
         """Returns a complete version under a temporary name; reuses an existing one with the recorded digest."""

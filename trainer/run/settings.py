@@ -51,7 +51,8 @@ class TrainerSettings(Settings):
     keep_versions: int | None = Field(
         None,
         ge=2,
-        description="Folders of versions that are kept, besides the base; 16, or fewer within a tenth of the disk",
+        description="Folders of versions that are kept, besides the base and those that leases or open work need; 16, "
+        "or fewer within a tenth of the disk",
     )
     device: str | None = Field(None, description="cpu, cuda, cuda:1; default: an accelerator if there is one")
     mesh_timeout_s: float = Field(

@@ -148,13 +148,13 @@ class VersionPublisher:
         await self._parts.publisher.tell(version)
         told = time.perf_counter()
         evaluation = self._parts.evaluation
-        needed = frozenset[int]() if evaluation is None else evaluation.versions
-        await asyncio.to_thread(self._parts.publisher.tidy, version, needed=needed)
+        over = await self._parts.publisher.tidy(version, used=() if evaluation is None else evaluation.used)
         self._parts.progress.tell(
             "published",
             version=version,
             digest=self._parts.publisher.digest(version),
             seconds={"announce": announced - since, "tell": told - announced},
+            over_budget_bytes=over,
         )
 
     async def _save(self) -> None:

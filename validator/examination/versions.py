@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -103,7 +102,7 @@ class VersionFolders:
 
     def _kept(self) -> int:
         idle = [held.policy.size for held in reversed(self._held.values()) if not held.users]
-        return self._keep.count([StoredVersion(size, 0.0) for size in idle], now=time.time())
+        return sum(self._keep.choose([StoredVersion(size, 0.0) for size in idle]).stays)
 
     def _let_go(self, keep: int) -> None:
         idle = [digest for digest, held in self._held.items() if not held.users]

@@ -21,11 +21,13 @@ from ledger.events.types import (
     WorkFinal,
     WorkSubmitted,
 )
+from ledger.version_needs import CLOCKS_DIFFER, VersionNeeds
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest, run_id
 from protocol.leases import Dispute
+from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
 from tests.ledger.client.conftest import POOL, TERMS, World
-from tests.ledger.client.verdicts import verdict_on
+from tests.ledger.client.verdicts import AUDIT, verdict_on
 
 FEE = TERMS.verdict_fee
 RESERVED = 100 * TERMS.price_per_unit + TERMS.reserved_fees
@@ -315,3 +317,56 @@ async def test_an_audit_secret_is_committed_before_and_revealed_after_its_epoch(
     assert found.secret == Digest("0x" + secret.hex())
     assert [event.epoch for event in await validator.history(SecretRevealed, pool_id=POOL)] == [1]
     assert await validator.audits.get(pool_id=POOL, validator=ZERO_ADDRESS, epoch=1) is None
+
+
+async def test_versions_are_needed_while_work_that_names_them_can_still_be_judged_or_disputed(world: World) -> None:
+    await world.member()
+    clock, run = ManualClock(), run_id("main")
+    validator, publisher = await world.as_("validator"), await world.as_("publisher")
+    needs = VersionNeeds(validator, pool_id=POOL, run=run, clock=clock)
+    others = VersionNeeds(validator, pool_id=POOL, run=run_id("other"), clock=clock)
+
+    async def work() -> set[int]:
+        return set((await needs.read([1, 2])).work)
+
+    first = await needs.read([1, 2])
+    assert first.work == set()
+    assert first.leases >= TERMS.notice_period
+    assert first.at == clock.now().timestamp()
+    await publisher.checkpoints.announce(pool_id=POOL, run=run, version=1, attempt=0, digest=AUDIT)
+    judged, unjudged, disputed = [await world.submitted(index=index) for index in range(3)]
+    assert await work() == {1}
+    assert (await others.read([1])).work == set()
+    verdicts = [await verdict_on(validator, key, Outcome.REJECTED) for key in (judged, disputed)]
+    assert await validator.work.judge(verdicts) == []
+    await (await world.as_("provider")).work.dispute(disputed, ZERO_DIGEST)
+    await world.warp(TERMS.challenge_period + SECOND)
+    await validator.work.finalize([judged])
+    await validator.work.expire([unjudged])
+    assert await work() == {1}  # the dispute
+    again = VersionNeeds(validator, pool_id=POOL, run=run, clock=clock)
+    assert (await again.read([1, 2])).work == {1}
+    assert (await VersionNeeds(validator, pool_id=POOL, run=run, clock=clock).read([2])).work == set()
+    second = await world.as_("second")
+    assert await second.work.judge([await verdict_on(second, disputed, Outcome.REJECTED, decisive=True)]) == []
+    assert await work() == set()
+    # The other reader does not hear of it: the last period ends all the same.
+    again._next = 1 << 40
+    await clock.turn(TERMS.judge_period + TERMS.challenge_period + TERMS.dispute_period + CLOCKS_DIFFER + SECOND)
+    assert (await again.read([1, 2])).work == set()
+
+
+async def test_work_under_former_terms_keeps_its_version_for_their_periods(world: World) -> None:
+    await world.member()
+    clock, owner, publisher = ManualClock(), await world.as_("owner"), await world.as_("publisher")
+    await publisher.checkpoints.announce(pool_id=POOL, run=run_id("main"), version=1, attempt=0, digest=AUDIT)
+    await world.submitted()
+    minute = timedelta(minutes=1)
+    shorter = replace(TERMS, judge_period=minute, challenge_period=minute, dispute_period=minute)
+    await owner.pools.set_terms(POOL, shorter)
+    await world.warp(TERMS.notice_period + SECOND)
+    assert await owner.pools.terms(POOL) == shorter
+    needs = VersionNeeds(owner, pool_id=POOL, run=run_id("main"), clock=clock)
+    assert (await needs.read([1])).work == {1}
+    await clock.turn(TERMS.judge_period + TERMS.challenge_period)
+    assert (await needs.read([1])).work == {1}

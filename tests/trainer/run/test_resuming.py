@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import os
+import time
+from collections.abc import Collection
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -11,9 +14,9 @@ from typing import Any, NoReturn, cast
 import pytest
 import torch
 
-from protocol.errors import Conflict
+from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import digest
-from protocol.runtime.budgets import KeepRule
+from protocol.runtime.budgets import KeepRule, Needs
 from protocol.runtime.clock import ManualClock
 from rollouts.precision import Dtype
 from tests.trainer.run.made import seen_file
@@ -27,6 +30,7 @@ from trainer.run.batches import groups_at
 from trainer.run.evaluation_process import EvaluationProcess
 from trainer.run.journal import Journal, StepBatch, Written
 from trainer.run.outages import OutageRetry
+from trainer.run.progress import ProgressLog
 from trainer.run.publishing import Publisher
 from trainer.run.resuming import Resumption, resume
 from trainer.run.rollout_files import FileRules
@@ -34,6 +38,7 @@ from trainer.run.state import TrainerState, save_state
 
 RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=64, most_bytes=1 << 20)
 ABOUT = {"run": "main"}
+NOW = time.time()
 
 
 def _words(folder: Path, journal: Journal) -> Resumption:
@@ -84,19 +89,36 @@ def test_a_disk_without_room_for_the_first_line_of_a_journal_says_so(
         Journal(tmp_path).append(Written(version=0, digest=RULES.run))
 
 
+class NeedsOf:
+    """A ledger that says what the test wants of open work; down without that."""
+
+    def __init__(self, *work: int, down: bool = False) -> None:
+        self.work, self.down = work, down
+
+    async def read(self, held: Collection[int]) -> Needs:
+        assert 0 not in held
+        if self.down:
+            raise Unavailable("the chain is down")
+        return Needs(at=NOW, leases=timedelta(hours=1), work=frozenset(self.work))
+
+
 @pytest.mark.parametrize(
-    ("keep", "left"),
+    ("keep", "needs", "used", "left"),
     [
-        (KeepRule(most=2), {0, 8, 12, 16}),
-        (KeepRule(most=9, budget=250), {0, 8, 12, 16}),
-        (KeepRule(most=9, budget=0), {0, 12, 16}),
+        (KeepRule(most=3), NeedsOf(), {}, {0, 12, 16, 20, 24}),
+        (KeepRule(most=9, budget=350), NeedsOf(), {}, {0, 12, 16, 20, 24}),
+        (KeepRule(most=1), NeedsOf(), {}, {0, 16, 20, 24}),
+        (KeepRule(most=9, budget=0), NeedsOf(4), {}, {0, 4, 16, 20, 24}),
+        (KeepRule(most=1), NeedsOf(), {8}, {0, 8, 16, 20, 24}),
+        (KeepRule(most=1), NeedsOf(down=True), {}, {0, 4, 8, 12, 16, 20, 24}),
     ],
+    ids=["number", "budget", "least", "open work", "waits for evaluation", "chain down"],
 )
-def test_so_many_folders_of_versions_are_kept_as_was_said_however_far_apart_versions_are(
-    tmp_path: Path, keep: KeepRule, left: set[int]
+async def test_folders_of_versions_go_unless_they_are_needed_however_far_apart_versions_are(
+    tmp_path: Path, keep: KeepRule, needs: NeedsOf, used: Collection[int], left: set[int]
 ) -> None:
     clock = ManualClock()
-    written = dict.fromkeys(range(0, 17, 4), RULES.run)
+    written = dict.fromkeys(range(0, 25, 4), RULES.run)
     nobody = cast("Any", None)
     publisher = Publisher(
         tmp_path,
@@ -110,40 +132,40 @@ def test_so_many_folders_of_versions_are_kept_as_was_said_however_far_apart_vers
         arithmetic=(),
         relays=(),
         keep=keep,
+        needs=cast("Any", needs),
         patience=OutageRetry(clock=clock, longest=timedelta()),
         lease=nobody,
     )
     for version in written:
         publisher.folder(version).mkdir()
         (publisher.folder(version) / "weights").write_bytes(bytes(100))
-    publisher.tidy(12, needed=frozenset({4}))  # under evaluation
-    assert {int(folder.name) for folder in tmp_path.iterdir() if folder.is_dir()} == left | {4}
-    publisher.tidy(12)
+        came = NOW - 7200 + 60 * version
+        os.utime(publisher.folder(version), (came, came))
+    # 16 and 20 are the newest two of those that may go; 24 was written and is not announced yet.
+    over = await publisher.tidy(20, used=used)
     assert {int(folder.name) for folder in tmp_path.iterdir() if folder.is_dir()} == left
+    assert over == (0 if keep.budget is None or needs.down else max(0, 100 * (len(left) - 2) - keep.budget))
 
 
-async def test_versions_under_evaluation_and_waiting_for_it_are_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_version_is_in_use_from_the_moment_it_waits_for_its_evaluation_until_that_is_over(
+    tmp_path: Path,
 ) -> None:
-    process = EvaluationProcess(cast("Any", None), progress=cast("Any", Told()), clock=ManualClock())
-    answered = asyncio.Event()
+    answers: asyncio.Queue[None] = asyncio.Queue()
 
-    async def answer(version: int, folder: Path) -> dict[str, Any]:
-        await answered.wait()
-        return {"folder": folder.name}
+    class Slow(EvaluationProcess):
+        async def _answer(self, version: int, folder: Path) -> dict[str, Any]:
+            await answers.get()
+            return {}
 
-    monkeypatch.setattr(process, "_answer", answer)
-    process.ask(4, tmp_path / "4")
-    await asyncio.sleep(0)
-    process.ask(8, tmp_path / "8")
-    assert process.versions == {4, 8}
-    answered.set()
-    await process.drain()
-    assert process.versions == frozenset()
-
-
-class Told:
-    """A progress log that keeps nothing."""
-
-    def tell(self, kind: str, **facts: object) -> None:
-        assert kind == "evaluation"
+    clock = ManualClock()
+    evaluation = Slow(cast("Any", None), progress=ProgressLog(tmp_path, clock=clock), clock=clock)
+    assert evaluation.used == set()
+    for version in (1, 2, 3):
+        evaluation.ask(version, tmp_path / str(version))
+        await asyncio.sleep(0)
+    assert evaluation.used == {1, 3}  # 2 was left out
+    for left in ({3}, set[int]()):
+        answers.put_nowait(None)
+        await clock.turn(timedelta())
+        assert evaluation.used == left
+    await evaluation.aclose()
