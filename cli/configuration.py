@@ -42,7 +42,7 @@ class _Section(BaseModel):
 
 
 class ChainSection(_Section):
-    """Which chain, and which contracts on it."""
+    """The chain and the contracts deployed on it."""
 
     rpc: str = Field(
         default="http://127.0.0.1:8545", pattern="^https?://", description="JSON-RPC endpoint of the chain"
@@ -76,7 +76,7 @@ class WorkerSection(BaseModel):
 
 
 class Configuration(_Section):
-    """What the configuration file says, with every path made absolute."""
+    """Contents of the configuration file, with every path made absolute."""
 
     chain: ChainSection = ChainSection()
     keys: KeysSection = KeysSection()

@@ -17,7 +17,7 @@ _MOST_BYTES = 64 * 1024
 
 
 def read_document(path: Path, kind: type[M], *, made_by: str) -> M:
-    """Reads a file that somebody else may have written.
+    """Reads a file that may come from an untrusted author.
 
     Args:
         path: The file.

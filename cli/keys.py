@@ -29,7 +29,7 @@ _LIGHT_SCRYPT_N = 2**12
 
 
 def keystore_path(configuration: Configuration, name: str) -> Path:
-    """Where the keystore called `name` lies.
+    """Returns the path of the keystore called `name`.
 
     Raises:
         InvalidInput: The name is not a plain file name.

@@ -151,7 +151,7 @@ def _end_with(error: BaseException) -> int:
             return EXIT_TRY_LATER if error.retryable else EXIT_FAILED
         case KeyboardInterrupt():
             return EXIT_INTERRUPTED
-        case BrokenPipeError():  # whoever read our output has seen enough
+        case BrokenPipeError():  # the reader of our output closed the pipe
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes nowhere
         case OSError():
             show_error(_of_the_machine(error))

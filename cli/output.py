@@ -1,4 +1,4 @@
-"""How `muster` speaks: results on standard output as text or JSON, everything else on standard error."""
+"""Output of `muster`: results on standard output as text or JSON, everything else on standard error."""
 
 from __future__ import annotations
 

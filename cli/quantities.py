@@ -55,11 +55,11 @@ def format_span(span: timedelta) -> str:
 
 
 def moment(time_ms: int | None) -> datetime | None:
-    """A time from the wire; None stays None."""
+    """Converts milliseconds of Unix time to a datetime; None stays None."""
     return None if time_ms is None else datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
 def ago(time_ms: int | None, *, now: datetime) -> str:
-    """How long something is past, for a table."""
+    """Formats the time elapsed since `time_ms`, for a table."""
     then = moment(time_ms)
     return "-" if then is None else f"{format_span(now - then)} ago"

@@ -1,4 +1,4 @@
-"""How a run ends: its last verdicts become final, and it is judged and reported."""
+"""Completes a run: waits until its last verdicts are final, then judges and reports it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RunResult:
 
     @property
     def good(self) -> bool:
-        """Whether it was what it had to be."""
+        """True if the run met its requirements."""
         return all(one.met for one in self.criteria)
 
     @property

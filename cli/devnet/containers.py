@@ -14,7 +14,7 @@ WORKER_LABEL = "io.muster.worker"
 
 
 def engine_answers() -> bool:
-    """Whether there is a Docker engine that this user may talk to."""
+    """Returns True if this user can reach a Docker engine."""
     try:
         with _engine(timeout=5) as client:
             return bool(client.ping())

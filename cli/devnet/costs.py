@@ -1,4 +1,4 @@
-"""What the processes of a devnet cost this machine."""
+"""Resource use of a devnet's processes on this machine."""
 
 from __future__ import annotations
 

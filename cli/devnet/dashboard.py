@@ -1,4 +1,4 @@
-"""How a run stands, as plain values: what the live view draws and plain lines say."""
+"""State of a run as plain values, shown by the live view and by plain lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folder of a devnet: one network at a time, made new or kept, and never somebody else's files."""
+"""The folder of a devnet: holds one network at a time, new or kept, and never touches foreign files."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MARKER = "devnet.lock"
 
 @dataclass(frozen=True, slots=True)
 class DevnetDirectory:
-    """Where everything of a devnet lies."""
+    """Paths of a devnet's files."""
 
     path: Path
 
@@ -43,7 +43,7 @@ class DevnetDirectory:
 
     @property
     def password(self) -> Path:
-        """What the keystores are opened with; random, readable by its owner only."""
+        """Password of the keystores; random, readable by its owner only."""
         return self.path / "password"
 
     @property

@@ -1,4 +1,4 @@
-"""What a devnet begins with: keys of every role, money, the contracts, a domain and an active pool."""
+"""Initial state of a devnet: keys of every role, money, the contracts, a domain and an active pool."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _DEADLINE = timedelta(seconds=60)
 
 @dataclass(frozen=True, slots=True)
 class Economy:
-    """What `found_economy` made."""
+    """Result of `found_economy`."""
 
     deployment: Deployment
     keys: dict[str, Key]

@@ -1,4 +1,4 @@
-"""What a devnet's run has to reach, on prompts that were held out of training."""
+"""Goals of a devnet run, measured on prompts held out of training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """How good the policy has to be at the end.
+    """Quality that the policy must reach by the end of the run.
 
     Args:
         rise: By how much greedy accuracy has to rise, as a share.

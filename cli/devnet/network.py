@@ -1,4 +1,4 @@
-"""What runs in a devnet, written down as plain code, in the order in which it starts."""
+"""Starts the services of a devnet, in order."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ class NetworkStart:
         await asyncio.gather(*[self._supervisor.start(spec) for spec in specs])
 
     async def _give_work(self, network: RunningNetwork, places: ServicePlaces) -> None:
-        """What nodes will find to do when they have joined."""
+        """Posts the first task, for nodes to run once they have joined."""
         if self._image is not None:
             await self._image
         if self._options.task is FirstTask.HELLO:

@@ -1,4 +1,4 @@
-"""What a person may choose of a devnet."""
+"""Options of a devnet."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class RunOptions:
 
     @property
     def async_level(self) -> int:
-        """How many steps beyond the newest version may be leased."""
+        """Number of steps beyond the newest version that may be leased."""
         return {"on-policy": 0, "periodic": 0, "one-step": 1, "two-step": 2, "off-policy": 8}[self.asynchrony]
 
 
@@ -93,7 +93,7 @@ class DevnetOptions:
     task: FirstTask = FirstTask.LEARN
     run: RunOptions = RunOptions()
     runtime: RuntimeKind | None = None
-    """What tasks run in; None takes Docker where an engine answers, else the process sandbox."""
+    """Sandbox for tasks; None takes Docker where an engine answers, else the process sandbox."""
     keep: bool = False
     keep_running: bool = False
     """Go on when the run is over, for a person to look around."""
@@ -104,10 +104,10 @@ class DevnetOptions:
 
     @property
     def learns(self) -> bool:
-        """Whether there is a run."""
+        """True if there is a run."""
         return self.task is FirstTask.LEARN and not self.ledger_only
 
     @property
     def cheats(self) -> bool:
-        """Whether one worker cheats."""
+        """True if one worker cheats."""
         return self.learns and self.cheat != NO_CHEAT

@@ -1,4 +1,4 @@
-"""A devnet's life: it starts, is shown while it runs, and ends when its run is over or somebody stops it."""
+"""Devnet lifecycle: starts it, shows it while it runs, and stops it at the end of the run or on request."""
 
 from __future__ import annotations
 

@@ -28,19 +28,19 @@ GROUPS_PER_SLOT = 4
 LANES = 4
 """Transactions with work, and with verdicts, that are under way at a time: nodes hand in together, and gas is free."""
 ROOT = Path(__file__).resolve().parents[2]
-"""Where this very code lies."""
+"""Root folder of this code."""
 
 WORKER = "worker"
 """The kind of the processes that are workers."""
 
 _HEAD = "# Written by `muster devnet`; commands started above this folder find it.\n"
 _BEAT_SECONDS = 1.0
-"""A devnet's nodes speak every second, where a real pool's speak every ten or more."""
+"""Heartbeat interval of a devnet's nodes; in a real pool it is ten seconds or more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServicePlaces:
-    """Where the parts of a devnet find each other."""
+    """Addresses at which the services of a devnet reach each other."""
 
     rpc: str
     chain_id: int
@@ -242,18 +242,18 @@ def _muster_spec(directory: DevnetDirectory, name: str, arguments: list[str], ga
 
 
 def environment() -> dict[str, str]:
-    """What makes Python find this very code from any directory."""
+    """Returns the environment variables that let Python import this code from any directory."""
     inherited = os.environ.get("PYTHONPATH")
     return {"PYTHONPATH": str(ROOT) if not inherited else f"{ROOT}{os.pathsep}{inherited}"}
 
 
 def ready(port: int) -> Gate:
-    """Whether the service on this port says that it is ready."""
+    """Returns a gate that opens when the service on this port reports that it is ready."""
     return _answers(port, "readyz")
 
 
 def alive(port: int) -> Gate:
-    """Whether the service on this port answers at all: one that tries itself first is ready later."""
+    """Returns a gate that opens when the service on this port answers; one with a self-test is ready later."""
     return _answers(port, "healthz")
 
 

@@ -35,7 +35,7 @@ class ProcessFailed(MusterError):
 
 
 class ProcessState(StrEnum):
-    """Where a process is in its life."""
+    """Lifecycle state of a process."""
 
     STARTING = "starting"
     HEALTHY = "healthy"

@@ -1,4 +1,4 @@
-"""What a person sees of a devnet: a live table on a terminal, plain lines elsewhere."""
+"""Devnet display: a live table on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 

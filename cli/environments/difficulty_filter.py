@@ -1,4 +1,4 @@
-"""What `muster env filter` does: a model, candidates, a journal, a table."""
+"""Implements `muster env filter`: a model, candidates, a journal, a table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ JOURNAL = "passes.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterChoices:
-    """What the command line said; see its options."""
+    """Command-line options; see their help texts."""
 
     folder: Path
     out: Path

@@ -1,4 +1,4 @@
-"""What audits and delivery rules add to a pool's economics, and how `muster pool economics` prints it."""
+"""Adds audits and delivery rules to a pool's economics, and prints them for `muster pool economics`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How `muster rollouts` looks at files; apart from its commands, because this loads torch."""
+"""Reads rollout files for `muster rollouts`; a module of its own because it loads torch."""
 
 from __future__ import annotations
 

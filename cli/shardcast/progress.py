@@ -1,4 +1,4 @@
-"""What `muster shardcast` shows while it works: a bar for each version on its way, at a terminal only."""
+"""Progress display of `muster shardcast`: one bar per version in transfer, at a terminal only."""
 
 from __future__ import annotations
 

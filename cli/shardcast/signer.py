@@ -111,7 +111,7 @@ async def following(source: Source, trust: Callable[[Signers], None]) -> AsyncIt
 
 
 class LedgerAnnouncements:
-    """What the pool's publisher announced on the ledger.
+    """Checkpoints that the pool's publisher announced on the ledger.
 
     Args:
         ledger: Connected.

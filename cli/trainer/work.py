@@ -28,7 +28,7 @@ _T = TypeVar("_T", EngineName, Dtype)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUpChoices:
-    """What the command line said; see its options."""
+    """Command-line options; see their help texts."""
 
     to: Path
     preset: str | None
@@ -45,7 +45,7 @@ class WarmUpChoices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationChoices:
-    """What the command line said; see its options."""
+    """Command-line options; see their help texts."""
 
     prompts: int
     samples: int

@@ -1,4 +1,4 @@
-"""How a validator's status looks on a screen."""
+"""Formats a validator's status for the terminal."""
 
 from __future__ import annotations
 

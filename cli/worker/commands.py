@@ -7,24 +7,30 @@ import typer
 from cli.lazy import Parts
 
 PARTS: Parts = {
-    "run": ("worker.daemon_cli:run", "Run the worker until SIGTERM or SIGINT, which hand over what runs."),
+    "run": (
+        "worker.daemon_cli:run",
+        "Run the worker until SIGTERM or SIGINT, which stop the task and deliver queued files first.",
+    ),
     "doctor": (
         "worker.daemon_cli:doctor",
-        "Check everything that joining needs. Exits 0 if all is well, 1 with warnings, 2 if the worker can't join.",
+        "Check everything that joining needs. Exits with 0 if all is well, 1 on warnings, 2 if the worker can't join.",
     ),
     "status": ("worker.cli:status", "Show what the worker is doing, and why."),
     "logs": ("worker.cli:logs", "Show the output of the task that runs here."),
-    "drain": ("worker.cli:drain", "Finish what runs and take nothing new; lasts until `--undo`, also over a restart."),
+    "drain": (
+        "worker.cli:drain",
+        "Finish the running task and accept no new one; lasts until `--undo`, also after a restart.",
+    ),
     "resume": (
         "worker.cli:resume",
-        "Lease again after the worker stopped because delivered work was not paid; `status` shows why it stopped.",
+        "Lease slots again after the worker stopped because delivered work was not paid (see `status`).",
     ),
     "leave": (
         "worker.cli:leave",
-        "Stop what runs, deliver what waits, leave the pool on the ledger, and end the daemon. Stake is free then.",
+        "Stop the task, deliver queued files, leave the pool on the ledger and end the daemon. This frees the stake.",
     ),
-    "retry": ("worker.cli:retry", "Try a file again that was parked because it could not be delivered."),
-    "upgrade": ("worker.cli:upgrade", "Say how to install the newest release, and what happens to what runs."),
+    "retry": ("worker.cli:retry", "Retry a file that was parked because it could not be delivered."),
+    "upgrade": ("worker.cli:upgrade", "Print how to install the newest release and what happens to the running task."),
     "verdicts": (
         "cli.worker.verdicts",
         "Show what validators said of your node's work, why, what it pays or costs, and until when it can be disputed.",

@@ -140,7 +140,7 @@ def _row(told: WorkReport) -> tuple[object, ...]:
 
 
 def _money(told: WorkReport) -> str:
-    """What the verdict that counts so far pays or costs."""
+    """Describes the reward or penalty of the verdict that counts so far."""
     work = told.work
     if work.status is WorkStatus.EXPIRED:
         return "unpaid, blameless"

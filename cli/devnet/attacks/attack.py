@@ -1,4 +1,4 @@
-"""What a cheat is: what it does, why it would pay, and what is to become of it."""
+"""Base of all attacks: the action, its gain, and the expected outcome."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class End(StrEnum):
-    """What becomes of a cheat's work."""
+    """Outcome of a cheat's work."""
 
     SLASHED = "slashed"
     """Rejected as forged: not paid, stake is lost, and the node leaves the pool."""

@@ -1,4 +1,4 @@
-"""Whether a cheat's file is a forgery at all, or the honest file by chance.
+"""Tells a forged file from one that equals the honest file by chance.
 
 In a file of few short answers another temperature now and then draws the same tokens, the best of several draws is the
 first one throughout, and a group without a right answer has nothing that a cheat would report otherwise. Such a file is

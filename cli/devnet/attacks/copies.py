@@ -1,4 +1,4 @@
-"""Work that was handed in before, or that somebody else did."""
+"""Attacks that submit work again, or submit another node's work."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ class AttackToolkit(SlotGenerator):
             self._planner = self._honest
 
     def is_stopped(self) -> bool:
-        """Whether the task is to give the slot up."""
+        """True if the task is to give the slot up."""
         return self._should_stop()
 
     def seed(self, grant: SlotGrant) -> bytes:

@@ -1,4 +1,4 @@
-"""A worker whose rollout task cheats: the real daemon on a machine that its owner has turned.
+"""A worker whose rollout task cheats: the real daemon, run by a dishonest owner.
 
 A contributor owns the machine, so nothing in the worker can keep it from running another program than it was told to.
 """

@@ -1,1 +1,1 @@
-"""What a devnet's run leaves behind, gathered while it runs and when it ends, and the report that is made of it."""
+"""Collects data about a devnet run, during it and at its end, and builds the report."""

@@ -91,7 +91,7 @@ class Chronicle:
         return {one.node for one in self._contributors if one.cheat}
 
     def so_far(self) -> Material:
-        """What is known without asking anybody."""
+        """Data that is known without a request."""
         return Material(
             about=self._about,
             began=self._began,
@@ -131,7 +131,7 @@ class Chronicle:
         )
 
     async def _listed(self) -> tuple[list[RolloutItem], dict[Address, tuple[LeaseView, ...]]]:
-        """What the orchestrator knows; the report goes without it if that is down."""
+        """Data from the orchestrator; the report omits it if the orchestrator is down."""
         rollouts: list[RolloutItem] = []
         leases: dict[Address, tuple[LeaseView, ...]] = {}
         async with open_orchestrator(self._directory, self._places) as client:

@@ -1,4 +1,4 @@
-"""How long things took: ways through the system, one rollout's whole way, and a window in which all parts are seen."""
+"""Durations: stages of the system, one rollout's full path, and a window that shows all parts."""
 
 from __future__ import annotations
 

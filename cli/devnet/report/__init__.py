@@ -1,1 +1,1 @@
-"""What a devnet's run was, told at its end: the model, its judgement, and its two forms, text and one HTML page."""
+"""Report on a finished devnet run: its data model, its judgement, and its two forms, text and one HTML page."""

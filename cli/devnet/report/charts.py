@@ -30,13 +30,13 @@ class Series:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scale:
-    """What the upright axis shows."""
+    """Label of the vertical axis."""
 
     top: float
     step: float
     """Between ticks."""
     spell: str
-    """How a value is written: a format specification."""
+    """Format specification for values."""
 
 
 SHARES = Scale(top=1, step=0.25, spell=".0%")

@@ -1,4 +1,4 @@
-"""Whether a devnet's run was what it had to be."""
+"""Judges whether a devnet run met its requirements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long answers are beside how long they were to be, drawn for the page."""
+"""Charts of answer length against requested length, for the HTML page."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from protocol.verdicts import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedEvaluation:
-    """How a version does on prompts that were held out of training."""
+    """Evaluation of a version on prompts held out of training."""
 
     version: int
     greedy: float
@@ -32,7 +32,7 @@ class ReportedStep:
 
     step: int
     at: float
-    """When its version was announced."""
+    """Time at which its version was announced."""
     reward: float
     """Mean over the rollouts that were learned."""
     staleness: Mapping[int, int]
@@ -86,7 +86,7 @@ class NodeAccount:
     earned: int = 0
     slashed: int = 0
     evicted: str = ""
-    """Why, if it was; empty if it was not."""
+    """The reason, if it was; otherwise empty."""
 
     @property
     def unjudged(self) -> int:
@@ -156,7 +156,7 @@ class TimelineRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessCost:
-    """What a process cost this machine."""
+    """Resource use of a process on this machine."""
 
     name: str
     cpu_seconds: float
@@ -170,7 +170,7 @@ class RunReport:
     about: Mapping[str, str]
     """How it was run: task, seed, workers, runtime, machine."""
     wall_seconds: float
-    """From this start of the devnet to its end."""
+    """Time from this start of the devnet to its end."""
     steps: tuple[ReportedStep, ...]
     steps_before: int = 0
     """Those of the steps that were learned before this start of the devnet."""
