@@ -94,7 +94,7 @@ identity_router = APIRouter(prefix="/v1", tags=["identity"])
 
 @identity_router.get("/identity")
 async def identity(request: Request) -> ServiceIdentity:
-    """Who this service is, and whose ledger it reads. Not signed: the ledger names the pool's orchestrator."""
+    """Return the service's address and contract. Unsigned: the ledger names the pool's orchestrator."""
     parts = parts_of(request)
     domain = parts.ledger.domain
     return ServiceIdentity(
@@ -196,7 +196,7 @@ def build_orchestrator(
 
 
 async def _look_at_store(objects: ObjectStore) -> None:
-    """Says at the start what is wrong with the store of files. Nothing else waits for it: the pool goes on without."""
+    """Logs at start what is wrong with the object store. The rest of the pool does not wait for it."""
     try:
         await objects.check()
     except MusterError as error:

@@ -1,4 +1,4 @@
-"""Everything that routes and loops of one orchestrator share, built in one place."""
+"""Dependencies shared by the routes and loops of one orchestrator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from protocol.runtime.redis import RedisKeys
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What one orchestrator is made of."""
+    """Dependency container of one orchestrator."""
 
     settings: OrchestratorSettings
     clock: Clock

@@ -1,4 +1,4 @@
-"""What Prometheus sees of the pool, read from counters that Redis keeps anyway."""
+"""Prometheus metrics of the pool, read from counters in Redis."""
 
 from __future__ import annotations
 

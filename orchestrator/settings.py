@@ -1,4 +1,4 @@
-"""What an orchestrator can be told: `[orchestrator]` in the settings file, `MUSTER_ORCHESTRATOR_…`, or flags."""
+"""Settings of the orchestrator: `[orchestrator]` in the settings file, `MUSTER_ORCHESTRATOR_…`, or flags."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def default_storage() -> Path:
 
 
 class Requirements(BaseModel):
-    """What a machine must have to be invited."""
+    """Hardware that a machine needs to be invited."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -223,11 +223,11 @@ class OrchestratorSettings(Settings):
         )
 
     def role_rate(self) -> Rate:
-        """What a validator, the publisher or the manager may ask."""
+        """Returns the request rate of validators, publisher and manager."""
         return Rate(count=max(1, round(self.role_rate_per_s * 60)), per=timedelta(minutes=1), burst=self.role_burst)
 
     def quota(self) -> Quota:
-        """What one node may upload."""
+        """Returns the upload quota of one node."""
         return Quota(
             window=timedelta(hours=1),
             files=self.uploads_per_hour,
@@ -268,5 +268,5 @@ class OrchestratorSettings(Settings):
         )
 
     def patience(self) -> SchedulerTimeouts:
-        """How long the scheduler waits for what."""
+        """Returns the time limits of the scheduler."""
         return SchedulerTimeouts(drain=timedelta(seconds=self.drain_patience_s))

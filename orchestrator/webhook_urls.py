@@ -1,4 +1,4 @@
-"""Where a webhook may go. A pool owner's URL must not make the orchestrator speak to its own network."""
+"""URL checks of webhooks: a pool owner's URL must not make the orchestrator call its own network."""
 
 from __future__ import annotations
 

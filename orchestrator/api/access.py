@@ -1,4 +1,4 @@
-"""Who may call: nodes by their signature; the pool's owner by token; the pool's manager by signature."""
+"""Access control: nodes and the pool's manager sign requests, the pool's owner sends a token."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LOGS_BODY = 1024 * 1024
 
 
 FAVOURED_FOR = timedelta(minutes=1)
-"""How long a role's holder keeps its rate after it was last seen to hold the role."""
+"""How long the higher rate of a role holder is cached."""
 
 
 async def _is_manager(address: Address, request: Request) -> bool:
@@ -42,7 +42,7 @@ async def _steers_the_run(address: Address, request: Request) -> bool:
 
 
 def _favoured(address: Address, request: Request) -> bool:
-    """Who works for all nodes may call more often than one of them. Always true."""
+    """Applies the higher rate of role holders, who work for all nodes. Always returns True."""
     parts = parts_of(request)
     parts.admission.favour(address, rate=parts.settings.role_rate(), lasting=FAVOURED_FOR)
     return True
@@ -63,7 +63,7 @@ _anybody = signed_request(body_limit=0)
 
 
 async def _object_reader(request: Request) -> SignedRequest | OwnerRequest:
-    """Whoever signs, the owner by token: the desk knows who may read what."""
+    """Accepts any signer, or the owner's token; the service decides who may read what."""
     if ADDRESS_HEADER in request.headers:
         return await _anybody(request)
     return await _owner_reads(request)

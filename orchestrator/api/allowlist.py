@@ -1,4 +1,4 @@
-"""Who may fetch checkpoints: the IPs of active nodes, for the firewalls of origins and relays."""
+"""Allow list of checkpoint downloads: IPs of active nodes, for the firewalls of origins and relays."""
 
 from __future__ import annotations
 

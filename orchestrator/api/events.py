@@ -33,7 +33,7 @@ async def events(
     limit: Annotated[int, Query(ge=1, le=EVENTS_AT_ONCE)] = 100,
     follow_: Annotated[bool, Query(alias="follow", description="Go on as server-sent events")] = False,
 ) -> Response | EventPage:
-    """What happened in the pool, oldest first: nodes, assignments, tasks."""
+    """List events of nodes, assignments and tasks, oldest first."""
     parts = parts_of(request)
     if after is None and not follow_:
         found = await parts.events.last(limit=limit)
@@ -56,7 +56,7 @@ async def events(
 
 @router.post("/webhooks", status_code=201, tags=["webhooks"], openapi_extra=body(NewWebhook))
 async def create_webhook(owner: Admin, request: Request) -> CreatedWebhook:
-    """Has events delivered to a URL. The answer shows the secret that signs deliveries, this once."""
+    """Create a webhook. Only this response shows the secret that signs deliveries."""
     parts = parts_of(request)
     new = owner.read(NewWebhook)
     try:

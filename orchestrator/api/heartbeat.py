@@ -1,4 +1,4 @@
-"""What nodes call: heartbeats, logs, and where they stand."""
+"""Routes for nodes: heartbeats, logs and their own state."""
 
 from __future__ import annotations
 

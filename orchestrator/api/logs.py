@@ -1,4 +1,4 @@
-"""What nodes' tasks wrote, read by the pool's owner, now or after the container is gone."""
+"""Logs of tasks for the pool's owner, also after the container is gone."""
 
 from __future__ import annotations
 

@@ -99,7 +99,7 @@ async def metrics(_owner: Reader, request: Request, node: NodePath) -> NodeMetri
 
 @router.post("/{node}/restart", openapi_extra=body(Cause, required=False))
 async def restart(owner: Operator, request: Request, node: NodePath) -> NodeView:
-    """Has the node replace its task's container."""
+    """Make the node replace its task's container."""
     parts = parts_of(request)
     cause = _cause(owner, "the owner asked for a restart")
     row = await parts.nodes.get_known(node)

@@ -41,7 +41,7 @@ POLICY = "; ".join(
         "trusted-types 'none'",
     )
 )
-"""Nothing but our own files is loaded, nothing is asked of anybody else, and no text becomes markup or code."""
+"""Content security policy: own files only, no requests to other hosts, no inline markup or code."""
 
 HEADERS = {
     "Content-Security-Policy": POLICY,

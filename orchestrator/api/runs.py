@@ -65,7 +65,7 @@ async def lease(signed: Node, request: Request) -> Response:
 
 @router.post("/slots/release", response_model=Deliveries, openapi_extra=body(ReleasedSlots))
 async def release(signed: Node, request: Request) -> Response:
-    """Gives slots up. Their indices are burnt, and they count as undelivered."""
+    """Release slots. Their indices are not leased again, and they count as undelivered."""
     parts = parts_of(request)
     run = _run(parts)
     await run.release(signed.address, signed.read(ReleasedSlots).slots)
@@ -74,7 +74,7 @@ async def release(signed: Node, request: Request) -> Response:
 
 @router.get("/nodes/me/leases", response_model=Deliveries)
 async def my_leases(signed: Node, request: Request) -> Response:
-    """What became of the node's own leases."""
+    """Return the outcomes of the node's own leases."""
     parts = parts_of(request)
     return signed.answer(parts.key, await _run(parts).deliveries(signed.address))
 
@@ -92,7 +92,7 @@ async def submit(signed: Node, request: Request) -> Response:
 
 @router.get("/submissions/{key}", response_model=SubmissionReceipt)
 async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
-    """How far work is that the node handed in."""
+    """Return the relayer's state of work that the node submitted."""
     parts = parts_of(request)
     receipt = await parts.relay.submission(signed.address, key, slots=_run(parts).store)
     return signed.answer(parts.key, receipt)
@@ -133,13 +133,13 @@ async def show(_reader: RunReader, request: Request) -> RunView:
 
 @router.put("/run/demand", openapi_extra=body(Demand))
 async def demand(operator: RunOperator, request: Request) -> StepView:
-    """Says how many groups of a step are wanted in all, or that the step is closed."""
+    """Set the total demand of a step in groups, or close the step."""
     return await _owner(parts_of(request)).ask(operator.read(Demand), actor=operator.name)
 
 
 @router.put("/run/checkpoint", openapi_extra=body(NewCheckpoint))
 async def checkpoint(operator: RunOperator, request: Request) -> CheckpointRef:
-    """Has slots leased for a version that the ledger names."""
+    """Lease slots for a version that is announced on the ledger."""
     return await _owner(parts_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
 
 
@@ -177,7 +177,7 @@ async def figures(
     first: Annotated[int | None, Query(ge=0, lt=1 << 48, description="From this step on; default: the newest")] = None,
     limit: Annotated[int, Query(ge=1, le=MOST_FIGURED_STEPS, description="Steps looked at")] = MOST_FIGURED_STEPS,
 ) -> FiguresPage:
-    """What nodes say of the accepted files of each step: rewards and lengths, as a curve over the run."""
+    """Return rewards and lengths of accepted files by step, as nodes reported them."""
     return FiguresPage(items=await _owner(parts_of(request)).figures(first=first, limit=limit))
 
 
@@ -190,7 +190,7 @@ async def rollout(_reader: RunReader, request: Request, key: KeyPath) -> Rollout
 
 @router.get("/nodes/{node}/leases", tags=["nodes"])
 async def leases(_owner: Reader, request: Request, node: NodePath) -> Deliveries:
-    """What became of a node's leases, newest first."""
+    """Return the outcomes of a node's leases, newest first."""
     return await _run(parts_of(request)).deliveries(node)
 
 

@@ -19,7 +19,7 @@ KEEP_ALIVE_LOOKS = 50
 """Looks without anything new until a comment line keeps proxies from closing the connection (15 s)."""
 
 Read = Callable[[], Awaitable[Sequence[tuple[str, BaseModel]]]]
-"""What is new since the last call, each with the id from which a follower can go on."""
+"""Items since the last call, each with the id from which a follower can resume."""
 
 
 def follow(parts: Dependencies, request: Request, read: Read) -> StreamingResponse:

@@ -43,7 +43,7 @@ UrlQuery = Annotated[dict[str, str], Depends(_url_query)]
 
 @router.post("/uploads", response_model=UploadTicket, openapi_extra=body(UploadRequest))
 async def uploads(signed: Node, request: Request) -> Response:
-    """Says where a node puts a file of its own, or a validator an audit file; and whether it is there already."""
+    """Return an upload URL for a node's file or a validator's audit file, or that the file exists already."""
     parts = parts_of(request)
     ticket = await parts.uploads.ticket(signed.address, signed.read(UploadRequest))
     return signed.answer(parts.key, ticket)
@@ -55,7 +55,7 @@ async def objects(
     request: Request,
     key: Annotated[str, Query(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256")],
 ) -> Response | ObjectLink:
-    """Says where to read a file: a node its own, everybody an audit file, validators and the pool's owner all."""
+    """Return a download URL. Nodes read their own files, all signers audit files, validators and owner all files."""
     parts = parts_of(request)
     signed = reader if isinstance(reader, SignedRequest) else None
     link = await parts.uploads.link(ObjectKey.parse(key), reader=signed.address if signed else None)

@@ -9,7 +9,7 @@ from protocol.http.lookups import Lookups
 from protocol.runtime.clock import Clock
 
 FRESH = timedelta(seconds=10)
-"""How soon a change of roles is noticed."""
+"""Time after which a change of roles is noticed."""
 
 STALE = timedelta(minutes=10)
 """While the chain is down, what it said last is believed for so long; then nobody has a role."""

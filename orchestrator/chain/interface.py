@@ -1,4 +1,4 @@
-"""What the orchestrator needs of the ledger, in its own words; `ledger_pool.py` says it in the ledger's."""
+"""Interface of the orchestrator to the ledger; `chain/pool.py` implements it."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class NodeStanding:
     """A node in the eyes of the ledger."""
 
     provider: Address | None
-    """Who registered it; None if nobody did, or if it was retired."""
+    """Provider that registered the node; None if it is unregistered or retired."""
     member: bool
     banned: bool
     """The node itself, or its provider."""
     capacity: int
     free_stake: int
-    """What the provider has staked and not yet bound, in the token's smallest unit."""
+    """Free stake of the provider, in 10⁻¹⁸ MUST."""
     needed_stake: int
-    """What joining would bind."""
+    """Stake that joining would bind."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +47,7 @@ class PoolStanding:
 
 
 class MemberEvent(StrEnum):
-    """What can happen to a membership on the ledger."""
+    """Kind of a membership event on the ledger."""
 
     JOINED = "joined"
     LEFT = "left"
@@ -71,13 +71,13 @@ class MembershipChange:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What happened since the last commit."""
+    """Membership events since the last commit."""
 
     changes: tuple[MembershipChange, ...]
     commit: Callable[[], Awaitable[None]]
-    """Says that they were dealt with; until then they come again."""
+    """Commits the events as processed; until then they are returned again."""
     more: bool = False
-    """Whether the chain has more to read at once."""
+    """Whether more events can be read immediately."""
 
 
 class PoolLedger(Protocol):
@@ -117,7 +117,7 @@ class PoolLedger(Protocol):
         ...
 
     async def changes(self) -> Changes:
-        """What happened to memberships since the last commit; from the beginning at first."""
+        """Returns membership events since the last commit, at first from the beginning."""
         ...
 
     def forget_position(self) -> None:

@@ -1,4 +1,4 @@
-"""Where the orchestrator meets the chain, and nowhere else. Connects when it is first needed, again when it has to."""
+"""The pool on the ledger. Connects on first use and reconnects after failures."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class LedgerPool:
             await ledger.pools.unban(self._pool_id, node)
 
     async def changes(self) -> Changes:
-        """What happened to memberships since the last commit."""
+        """Returns membership events since the last commit."""
         batch = await self._following.poll(await self._connected())
         found = [change for event in batch.events if (change := self._read(event.log, reverted=event.reverted))]
 
@@ -240,7 +240,7 @@ class LedgerPool:
 
 @contextmanager
 def _unchanged_is_done() -> Iterator[None]:
-    """Somebody may ask again because the first answer was lost, here or on the way to Redis."""
+    """A request may be repeated because the first result was lost, here or on its way to Redis."""
     try:
         yield
     except TransactionReverted as error:

@@ -1,4 +1,4 @@
-"""Where a run meets the chain: announcements, work, money. Connects when it is first needed."""
+"""The run on the ledger: announcements, work and money. Connects on first use."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ class LedgerRun:
         return AnnouncedCheckpoint(version=found.version, attempt=found.attempt, digest=found.digest, block=found.block)
 
     async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
-        """Whose signature a version carries: who announced it, while the publisher's former key counts as well."""
+        """Returns the key that announced a version; the publisher's former key counts during rotation."""
         ledger = await self._connected()
         seat = await ledger.pools.seat(self._pool_id, Role.PUBLISHER)
         if seat.previous == ZERO_ADDRESS or seat.previous_until <= await ledger.now():
@@ -141,7 +141,7 @@ class LedgerRun:
         return seat.holder
 
     async def funds(self) -> Funds:
-        """What the pool can pay now; its terms and whether it is active are remembered for a short while."""
+        """Returns the pool's present funds; terms and status are cached for a short time."""
         ledger, now = await self._connected(), self._clock.monotonic()
         pools = ledger.pools
         if self._standing is None or self._standing[0] <= now:
@@ -163,7 +163,7 @@ class LedgerRun:
         )
 
     async def free_stake(self, provider: Address) -> int:
-        """What neither memberships nor open work bind."""
+        """Returns a provider's stake that neither memberships nor open work bind."""
         return (await (await self._connected()).stake.of(provider)).free
 
     async def seat(self, node: Address) -> PoolSeat | None:
@@ -232,19 +232,19 @@ class LedgerRun:
         return None
 
     async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
-        """What of it the ledger would refuse now."""
+        """Returns the submissions that the ledger would refuse now."""
         book = (await self._connected()).work
         found = await asyncio.gather(*(book.refusal_of(_submission(each)) for each in works))
         return [_work_not_taken(each) for each in found if each is not None]
 
     async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
-        """Which joins it would refuse now."""
+        """Returns the joins that the ledger would refuse now."""
         pools = (await self._connected()).pools
         found = await asyncio.gather(*(pools.join_refusal_of(_joining(each)) for each in joins))
         return [_join_not_taken(each) for each in found if each is not None]
 
     async def events(self) -> RunEvents:
-        """What happened since the last commit."""
+        """Returns events since the last commit."""
         ledger = await self._connected()
         cursor = self._cursor = self._cursor or self._new_cursor(ledger)
         batch = await self._polled(cursor)

@@ -39,7 +39,7 @@ _PUT_OUT = frozenset({happened.Departure.EVICTED, happened.Departure.BANNED})
 
 
 def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
-    """What an event means to a run; None if nothing."""
+    """Translates a ledger event for the run; None if it is irrelevant."""
     found: RunEvent | None = None
     match event:
         case happened.WorkSubmitted():

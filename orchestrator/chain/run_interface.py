@@ -1,4 +1,4 @@
-"""What a run needs of the ledger, in the run's own words; `orchestrator/chain/run.py` says it in the ledger's."""
+"""Interface of a run to the ledger; `chain/run.py` implements it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AnnouncedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Funds:
-    """What the pool can pay, what work costs, in the token's smallest unit, and how long its periods are."""
+    """Funds, prices (in 10⁻¹⁸ MUST) and periods of a pool."""
 
     free: int
     """The escrow that no open work reserves, less a withdrawal that the owner announced."""
@@ -37,15 +37,15 @@ class Funds:
     penalty: int
     """Per work unit of the lease, if its work is forged: what the stake must cover."""
     fees: int = 0
-    """What a piece of work reserves for verdicts, beside its reward."""
+    """Fees that a piece of work reserves for verdicts, besides its reward."""
     active: bool
-    """Whether the pool takes work."""
+    """Whether the pool accepts work."""
     notice: timedelta
-    """How long leases may be: escrow and membership hold for those that end within the notice period."""
+    """Maximum lease time: escrow and membership are guaranteed for the notice period only."""
     judging: timedelta
-    """How long submitted work waits for its first verdict."""
+    """Time limit of the first verdict after submission."""
     settling: timedelta
-    """How long after its submission work may be open at most."""
+    """Maximum time that work is open after its submission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +89,7 @@ class SeatEvent:
 
     node: Address
     put_out: bool = False
-    """Whether the pool evicted or banned it: what it then fails to deliver is not its failure."""
+    """Whether the pool evicted or banned the node; later missing deliveries are then excused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +101,7 @@ class BanEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MoneyEvent:
-    """Somebody's stake changed, or the pool's escrow."""
+    """Change of a provider's stake or of the pool's escrow."""
 
     provider: Address | None
 
@@ -118,13 +118,13 @@ RunEvent = WorkEvent | SeatEvent | BanEvent | MoneyEvent | AnnouncementEvent
 
 @dataclass(frozen=True, slots=True)
 class RunEvents:
-    """What happened since the last commit."""
+    """Events since the last commit."""
 
     events: tuple[RunEvent, ...]
     commit: Callable[[], Awaitable[None]]
-    """Says that they were dealt with; until then they come again."""
+    """Commits the events as processed; until then they are returned again."""
     more: bool
-    """Whether the chain has more to read at once."""
+    """Whether more events can be read immediately."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +140,7 @@ class WorkNow:
 
 @dataclass(frozen=True, slots=True)
 class NotTaken:
-    """What the ledger did not take out of a batch."""
+    """Submissions of a batch that the ledger refused."""
 
     name: Digest | Address
     """The work's key, or the node that wanted to join."""
@@ -162,15 +162,15 @@ class RunLedger(Protocol):
         ...
 
     async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
-        """Whose signature a version carries: who announced it, while the publisher's former key counts as well."""
+        """Returns the key that announced a version; the publisher's former key counts during rotation."""
         ...
 
     async def funds(self) -> Funds:
-        """What the pool can pay now."""
+        """Returns the pool's present funds."""
         ...
 
     async def free_stake(self, provider: Address) -> int:
-        """What neither memberships nor open work bind."""
+        """Returns a provider's stake that neither memberships nor open work bind."""
         ...
 
     async def seat(self, node: Address) -> PoolSeat | None:
@@ -194,11 +194,11 @@ class RunLedger(Protocol):
         ...
 
     async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
-        """What of it the ledger would refuse now; asked, not tried, so that it costs no gas."""
+        """Returns the submissions that the ledger would refuse now, by a dry run without gas."""
         ...
 
     async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
-        """Which joins it would refuse now; asked, not tried."""
+        """Returns the joins that the ledger would refuse now, by a dry run."""
         ...
 
     async def carry_joins(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
@@ -210,7 +210,7 @@ class RunLedger(Protocol):
         ...
 
     async def events(self) -> RunEvents:
-        """What happened since the last commit; from the beginning at first."""
+        """Returns events since the last commit, at first from the beginning."""
         ...
 
     def forget_position(self) -> None:

@@ -31,10 +31,10 @@ not their doing."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryTerms:
-    """What a pool expects.
+    """Delivery rules of a pool.
 
     Args:
-        newest: The number of leases that are looked at, the newest that are over.
+        newest: Number of newest finished leases that count.
         provider_newest: The same for all nodes of a provider together.
         least: With fewer that are over nobody is judged.
         threshold: The delivered share below which a node rests.
@@ -73,14 +73,14 @@ class PastLease:
 
     @property
     def counts(self) -> bool:
-        """Whether the node answers for it. It does not for live leases, excused ones, and work that nobody judged."""
+        """Whether the lease counts: live leases, excused ones and unjudged work do not."""
         if self.slot.state is SlotState.EXPIRED:
             return self.failed
         return self.slot.state not in {SlotState.LEASED, SlotState.LAPSED}
 
     @property
     def failed(self) -> bool:
-        """Whether nothing was delivered in time, or what could not be of use."""
+        """Whether nothing useful was delivered in time."""
         if self.late and self.slot.state.on_ledger:
             return True
         match self.slot.state:
@@ -93,7 +93,7 @@ class PastLease:
 
     @property
     def rejected(self) -> bool:
-        """Whether its work was found to be bad, or cost validators far more time than work usually does."""
+        """Whether the work was rejected, or took validators far more time than usual."""
         if self.failed or self.slot.state not in JUDGED:
             return False
         return self.slot.outcome in {Outcome.REJECTED, Outcome.FORGED} or self.reason == ReasonCode.PASSED_UNDECIDED
@@ -107,22 +107,22 @@ class Delivered:
     undelivered: int
     resting_until_ms: int | None
     on_trial: bool = False
-    """Whether its share is too low, rested or not: it holds one slot at a time until the share is better."""
+    """Returns whether the delivered share is too low; the node then holds one slot at a time."""
 
 
 def tried_in_time(*, handed_in_ms: int, expiry_s: int, error: str) -> bool:
-    """Whether work that was handed in and never carried is no failure of its node.
+    """Returns whether work that was submitted to the relayer but never relayed is excused.
 
     Args:
-        handed_in_ms: When, in Unix milliseconds.
-        expiry_s: The end of its lease, in Unix seconds.
+        handed_in_ms: Time of submission, Unix ms.
+        expiry_s: End of its lease, Unix s.
         error: The contract's error with which the ledger refused it; empty if there was none.
     """
     return handed_in_ms <= expiry_s * 1000 - IN_TIME.total_seconds() * 1000 and error not in OWN_FAULT
 
 
 def judge_deliveries(leases: Sequence[PastLease], *, terms: DeliveryTerms, now_ms: int) -> Delivered:
-    """Whether a node, or any node of a provider, may lease.
+    """Returns whether a node, or any node of a provider, may lease.
 
     After its rest it may, one slot at a time, and the next lease that fails makes it rest again until its share is
     better.

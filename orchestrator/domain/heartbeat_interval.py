@@ -1,4 +1,4 @@
-"""When the next heartbeat is due, and when silence means something."""
+"""Heartbeat interval, and deadlines after which a silent node is unhealthy or dead."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatInterval:
-    """How often nodes speak, so that the load on the orchestrator is flat as the pool grows.
+    """Interval of heartbeats, which keeps the orchestrator's load constant as the pool grows.
 
     The interval is `max(shortest, nodes / target_rate)` plus a stagger, as HashiCorp Nomad paces its clients.
 
     Args:
-        shortest: No node is asked to speak more often.
+        shortest: Minimum interval.
         target_rate: Heartbeats per second that the pool as a whole may cost.
         stagger: Largest share of the interval that is added at random, so that nodes drift apart.
         unhealthy_after: Missed intervals until a node counts as unhealthy.

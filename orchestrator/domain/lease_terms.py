@@ -1,4 +1,4 @@
-"""How long a slot is leased, from what the pool's nodes take, and how many leases the escrow covers. No I/O."""
+"""Lease duration from the pool's delivery times, and the number of leases that the escrow covers. No I/O."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MEDIANS = 4
 
 @dataclass(frozen=True, slots=True)
 class DeliveryTime:
-    """How long one slot took, from its lease until its submission was read on the ledger.
+    """Time of one slot, from its lease until its submission was read on the ledger.
 
-    A lease that ended without work is taken for twice its length: if leases have become too short for honest nodes,
-    nobody delivers, and only these make them longer again.
+    A lease that ended without work counts as twice its duration. If leases have become too short for honest nodes, no
+    node delivers, and only these entries make leases longer again.
     """
 
     took_ms: int
@@ -56,9 +56,9 @@ def wait_length(lease: timedelta) -> timedelta:
 
 
 def is_late(took: timedelta, times: Sequence[DeliveryTime], *, lease: timedelta) -> bool:
-    """Whether work came so late that it counts against its node: after its step had stopped waiting for it.
+    """Returns whether work came so late that its step had stopped waiting for it.
 
-    While few deliveries are known nothing is late: leases don't follow what slots take then.
+    With few known deliveries nothing is late, because lease durations do not follow delivery times yet.
 
     Args:
         took: From the lease to the submission, measured as in `times`: what blocks and the relayer take is in both.
@@ -70,7 +70,7 @@ def is_late(took: timedelta, times: Sequence[DeliveryTime], *, lease: timedelta)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """What the escrow covers, in work units: Lua's double-precision numbers hold these exactly.
+    """Work units that the escrow covers, exact in Lua's double-precision numbers.
 
     Args:
         units: The free escrow in the price of a unit. In a pool that pays nothing for work it is counted in what a
@@ -98,6 +98,6 @@ class Budget:
         return cls(units=min(most, free // fees) if fees else most, unit=0, lease=1 if fees else 0)
 
     def covers(self, units: int, *, open_units: int, open_leases: int) -> bool:
-        """Whether one more lease of so many units can be paid, beside those that are open."""
+        """Returns whether one more lease of this size can be paid besides the open ones."""
         taken = (open_units + units) * self.unit + (open_leases + 1) * self.lease
         return taken <= self.units

@@ -1,4 +1,4 @@
-"""The life of a node, as one pure function over one table.
+"""State machine of a node: one pure function over one table.
 
     discovered ──▶ invited ──▶ unhealthy ⇄ healthy ⇄ draining
         ▲             │             │         │          │
@@ -20,7 +20,7 @@ from protocol.wire.heartbeat import NodeState
 
 
 class NodeEvent(StrEnum):
-    """What can happen to a node."""
+    """Event of a node."""
 
     LISTED = "listed"
     """A discovery service lists it, and it may not be invited: it is only noted, with the reason."""
@@ -49,7 +49,7 @@ class NodeEvent(StrEnum):
 
 
 class NodeAction(StrEnum):
-    """What a transition asks of the world."""
+    """Side effect that a transition requests."""
 
     INVITE = "invite"
     """Sign an invite and leave it at discovery."""
@@ -167,5 +167,5 @@ def transition(state: NodeState, event: NodeEvent) -> Transition:
 
 
 def overdue(state: NodeState) -> NodeEvent | None:
-    """What it means that a node's deadline passed; None where nothing was expected of it."""
+    """Returns the event of a missed deadline; None if no heartbeat was due."""
     return _OVERDUE.get(state)

@@ -1,4 +1,4 @@
-"""What a pool fixed for its run: every number that steps, slots and submissions are decided by."""
+"""Terms of a run: all numbers that decide about steps, slots and submissions."""
 
 from __future__ import annotations
 

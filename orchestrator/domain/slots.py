@@ -14,7 +14,7 @@ from protocol.verdicts import Outcome
 
 
 class SlotState(StrEnum):
-    """Where a slot is."""
+    """State of a slot."""
 
     LEASED = "leased"
     UNDELIVERED = "undelivered"
@@ -25,11 +25,11 @@ class SlotState(StrEnum):
     DISPUTED = "disputed"
     FINAL = "final"
     EXPIRED = "expired"
-    """Nobody judged its work in time."""
+    """No validator judged its work in time."""
 
     @property
     def on_ledger(self) -> bool:
-        """Whether its work was submitted."""
+        """Returns whether its work was submitted."""
         return self in _ON_LEDGER
 
 
@@ -58,7 +58,7 @@ class Counted(StrEnum):
 
 
 class StoredFileState(StrEnum):
-    """Whether the store has the file of submitted work."""
+    """Presence of submitted work's file in the store."""
 
     UNKNOWN = ""
     """Not asked yet, or the store was down: the node is not blamed for that."""
@@ -67,7 +67,7 @@ class StoredFileState(StrEnum):
 
 
 class SlotEvent(StrEnum):
-    """What can happen to a slot."""
+    """Event of a slot."""
 
     LEASE_OVER = "lease-over"
     """It expired without work, as far as the ledger was read, or its node was put out for forged work."""
@@ -97,7 +97,7 @@ class SlotEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a slot is, and what it counts for."""
+    """State of a slot, and the counter of its step that it belongs to."""
 
     state: SlotState
     counted: Counted
@@ -106,7 +106,7 @@ class Slot:
 
     @property
     def accused(self) -> bool:
-        """Whether its work was called forged and that is not final."""
+        """Returns whether its work was judged forged and the verdict is not final."""
         return self.outcome is Outcome.FORGED and self.state in {SlotState.PROVISIONAL, SlotState.DISPUTED}
 
 
@@ -133,7 +133,7 @@ TABLE: Mapping[tuple[SlotEvent, SlotState], SlotState] = {
     **{(SlotEvent.FINAL, state): SlotState.FINAL for state in _OPEN},
     **{(SlotEvent.EXPIRED, state): SlotState.EXPIRED for state in _OPEN},
 }
-"""What leads where. Whatever does not stand here is old news and changes nothing."""
+"""Transition table. Events that are missing here are outdated and change nothing."""
 
 _FIXED: Mapping[SlotEvent, Slot] = {
     SlotEvent.WAIT_OVER: SPARE,
@@ -150,11 +150,11 @@ _JUDGES = frozenset({SlotEvent.JUDGED, SlotEvent.DECIDED, SlotEvent.FINAL})
 
 
 def after(slot: Slot, event: SlotEvent, outcome: Outcome | None = None) -> Slot:
-    """Where a slot is after something happened; the same slot if that is old news.
+    """Returns the slot after an event; unchanged if the event is outdated.
 
     Args:
-        slot: Where it was.
-        event: What happened.
+        slot: Before the event.
+        event: The event.
         outcome: Of a verdict, and of work that is final.
     """
     state = TABLE.get((event, slot.state))

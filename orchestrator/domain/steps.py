@@ -1,4 +1,4 @@
-"""Which step wants rollouts: a pure function of what was asked, leased, submitted and judged.
+"""Choice of the step that needs rollouts, from demand, leases, submissions and verdicts. No I/O.
 
 Version v is the policy that has learned every step below v. So rollouts of version v may serve step v and, because
 generation runs ahead of the trainer, up to `async_level` steps beyond it; steps below the *floor* are closed.
@@ -12,11 +12,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCount:
-    """How one step stands, in groups."""
+    """Counts of one step, in groups."""
 
     demand: int
     rounds: int = 0
-    """How often the demand was raised."""
+    """Number of times that the demand was raised."""
     leased: int = 0
     spare: int = 0
     """Leased, and not waited for: counts as nothing."""
@@ -29,7 +29,7 @@ class StepCount:
 
     @property
     def need(self) -> int:
-        """What is wanted and neither there nor on its way; `need_of` in `run_grant.lua` is the same formula."""
+        """Demand that is neither accepted nor in progress; `need_of` in `run_grant.lua` is the same formula."""
         return max(0, self.demand - self.accepted - self.pending - self.leased)
 
 
@@ -56,7 +56,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Where the next slot is wanted. A need of 0 means nowhere; the step is then the last that was looked at."""
+    """Step that needs the next slot. With a need of 0, no step does, and `step` is the last one examined."""
 
     step: int
     need: int
@@ -77,7 +77,7 @@ def choose_step(window: Window, counts: Mapping[int, StepCount], *, default_dema
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a step's demand and the floor are after the trainer spoke."""
+    """Demand of a step and floor after a request of the trainer."""
 
     demand: int
     rounds: int
@@ -87,13 +87,13 @@ class Asked:
 def ask(
     now: StepCount, *, step: int, floor: int, groups: int, closed: bool, stated: bool, max_rounds: int
 ) -> Asked | None:
-    """What changes when the trainer wants `groups` of a step in all; None if nothing does.
+    """Returns the changes for a new total demand of a step; None if there are none.
 
     Args:
-        now: How the step stands.
-        step: Which.
+        now: Counts of the step.
+        step: Number of the step.
         floor: The first open step.
-        groups: What is wanted in all.
+        groups: Total demand.
         closed: Whether the trainer is done with this step, and so with those below it.
         stated: Whether the demand was stated before; the first statement is no raise, and may lower the default.
         max_rounds: So often it may be raised; the raise after that closes the step with what it has.

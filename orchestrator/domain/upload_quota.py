@@ -8,7 +8,7 @@ from datetime import timedelta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quota:
-    """What one node may upload.
+    """Upload quota of one node.
 
     Args:
         window: In which files and bytes are counted.

@@ -1,4 +1,4 @@
-"""Which loops run, how often, and which of them another orchestrator may do instead."""
+"""Background loops, their intervals, and those that run under a leader lease."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler knows of nodes: read once, then only what changed."""
+"""The scheduler's cache of nodes: read once, then updated by changes."""
 
 from __future__ import annotations
 

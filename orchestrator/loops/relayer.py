@@ -1,4 +1,4 @@
-"""Carries submissions, joins and disputes to the ledger, so that a node needs no gas.
+"""Relays submissions, joins and disputes to the ledger, so that nodes need no gas.
 
 What is about to be carried is put off first, so that it comes again whatever happens to us; and what comes again is
 looked up on the ledger before it is carried again. The ledger takes each piece of work once, whoever carries it.
@@ -31,7 +31,7 @@ DISPUTES = 8
 """At a time, for each is a transaction of its own; submissions wait for them meanwhile."""
 
 AGAIN = timedelta(seconds=20)
-"""When something whose fate is unknown is looked at again; a transaction waits longer than most blocks take."""
+"""Delay before a transaction of unknown outcome is checked again; longer than most block times."""
 
 PASSING = frozenset({"EscrowTooLow", "StakeTooLow"})
 """Errors that may pass: money can come."""
@@ -91,9 +91,9 @@ class Relayer:
             self._under_way[kind] -= names
 
     async def _take(self, kind: RelayedKind) -> list[RelayedTransaction]:
-        """What is due, put off for the others; nothing if the loop's lease was lost.
+        """Takes due rows and postpones them for other instances; empty if the leader lease was lost.
 
-        What waits for its block longer than it was put off for is put off once more, and left to the lane that has it.
+        A row whose transaction waits longer than that is postponed again and left to the send queue that has it.
         """
         now = unix_ms(self._clock.now())
         limit = DISPUTES if kind is RelayedKind.DISPUTE else BATCH
@@ -105,7 +105,7 @@ class Relayer:
         return [row for row in rows if row.name not in self._under_way[kind]] if held else []
 
     async def _worth_gas(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[RelayedTransaction]:
-        """Without what the ledger refused before and would again: that is asked, so it is paid for once at the most."""
+        """Drops rows that would revert again, by a dry run, so that gas is wasted at most once."""
         doubtful = [row for row in rows if row.refusals]
         refused = {str(each.name): each for each in await self._refusals(kind, doubtful)} if doubtful else {}
         hopeless = [row for row in doubtful if _ledger_name(kind, row) in refused]
@@ -113,7 +113,7 @@ class Relayer:
         return [row for row in rows if not row.refusals or _ledger_name(kind, row) not in refused]
 
     async def _settled(self, kind: RelayedKind, row: RelayedTransaction) -> bool:
-        """Whether there is nothing to carry: the ledger has it, or its time is over."""
+        """Returns whether a row is obsolete: the ledger has it, or it has expired."""
         match kind:
             case RelayedKind.WORK:
                 there, obstacle = await self._work(row)

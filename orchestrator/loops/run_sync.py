@@ -42,7 +42,7 @@ from protocol.verdicts import Outcome
 from protocol.wire.relayed import ReceiptState, SubmissionRequest
 
 MONEY_EVERY = timedelta(seconds=10)
-"""Without news of it, what the pool can pay is read so often."""
+"""Interval at which funds are read if no event announces a change."""
 
 OVERDUE_AT_ONCE = 500
 RENEWED_EVERY = 200
@@ -72,7 +72,7 @@ class RunLeaseLost(Unavailable):
 
 @dataclass(slots=True)
 class _Told:
-    """What events said about money and seats."""
+    """Changes of funds and memberships in a batch of events."""
 
     money: bool
     nodes: set[Address]
@@ -308,10 +308,10 @@ class RunSync:
         return await self._store.write(row, then, found, due_ms=due, lease=self._lease.value)
 
     async def _is_late(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> bool:
-        """Whether submitted work came late by its node's fault.
+        """Returns whether submitted work was late through its node's fault.
 
-        It came when it was handed in to the relayer, else after the ledger was read to its end the last time without
-        it. So an outage of the chain or of the orchestrator makes no node late, and a reorg does not either.
+        Its time is that of its submission to the relayer, else of the last complete reading of the ledger without it.
+        So neither an outage of chain or orchestrator nor a reorg makes a node late.
         """
         if not row.granted_ms or row.excused:
             return False
@@ -337,10 +337,10 @@ class RunSync:
             await self._change({"digest": ""})
 
     async def _look_at_seat(self, node: Address, *, put_out: bool) -> None:
-        """Has no step wait for the leases of a former member, and ends those that the ledger takes no work for.
+        """Stops steps from waiting for a former member's leases; ends leases whose work the ledger would refuse.
 
-        The ledger takes the work of leases that expire within the notice period after a node left or was put out, but
-        none of a node that was evicted for forged work.
+        After a node left or was removed, the ledger accepts work of leases that expire within the notice period, but none
+        of a node that was evicted for forged work.
         """
         live = _live(await self._store.leases_of(node, limit=MOST_LIVE))
         if not live or await self._ledger.seat(node) is not None:
@@ -352,7 +352,7 @@ class RunSync:
                 await self._end(row, SlotEvent.LEASE_OVER, {"ended": str(self._now_ms())})
 
     async def _set_aside(self, rows: Sequence[SlotRow], *, put_out: bool) -> None:
-        """Has no step wait for live leases; if the pool put their node out, they don't count against it either."""
+        """Stops steps from waiting for live leases; leases of a node that the pool removed are excused."""
         fields = {"excused": "1"} if put_out else {}
         for row in rows:
             then = after(row.slot, SlotEvent.WAIT_OVER)
@@ -524,7 +524,7 @@ def _live(rows: Sequence[SlotRow]) -> list[SlotRow]:
 
 
 def _next_look_ms(age_ms: int, *, answered: bool) -> int:
-    """How long after a look the store is asked for the file again."""
+    """Delay before the store is asked for the file again."""
     return min(LATEST_LOOK_MS, max(SOONEST_LOOK_MS, age_ms // 2)) if answered else LOOK_AGAIN_MS
 
 

@@ -30,7 +30,7 @@ ANYWAY = timedelta(seconds=5)
 """Time passes for tasks with deadlines, failures and drains, so they are looked at though nothing changed."""
 
 ALL = timedelta(minutes=10)
-"""Everything is read again after this, whatever was missed."""
+"""Interval of complete re-reads, in case a change was missed."""
 
 _log = structlog.get_logger(__name__)
 
@@ -223,7 +223,7 @@ class Scheduler:
 
 
 def _waits_for_time(task: OpenTask) -> bool:
-    """Whether a task's plan may change by itself: at its deadline, or when a failure was long enough ago."""
+    """Returns whether time alone may change a task's plan: a deadline passed, or a failure is old enough."""
     return task.spec.deadline_ms is not None or any(
         outcome.state is AssignmentState.FAILED for outcome in task.outcomes
     )

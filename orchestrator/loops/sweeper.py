@@ -106,7 +106,7 @@ class Sweeper:
         return len(unused)
 
     def _needed(self, state: RunState) -> timedelta:
-        """How long a file may be needed that Redis knows nothing of: twice what a lease and all verdicts take."""
+        """How long an unknown file may be needed: twice the time of a lease and all its verdicts."""
         return max(self._kept, 2 * (self._longest_lease + timedelta(seconds=state.settled_s)))
 
 

@@ -34,12 +34,12 @@ _log = structlog.get_logger(__name__)
 
 
 def signature_of(secret: bytes, *, timestamp: str, body: bytes) -> str:
-    """What a receiver compares: HMAC-SHA256 over timestamp, a dot and the body, in hex."""
+    """Returns the signature of a delivery: hex HMAC-SHA256 over timestamp, a dot and the body."""
     return hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
 
 
 def wants(patterns: tuple[str, ...], kind: str) -> bool:
-    """Whether a webhook asked for this kind of event: by name, by a beginning that ends with a dot, or for all."""
+    """Returns whether a webhook subscribes to an event: by name, by a prefix that ends with a dot, or to all."""
     return not patterns or any(kind == one or (one.endswith(".") and kind.startswith(one)) for one in patterns)
 
 

@@ -1,4 +1,4 @@
-"""Whom the pool invites: requirements of the owner and the ledger's word, with a reason for whoever is not."""
+"""Eligibility of nodes for an invite: the owner's requirements and ledger facts, with a reason for refusal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from protocol.wire.nodes import Hardware
 
 
 def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements) -> str | None:
-    """What the machine lacks, in words; None if it has everything."""
+    """Returns the missing hardware in words; None if the machine meets all requirements."""
     gpus = [
         gpu
         for gpu in hardware.gpus
@@ -32,7 +32,7 @@ def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements
 
 
 def refusal(standing: NodeStanding, pool: PoolStanding) -> str | None:
-    """Why the ledger would not let the node in, in words; None if it would."""
+    """Returns why the ledger would refuse the node; None if it would not."""
     reasons = (
         (not pool.active, "the pool is not active on the ledger"),
         (standing.provider is None, "no provider has registered it on the ledger"),

@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Told:
-    """What the script says of a node that it could serve."""
+    """Result of the heartbeat script for a node that it served."""
 
     state: str
     assignment_id: str
@@ -194,7 +194,7 @@ class HeartbeatService:
         return {"provider": known.provider} if known is not None and known.provider else {}
 
     async def _refuse(self, address: Address) -> bytes:
-        """What a node hears that is no member: where it stands, and why."""
+        """Returns the response for a node that is not a member: its state and the reason."""
         row = await self._nodes.get(address)
         reason = row.reason or "the pool has not seen this node in discovery yet"
         if row.state is NodeState.BANNED:

@@ -17,7 +17,7 @@ from protocol.wire.heartbeat import NodeState
 MEMBER_FOR = timedelta(seconds=30)
 """Age up to which the ledger's answer about a member is used without another read."""
 OTHER_FOR = timedelta(seconds=1)
-"""The same for other nodes, which may have joined a moment ago."""
+"""How long an answer is cached for other nodes, which may have joined a moment ago."""
 FOLLOWED_WITHIN = timedelta(seconds=30)
 """A node without a join event is no member, if the events were read to the end less than this long ago."""
 
@@ -31,7 +31,7 @@ class NodeMembership:
 
 
 class Standings:
-    """Says who is a member, and what the ledger says of single nodes.
+    """Answers who is a member, and reads ledger facts of single nodes.
 
     Anybody with a key can send requests, so a node that was neither invited nor seen to join is answered from the
     ledger's events, which reach Redis through the loop `ledger`. The chain is asked about a node that was invited,
@@ -98,7 +98,7 @@ class Standings:
         return self._lookups.known(node)
 
     def forget(self, node: Address) -> None:
-        """Has the ledger asked anew next time: something happened to the node."""
+        """Invalidates the cached answer for a node that an event changed."""
         self._lookups.forget(node)
 
     async def _follows_events(self) -> bool:

@@ -84,7 +84,7 @@ class NodeTransitions:
         fields: Mapping[str, str] | None = None,
         only_if_due: bool = False,
     ) -> Change | None:
-        """What to write for a transition; None if there is nothing."""
+        """Returns the row changes of a transition; None if there are none."""
         moves = result.state is not row.state
         if not moves and not result.actions and not fields and row.revision:
             return None

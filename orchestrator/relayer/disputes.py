@@ -66,7 +66,7 @@ async def take_dispute(
 
 
 def word_of(dispute: SignedDispute) -> Dispute:
-    """What was signed."""
+    """Returns the signed dispute."""
     return Dispute(key=dispute.key, evidence_hash=dispute.evidence_hash, deadline=dispute.deadline)
 
 

@@ -99,10 +99,10 @@ class RelayerService:
         return _receipt(key, queued)
 
     async def submission(self, node: Address, key: Digest, *, slots: RunStore) -> SubmissionReceipt:
-        """How far work of a node is.
+        """Returns the relayer's state of a node's work.
 
         Raises:
-            NotFound: It was not handed in here, or by another node.
+            NotFound: It was not submitted here, or by another node.
         """
         row = await slots.slot_of(key)
         if row is not None and row.node == node and row.slot.state.on_ledger:

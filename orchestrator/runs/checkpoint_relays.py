@@ -19,12 +19,12 @@ from protocol.runtime.clock import Clock
 from protocol.wire.relays import KnownRelay, RelayLease
 
 LIFE = timedelta(seconds=90)
-"""How long nodes are told of a relay that has fallen silent; what they lose by it is one failed request each."""
+"""How long a silent relay stays on the list; it costs each node one failed request."""
 
 AGAIN = LIFE / 3
 
 _REMEMBERED = timedelta(seconds=1)
-"""How long the list is good without asking Redis again: every node that asks for the step gets it."""
+"""How long the list is cached: every node that asks for the step receives it."""
 
 
 class CheckpointRelays:
@@ -90,7 +90,7 @@ class CheckpointRelays:
         self._read_at = None
 
     async def list(self) -> list[KnownRelay]:
-        """All that are allowed."""
+        """Returns all allowed relays."""
         now_ms = unix_ms(self._clock.now())
         return [
             KnownRelay(
@@ -103,7 +103,7 @@ class CheckpointRelays:
         ]
 
     async def live(self) -> tuple[str, ...]:
-        """Where nodes may fetch now, besides what the trainer and the settings say; at most a second old."""
+        """Returns the URLs of live relays, besides those of trainer and settings; at most a second old."""
         now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at >= _REMEMBERED.total_seconds():
             now_ms = unix_ms(self._clock.now())

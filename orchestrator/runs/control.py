@@ -32,7 +32,7 @@ WANTED = {
     "rejected": frozenset({Counted.REJECTED}),
     "pending": frozenset({Counted.PENDING}),
 }
-"""What a reader may ask for, besides `all`."""
+"""Filters of a listing, besides `all`."""
 
 
 class RunControl:
@@ -99,7 +99,7 @@ class RunControl:
             )
 
     async def adopt(self, new: NewCheckpoint, *, actor: str) -> CheckpointRef:
-        """Has slots leased for a version from now on.
+        """Leases slots for a version from now on.
 
         Raises:
             Conflict: The ledger does not name it with this digest, or a newer one is known.
@@ -136,7 +136,7 @@ class RunControl:
         raise Unavailable("the run changes too fast", hint="try again")
 
     async def hold(self, wish: TrainerWish) -> TrainerLease:
-        """Gives a trainer the run, or lets it keep it.
+        """Grants a trainer the run's lease, or renews it.
 
         Raises:
             TrainerFenced: Another one has it.
@@ -182,7 +182,7 @@ class RunControl:
         )
 
     async def figures(self, *, first: int | None, limit: int) -> tuple[StepFigures, ...]:
-        """What nodes say of steps' accepted files; without `first`, of the newest steps."""
+        """Returns reported metrics of accepted files by step; without `first`, of the newest steps."""
         window = self._desk.window(await self._store.state())
         start = max(0, window.last + 1 - limit) if first is None else first
         return await self._figures.of(await self._store.known_steps(first=start, limit=limit), floor=window.first)

@@ -1,4 +1,4 @@
-"""Where the files of submitted work can be read: the work itself, and the audit file of its verdict."""
+"""Download links of submitted work: its file, and the audit file of its verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """What the store says of one piece of work; None where it has nothing."""
+    """Links of one piece of work; None where the store has no file."""
 
     size: int | None = None
     file: str | None = None

@@ -115,7 +115,7 @@ class SlotLeasing:
         )
 
     async def obstacle(self, state: RunState) -> str:
-        """Why nobody gets slots now; empty if somebody may."""
+        """Returns why no node gets slots now; empty if nodes may."""
         if reason := self._closed(state):
             return reason
         units, leases = await self.store.open_leases()
@@ -124,7 +124,7 @@ class SlotLeasing:
         return ""
 
     def _closed(self, state: RunState) -> str:
-        """Why nobody gets slots now, money apart: a lease that is asked for again needs no more money."""
+        """Returns why no node gets slots now, ignoring funds: a repeated request needs no further money."""
         if not state.ready:
             return "the orchestrator has not read the ledger to its end yet"
         if state.version is None:
@@ -140,7 +140,7 @@ class SlotLeasing:
         return Window.of(floor=state.floor, version=state.version or 0, async_level=self.terms.async_level)
 
     async def counts(self, window: Window) -> dict[int, StepCount]:
-        """How its steps stand."""
+        """Returns the counts of the run's steps."""
         return {step: row.count for step, row in (await self.store.steps(list(window.steps))).items()}
 
     # Slots
@@ -213,7 +213,7 @@ class SlotLeasing:
         return "trial" if word == "busy" and on_trial else word, detail
 
     async def _check_deliveries(self, node: Address, provider: Address) -> bool:
-        """Whether a node holds one slot at a time only, for its record or that of its provider's nodes together.
+        """Returns whether a node is limited to one slot, by its own or its provider's delivery record.
 
         Raises:
             NoSlot: It rests.
@@ -276,7 +276,7 @@ class SlotLeasing:
                 await self.store.write(row, then, {"ended": str(now)}, due_ms=due)
 
     async def deliveries(self, node: Address) -> Deliveries:
-        """What became of a node's leases."""
+        """Returns the outcomes of a node's leases."""
         rows = await self.store.leases_of(node, limit=SHOWN_LEASES)
         judged = self._judge(rows)
         return Deliveries(
@@ -288,12 +288,12 @@ class SlotLeasing:
         )
 
     async def delivered(self, node: Address) -> Delivered:
-        """How a node delivered of late."""
+        """Returns a node's recent deliveries."""
         newest = self.terms.deliveries.newest + self.terms.most_live
         return self._judge(await self.store.leases_of(node, limit=newest))
 
     async def _delivered_by_provider(self, provider: Address) -> Delivered:
-        """How all nodes of a provider together delivered of late."""
+        """Returns the recent deliveries of all nodes of a provider."""
         terms = self.terms.deliveries.of_provider()
         rows = await self.store.leases_of_provider(provider, limit=terms.newest + self.terms.most_live)
         return judge_deliveries(_past(rows), terms=terms, now_ms=self._now_ms())
@@ -334,9 +334,9 @@ class SlotLeasing:
 
 
 def notice_fault(lease: timedelta, *, notice_s: int) -> str:
-    """Why leases may not be so long; empty if they may.
+    """Returns why leases may not have this duration; empty if they may.
 
-    Escrow that is withdrawn and members that leave still answer for leases which end within the pool's notice period.
+    Escrow and membership are guaranteed for leases that end within the pool's notice period.
     """
     lease_s = math.ceil(lease.total_seconds())
     if lease_s <= notice_s:

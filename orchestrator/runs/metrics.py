@@ -1,4 +1,4 @@
-"""What nodes say of a step's accepted files, in a few numbers. A node may say anything: nothing is paid by it.
+"""Metrics of a step's accepted files as nodes report them. They are unverified, and payment ignores them.
 
 Means are weighted by groups, which the lease binds, and not by the samples that a node counted itself. What is far from
 the median is left out, so that whoever has less than half of a step's groups can't push its means off the scale.
@@ -22,7 +22,7 @@ SLOTS_AT_ONCE = 500
 LARGEST = 1e9
 """No reward and no length is beyond it; what is would hide everybody else's."""
 DEVIATIONS = 5.0
-"""How many median deviations from the median a figure may be; and in any case as far as the median is from 0, and 1."""
+"""Maximum distance from the median in median absolute deviations; at least the median itself, and 1."""
 REMEMBERED_STEPS = 1_000
 
 

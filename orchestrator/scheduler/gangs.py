@@ -24,7 +24,7 @@ class GangRank:
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """Who takes which place, whose place is given up, and what is still missing."""
+    """Plan of a gang: ranks to assign, ranks to release, and what is still missing."""
 
     starts: tuple[tuple[Address, GroupPlace], ...]
     dissolved: tuple[str, ...]

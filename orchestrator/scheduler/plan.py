@@ -1,4 +1,4 @@
-"""What the scheduler looks at, and what it can decide."""
+"""Inputs and decisions of the scheduler."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocol.wire.tasks import AssignmentState, GroupPlace, TaskSpec, TaskState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlacement:
-    """What a node was given."""
+    """Assignment of a node."""
 
     id: str
     task_id: str
@@ -38,7 +38,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssignmentOutcome:
-    """How one assignment of a task ended."""
+    """Outcome of one assignment."""
 
     assignment_id: str
     node: Address
@@ -98,7 +98,7 @@ class StartTask:
 
 @dataclass(frozen=True, slots=True)
 class TaskVerdict:
-    """Where a task stands after this plan, and why."""
+    """State of a task after the plan, with the reason."""
 
     task_id: str
     state: TaskState
@@ -115,7 +115,7 @@ class Forget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerTimeouts:
-    """How long the scheduler waits for what."""
+    """Time limits of the scheduler."""
 
     drain: timedelta = timedelta(minutes=10)
     """A task that will end by itself may take this long on a draining node."""
@@ -129,7 +129,7 @@ class SchedulerTimeouts:
 
 @dataclass(slots=True)
 class SchedulePlan:
-    """What to do, in this order: settle, stop, renew, start; say where each task stands; forget."""
+    """Actions in this order: settle, stop, renew, start; then the state of each task; then forget."""
 
     settles: list[Settle] = field(default_factory=list)
     stops: list[StopTask] = field(default_factory=list)

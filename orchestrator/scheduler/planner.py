@@ -1,7 +1,7 @@
-"""Which node runs which task: a pure plan over what is wanted and what is there.
+"""Planner: assigns tasks to nodes. No I/O.
 
-A node runs one task at a time. Tasks are served by priority, then by age. What runs stays where it is unless there is a
-cause, and the cause is said. The plan is the same for the same input, whatever order it comes in.
+A node runs one task at a time. Tasks are served by priority, then by age. Running assignments stay unless there is a
+cause, which is recorded. The plan does not depend on the order of its inputs.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class _Planner:
             self._say(task, TaskState.RUNNING if held else TaskState.PENDING, words)
 
     def _last_failure(self, task: OpenTask) -> str:
-        """Says why a task does not run on some of its nodes, with the report of one of them; empty if it does."""
+        """Returns why a task does not run on some of its nodes, with one node's report; empty if it runs."""
         held = self.by_task[task.id]
         again = [node for node in held if self.held[node.address].state is AssignmentState.RESTARTING]
         if again:
@@ -309,7 +309,7 @@ class _Planner:
         return once + replicas - 1
 
     def _blocked(self, task: OpenTask, finished: set[Address]) -> bool:
-        """Whether some node could still run the task once it is free."""
+        """Returns whether a busy node could run the task later."""
         return any(node.address not in finished and not shortfalls(node.machine, task.spec) for node in self.healthy)
 
     def _surplus(self, held: Sequence[Candidate], count: int) -> list[Candidate]:

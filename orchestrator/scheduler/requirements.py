@@ -1,4 +1,4 @@
-"""Whether a node has what a task needs, and if none has, what is missing, in words."""
+"""Hardware requirements of a task: which nodes meet them, and what is missing, in words."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIBIBYTE = 1 << 30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeHardware:
-    """What a node said of itself."""
+    """Hardware and software as a node reported them."""
 
     hardware: Hardware | None
     software: Software | None = None
@@ -28,13 +28,13 @@ class Shortfall:
     need: str
     """`8 GPUs with 80 GiB`, `label zone=eu`."""
     has: float
-    """How much the node has, to find the one that comes nearest."""
+    """Amount that the node has, used to find the nearest node."""
     found: str
-    """The same for a person: `2`."""
+    """The amount as text: `2`."""
 
 
 def shortfalls(machine: NodeHardware, spec: TaskSpec) -> list[Shortfall]:
-    """Everything that `spec` needs and `machine` lacks; empty if the task fits."""
+    """Returns all requirements of `spec` that `machine` misses; empty if the task fits."""
     hardware = machine.hardware
     if hardware is None:
         return [Shortfall("a node that told discovery what hardware it has", 0, "none")]
@@ -67,7 +67,7 @@ def size(machine: NodeHardware) -> tuple[int, int, int]:
 
 
 def explain(lacking: Iterable[list[Shortfall]]) -> str:
-    """Says why nobody fits: the first need that every node falls short of, and how near the best one comes."""
+    """Returns why no node fits: the first requirement that all nodes miss, and the nearest amount."""
     nodes = list(lacking)
     if not nodes:
         return "the pool has no healthy node"

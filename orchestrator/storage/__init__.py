@@ -1,4 +1,4 @@
-"""Where uploaded files lie: one small interface over a local directory and over S3-compatible stores."""
+"""Object storage: one interface over a local directory and over S3-compatible stores."""
 
 from orchestrator.storage.interface import (
     ObjectFacts,

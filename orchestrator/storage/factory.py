@@ -1,4 +1,4 @@
-"""Which store the settings ask for."""
+"""Opens the store that the settings name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What the orchestrator needs of an object store.
+"""Interface of an object store.
 
-Files go from nodes to the store and from there to validators and the trainer by presigned URLs; they never pass through
-here, except where the store is a directory of this orchestrator.
+Nodes upload and validators and the trainer download by presigned URLs. Bytes pass through the orchestrator only if the
+store is a local directory.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class PresignedPut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectFacts:
-    """What the store says of an object."""
+    """Metadata of an object."""
 
     size: int
 
@@ -79,7 +79,7 @@ class ObjectPage:
 
     objects: tuple[StoredObject, ...]
     following: str
-    """Where the next page begins; empty after the last one."""
+    """Cursor of the next page; empty after the last one."""
 
 
 class ObjectStore(Protocol):
@@ -101,7 +101,7 @@ class ObjectStore(Protocol):
         ...
 
     async def head(self, key: ObjectKey) -> ObjectFacts | None:
-        """What there is under this key; None if there is nothing."""
+        """Returns the object under a key; None if there is none."""
         ...
 
     def open(self, key: ObjectKey) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:

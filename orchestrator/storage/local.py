@@ -175,7 +175,7 @@ class LocalStore:
                 incoming.close()
 
     def path(self, key: ObjectKey) -> Path:
-        """Where an object lies; its parts have one form each, none of which leads elsewhere."""
+        """Returns the path of an object; the checked form of its parts rules out path traversal."""
         *folders, name = str(key).split("/")
         return self._objects.joinpath(*folders, name[:2], name)
 
@@ -198,7 +198,7 @@ class LocalStore:
         await asyncio.to_thread(lambda: self.urls)
 
     async def aclose(self) -> None:
-        """Has nothing open."""
+        """Does nothing: no resources are open."""
 
     @property
     def _objects(self) -> Path:

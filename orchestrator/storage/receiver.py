@@ -1,4 +1,4 @@
-"""A file as it arrives: bounded, hashed, on disk before it counts, and there whole or not at all.
+"""Receives an upload: bounded, hashed, synced to disk, and visible atomically.
 
 Each object has one place to arrive at, locked by whoever writes there, also between processes: what is on its way can
 never take more room than what was allowed to come. What a crash leaves there is taken over by the next attempt.
@@ -23,7 +23,7 @@ _DIRECTORIES = 5
 
 
 class OtherBytes(Unprocessable):
-    """What arrived is not what was announced."""
+    """The received bytes differ from the announced ones."""
 
     code = "other-bytes"
 
@@ -142,7 +142,7 @@ def sweep(places: Path, *, older_than_s: float) -> int:
 
 
 def storage_error(error: OSError) -> StorageFull | StorageUnavailable:
-    """What a failure of the disk means to whoever sends a file."""
+    """Converts a disk error into the error for the uploader."""
     if error.errno in _NO_ROOM:
         return StorageFull("the pool's store has no room for this file")
     return StorageUnavailable(f"the pool's store failed: {error.strerror}")

@@ -41,7 +41,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """Where the objects are, and as whom we speak.
+    """Bucket and credentials of an S3-compatible store.
 
     Args:
         name: Of the bucket; it must exist.

@@ -21,7 +21,7 @@ from protocol.wire.slots import SlotName
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadKind, UploadRequest, UploadTicket
 
 FILE_BYTES = 1 << 20
-"""What a rollout file may have besides what its groups and units take: schema and statistics."""
+"""Allowance for schema and statistics of a rollout file, in bytes."""
 
 
 class NoLease(Conflict):
@@ -33,7 +33,7 @@ class NoLease(Conflict):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UploadLimits:
-    """How large files may be, in bytes.
+    """Size limits of files, in bytes.
 
     Args:
         largest: Any file.
@@ -51,15 +51,15 @@ class UploadLimits:
 
 
 class UploadService:
-    """Gives tickets to upload with, and links to read with.
+    """Issues upload tickets and download links.
 
     Args:
-        pool_id: Whose store it is.
-        store: Where objects lie.
-        uploads: Counts.
-        nodes: What is known of nodes.
-        standings: Says who is a member.
-        pool: Says who manages and who validates.
+        pool_id: Pool of the store.
+        store: Object store.
+        uploads: Counters of uploads.
+        nodes: Node rows.
+        standings: Membership of nodes.
+        pool: Roles of the pool.
         slots: The slots of the pool's run; None: it has no run, and takes no rollout files.
         clock: Tells the time.
         limits: How large files may be.
@@ -110,7 +110,7 @@ class UploadService:
         return found is not None and found.size <= self._limits.of_work(row)
 
     async def ticket(self, owner: Address, request: UploadRequest) -> UploadTicket:
-        """Says where to put a file, or that it is there already, which costs nothing.
+        """Issues an upload ticket, or reports that the file exists, which costs no quota.
 
         Raises:
             TooLarge: The file is, or is larger than an honest file of its lease can be.
@@ -151,14 +151,14 @@ class UploadService:
         )
 
     async def link(self, key: ObjectKey, *, reader: Address | None) -> ObjectLink:
-        """Says where to read an object.
+        """Issues a download link.
 
         Args:
-            key: Which.
-            reader: Who signed the request; None for the pool's owner.
+            key: Of the object.
+            reader: Signer of the request; None for the pool's owner.
 
         Raises:
-            Forbidden: It is somebody else's work.
+            Forbidden: The object is another node's work.
             ObjectMissing: There is no such object.
         """
         if reader is not None and not await self._may_read(key, reader):

@@ -41,7 +41,7 @@ class UrlExpired(Forbidden):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutTerms:
-    """What a PUT must bring, and until when."""
+    """Terms of a PUT: size, SHA-256 and expiry."""
 
     expires: datetime
     size: int
@@ -71,11 +71,11 @@ class UrlSigner:
         return self._url("GET", key, {"expires": str(unix_ms(expires))})
 
     def check_put(self, key: ObjectKey, query: Mapping[str, str]) -> PutTerms:
-        """What the URL of this PUT was made for.
+        """Verifies the URL of a PUT and returns its terms.
 
         Raises:
-            BadUrl: It is not ours.
-            UrlExpired: It was.
+            BadUrl: The signature is invalid.
+            UrlExpired: The URL has expired.
         """
         terms = self._checked("PUT", key, query, ("expires", "size", "type"))
         expires = datetime.fromtimestamp(int(terms["expires"]) / 1000, UTC)

@@ -1,1 +1,1 @@
-"""Everything the orchestrator keeps in Redis: nodes, tasks, assignments, logs, events. Lua where two writes are one."""
+"""Redis store of nodes, tasks, assignments, logs and events. Lua scripts make related writes atomic."""

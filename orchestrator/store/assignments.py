@@ -17,7 +17,7 @@ from protocol.wire.pool import AssignmentView
 from protocol.wire.tasks import AssignmentState, GroupPlace
 
 KEPT = timedelta(days=7)
-"""How long an assignment and its log outlive it."""
+"""How long an ended assignment and its log are kept."""
 
 MOST_LINES = 5000
 """Lines of log that are kept per assignment, the newest."""
@@ -66,10 +66,10 @@ class AssignmentStore:
         group: GroupPlace | None,
         now_ms: int,
     ) -> bool:
-        """Gives a node an assignment; False if the node is not healthy and free any more.
+        """Assigns a task to a node; returns False if the node is no longer healthy and free.
 
         Raises:
-            LeaseLost: Somebody else schedules by now.
+            LeaseLost: Another instance holds the leader lease.
         """
         head = head_of(identifier=identifier, task_id=task_id, generation=1, group=group, restart_nonce=0)
         answer = await self._database.call(
@@ -101,7 +101,7 @@ class AssignmentStore:
             actor: Who wants it.
 
         Raises:
-            LeaseLost: Somebody else schedules by now.
+            LeaseLost: Another instance holds the leader lease.
         """
         head = json.loads(f"{{{row.head}}}")
         group = None if head["group"] is None else GroupPlace.model_validate(head["group"])
@@ -140,7 +140,7 @@ class AssignmentStore:
         """Takes an assignment from its node and writes down how it ended; False if it was gone already.
 
         Raises:
-            LeaseLost: Somebody else schedules by now.
+            LeaseLost: Another instance holds the leader lease.
         """
         answer = await self._database.call(
             "end",
@@ -156,7 +156,7 @@ class AssignmentStore:
         return _done(answer)
 
     async def placements(self, rows: Sequence[NodeRow]) -> list[TaskPlacement | None]:
-        """What each node holds, for the scheduler; in the order of the rows."""
+        """Returns each node's assignment, in the order of the rows."""
         holders = [row for row in rows if row.assignment_id]
         hashes = await self._database.ask_many(
             [("HGETALL", self._assignment(row.assignment_id or "")) for row in holders]

@@ -53,7 +53,7 @@ class CheckpointRelayStore:
         return bool(removed)
 
     async def is_allowed(self, relay: Address) -> bool:
-        """Whether the owner allows it."""
+        """Returns whether the owner allows the relay."""
         return bool(await self._database.ask("SISMEMBER", self._allowed, relay))
 
     async def put(self, relay: Address, *, url: str, expires_ms: int) -> None:

@@ -30,7 +30,7 @@ class LeaderLease:
         self._holder = secrets.token_hex(8)
         self._asking = asyncio.Lock()
         self.value = ""
-        """What scripts compare; empty while somebody else has the lease."""
+        """Fencing token for scripts; empty while another instance holds the lease."""
 
     async def hold(self) -> bool:
         """Takes or renews the lease; whether we have it.

@@ -24,7 +24,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRow:
-    """What Redis has of a node."""
+    """Row of a node in Redis."""
 
     address: Address
     revision: str
@@ -35,7 +35,7 @@ class NodeRow:
     member: bool = False
     provider: str | None = None
     drain: str = ""
-    """Who drained it: `owner`, `node`, or nobody."""
+    """Initiator of the drain: `owner`, `node`, or empty."""
     machine: NodeHardware
     worker_version: str | None = None
     seen_ms: int | None = None
@@ -76,7 +76,7 @@ class Change:
     fields: Mapping[str, str] | None = None
 
     def arguments(self) -> list[Argument]:
-        """As the script takes them."""
+        """Returns the changes as script arguments."""
         fields = [part for pair in (self.fields or {}).items() for part in pair]
         return [
             self.row.address,
@@ -138,23 +138,23 @@ class NodeStore:
         return [Address(member.decode()) for member in members]
 
     async def count(self) -> int:
-        """How many nodes are known."""
+        """Returns the number of known nodes."""
         return int(await self._database.ask("ZCARD", self._database.key("nodes")))
 
     async def expected(self) -> int:
-        """How many nodes are expected to speak."""
+        """Returns the number of nodes that should send heartbeats."""
         return int(await self._database.ask("ZCARD", self._database.key("deadlines")))
 
     async def removals_waiting(self) -> int:
-        """How many dead nodes the ledger still has."""
+        """Returns the number of dead nodes that are still members on the ledger."""
         return int(await self._database.ask("ZCARD", self._database.key("removals")))
 
     async def events_read_ms(self) -> int:
-        """When the ledger's membership events had been read to their end, in Unix milliseconds; 0: not yet."""
+        """Returns the time of the last complete read of membership events, Unix ms; 0 before the first."""
         return int(await self._database.ask("GET", self._database.key("events-read")) or 0)
 
     async def mark_events_read(self, at_ms: int) -> None:
-        """Says that nodes are as the ledger's membership events up to this time have them."""
+        """Records the time up to which membership events are applied."""
         await self._database.ask("SET", self._database.key("events-read"), at_ms)
 
     async def write(self, change: Change) -> bool:
@@ -187,7 +187,7 @@ class NodeStore:
         ]
 
     async def metrics(self, address: Address) -> tuple[int | None, dict[str, float]]:
-        """When the node spoke last, and the gauges it sent."""
+        """Returns the time of the node's last heartbeat, and its metrics."""
         seen, metrics = await self._database.ask("HMGET", self._node(address), "seen", "metrics")
         return (int(seen) if seen else None), (json.loads(metrics) if metrics else {})
 
@@ -259,7 +259,7 @@ def row_of(address: Address, fields: Mapping[str, str]) -> NodeRow:
 
 
 def machine_of(fields: Mapping[str, str]) -> NodeHardware:
-    """What the node said of itself; what no longer can be read counts as unsaid."""
+    """Returns the node's registration; None if a former release wrote it and it can't be parsed."""
     return NodeHardware(
         hardware=_parsed(Hardware, fields.get("hardware")),
         software=_parsed(Software, fields.get("software")),

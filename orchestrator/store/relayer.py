@@ -1,4 +1,4 @@
-"""What waits to be carried to the ledger, in Redis: submissions and disputes by work key, joins by node."""
+"""Transactions to relay, in Redis: submissions and disputes by work key, joins by node."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from orchestrator.store.nodes import text_of
 from protocol.wire.relayed import ReceiptState
 
 KEPT = timedelta(days=2)
-"""How long it is remembered what became of something."""
+"""How long outcomes are kept."""
 
 
 class RelayedKind(StrEnum):
-    """What is carried."""
+    """Kind of a relayed transaction."""
 
     WORK = "work"
     JOIN = "join"
@@ -34,9 +34,9 @@ class RelayedTransaction:
     body: str
     at_ms: int
     tries: int
-    """How often a transaction with it in it was begun."""
+    """Number of transactions begun with it."""
     refusals: int
-    """How often the ledger refused it for a passing reason."""
+    """Number of temporary refusals by the ledger."""
     reason: str
 
 
@@ -67,7 +67,7 @@ class RelayerStore:
         return _row(name, text_of(found)) if found else None
 
     async def due(self, kind: RelayedKind, *, now_ms: int, limit: int) -> list[RelayedTransaction]:
-        """What may be carried now, longest waiting first."""
+        """Returns due rows, longest waiting first."""
         queue = self._database.key("relay", kind.value)
         names = [
             name.decode()
@@ -77,7 +77,7 @@ class RelayerStore:
         return [_row(name, text_of(found)) for name, found in zip(names, hashes, strict=True) if found]
 
     async def waiting(self, kind: RelayedKind) -> int:
-        """How much waits."""
+        """Returns the number of waiting rows."""
         return int(await self._database.ask("ZCARD", self._database.key("relay", kind.value)))
 
     async def put_off(

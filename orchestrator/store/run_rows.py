@@ -14,16 +14,16 @@ from protocol.identifiers import Address, Digest, address
 from protocol.verdicts import Outcome
 
 NO_DIGEST = Digest("")
-"""Where there is none yet."""
+"""Placeholder of a missing value."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """What is known of the run as a whole."""
+    """State of the run."""
 
     revision: str = ""
     ready: bool = False
-    """Whether the ledger was read to its end since Redis began: before that nobody knows what is accepted."""
+    """Whether the ledger was read completely since Redis was empty; before that, accepted work is unknown."""
     floor: int = 0
     """Steps below it are closed."""
     base: int = 0
@@ -39,15 +39,15 @@ class RunState:
     arithmetic: tuple[str, ...] = ()
     """The engines and types that the version is paid for, as the trainer says; empty if it has not said."""
     budget: Budget = field(default_factory=lambda: Budget(units=0, unit=1, lease=0))
-    """What the free escrow covers."""
+    """Work units that the free escrow covers."""
     price: int = 0
     penalty: int = 0
     notice_s: int = 0
     """The pool's notice period. Escrow and membership hold for leases that end within it, and for no longer ones."""
     settled_s: int = 0
-    """How long after its submission work may be open at most: the periods for verdict, challenge and dispute."""
+    """Maximum time that work is open after submission: judge, challenge and dispute periods."""
     judged_s: int = 0
-    """How long after its submission work may be judged."""
+    """Time after submission in which work may be judged."""
     active: bool = False
     synced_ms: int = 0
     """Up to when the ledger's word is known."""
@@ -63,7 +63,7 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotRow:
-    """What Redis has of a slot."""
+    """Row of a slot in Redis."""
 
     id: str
     revision: str = ""
@@ -81,9 +81,9 @@ class SlotRow:
     waits_until_ms: int = 0
     """Until when its step waits for it; 0 if that was lost with Redis."""
     excused: bool = False
-    """Whether the pool put its node out: what becomes of the lease does not count against it."""
+    """Whether the pool removed the node; the lease is then excused."""
     late: bool = False
-    """Whether its work came so late that it counts against its node."""
+    """Whether its work was so late that it counts as a failure."""
     beacon: Digest = NO_DIGEST
     beacon_block: int = 0
     slot: Slot
@@ -94,12 +94,12 @@ class SlotRow:
     sha256: Digest = NO_DIGEST
     block: int = 0
     at_ms: int = 0
-    """When the submission was read on the ledger."""
+    """Time at which the submission was read on the ledger."""
     transaction: Digest = NO_DIGEST
     reason: int = 0
     audit_hash: Digest = NO_DIGEST
     judge: Address | None = None
-    """Who gave the verdict that counts so far, and keeps its audit file."""
+    """Validator of the present verdict, which stores its audit file."""
     figures: Mapping[str, float]
 
 
@@ -109,7 +109,7 @@ def slot_id(step: int, node: Address, index: int) -> str:
 
 
 def read_state(fields: Mapping[str, str]) -> RunState:
-    """From the hash of the state; what is not there is as in the beginning."""
+    """Parses the hash of the state; missing fields have initial values."""
     return RunState(
         revision=fields.get("rev", ""),
         ready=fields.get("ready") == "1",
@@ -139,7 +139,7 @@ def read_state(fields: Mapping[str, str]) -> RunState:
 
 
 def read_step(fields: Mapping[str, str], *, default_demand: int) -> StepRow:
-    """From the hash of a step."""
+    """Parses the hash of a step."""
     count = StepCount(
         demand=int(fields.get("demand") or default_demand),
         rounds=int(fields.get("rounds") or 0),
@@ -149,7 +149,7 @@ def read_step(fields: Mapping[str, str], *, default_demand: int) -> StepRow:
 
 
 def read_slot(name: str, fields: Mapping[str, str]) -> SlotRow:
-    """From the hash of a slot that is there."""
+    """Parses the hash of an existing slot."""
     outcome = Outcome(int(fields["outcome"])) if fields.get("outcome") else None
     numbers: dict[str, Any] = {
         field: int(fields.get(told) or 0)

@@ -169,7 +169,7 @@ class RunStore:
         return str(answer.decode())
 
     async def steps(self, steps: Sequence[int]) -> dict[int, StepRow]:
-        """How steps stand."""
+        """Returns the counts of steps."""
         rows = await self._database.ask_many([("HGETALL", self._key("step", str(step))) for step in steps])
         usual = self._default_demand
         return {step: read_step(text_of(row), default_demand=usual) for step, row in zip(steps, rows, strict=True)}
@@ -238,7 +238,7 @@ class RunStore:
         await self._database.ask("ZADD", self._key("due"), "XX", until_ms, name)
 
     async def drop_due(self, name: str) -> None:
-        """Nobody has to look at it any more."""
+        """Removes a slot from the list of slots to check."""
         await self._database.ask("ZREM", self._key("due"), name)
 
     async def leases_of(self, node: Address, *, limit: int) -> list[SlotRow]:
@@ -261,7 +261,7 @@ class RunStore:
         )
 
     async def times(self) -> list[DeliveryTime]:
-        """How long the newest deliveries took, newest first."""
+        """Returns the newest delivery times, newest first."""
         found = await self._database.ask("LRANGE", self._key("times"), 0, TIMES_KEPT - 1)
         return [DeliveryTime(*map(int, each.split())) for each in found]
 

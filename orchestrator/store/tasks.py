@@ -26,7 +26,7 @@ _OUTCOME: TypeAdapter[AssignmentOutcome] = TypeAdapter(AssignmentOutcome)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRow:
-    """What Redis has of a task."""
+    """Row of a task in Redis."""
 
     task: Task
     revision: str
@@ -266,7 +266,7 @@ def encode_outcome(outcome: AssignmentOutcome) -> str:
 
 
 def _told(spec: TaskSpec) -> TaskSpec:
-    """What a node is told of a spec: changes beside it concern only the scheduler."""
+    """Returns the part of a spec that nodes receive; other changes concern only the scheduler."""
     return spec.model_copy(update={"replicas": 1, "priority": 0, "deadline_ms": None})
 
 

@@ -22,7 +22,7 @@ MOST_WEBHOOKS = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookProgress:
-    """How far a webhook has come."""
+    """Delivery position of a webhook."""
 
     webhook: Webhook
     cursor: str
@@ -99,7 +99,7 @@ class WebhookStore:
         return [_delivery(name, fields) for name, fields in pairs if "url" in fields]
 
     async def secret(self, identifier: str) -> bytes:
-        """What its deliveries are signed with."""
+        """Returns the secret that signs deliveries."""
         sealed = await self._database.ask("HGET", self._key(identifier), "sealed")
         return self._seal.open((sealed or b"").decode())
 
