@@ -64,7 +64,7 @@ class InvalidInput(MusterError):
 
 
 class Unauthenticated(MusterError):
-    """Nobody knows who is speaking."""
+    """The caller is not authenticated."""
 
     code = "unauthenticated"
     status = 401
@@ -140,7 +140,7 @@ class RateLimited(MusterError):
 
 
 class Unavailable(MusterError):
-    """Something we depend on is down, slow or wrong."""
+    """A dependency is down, slow or faulty."""
 
     code = "unavailable"
     status = 503

@@ -13,7 +13,7 @@ LONGEST_INVITE = timedelta(days=7)
 """Longest time until an invite expires; also the longest life of a mailbox in discovery."""
 
 MOST_URL_BYTES = 512
-"""As the contract has it."""
+"""Limit of the contract."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,12 +32,12 @@ class Invite(TypedStruct):
     """The orchestrator's."""
 
     def expired(self, now: datetime) -> bool:
-        """Whether it can't be redeemed any more."""
+        """Returns whether it has expired."""
         return now >= datetime.fromtimestamp(min(self.expiry, 2**37), UTC)
 
     @property
     def hash(self) -> Digest:
-        """What the node's `Join` names."""
+        """EIP-712 hash that the node's `Join` names."""
         return digest(self.struct_hash())
 
 
@@ -59,6 +59,6 @@ class Leave(TypedStruct):
     pool_id: int
     node: Address
     nonce: int
-    """How often the node joined the pool."""
+    """Number of times that the node joined the pool."""
     deadline: int
     """Unix time in seconds until which it may be used."""

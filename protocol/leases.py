@@ -63,20 +63,20 @@ class Lease(TypedStruct):
 
     @property
     def hash(self) -> Digest:
-        """What the node's `WorkClaim` names."""
+        """EIP-712 hash that the node's `WorkClaim` names."""
         return digest(self.struct_hash())
 
     def expired(self, now: datetime) -> bool:
-        """Whether work can't be submitted under it any more."""
+        """Returns whether it has expired."""
         return now > datetime.fromtimestamp(min(self.expiry, 2**37), UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlotSalt(TypedStruct):
-    """What an orchestrator signs to derive a slot's salt.
+    """Message that an orchestrator signs to derive a slot's salt.
 
-    The signature is deterministic (RFC 6979), so every replica derives the same salt for a slot, also when it is asked
-    again; without the key nobody can know it.
+    The signature is deterministic (RFC 6979), so every replica derives the same salt for a slot, also on repeated requests.
+    Without the key it is unpredictable.
     """
 
     TYPE: ClassVar[str] = (

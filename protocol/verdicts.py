@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Outcome(IntEnum):
-    """What a verdict says, as the ledger numbers it."""
+    """Outcome of a verdict, with the ledger's numbers."""
 
     ACCEPTED = 1
     """Paid, and trained on."""
@@ -17,7 +17,7 @@ class Outcome(IntEnum):
 
 
 class ReasonCode(IntEnum):
-    """Why; the hundreds are the check that said so (design of the validator, checks 1 to 10), 0 is all of them."""
+    """Reason of a verdict; the hundreds are the number of the check (1 to 10), 0 stands for all."""
 
     PASSED = 0
     PASSED_UNDECIDED = 1
@@ -40,7 +40,7 @@ class ReasonCode(IntEnum):
     IDENTITY_OTHER_WORK = 300
     """Lease, run, step, node or version in the file are not those of the submission."""
     IDENTITY_COPY = 301
-    """The same outputs as another submission, throughout."""
+    """All outputs equal those of another submission."""
 
     SEED_PROMPTS = 400
     """Prompts are not those that the seed draws."""
@@ -96,7 +96,7 @@ class ReasonCode(IntEnum):
     """They differ, but not so far or so surely that it must be forgery."""
 
     INFRASTRUCTURE = 60_000
-    """Something of ours failed. Never a reason to reject: work waits, or expires without blame."""
+    """Infrastructure failed. Never a reason to reject: work waits, or expires without blame."""
     RESOLVED_BY_HAND = 60_001
     """A person decided (`muster validator resolve`)."""
 
@@ -107,12 +107,12 @@ class ReasonCode(IntEnum):
 
     @property
     def may_be_forgery(self) -> bool:
-        """Whether a verdict with this reason may say forged."""
+        """Returns whether a verdict with this reason may be "forged"."""
         return self.check > 0 and self not in _NEVER_FORGERY
 
     @property
     def words(self) -> str:
-        """What it means, in one sentence for the contributor."""
+        """Returns its meaning in one sentence for the contributor."""
         return _WORDS[self]
 
 

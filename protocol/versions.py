@@ -60,7 +60,7 @@ class VersionRange:
 
 
 SPOKEN = VersionRange(1, 1)
-"""What this release speaks. A release that stops understanding older requests raises `oldest`."""
+"""Protocol versions of this release. A release that no longer understands older requests raises `oldest`."""
 
 
 def release() -> str:

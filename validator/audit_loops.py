@@ -25,7 +25,7 @@ class Looking:
 
     @property
     def counts(self) -> LookCounts:
-        """What was put into the queue since the start."""
+        """Items queued since the start."""
         return LookCounts() if self._looks is None else self._looks.counts
 
     async def epochs(self) -> None:

@@ -13,7 +13,7 @@ from validator.queue_metrics import QueueMetrics
 
 STALLED = timedelta(seconds=60)
 IDLE = timedelta(seconds=1)
-"""How soon a worker sees what comes back into the queue by time; what is new wakes it at once."""
+"""Poll interval for items that return to the queue by time; new items wake a worker immediately."""
 GAUGES_EVERY = timedelta(seconds=5)
 
 

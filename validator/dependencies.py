@@ -1,4 +1,4 @@
-"""Everything that routes and loops of one validator share, built in one place."""
+"""Dependencies shared by the routes and loops of one validator."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class Remote:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """What one validator is made of."""
+    """Dependency container of one validator."""
 
     settings: ValidatorSettings
     key: Key
@@ -112,7 +112,7 @@ class Dependencies:
     """One per piece of work that may be in hand; rung when there is something to do."""
 
     def ring(self) -> None:
-        """Says that there may be something to do."""
+        """Wakes the loops that wait for work."""
         _ring(self.bells)
 
 

@@ -138,7 +138,7 @@ class WorkFiles:
             raise DiskBroken(f"{self._directory} gives other bytes than were written")
 
     async def listed(self, work: SubmittedWork) -> RolloutItem | None:
-        """What the orchestrator says of a submission, for its link to the file; None if nothing."""
+        """Returns the orchestrator's entry of a submission, with the download link; None if there is none."""
         try:
             with served():
                 return await self._reader.rollout(work.key)
@@ -260,10 +260,10 @@ class WorkFiles:
 
 @contextmanager
 def served() -> Iterator[None]:
-    """What an orchestrator refuses to a validator is a trouble between the two, and passes.
+    """Converts an orchestrator's refusal into a temporary error between it and this validator.
 
     Raises:
-        OrchestratorRefuses: It refuses; with the code `clock` if our clock and its own are too far apart.
+        OrchestratorRefuses: Always; with the code `clock` if the two clocks differ too much.
     """
     try:
         yield

@@ -1,4 +1,4 @@
-"""Whether this validator may take work: it stands aside when a self-test fails, and tries itself before it takes more.
+"""Health of this validator: it takes no work after a failed self-test, until a later one passes.
 
 A trouble with a piece of work may be the work's or this validator's. The self-test says which. Where it passes, and one
 piece after another fails all the same, the validator stands aside too: if somebody else is there to judge, or if what
@@ -69,12 +69,12 @@ class Health:
 
     @property
     def condition(self) -> Condition:
-        """How it is."""
+        """Returns the present condition."""
         return self._condition
 
     @property
     def well(self) -> bool:
-        """Whether it may take work."""
+        """Returns whether it may take work."""
         return self._condition.state is MemberState.WELL
 
     @property
@@ -83,7 +83,7 @@ class Health:
         return timedelta(seconds=self._clock.monotonic() - self._since)
 
     def may_take(self, *, in_hand: int) -> bool:
-        """Whether it may take one more piece of work; of one that failed again and again, only if it has no other."""
+        """Returns whether it may take one more piece of work; a repeatedly failing one only if it holds no other."""
         return self.well and (in_hand == 0 or len(self._failed) < IN_A_ROW - 1)
 
     async def check(self) -> None:

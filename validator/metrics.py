@@ -1,4 +1,4 @@
-"""What one validator process measures: for Prometheus, and for its own status page."""
+"""Metrics of one validator process, for Prometheus and its status page."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class ValidatorMetrics:
 
     @property
     def judged(self) -> int:
-        """How many verdicts the latencies are of."""
+        """Returns the number of verdicts behind the latencies."""
         return len(self._latencies)
 
     def rates(self) -> tuple[float, float, float]:

@@ -1,4 +1,4 @@
-"""What Prometheus sees of the queue, read from Redis."""
+"""Prometheus metrics of the queue, read from Redis."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a validator tries before it takes work: its disk, the chain, its seat, the orchestrator, examiner and sandbox.
+"""Self-test before taking work: disk, chain, role, orchestrator, examiner and sandbox.
 
-The cheapest comes first. Nothing here depends on any submission, so whatever fails is not the fault of one.
+The cheapest test comes first. None depends on a submission, so a failure is never a submission's fault.
 """
 
 from __future__ import annotations

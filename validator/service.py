@@ -96,7 +96,7 @@ def open_remote(settings: ValidatorSettings, *, key: Key, clock: Clock) -> Remot
 
 
 def examiner_settings(settings: ValidatorSettings) -> ExaminerSettings:
-    """What examiners on this machine are told."""
+    """Returns the settings of examiners on this machine."""
     told = ExaminerSettings(
         home=settings.directory / "policies",
         policies=settings.policies,

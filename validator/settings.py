@@ -1,4 +1,4 @@
-"""What a validator can be told: `[validator]` in the settings file, `MUSTER_VALIDATOR_…`, or flags."""
+"""Settings of the validator: `[validator]` in the settings file, `MUSTER_VALIDATOR_…`, or flags."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class ValidatorSettings(Settings):
         return 2 * self.workers + 6 if self.in_hand is None else self.in_hand
 
     def patience(self) -> RetryPolicy:
-        """How long work is tried."""
+        """Returns the retry limits."""
         return RetryPolicy(
             attempts=self.attempts,
             first=timedelta(seconds=self.first_pause_s),
@@ -139,7 +139,7 @@ class ValidatorSettings(Settings):
         )
 
     def rate_policy(self) -> RatePolicy:
-        """How fast trust grows."""
+        """Returns the audit rate policy."""
         return RatePolicy(
             trial=self.trial, halved_after=self.halved_after, trial_after_failure=self.trial_after_failure
         )

@@ -339,8 +339,8 @@ class RunSync:
     async def _look_at_seat(self, node: Address, *, put_out: bool) -> None:
         """Stops steps from waiting for a former member's leases; ends leases whose work the ledger would refuse.
 
-        After a node left or was removed, the ledger accepts work of leases that expire within the notice period, but none
-        of a node that was evicted for forged work.
+        After a node left or was removed, the ledger accepts work of leases that expire within the notice period, but
+        none of a node that was evicted for forged work.
         """
         live = _live(await self._store.leases_of(node, limit=MOST_LIVE))
         if not live or await self._ledger.seat(node) is not None:

@@ -1,4 +1,4 @@
-"""What typed clients share: finding out who the service is, and speaking to exactly that one."""
+"""Base of typed clients: determines the service's address and accepts signed responses of it only."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class TypedClient:
         return self._client
 
     async def call(self, method: str, path: str, **options: Any) -> ServiceResponse:  # noqa: ANN401 - the options of `call` below
-        """As `ServiceClient.call`; finds out anew who the service is when its key was rotated and none was pinned."""
+        """Calls the service like `ServiceClient.call`; reads its identity again after a key rotation unless pinned."""
         service = await self.service()
         try:
             return await service.call(method, path, **options)
@@ -137,5 +137,5 @@ class TypedClient:
 
 
 def beyond(wait: timedelta) -> timedelta:
-    """How long one attempt of a long poll may take: what the service waits, and time to answer."""
+    """Returns the time limit of a long poll: the service's wait plus time to respond."""
     return wait + timedelta(seconds=10)

@@ -65,7 +65,7 @@ class DiscoveryClient(TypedClient):
         return answer.read(InviteList).invites
 
     async def acknowledge(self, invite: SignedInvite) -> None:
-        """Says that an invite was used or can't be: it is not delivered again."""
+        """Acknowledges an invite that was used or is unusable; it is not delivered again."""
         await self.call("DELETE", f"{self._own}/invites/{invite.nonce}")
 
     # As a key of a pool

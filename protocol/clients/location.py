@@ -1,4 +1,4 @@
-"""Where a service is and, if one was told, who it must be."""
+"""URL of a service and, optionally, the address that it must have."""
 
 from __future__ import annotations
 

@@ -29,11 +29,11 @@ class NodeClient(TypedClient):
     """Speaks to a pool's orchestrator as one node. Only answers that the orchestrator signed are believed."""
 
     async def heartbeat(self, heartbeat: Heartbeat, *, patience: timedelta = HEARTBEAT_PATIENCE) -> HeartbeatAnswer:
-        """Says how the node is and hears what to do.
+        """Sends a heartbeat and returns the response.
 
         Raises:
-            Forbidden: The pool does not want this node; the hint says why and what to do.
-            Unauthenticated: Somebody on the path answered, or the clocks differ.
+            Forbidden: The pool refuses this node; the hint says why and what to do.
+            Unauthenticated: The response was not signed by the orchestrator, or the clocks differ.
         """
         answer = await self.call(
             "POST",
@@ -65,7 +65,7 @@ class NodeClient(TypedClient):
         return answer.read(UploadTicket)
 
     async def object_link(self, key: ObjectKey) -> ObjectLink:
-        """Where to read one of the node's own files, or any audit file.
+        """Returns a download link for one of the node's own files, or for any audit file.
 
         Raises:
             Forbidden: It is another node's.
@@ -85,7 +85,7 @@ class NodeClient(TypedClient):
     # Work
 
     async def step(self) -> StepAnswer:
-        """What to work on now, and with which policy.
+        """Returns the step to work on, and the policy version to use.
 
         Raises:
             NotFound: The pool has no run.
@@ -103,18 +103,18 @@ class NodeClient(TypedClient):
         return answer.read(SlotGrant)
 
     async def release(self, slots: Sequence[SlotName]) -> None:
-        """Gives slots up that will not be delivered; those that are over already are skipped."""
+        """Releases slots that will not be delivered; finished ones are skipped."""
         body = ReleasedSlots(slots=tuple(slots))
         await self.call("POST", "/v1/slots/release", body=body, signed_answer=True, repeatable=True)
 
     async def my_leases(self) -> Deliveries:
-        """What became of this node's leases."""
+        """Returns the outcomes of this node's leases."""
         return (await self.call("GET", "/v1/nodes/me/leases", signed_answer=True)).read(Deliveries)
 
     async def submit_work(
         self, work: SignedWorkClaim, *, figures: Mapping[str, float] | None = None
     ) -> SubmissionReceipt:
-        """Has the orchestrator carry work to the ledger; sent again, it says how far it is.
+        """Submits work through the relayer; a repeated call returns its progress.
 
         Args:
             work: Signed by this node, under a lease of this pool.
@@ -130,15 +130,15 @@ class NodeClient(TypedClient):
         return answer.read(SubmissionReceipt)
 
     async def submission(self, key: Digest) -> SubmissionReceipt:
-        """How far the orchestrator is with work that this node handed in.
+        """Returns the relayer's progress with this node's work.
 
         Raises:
-            NotFound: It was not handed in, or that is long ago.
+            NotFound: It was not submitted, or too long ago.
         """
         return (await self.call("GET", f"/v1/submissions/{key}", signed_answer=True)).read(SubmissionReceipt)
 
     async def dispute(self, dispute: SignedDispute) -> DisputeReceipt:
-        """Has the orchestrator carry this node's dispute of a verdict; sent again, it says how far it is.
+        """Submits a dispute through the relayer; a repeated call returns its progress.
 
         Raises:
             NotFound: The node has submitted no such work, as far as the orchestrator has read.
@@ -149,7 +149,7 @@ class NodeClient(TypedClient):
         return answer.read(DisputeReceipt)
 
     async def join(self, joining: JoinRequest) -> JoinReceipt:
-        """Has the orchestrator carry this node's acceptance of an invite; sent again, it says how far it is.
+        """Joins the pool through the relayer; a repeated call returns its progress.
 
         Raises:
             Forbidden: The invite is another node's, or not the pool's.

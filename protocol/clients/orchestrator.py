@@ -118,7 +118,7 @@ class OrchestratorClient(TypedClient):
         return await self._get(f"/v1/nodes/{node}/metrics", NodeMetrics)
 
     async def restart(self, node: Address, *, reason: str = "") -> NodeView:
-        """Has a node replace its task's container."""
+        """Makes a node replace its task's container."""
         return await self._command(node, "restart", reason)
 
     async def drain(self, node: Address, *, reason: str = "") -> NodeView:
@@ -155,7 +155,7 @@ class OrchestratorClient(TypedClient):
     async def follow_logs(
         self, node: Address, *, assignment: str | None = None, since: int | None = None, tail: int = 200
     ) -> AsyncIterator[LogLine]:
-        """The same lines and those that come, until the caller has had enough; connections that break are renewed."""
+        """Yields the same lines and new ones until the caller stops; reconnects after failures."""
         query = _log_query(assignment, since, tail)
         async for event in self._follow(f"/v1/nodes/{node}/logs", query):
             line = _read(event, LogLine)
@@ -211,11 +211,11 @@ class OrchestratorClient(TypedClient):
         return await self._get("/v1/run", RunView)
 
     async def put_demand(self, demand: Demand) -> StepView:
-        """Says how many groups of a step are wanted in all, or closes it; returns how the step stands then."""
+        """Sets the total demand of a step in groups, or closes it; returns its new counts."""
         return (await self.call("PUT", "/v1/run/demand", body=demand, repeatable=True)).read(StepView)
 
     async def put_checkpoint(self, checkpoint: NewCheckpoint) -> CheckpointRef:
-        """Has slots leased for a version from now on, once the ledger names its digest.
+        """Leases slots for a version from now on, once its digest is announced on the ledger.
 
         Raises:
             Conflict: The ledger names no such version (yet: retryable), or a newer one is known.
@@ -232,7 +232,7 @@ class OrchestratorClient(TypedClient):
         return (await self.call("PUT", "/v1/run/trainer", body=wish, repeatable=True)).read(TrainerLease)
 
     async def figures(self, *, first: int | None = None) -> tuple[StepFigures, ...]:
-        """What nodes say of accepted files, a step each, from `first` on; by default of the newest steps."""
+        """Returns reported metrics of accepted files by step, from `first` on; by default of the newest steps."""
         query: Query = {} if first is None else {"first": first}
         return (await self._get("/v1/run/figures", FiguresPage, query)).items
 
@@ -268,18 +268,18 @@ class OrchestratorClient(TypedClient):
         return await self._get(f"/v1/run/rollouts/{key}", RolloutItem)
 
     async def leases(self, node: Address) -> Deliveries:
-        """What became of a node's leases."""
+        """Returns the outcomes of a node's leases."""
         return await self._get(f"/v1/nodes/{node}/leases", Deliveries)
 
     # Events
 
     async def events(self, *, after: str | None = None, limit: int = 100) -> EventPage:
-        """What happened in the pool, oldest first: after an event, or the newest ones."""
+        """Returns events of the pool, oldest first: those after an event, or the newest ones."""
         query: Query = {"limit": limit} | ({} if after is None else {"after": after})
         return await self._get("/v1/events", EventPage, query)
 
     async def follow_events(self, *, after: str | None = None) -> AsyncIterator[PoolEvent]:
-        """What happens from now on, or after an event, until the caller has had enough; reconnects by itself."""
+        """Yields new events, or those after an event, until the caller stops; reconnects after failures."""
         if after is None:
             after = (await self.events(limit=1)).next_cursor  # so that nothing is lost when a connection breaks
         query: Query = {"after": after}
@@ -297,11 +297,11 @@ class OrchestratorClient(TypedClient):
         return (await self.call("PUT", f"/v1/relays/{relay}", repeatable=True)).read(KnownRelay)
 
     async def deny_relay(self, relay: Address) -> None:
-        """Has nodes told of a checkpoint relay no more."""
+        """Removes a checkpoint relay from the nodes' list."""
         await self.call("DELETE", f"/v1/relays/{relay}")
 
     async def create_webhook(self, webhook: NewWebhook) -> CreatedWebhook:
-        """Has events delivered to a URL; the answer shows the secret of the deliveries' signatures, this once."""
+        """Creates a webhook; only this response shows the secret that signs deliveries."""
         return (await self.call("POST", "/v1/webhooks", body=webhook)).read(CreatedWebhook)
 
     async def webhooks(self) -> tuple[Webhook, ...]:
@@ -315,7 +315,7 @@ class OrchestratorClient(TypedClient):
     # Files
 
     async def object_link(self, key: ObjectKey) -> ObjectLink:
-        """Where to read a file of any node.
+        """Returns a download link for a file of any node.
 
         Raises:
             NotFound: There is no such object.

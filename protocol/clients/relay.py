@@ -13,7 +13,7 @@ class RelayClient(TypedClient):
     """Speaks to a pool's orchestrator as one relay."""
 
     async def register(self, url: str) -> RelayLease:
-        """Has nodes told of this relay, or for longer.
+        """Registers this relay with the pool, or renews its registration.
 
         Raises:
             Forbidden: The pool's owner does not allow it.
@@ -29,5 +29,5 @@ class RelayClient(TypedClient):
         return answer.read(RelayLease)
 
     async def leave(self) -> None:
-        """Has nodes told of it no more."""
+        """Ends the registration."""
         await self.call("DELETE", "/v1/relays", repeatable=True)

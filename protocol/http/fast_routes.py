@@ -22,7 +22,7 @@ JSON = b"application/json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FastResponse:
-    """What goes back, before the door has added its headers."""
+    """Response of a fast route, before the middleware adds its headers."""
 
     status: int
     headers: list[tuple[bytes, bytes]]

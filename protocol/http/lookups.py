@@ -142,7 +142,7 @@ class Lookups(Generic[K, V]):
             self._remember(self._kept, key, known)
 
     def forget(self, key: K) -> None:
-        """Has the source read again next time. A read that is under way is not remembered."""
+        """Invalidates an entry; the result of a read in progress is not cached either."""
         self._drop(key)
         self._absent.pop(key, None)
         self._reading.pop(key, None)

@@ -1,8 +1,8 @@
-"""The front door of a service: what happens to every request before and after its route, in one ASGI layer.
+"""ASGI middleware around every route of a service.
 
-Rate per IP, version, size; then the route; then request id, version range, log line and metrics. An error that nobody
-expected becomes a problem answer here and its traceback goes to the log. It stands on the path of every heartbeat, so
-it reads raw headers, and does nothing for a log line or a metric that nobody keeps.
+Before the route it checks rate per IP, version and size; after it, it adds request id and version range, a log line and
+metrics. An unexpected error becomes a problem response, and its traceback goes to the log. Every heartbeat passes
+through, so it reads raw headers and skips log lines and metrics that are not recorded.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _VERSION = VERSION_HEADER.lower().encode("ascii")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HttpLimits:
-    """What the front door holds requests to."""
+    """HTTP limits that the middleware enforces."""
 
     body_limit: int
     """Bytes of the largest body."""
@@ -268,7 +268,7 @@ class _RequestContext:
 
 
 def _read_headers(scope: Scope) -> tuple[list[str], str | None, str | None]:
-    """What the door wants to know: the values of X-Forwarded-For, the version spoken, the declared size."""
+    """Returns the values of X-Forwarded-For, the protocol version and the declared size."""
     forwarded: list[str] = []
     spoken: str | None = None
     declared: str | None = None

@@ -1,4 +1,4 @@
-"""What object stores answer when they refuse, in our errors: S3's XML codes, our own problem JSON, or a bare status.
+"""Translates refusals of object stores into errors: S3's XML codes, problem JSON, or a bare status.
 
 MusterError
 ├── TransferError       the store is down, slow, full, or answers nonsense: later     retryable
@@ -55,7 +55,7 @@ class BytesRefused(Unprocessable):
 
 
 def refusal(status: int, kind: str, body: bytes) -> MusterError:
-    """What an answer that is no success means, whatever kind of store gave it."""
+    """Returns the error for an unsuccessful response of any kind of store."""
     if kind.split(";", maxsplit=1)[0].strip() == MEDIA_TYPE:
         error = error_of_answer(status, kind, body)
         if isinstance(error, Forbidden):
@@ -86,4 +86,4 @@ _MEANINGS: Mapping[str | int, type[MusterError]] = {
     "XAmzContentChecksumMismatch": BytesRefused,
     "XAmzContentSHA256Mismatch": BytesRefused,
 }
-"""What stores answer, by the code in their XML where there is one, else by status."""
+"""Errors by the code in a store's XML, or by status."""

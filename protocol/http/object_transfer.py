@@ -235,7 +235,7 @@ class ObjectTransfer:
         return parsed, found[0]
 
     async def _may_be_private(self) -> bool:
-        """Whether we are in a private network with the pool anyway."""
+        """Returns whether the pool itself is in a private network."""
         if self._allow_plain_http:
             return True
         own = await addresses_of(self._own.host, self._own.port or _PORTS[self._own.scheme])
@@ -274,7 +274,7 @@ async def _pieces(path: Path) -> AsyncIterator[bytes]:
 
 
 async def _refused(response: httpx.Response) -> MusterError:
-    """What is wrong, from the beginning of an answer that is for people."""
+    """Returns the reason from the beginning of a human-readable response."""
     body = bytearray()
     async for piece in response.aiter_raw():
         body += piece

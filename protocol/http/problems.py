@@ -52,7 +52,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Problem(BaseModel):
-    """What every error answer says (RFC 9457, with `code`, `hint` and `retryable` of our own)."""
+    """Body of every error response (RFC 9457, extended by `code`, `hint` and `retryable`)."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -133,7 +133,7 @@ def problem_response(error: MusterError, *, instance: str = "") -> Response:
 
 
 def unexpected(error: BaseException) -> MusterError:
-    """What the caller learns of an error that nobody expected: an id, and nothing of the inside."""
+    """Returns the problem of an unexpected error: an id and no internals."""
     reference = secrets.token_hex(6)
     _log.error("unexpected-error", reference=reference, exc_info=error)
     return MusterError(

@@ -33,7 +33,7 @@ class Rate:
 
     @property
     def tolerance_s(self) -> float:
-        """How far ahead of its time a caller may run."""
+        """Burst that a caller may use."""
         return self.interval_s * (self.burst - 1)
 
 
@@ -138,7 +138,7 @@ def _parse(ip: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def counted_as(ip: str) -> str:
-    """Whom a caller counts as: its address, or the /64 of an IPv6 one, of which whoever has one has them all."""
+    """Returns the unit that limits count: the IPv4 address, or the /64 of an IPv6 address, which has one owner."""
     if ":" not in ip:
         return ip
     parsed = _parse(ip)

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from redis.commands.core import AsyncScript
 
 CLOCK_WINDOW = timedelta(seconds=60)
-"""How far a request's time may be from ours, in either direction."""
+"""Allowed clock difference of a request, in either direction."""
 
 NONCE_KEPT = 2 * CLOCK_WINDOW + timedelta(seconds=60)
 """A request stamped 60 s ahead is good for 120 s; the third minute is for clocks of several instances that differ."""
@@ -84,7 +84,7 @@ class ReplayGuard:
         self._script: AsyncScript = redis.register_script(_SCRIPT)
 
     def favour(self, address: Address, *, rate: Rate, lasting: timedelta) -> None:
-        """Gives an address that was found to hold a role another rate for a while; remembered by this instance only."""
+        """Gives a role holder another rate for a while; cached by this instance only."""
         self._favoured[address] = (self._clock.monotonic() + lasting.total_seconds(), _arguments(rate))
         self._favoured.move_to_end(address)
         if len(self._favoured) > MOST_FAVOURED:

@@ -42,7 +42,7 @@ Check = Callable[[], Awaitable[None]]
 
 CHECK_PATIENCE = timedelta(seconds=2)
 DRAIN = timedelta(seconds=20)
-"""How long requests may take to end when the service is told to stop; under the 30 s that Kubernetes gives."""
+"""Time limit of open requests at shutdown; below Kubernetes' 30 s."""
 
 OPENAPI = "/openapi.json"
 

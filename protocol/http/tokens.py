@@ -80,10 +80,10 @@ def new_token() -> str:
 
 
 def hash_token(token: str) -> str:
-    """What is kept of a token.
+    """Returns the stored hash of a token.
 
     Raises:
-        InvalidInput: It is not one; it is not repeated in the error.
+        InvalidInput: It is malformed; the error does not repeat it.
     """
     match = _TOKEN.fullmatch(token.strip())
     if match is None:

@@ -1,4 +1,4 @@
-"""Whom a URL leads to. A URL that somebody else chose must not make us speak to our own network."""
+"""URL checks against SSRF: a URL chosen by a stranger must not lead into this machine's networks."""
 
 from __future__ import annotations
 

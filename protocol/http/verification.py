@@ -40,7 +40,7 @@ Authorize = Callable[[Address, Request], Awaitable[None]]
 DEFAULT_BODY_LIMIT = 1024 * 1024
 
 _STAMP_NAMES = {name.lower().encode("ascii"): name for name in REQUEST_HEADERS}
-"""As ASGI spells them, and as we do."""
+"""Header names as ASGI spells them, and in canonical form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class RequestVerifier:
     async def authenticate(
         self, request: Request, *, authorize: Authorize | None = None, body_limit: int | None = None
     ) -> SignedRequest:
-        """Does every check but the last one, and touches no store.
+        """Makes all checks but the replay guard's, without I/O.
 
         For hot paths only, whose own Redis script begins with the replay guard (`protocol.http.replay_guard`): until
         that script has run, the request may be a replay.
@@ -114,7 +114,7 @@ class RequestVerifier:
         return signed
 
     async def authenticate_raw(self, scope: Scope, receive: Receive, *, body_limit: int | None = None) -> SignedRequest:
-        """Does every check but authority and admission, on the raw ASGI request; for express routes.
+        """Makes all checks but authorisation and replay guard on the raw ASGI request, for fast routes.
 
         Raises:
             Unauthenticated, InvalidInput, TooLarge: As `authenticate` does.
@@ -141,7 +141,7 @@ class RequestVerifier:
     async def verify(
         self, request: Request, *, authorize: Authorize | None = None, body_limit: int | None = None
     ) -> SignedRequest:
-        """Does every check.
+        """Makes all checks.
 
         Raises:
             Unauthenticated, InvalidInput, TooLarge, Forbidden: As `authenticate` does.
@@ -262,7 +262,7 @@ def target_of(scope: Scope) -> str:
 
 
 def unprocessable(error: ValidationError) -> Unprocessable:
-    """The same complaint in our own words: which field, and what is wrong with it; never the value."""
+    """Converts pydantic's error into ours: field and fault, never the value."""
     fields = {
         ".".join(str(part) for part in item["loc"]) or "body": plain_message(item["msg"])
         for item in error.errors(include_url=False, include_context=False, include_input=False)

@@ -25,7 +25,7 @@ class Key:
     __slots__ = ("_key", "address")
 
     address: Address
-    """Who this key speaks for."""
+    """Address of the key."""
 
     def __init__(self, secret: bytes) -> None:
         if len(secret) != 32:
@@ -73,7 +73,7 @@ class Key:
         return self._key.secret
 
     def account(self) -> LocalAccount:
-        """The same key as eth-account has it, to sign transactions."""
+        """Returns the key as an eth-account object, to sign transactions."""
         from eth_account import Account  # noqa: PLC0415 - half a second, which only who sends transactions should pay
 
         account: LocalAccount = Account.from_key(self._key.secret)

@@ -1,4 +1,4 @@
-"""What a pool owner's token may do. Apart from the tokens themselves, because what only names a scope checks none."""
+"""Scopes of a pool owner's tokens; a separate module, because many modules only name scopes."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from enum import StrEnum
 
 
 class Scope(StrEnum):
-    """What a token may do; each includes those above it."""
+    """Scope of a token; each includes those listed above it."""
 
     READ = "read"
     OPERATE = "operate"
     ADMIN = "admin"
 
     def includes(self, other: Scope) -> bool:
-        """Whether this scope is enough where `other` is needed."""
+        """Returns whether this scope includes `other`."""
         order = list(Scope)
         return order.index(self) >= order.index(other)

@@ -41,7 +41,7 @@ _SIGNATURE = re.compile(r"0x[0-9a-f]{130}")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestStamp:
-    """What the five headers of a signed request say, in canonical form; not yet believed."""
+    """Parsed headers of a signed request in canonical form; not yet verified."""
 
     address: Address
     audience: Address

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 _MOST_LINKS = 40
-"""As many as Linux follows in one path."""
+"""Number of links that Linux follows in one path."""
 
 
 def names_of(path: Path) -> list[Path]:

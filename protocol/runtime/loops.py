@@ -29,7 +29,7 @@ class LoopStalled(Unavailable):
 
 @dataclass(slots=True)
 class LoopState:
-    """How a loop is."""
+    """State of a loop."""
 
     name: str
     rounds: int = 0
@@ -38,7 +38,7 @@ class LoopState:
     """Crashes since the start."""
     crashes_in_a_row: int = 0
     last_round: datetime | None = None
-    """When a round last ended well."""
+    """Time of the last successful iteration."""
     last_error: str = ""
     _last_sign: float = 0.0
 
@@ -95,7 +95,7 @@ class BackgroundLoops:
             self._start(loop)
 
     def beat(self, name: str) -> None:
-        """Says that the loop `name` is alive and its last piece of work went well."""
+        """Records that the loop `name` is alive and its last work succeeded."""
         state = self._states[name]
         state.rounds += 1
         state.crashes_in_a_row = 0
@@ -103,7 +103,7 @@ class BackgroundLoops:
         state._last_sign = self._clock.monotonic()
 
     def states(self) -> list[LoopState]:
-        """How each loop is."""
+        """Returns the state of each loop."""
         return list(self._states.values())
 
     async def check(self) -> None:

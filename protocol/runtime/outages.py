@@ -13,9 +13,9 @@ _log = structlog.get_logger(__name__)
 
 
 def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
-    """The same work; while a chain or another service is down it waits for its next turn, and that is no crash.
+    """Wraps `work` so that an outage of a dependency is logged and the next turn retries, instead of a crash.
 
-    The service goes on with what it knows and stays ready: a stalled chain must stop nobody's heartbeat. Redis being
+    The service continues with cached data and stays ready: a stalled chain must not stop heartbeats. Redis being
     down is another thing, and is handed on.
 
     Args:

@@ -43,7 +43,7 @@ class RedisKeys:
 
     @property
     def prefix(self) -> str:
-        """What every key of this pool begins with."""
+        """Prefix of all keys."""
         return f"muster:{{{self.pool}}}:"
 
 
@@ -92,11 +92,11 @@ def place_of(redis: Redis) -> str:
 
 
 STORE_ERRORS = (RedisError, OSError, TimeoutError)
-"""What a Redis that is down, slow or unwilling raises."""
+"""Exceptions of a Redis that is down, slow or refusing."""
 
 
 def store_unavailable(error: Exception) -> StoreUnavailable:
-    """The same as an error of ours."""
+    """Converts a Redis exception into an error of ours."""
     return StoreUnavailable(
         f"Redis did not do it: {type(error).__name__}",
         hint="try again in a moment; if its answer was lost, it may have been done",

@@ -37,12 +37,12 @@ class Deadline:
 
     @property
     def remaining(self) -> timedelta:
-        """How long is left; zero when it has passed."""
+        """Returns the time left; zero after the deadline."""
         return timedelta(seconds=max(0.0, self.at - self.clock.monotonic()))
 
     @property
     def passed(self) -> bool:
-        """Whether nothing is left."""
+        """Returns whether the deadline has passed."""
         return self.clock.monotonic() >= self.at
 
     async def bound(self, work: Awaitable[T], *, what: str) -> T:
@@ -66,7 +66,7 @@ class Deadline:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """How a retry waits: full jitter below an exponentially growing ceiling."""
+    """Back-off of retries: full jitter below an exponentially growing ceiling."""
 
     attempts: int = 5
     """Calls in all, the first one included."""
@@ -82,7 +82,7 @@ DEFAULT_BACKOFF = Backoff()
 
 
 def is_retryable(error: BaseException) -> bool:
-    """Whether the error itself says that trying again may help."""
+    """Returns whether the error declares itself retryable."""
     return isinstance(error, MusterError) and error.retryable
 
 

@@ -1,4 +1,4 @@
-"""What can be set, in words: each setting's kind and limits come from its JSON schema, so they can't say another thing.
+"""Descriptions of settings; kinds and limits come from the JSON schema, so they are never outdated.
 
 Tables are opened: `requirements` of an orchestrator is described as `requirements.min_gpus` and so on.
 """
@@ -39,7 +39,7 @@ class SettingDescription:
 
 
 def described(model: type[BaseModel], *, service: str) -> list[SettingDescription]:
-    """Everything that a service can be told, in the order of its class."""
+    """Describes all settings of a service, in the order of its class."""
     whole = model.model_json_schema()
     defaults = {name: field.get_default(call_default_factory=True) for name, field in model.model_fields.items()}
     return list(_rows(whole, whole.get("$defs", {}), service, defaults=defaults, path=()))
@@ -51,7 +51,7 @@ def variable_of(service: str, *path: str) -> str:
 
 
 def in_words(schema: Schema, definitions: Mapping[str, Schema]) -> str:  # noqa: PLR0911 - one line per kind of value
-    """What a value may be: `integer, 1 to 64`, `list of path (at most 16)`, `one of docker, process`.
+    """Describes allowed values: `integer, 1 to 64`, `list of path (at most 16)`, `one of docker, process`.
 
     Args:
         schema: Of the value, JSON schema as pydantic writes it (draft 2020-12).

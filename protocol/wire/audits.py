@@ -34,7 +34,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class CheckState(StrEnum):
-    """What became of a check."""
+    """State of a check."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -59,14 +59,14 @@ class AuditFinding(WireModel):
 
 
 class AuditCheck(WireModel):
-    """What one check said."""
+    """Result of one check."""
 
     name: Name
     state: CheckState
     fails: Literal["exact", "statistical"] | None = None
     findings: Annotated[tuple[AuditFinding, ...], Field(max_length=MOST_FINDINGS)] = ()
     found: Annotated[int, Field(ge=0, le=MAX_INT64)] = 0
-    """How much is wrong; at most `MOST_FINDINGS` of it is listed."""
+    """Number of findings; at most `MOST_FINDINGS` are listed."""
     figures: Figures = {}
     note: LongText = ""
 
@@ -85,15 +85,15 @@ class AuditRow(WireModel):
     length_penalty: float | None
     reward: float | None
     audited: bool
-    """Whether the policy computed it again."""
+    """Whether the row was recomputed with the policy."""
     figures: Figures = {}
-    """What was measured of this row by the checks that computed it again."""
+    """Measurements of this row by the recomputing checks."""
 
 
 class AuditDraw(WireModel):
-    """Which rows were computed again, and why these. `seed` = HMAC-SHA256(epoch secret, work key || block hash).
+    """Recomputed rows and their draw. `seed` = HMAC-SHA256(epoch secret, work key || block hash).
 
-    The secret is revealed on the ledger when the epoch is over, so that anybody can compute seed and rows again.
+    The secret is revealed on the ledger after the epoch, so that seed and rows can be recomputed publicly.
     """
 
     epoch: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
@@ -104,14 +104,14 @@ class AuditDraw(WireModel):
     share: Share
     """Of the rows, as the node's record asked for it; 1 is all."""
     why: ShortText
-    """Why this share, in words: a new node, a proven one, one that failed lately, one whose provider's other node
-    forged work, a file that came late."""
+    """Reason for the share in words: a new node, a proven one, a recent failure, forged work by another node of the
+    provider, a late file."""
     rows: Annotated[tuple[Row, ...], Field(max_length=MOST_ROWS)]
     """Ascending."""
 
 
 class AuditFile(WireModel):
-    """Everything that was found about one submission."""
+    """Audit file: all findings about one submission."""
 
     format: Literal[1] = 1
     pool_id: PoolId
@@ -150,8 +150,8 @@ class AuditFile(WireModel):
     checks: Annotated[tuple[AuditCheck, ...], Field(max_length=MOST_CHECKS)]
     rows: Annotated[tuple[AuditRow, ...], Field(max_length=MOST_ROWS)] = ()
     second_look: bool = False
-    """Whether another verdict was there before: this one decides a dispute, confirms that verdict, or is the evidence
-    with which it is disputed. The check `second-look` then compares the rows of that verdict's audit file."""
+    """Whether an earlier verdict exists: this one decides a dispute, confirms that verdict, or is the evidence of a
+    dispute. The check `second-look` then compares the rows of that verdict's audit file."""
 
     def encode(self) -> bytes:
         """Canonical JSON: sorted keys, no spaces, UTF-8; equal findings give equal bytes."""

@@ -31,7 +31,7 @@ class HandOver(WireModel):
     """Relative to MUSTER_DATA_DIR."""
     kind: Name = ROLLOUT_KIND
     key: Annotated[str, Field(max_length=200, pattern=r"^[\x21-\x7e]*$")] = ""
-    """The same key is the same file, however often it is handed over; by default the path."""
+    """Idempotency key of the file; by default its path."""
     metadata: Annotated[dict[Name, ShortText], Field(max_length=32)] = {}
     rollout: RolloutOf | None = None
     """With kind `rollout`: which slot's work it is."""
@@ -46,7 +46,7 @@ class HandedOver(WireModel):
 
 
 class DeliveryState(WireModel):
-    """Where a file stands on its way."""
+    """Delivery state of a file."""
 
     id: Identifier
     stage: str
@@ -56,7 +56,7 @@ class DeliveryState(WireModel):
 
 
 class TaskIdentity(WireModel):
-    """Who the task runs for."""
+    """Identity for which the task runs."""
 
     node: WireAddress
     pool_id: PoolId

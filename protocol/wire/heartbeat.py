@@ -15,7 +15,7 @@ MAX_COMMANDS = 16
 
 
 class NodeState(StrEnum):
-    """Where a node is in its life, as the orchestrator sees it."""
+    """State of a node, as the orchestrator sees it."""
 
     DISCOVERED = "discovered"
     INVITED = "invited"
@@ -28,7 +28,7 @@ class NodeState(StrEnum):
 
 
 class AssignmentReport(WireModel):
-    """What the worker did with its assignment so far."""
+    """Progress of a worker with its assignment."""
 
     id: Identifier
     generation: Annotated[int, Field(ge=1)]
@@ -55,7 +55,7 @@ class Heartbeat(WireModel):
 
 
 class CommandKind(StrEnum):
-    """What an orchestrator may ask of a worker beside its assignment."""
+    """Kind of a command to a worker."""
 
     SEND_LOGS = "send-logs"
     """Push the log lines of the assignment whose id is `text`, from `since` on, until `until_ms`, to `POST /v1/logs`.
@@ -85,7 +85,7 @@ class HeartbeatAnswer(WireModel):
     state: NodeState
     assignment: Assignment | None
     reason: LongText = ""
-    """Without an assignment: why, in words."""
+    """Reason in words if there is no assignment."""
     commands: Annotated[tuple[Command, ...], Field(max_length=MAX_COMMANDS)] = ()
     next_interval_seconds: Annotated[float, Field(gt=0, le=3600)]
     server_time_ms: Milliseconds
@@ -130,6 +130,6 @@ class LogReceipt(WireModel):
     """Answer to a batch of log lines."""
 
     next_sequence: Annotated[int, Field(ge=0)]
-    """What the orchestrator wants next: lines below it are kept already."""
+    """Number of the next line; lower ones are stored already."""
     wanted_until_ms: Milliseconds
     """Push on while somebody reads; 0 to stop."""

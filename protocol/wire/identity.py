@@ -1,4 +1,4 @@
-"""Who a service is: what requests to it name as their audience."""
+"""Identity of a service: the audience of requests to it."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class SignedInvite(SignedModel):
 
     @property
     def invite(self) -> Invite:
-        """What was signed."""
+        """Returns the signed struct."""
         return Invite(
             pool_id=self.pool_id,
             domain_id=self.domain_id,

@@ -72,7 +72,7 @@ class SignedLease(SignedModel):
 
     @property
     def lease(self) -> Lease:
-        """What was signed."""
+        """Returns the signed struct."""
         return Lease(
             pool_id=self.pool_id,
             run=self.run,
@@ -109,7 +109,7 @@ class SignedWorkClaim(SignedModel):
 
     @property
     def work(self) -> WorkClaim:
-        """What the node signed."""
+        """Returns the struct that the node signed."""
         return WorkClaim(lease_hash=self.lease.lease.hash, sha256=self.sha256, units=self.units)
 
     @property

@@ -17,7 +17,7 @@ MOST_FIGURED_STEPS = 100
 
 
 class RolloutStatus(StrEnum):
-    """Where submitted work is on the ledger."""
+    """State of submitted work on the ledger."""
 
     SUBMITTED = "submitted"
     PROVISIONAL = "provisional"
@@ -25,7 +25,7 @@ class RolloutStatus(StrEnum):
     DISPUTED = "disputed"
     FINAL = "final"
     EXPIRED = "expired"
-    """Nobody judged it in time: unpaid, blameless."""
+    """No verdict in time: unpaid, without blame."""
 
 
 class RolloutItem(WireModel):
@@ -34,7 +34,7 @@ class RolloutItem(WireModel):
     key: WireDigest
     node: WireAddress
     provider: WireAddress | None
-    """Who was the node's provider when it joined, as far as the orchestrator has read."""
+    """Provider of the node when it joined, as far as the orchestrator has read the ledger."""
     step: Step
     index: SlotIndex
     version: Version
@@ -49,7 +49,7 @@ class RolloutItem(WireModel):
     """In bytes, where the store knows the file."""
     submitted_block: Count
     submitted_at_ms: Milliseconds
-    """When the orchestrator read it on the ledger."""
+    """Time at which the orchestrator read it on the ledger."""
     status: RolloutStatus
     outcome: Outcome | None
     """The verdict that counts so far."""
@@ -70,7 +70,7 @@ class RolloutPage(WireModel):
 
 
 class StepFigures(WireModel):
-    """What nodes say of a step's accepted files, as means over groups: shown to people, believed by nobody."""
+    """Means of a step's accepted files as nodes report them; unverified, for display only."""
 
     step: Step
     closed: bool

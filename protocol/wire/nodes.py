@@ -1,4 +1,4 @@
-"""What a node says of itself to discovery, and what discovery tells a pool about it."""
+"""Registrations of nodes at discovery, and node records that pools read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.wire.base import Bytes, Labels, Milliseconds, PoolId, ShortText, W
 
 
 class RuntimeKind(StrEnum):
-    """What a worker runs tasks in."""
+    """Runtime of a worker's tasks."""
 
     DOCKER = "docker"
     PROCESS = "process"
@@ -27,7 +27,7 @@ class Gpu(WireModel):
 
 
 class Hardware(WireModel):
-    """What a machine has. GPUs of different models may stand side by side."""
+    """Hardware of a machine; GPU models may be mixed."""
 
     cpu_model: ShortText
     cpu_cores: Annotated[int, Field(ge=1, le=4096)]
@@ -39,7 +39,7 @@ class Hardware(WireModel):
 
 
 class Software(WireModel):
-    """What a worker runs on."""
+    """Software of a worker."""
 
     worker_version: ShortText
     protocol_version: Annotated[int, Field(ge=1, le=65535)]
@@ -47,7 +47,7 @@ class Software(WireModel):
     runtimes: Annotated[tuple[RuntimeKind, ...], Field(min_length=1, max_length=4)]
     docker_version: ShortText | None = None
     gpu_containers: bool = False
-    """Whether the Docker engine can hand GPUs to containers."""
+    """Whether the Docker engine can pass GPUs to containers."""
 
 
 class Registration(WireModel):
@@ -65,7 +65,7 @@ class NodeRecord(WireModel):
     address: WireAddress
     registration: Registration
     ip: ShortText
-    """As seen by discovery, never as told by the node."""
+    """Source IP as seen by discovery, never reported by the node."""
     first_seen_ms: Milliseconds
     last_seen_ms: Milliseconds
     expires_at_ms: Milliseconds
@@ -76,7 +76,7 @@ class NodeRecord(WireModel):
     banned: bool
     """Whether the pool banned the node or its provider."""
     facts_as_of_ms: Milliseconds = 0
-    """When discovery last read the ledger up to its head: provider, stake and ban are from then; 0 for never."""
+    """Time of discovery's last complete read of the ledger, to which provider, stake and ban refer; 0 for never."""
 
 
 class NodePage(WireModel):

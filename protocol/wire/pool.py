@@ -1,4 +1,4 @@
-"""What an orchestrator tells of its pool: nodes with their history, groups, events and webhooks."""
+"""Views of a pool: nodes with their history, groups, events and webhooks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from protocol.wire.nodes import Hardware, Software
 from protocol.wire.tasks import AssignmentState, GroupPlace
 
 PAGE_PATH = "/page/"
-"""Where an orchestrator serves the pool owner's web page."""
+"""Path of the pool owner's web page."""
 
 
 class Caller(WireModel):
-    """Who asks, as the orchestrator knows them."""
+    """The caller, as the orchestrator knows it."""
 
     name: str
     """The token's name, or the manager's address."""
@@ -48,7 +48,7 @@ class PoolOverview(WireModel):
 
 
 class AssignmentView(WireModel):
-    """What a node runs, or ran last, as the node reported it."""
+    """Present or last assignment of a node, as the node reported it."""
 
     id: Identifier
     task_id: Identifier
@@ -62,7 +62,7 @@ class AssignmentView(WireModel):
     assigned_at_ms: Milliseconds
     started_at_ms: Milliseconds | None = None
     ended_at_ms: Milliseconds | None = None
-    """When it was over: completed, failed, stopped, or taken away."""
+    """End of the assignment: completed, failed, stopped or withdrawn."""
     ended_because: str = ""
     group: GroupPlace | None = None
 
@@ -76,7 +76,7 @@ class NodeView(WireModel):
     reason: str
     """In words: why it is in this state, or why it is not invited."""
     member: bool
-    """Whether the ledger has it as a member of the pool, as far as the orchestrator has read."""
+    """Whether it is a member of the pool on the ledger, as far as the orchestrator has read."""
     provider: WireAddress | None = None
     worker_version: ShortText | None = None
     hardware: Hardware | None = None
@@ -117,11 +117,11 @@ class HistoryEntry(WireModel):
     before: NodeState
     after: NodeState
     event: str
-    """What happened, as one word of a closed list: `heartbeat`, `missed`, `silent`, `joined`, …"""
+    """Kind of event from a closed list: `heartbeat`, `missed`, `silent`, `joined`, …"""
     cause: str
-    """The same in words."""
+    """The event in words."""
     actor: str
-    """Who caused it: an address, `ledger`, `discovery`, `liveness`, or the name of an API token."""
+    """Actor: an address, `ledger`, `discovery`, `liveness`, or the name of an API token."""
 
 
 class History(WireModel):
@@ -184,7 +184,7 @@ class GroupList(WireModel):
 
 
 class PoolEvent(WireModel):
-    """Something that happened in the pool. Also the body of a webhook's delivery."""
+    """Event of the pool, and body of a webhook's delivery."""
 
     id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
     """Grows with time; a reader goes on after the last one that it has seen."""

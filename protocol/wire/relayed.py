@@ -1,4 +1,4 @@
-"""What the orchestrator carries to the ledger for a node that has no gas: its work, its joining, its disputes."""
+"""Requests to the relayer, which pays gas for nodes: work, joins and disputes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class SubmissionRequest(WireModel):
 
 
 class ReceiptState(StrEnum):
-    """How far the relayer is."""
+    """Progress of the relayer."""
 
     QUEUED = "queued"
     CARRIED = "carried"

@@ -20,13 +20,13 @@ class RelayOffer(WireModel):
 
 
 class RelayLease(WireModel):
-    """How long nodes are told of a relay, unless it says again that it lives."""
+    """Life of a relay's registration unless it is renewed."""
 
     relay: WireAddress
     url: RelayUrl
     expires_at_ms: Milliseconds
     again_in_ms: Milliseconds
-    """When it should say so."""
+    """Time of the next renewal."""
 
 
 class KnownRelay(WireModel):
@@ -34,10 +34,10 @@ class KnownRelay(WireModel):
 
     relay: WireAddress
     url: RelayUrl | None = None
-    """Where it said that it serves; None until it has."""
+    """URL that the relay registered; None before its registration."""
     expires_at_ms: Milliseconds | None = None
     live: bool = False
-    """Whether nodes are told of it now."""
+    """Whether the relay is on the nodes' list now."""
 
 
 class RelayList(WireModel):

@@ -37,7 +37,7 @@ ArithmeticName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,31}/[a
 Arithmetic = Annotated[tuple[ArithmeticName, ...], Field(max_length=MOST_ARITHMETIC)]
 """All the engines and types that a version is paid for; empty if nobody has said so, and the recipe has to be read."""
 Figures = Annotated[dict[Name, float], Field(max_length=MOST_FIGURES)]
-"""What a node says of a file in a few numbers (`samples`, `reward`, `length`): shown to people, believed by nobody."""
+"""Metrics of a file as its node reports them (`samples`, `reward`, `length`); unverified, for display only."""
 
 
 # The policy
@@ -56,7 +56,7 @@ class NewCheckpoint(WireModel):
     """The most work units (generated tokens) that one group of this version may hold."""
     relays: Annotated[tuple[RelayUrl, ...], Field(max_length=MOST_RELAYS)] = ()
     arithmetic: Arithmetic = ()
-    """What the version's recipe takes."""
+    """Arithmetic that the version's recipe accepts."""
     trainer: ShortText = ""
     """The lease of the trainer that says so; empty for a person's word, which no lease stands against."""
 
@@ -71,12 +71,12 @@ class CheckpointRef(WireModel):
     block: Count
     """The block of the announcement."""
     publisher: WireAddress
-    """Whose signature the version's manifest carries."""
+    """Key that signed the version's manifest."""
     relays: Annotated[tuple[RelayUrl, ...], Field(max_length=MOST_RELAYS)] = ()
-    """Where it can be fetched. What comes from there is believed for its digest only."""
+    """URLs of relays. Downloads are verified by the digest."""
     arithmetic: Arithmetic = ()
-    """What the trainer says that the version's recipe takes, so that a node learns it before it fetches the version.
-    The recipe itself counts."""
+    """Arithmetic that the recipe accepts according to the trainer, so that a node knows it before the download. The recipe
+    itself is authoritative."""
 
 
 # Steps
@@ -90,12 +90,12 @@ class StepAnswer(WireModel):
     step: Step
     """The smallest step of the window that wants rollouts; where none does, the last one looked at."""
     need: StepGroups
-    """How many groups it wants that nobody has leased, submitted or delivered. 0: nothing to do, see `reason`."""
+    """Groups that no node has leased, submitted or delivered. 0: nothing to do, see `reason`."""
     groups_per_slot: SlotGroups
     """The most groups of one slot."""
     checkpoint: CheckpointRef | None
     retry_after_ms: Annotated[int, Field(ge=0, le=3_600_000)]
-    """When to ask again if there is nothing to do."""
+    """Time until the next request if there is nothing to do."""
     reason: ShortText = ""
     """In words: why there is nothing to do."""
 
@@ -116,7 +116,7 @@ class Demand(WireModel):
 
 
 class StepView(WireModel):
-    """How one step stands, in groups.
+    """Counts of one step, in groups.
 
     `need` = demand - accepted - pending - leased + spare, never below zero.
     """
@@ -124,7 +124,7 @@ class StepView(WireModel):
     step: Step
     demand: StepGroups
     rounds: Annotated[int, Field(ge=0, le=1_000_000)]
-    """How often the demand was raised."""
+    """Number of times that the demand was raised."""
     closed: bool
     accepted: StepGroups
     pending: StepGroups
@@ -150,7 +150,7 @@ class RunView(WireModel):
     async_level: Annotated[int, Field(ge=0, le=1024)]
     max_rounds: Annotated[int, Field(ge=0, le=1_000_000)]
     queued_submissions: Annotated[int, Field(ge=0, le=MAX_INT64)]
-    """What waits for the relayer."""
+    """Number of transactions that wait for the relayer."""
     paused: ShortText = ""
     """In words: why no slots are leased now, for instance an escrow that can't cover more; empty if they are."""
 
@@ -168,7 +168,7 @@ class TrainerWish(WireModel):
     start: Identifier | None = None
     """This start of it, drawn anew: asked twice by one start, as after an answer that was lost, it is one lease."""
     life_ms: Annotated[int, Field(ge=1, le=600_000)]
-    """How long it lasts unless it is renewed; 1 gives it up."""
+    """Life of the lease unless it is renewed; 1 releases it."""
 
 
 class TrainerLease(WireModel):

@@ -41,7 +41,7 @@ class SlotGrant(WireModel):
 
 
 class SlotName(WireModel):
-    """Which slot of this node."""
+    """Slot of this node."""
 
     step: Step
     index: SlotIndex
@@ -54,7 +54,7 @@ class ReleasedSlots(WireModel):
 
 
 class LeaseState(StrEnum):
-    """What became of a lease."""
+    """Outcome of a lease."""
 
     LIVE = "live"
     SUBMITTED = "submitted"

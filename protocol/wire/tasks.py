@@ -58,7 +58,7 @@ VARIABLES: dict[str, str] = {
 
 
 class RestartKind(StrEnum):
-    """When a task's container is started again after it ended."""
+    """Restart policy of a task's container."""
 
     ALWAYS = "always"
     ON_FAILURE = "on-failure"
@@ -100,7 +100,7 @@ class Volume(WireModel):
 
 
 class Selector(WireModel):
-    """Which nodes a task may run on. All that is set must hold."""
+    """Selector of nodes for a task. All set conditions must hold."""
 
     labels: Labels = {}
     min_memory_bytes: Bytes = 0
@@ -109,7 +109,7 @@ class Selector(WireModel):
 
 
 class NetworkMode(StrEnum):
-    """What a task's container may reach."""
+    """Network access of a task's container."""
 
     NONE = "none"
     BRIDGE = "bridge"
@@ -117,7 +117,7 @@ class NetworkMode(StrEnum):
 
 
 class RegistryCredentials(WireModel):
-    """What a worker needs to pull a private image. Never returned."""
+    """Credentials to pull a private image. Never returned."""
 
     username: ShortText
     password: SecretValue
@@ -128,7 +128,7 @@ class RegistryCredentials(WireModel):
 
 
 class TaskSpec(WireModel):
-    """What a pool owner posts. Values may use `${MUSTER_…}` variables from `VARIABLES`, and no others."""
+    """Task specification of a pool owner. Values may use the `${MUSTER_…}` variables in `VARIABLES`, and no others."""
 
     name: Name
     image: ImageReference
@@ -171,7 +171,7 @@ class NewTask(WireModel):
 
 
 class DesiredState(StrEnum):
-    """What the owner wants of a task."""
+    """State that the owner wants for a task."""
 
     RUNNING = "running"
     STOPPED = "stopped"
@@ -187,7 +187,7 @@ class TaskPatch(WireModel):
 
 
 class TaskState(StrEnum):
-    """Where a task is."""
+    """State of a task."""
 
     PENDING = "pending"
     """No node runs it yet; the task's `reason` says why."""
@@ -198,7 +198,7 @@ class TaskState(StrEnum):
 
 
 class AssignmentState(StrEnum):
-    """Where one node is with its assignment. The worker reports it with every heartbeat."""
+    """State of an assignment, reported by the worker with every heartbeat."""
 
     PENDING = "pending"
     PULLING = "pulling"
@@ -210,7 +210,7 @@ class AssignmentState(StrEnum):
 
     @property
     def is_final(self) -> bool:
-        """Whether the worker is done with the assignment."""
+        """Returns whether the assignment has ended."""
         return self in {AssignmentState.COMPLETED, AssignmentState.FAILED, AssignmentState.STOPPED}
 
 
@@ -227,7 +227,7 @@ class Task(WireModel):
     created_at_ms: Milliseconds
     secret_names: tuple[str, ...]
     assignments: dict[AssignmentState, int]
-    """How many nodes are in each state."""
+    """Number of nodes by state."""
 
 
 class TaskPage(WireModel):
@@ -246,7 +246,7 @@ class GroupPlace(WireModel):
 
 
 class Assignment(WireModel):
-    """What one node is to run now. Signed by the orchestrator as part of the heartbeat's answer.
+    """Assignment of one node. Signed by the orchestrator as part of the heartbeat's response.
 
     `generation` grows whenever anything about the assignment changes; the worker refuses one that is lower than what it
     has seen for the same `id`.

@@ -38,7 +38,7 @@ MediaType = Annotated[
 
 
 class UploadKind(StrEnum):
-    """What a file is."""
+    """Kind of a file."""
 
     ROLLOUT = "rollout"
     """Work, to be submitted on the ledger by its hash."""
@@ -115,7 +115,7 @@ class UploadRequest(WireModel):
 
 
 class UploadTicket(WireModel):
-    """Where to put a file, or that it is there already. Signed by the orchestrator."""
+    """Upload URL of a file, or the fact that it exists already. Signed by the orchestrator."""
 
     key: WireObjectKey
     already_there: bool
@@ -131,7 +131,7 @@ class UploadTicket(WireModel):
     ] = {}
     """To be sent with it exactly so; they are part of what was signed."""
     expires_ms: Milliseconds = 0
-    """When the URL ends; ask again for another."""
+    """Expiry of the URL; request another one afterwards."""
 
     @model_validator(mode="after")
     def _has_a_url_or_needs_none(self) -> Self:
@@ -141,7 +141,7 @@ class UploadTicket(WireModel):
 
 
 class ObjectLink(WireModel):
-    """Where an object can be read for a while. Check its SHA-256, which is in its key: the store is not trusted."""
+    """Temporary download URL of an object. Check its SHA-256, which is in its key: the store is not trusted."""
 
     key: WireObjectKey
     size: Annotated[int, Field(ge=0, le=MAX_INT64)]

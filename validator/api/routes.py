@@ -57,7 +57,7 @@ def _body(model: type[BaseModel]) -> dict[str, Any]:
 
 @router.get("/status")
 async def status(_reader: Reader, request: Request) -> StatusView:
-    """How the validator is."""
+    """Return the status of the validator."""
     parts = parts_of(request)
     lengths = await parts.queue.lengths()
     parked = fairly(await parts.queue.parked(limit=MOST_LOOKED_AT), limit=SHOWN_PARKED)
@@ -99,7 +99,7 @@ async def status(_reader: Reader, request: Request) -> StatusView:
 
 @router.get("/parked")
 async def parked(_reader: Reader, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> ParkedList:
-    """What waits for a person: each node's oldest first, so that none hides the others' behind its own."""
+    """List parked work. Each node's oldest item comes first, so that no node can hide the others' items."""
     found = await parts_of(request).queue.parked(limit=MOST_LOOKED_AT)
     return ParkedList(items=tuple(_parked(each) for each in fairly(found, limit=limit)))
 
@@ -110,7 +110,7 @@ async def retry_all(
     request: Request,
     code: Annotated[str | None, Query(max_length=100, description="Only work with this trouble")] = None,
 ) -> Unparked:
-    """Has everything tried again that is parked, from the beginning."""
+    """Retry all parked work from the beginning."""
     parts = parts_of(request)
     names = [each.item.id for each in await parts.queue.parked(limit=MOST_LOOKED_AT) if code in {None, each.code}]
     return await _unpark(parts, names)
@@ -118,7 +118,7 @@ async def retry_all(
 
 @router.post("/parked/{item}/retry")
 async def retry(_operator: Operator, request: Request, item: ItemPath) -> Unparked:
-    """Has parked work tried again, from the beginning."""
+    """Retry one parked item from the beginning."""
     return _some(await _unpark(parts_of(request), [read_item_id(item)]), item)
 
 

@@ -1,4 +1,4 @@
-"""What the validator's own API answers."""
+"""Response models of the validator's API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.wire.leases import Count
 
 
 class QueueView(WireModel):
-    """How much there is of what."""
+    """Lengths of the queue."""
 
     waiting: Count
     """Another validator's turn comes first, or the next try is still to come."""
@@ -24,7 +24,7 @@ class QueueView(WireModel):
 
 
 class VerdictCount(WireModel):
-    """How many verdicts of a kind were given."""
+    """Number of verdicts of one kind."""
 
     outcome: ShortText
     reason: ShortText
@@ -32,7 +32,7 @@ class VerdictCount(WireModel):
 
 
 class LatencyView(WireModel):
-    """From reading a submission on the ledger to its verdict there, of the last verdicts of this process."""
+    """Latency from reading a submission on the ledger to its verdict, for recent verdicts of this process."""
 
     p50_s: float | None
     p99_s: float | None
@@ -54,7 +54,7 @@ class ValidatorSeen(WireModel):
     here: bool
     """Whether it shares this Redis."""
     heard_at_ms: Milliseconds | None
-    """When it last judged or began an epoch, on the ledger."""
+    """Ledger time of its last verdict or epoch."""
 
 
 class MemberView(WireModel):
@@ -64,7 +64,7 @@ class MemberView(WireModel):
     place: LongText
     """Its host and directory."""
     is_this: bool
-    """Whether it is the one that answers."""
+    """Whether this is the responding process."""
     state: Literal["starting", "well", "unwell", "silent"]
     """Well ones take work; unwell ones try themselves again and again; silent ones said nothing for a minute."""
     code: ShortText = ""
@@ -116,25 +116,25 @@ class StatusView(WireModel):
     pool_id: PoolId
     version: ShortText
     seated: bool | None
-    """Whether the pool takes its verdicts; None while the chain can't be asked."""
+    """Whether the pool accepts its verdicts; None while the chain is unavailable."""
     chain_block: Count | None
     """The newest that was seen; None while the chain could not be asked yet."""
     next_block: Count | None
     """Events before it were read."""
     epoch: Count | None
-    """Whose secret draws now; 0 before the first, None while the chain can't be asked."""
+    """Current epoch; 0 before the first, None while the chain is unavailable."""
     queue: QueueView
     verdicts: tuple[VerdictCount, ...]
     latency: LatencyView
     rates: RatesView
     validators: tuple[ValidatorSeen, ...]
     members: tuple[MemberView, ...] = ()
-    """Who shares this Redis, this one first."""
+    """Processes that share this Redis, this one first."""
     parked: tuple[ParkedView, ...]
     """The first of them."""
     loops: tuple[LoopView, ...]
     looks: dict[str, int] = {}
-    """What this validator looked at again, since it started."""
+    """Second looks since the start."""
 
 
 class Resolve(WireModel):
@@ -142,7 +142,7 @@ class Resolve(WireModel):
 
     outcome: Literal["accepted", "rejected"]
     words: Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]*$")]
-    """Why; the contributor reads them."""
+    """Reason; the contributor reads it."""
 
 
 class Unparked(WireModel):

@@ -1,4 +1,4 @@
-"""What the ledger's word on a piece of work means for who is about to examine it. Pure."""
+"""Eligibility of this validator to judge a piece of work, from its state on the ledger. No I/O."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from validator.domain.submissions import SubmittedWork
 
 
 class Next(StrEnum):
-    """What to do about it."""
+    """Action for a piece of work."""
 
     EXAMINE = "examine"
     DROP = "drop"
-    """Nobody has to, any more."""
+    """No verdict is needed any more."""
     LEAVE = "leave"
     """This validator may not; another may."""
 
 
 @dataclass(frozen=True, slots=True)
 class Eligibility:
-    """What to do, and why."""
+    """Action for a piece of work, with the reason."""
 
     next: Next
     why: str
@@ -43,7 +43,7 @@ _WANTED = {
 def standing_of(
     work: WorkRecord | None, *, submitted: SubmittedWork, kind: ItemKind, me: Address, now: datetime
 ) -> Eligibility:
-    """What to do about a piece of work.
+    """Decides what to do about a piece of work.
 
     Args:
         work: As the ledger has it; None if it does not.
@@ -67,7 +67,7 @@ def standing_of(
 
 
 def _interest(work: WorkRecord, *, kind: ItemKind, me: Address) -> Eligibility:
-    """Whether the ledger lets `me` judge it."""
+    """Returns whether the ledger accepts a verdict of `me`."""
     if me in {work.node, work.provider}:
         return Eligibility(Next.LEAVE, "it is our own")
     if kind is not ItemKind.FIRST and me == work.judge:

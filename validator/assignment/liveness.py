@@ -1,4 +1,4 @@
-"""Which of a pool's validators are at work, so that nobody waits for one that is not. Pure."""
+"""Liveness of a pool's validators, so that no validator waits for a dead one. No I/O."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def awake_of(
 
 
 def rank_here(key: Digest, *, here: Collection[Address], awake: Collection[Address]) -> int:
-    """How many validators elsewhere come before the first of those that share this Redis.
+    """Returns the number of other validators that rank before the first of those that share this Redis.
 
     Args:
-        key: The work.
-        here: Ours.
-        awake: Who else may judge it.
+        key: The work key.
+        here: Validators that share this Redis.
+        awake: Other live validators that may judge it.
     """
     elsewhere = frozenset(awake) - frozenset(here)
     return min((rank_of(key, each, elsewhere) for each in here), default=len(elsewhere))

@@ -1,4 +1,4 @@
-"""Whose turn it is: validators that share nothing but the ledger agree on an order for each piece of work.
+"""Order of validators for each piece of work, on which they agree without communication.
 
 Rendezvous hashing: every validator has a rank for every key. Rank 0 begins at once, each further one after a while
 more, so that the work of a dead one is taken up by the next, and nobody has to know who is dead.
@@ -14,23 +14,23 @@ from protocol.identifiers import Address, Digest
 
 
 def rank_of(key: Digest, me: Address, others: Iterable[Address]) -> int:
-    """How many of `others` come before `me` for a work key: 0 is the first.
+    """Returns the rank of `me` for a work key; 0 is first.
 
     Args:
         key: The work key.
         me: This validator.
-        others: Who else may take it; may name `me` too.
+        others: Other eligible validators; may include `me`.
     """
     mine = _weight(key, me)
     return sum(_weight(key, other) < mine for other in set(others) if other != me)
 
 
 def delay_of(rank: int, *, takeover: timedelta, left: timedelta) -> timedelta:
-    """How long a rank waits: `takeover` for each before it, but never beyond half of the time that is left.
+    """Returns the delay of a rank: `takeover` for each rank before it, at most half of the time left.
 
     Args:
         rank: From 0.
-        takeover: How long another validator may be silent before it is taken for dead.
+        takeover: Silence after which a validator is considered dead.
         left: Until the verdict would come too late.
     """
     return max(timedelta(), min(rank * takeover, left / 2))

@@ -1,1 +1,1 @@
-"""Which rows are computed again, how many, with which secret, and who looks again. Only `epochs` asks the ledger."""
+"""Audits: which rows are recomputed, with which secret, and second looks. Only `epochs` reads the ledger."""

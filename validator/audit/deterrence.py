@@ -1,4 +1,4 @@
-"""What forging some rows of a file gains and costs on average, when rows are drawn and not files. Pure."""
+"""Expected gain and cost of forging some rows of a file, when rows are sampled. No I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MOST_STAGES = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditStage:
-    """How much of a node's files is computed again, from so many clean verdicts in a row on."""
+    """Share of rows that is recomputed from a number of consecutive clean verdicts on."""
 
     clean: int
     share: float
@@ -21,10 +21,10 @@ class AuditStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowForgery:
-    """What it means to forge some rows of each file.
+    """Consequences of forging some rows of each file.
 
     Args:
-        forged: Rows that are forged.
+        forged: Number of forged rows.
         rows: Rows of a file.
         caught: The probability that at least one of them is drawn.
         gain: What it gains per file on average, in the token's smallest unit: the price of the forged rows if none is
@@ -51,11 +51,11 @@ def stages(policy: RatePolicy, *, floor: float) -> tuple[AuditStage, ...]:
 
 
 def row_forgery(*, rows: int, forged: int, share: float, pays: int, costs: int) -> RowForgery:
-    """What forging `forged` of a file's rows comes to.
+    """Computes the consequences of forging `forged` rows of a file.
 
     Args:
         rows: Rows of a file, at least 1.
-        forged: How many are forged, 1 to `rows`.
+        forged: Number of forged rows, 1 to `rows`.
         share: Of the rows that are computed again.
         pays: What the file pays, in the token's smallest unit.
         costs: What it costs if it is found forged.

@@ -32,7 +32,7 @@ def row_seed(secret: bytes, key: Digest, block_hash: Digest) -> bytes:
 
 
 def rows_drawn(share: float, rows: int) -> int:
-    """How many of `rows` are drawn at a share: at least one, and never less than the share, to the basis point.
+    """Returns the number of drawn rows at a share: at least one, rounded up to the basis point.
 
     Raises:
         InvalidInput: The share is not within (0, 1].
@@ -59,11 +59,11 @@ def draw_rows(draw: RowDraw, rows: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowDraw:
-    """Which rows are to be computed again.
+    """Selection of the rows to recompute.
 
     Args:
-        seed: 32 bytes that nobody could know before the submission; None only if the share is 1.
-        share: Of the rows, 0 < share <= 1; 1 is all of them.
+        seed: 32 bytes that were unknown before the submission; None only if the share is 1.
+        share: Share of the rows, 0 < share <= 1.
     """
 
     seed: bytes | None

@@ -122,7 +122,7 @@ class Epochs:
         return epoch
 
     async def is_ours_to_reveal(self, epoch: int) -> bool:
-        """Whether an epoch's secret follows from this key and is not revealed yet."""
+        """Returns whether an epoch's secret derives from this key and is not revealed yet."""
         found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self.validator, epoch=epoch)
         if found is None or found.commitment != self._commitment_of(epoch):
             return False

@@ -51,12 +51,12 @@ class EpochLog:
 
     @property
     def differs(self) -> bool:
-        """Whether anything is not as it has to be."""
+        """Returns whether the log contains a violation."""
         return any(line.comparison.finding is AuditComparison.DIFFERS for line in self.lines)
 
 
 class AuditLog:
-    """What the ledger says of all epochs of a pool, read once.
+    """Ledger data of all epochs of a pool, read once.
 
     Args:
         ledger: To read.
@@ -88,7 +88,7 @@ class AuditLog:
         self._floor = await self._lowest_floor()
 
     def validators(self) -> list[Address]:
-        """Who has committed to secrets, in the order in which they first did."""
+        """Returns validators that committed to secrets, in order of their first commitment."""
         return list(dict.fromkeys(each.validator for each in self._committed))
 
     def past_epochs(self, validator: Address) -> list[int]:

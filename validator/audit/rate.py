@@ -1,7 +1,7 @@
-"""How much of a node's work is computed again: everything at first, less as it proves itself, never below the floor.
+"""Share of a node's work that is recomputed: all at first, then less, never below the floor.
 
-Pure: a record and a policy in, a share and the reason out. Only what is computed again depends on it; every other check
-is made of every row of every file.
+No I/O: a record and a policy give a share and the reason. Only recomputation depends on it; all other checks cover
+every row of every file.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from protocol.verdicts import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RatePolicy:
-    """How fast trust grows.
+    """Policy by which the audited share falls.
 
     Args:
         trial: Clean verdicts in a row before anything is left out, at least 1.
@@ -29,11 +29,11 @@ class RatePolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditRecord:
-    """What a node's verdicts say of it.
+    """Audit record of a node.
 
     Args:
-        clean: Verdicts without fault since the beginning, or since the last failure.
-        failed_at: When work of it was last rejected or found forged; None if never.
+        clean: Consecutive clean verdicts since the last failure.
+        failed_at: Time of the last rejected or forged work; None if never.
         provider_forged_at: When work of another node of its provider was last found forged, if that was after the
             node's own last failure; `clean` then counts from there. None if never.
     """

@@ -1,4 +1,4 @@
-"""Whether a past verdict's rows are those that had to be drawn. Pure: anybody can do it with what is public by then."""
+"""Recomputes which rows a past verdict had to draw, from public data. No I/O."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from validator.domain.submissions import SubmittedWork
 
 
 class AuditComparison(StrEnum):
-    """What recomputing came to."""
+    """Result of a recomputation."""
 
     AGREES = "agrees"
     DIFFERS = "differs"
     """The validator broke the rules of the draw, or its evidence is not about this verdict."""
     UNKNOWN = "can't be recomputed"
-    """Something that is needed is missing; nobody is accused."""
+    """Data is missing; no violation is claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +45,11 @@ class PastVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastEpoch:
-    """What the ledger says of one validator's epoch, after it.
+    """Ledger data of one validator's past epoch.
 
     Args:
         epoch: Its number.
-        secret: What the validator showed; None if it has not.
+        secret: The revealed secret; None if it was not revealed.
     """
 
     epoch: int
@@ -58,7 +58,7 @@ class PastEpoch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """What was found out about one verdict's draw.
+    """Result of comparing one verdict's draw.
 
     Args:
         finding: In one word.
@@ -135,7 +135,7 @@ def _without_draw(verdict: PastVerdict) -> Comparison:
 
 
 def _whole(verdict: PastVerdict, audit: AuditFile, draw: AuditDraw) -> tuple[AuditComparison, str] | None:
-    """What can be said without repeating the draw; None if it has to be repeated."""
+    """Returns the result if it follows without repeating the draw; else None."""
     if draw.rows != tuple(row.row for row in audit.rows if row.audited):
         return AuditComparison.DIFFERS, "its evidence contradicts itself about which rows were computed again"
     if len(draw.rows) == len(audit.rows):
@@ -154,7 +154,7 @@ def _part(
     block_hash: Digest | None,
     floor: float,
 ) -> tuple[AuditComparison, str]:
-    """Whether the rows of an acceptance that rests on some of them are those that had to be drawn."""
+    """Compares the rows behind an acceptance with those that had to be drawn."""
     broken = _broken_rule(verdict, draw, rows=rows, epoch=epoch, floor=floor)
     if broken:
         return AuditComparison.DIFFERS, broken
@@ -171,7 +171,7 @@ def _part(
 
 
 def _broken_rule(verdict: PastVerdict, draw: AuditDraw, *, rows: int, epoch: PastEpoch, floor: float) -> str:
-    """Which rule was broken whatever the secret is; empty if none."""
+    """Returns the rule that was broken independently of the secret; empty if none."""
     block = verdict.work.block + 1
     if verdict.decisive:
         return f"a dispute is decided on all rows, and {len(draw.rows)} of {rows} were computed again"

@@ -99,7 +99,7 @@ def compared(differences: Sequence[AuditFinding], *, note: str) -> AuditCheck:
 
 
 def audits_differ(checks: Sequence[AuditCheck]) -> bool:
-    """Whether a comparison among these checks found a difference."""
+    """Returns whether one of these checks found a difference."""
     return any(each.name == CHECK and each.state is CheckState.FAILED for each in checks)
 
 
@@ -123,7 +123,7 @@ def _scored_before(rows: Sequence[AuditRow]) -> int:
 
 
 def _misplaced(other: AuditRow, mine: AuditRow) -> str:
-    """What is said otherwise of the row's place; empty if nothing is."""
+    """Returns the differing fields of the row's position; empty if there are none."""
     said, wanted = ((row.group, row.sample, row.prompt_index) for row in (other, mine))
     if said == wanted:
         return ""

@@ -1,4 +1,4 @@
-"""Which verdicts of others are looked at again, and what follows when they turn out otherwise. Pure.
+"""Second looks: which verdicts of others are examined again, and when a difference is disputed. No I/O.
 
 A second look is a whole examination with every row computed again. It goes both ways: at work that was accepted, lest a
 validator pays for forgery, and at work that was rejected or called forged, lest a node pays for a validator's mistake.
@@ -20,7 +20,7 @@ TAG = b"muster-second-look-v1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookPolicy:
-    """How many of other validators' provisional verdicts are looked at again.
+    """Shares of other validators' provisional verdicts that get a second look.
 
     Args:
         accepted: Of those that accept, 0 to 1.
@@ -45,19 +45,19 @@ class LookPolicy:
 
 
 def is_chosen(secret: bytes, key: Digest, share: float) -> bool:
-    """Whether a verdict is among the share: by an epoch's secret, so that who gave it could not know.
+    """Returns whether a verdict is drawn for a second look, by a secret that its validator did not know.
 
     Args:
-        secret: 32 bytes that only this validator knows yet.
+        secret: 32 bytes that only this validator knows.
         key: The work key.
-        share: 0 chooses none, 1 all.
+        share: Probability, 0 to 1.
     """
     drawn = hmac.digest(secret, TAG + bytes.fromhex(key[2:]), hashlib.sha256)
     return int.from_bytes(drawn[:6], "big") < share * (1 << 48)
 
 
 def contradicts(first: Outcome, own: Outcome) -> bool:
-    """Whether what a second look found is worth a dispute: what is sure, or unjust to the node.
+    """Returns whether a second look's finding is worth a dispute: it is certain, or unjust to the node.
 
     Forgery that another did not see is disputed, and so is a refusal of work that is clean. A mere rejection rests on
     measurements near their limits, where honest validators may differ; the doubt is the node's.
@@ -72,5 +72,5 @@ def contradicts(first: Outcome, own: Outcome) -> bool:
 
 
 def may_decide(me: Address, work: WorkRecord) -> bool:
-    """Whether `me` may give a verdict in a dispute: it is no party and has said nothing of the work (decision 55)."""
+    """Returns whether `me` may decide a dispute: it is no party and has not judged the work (decision 55)."""
     return me not in {work.judge, work.looker, work.disputer, work.juror, work.node, work.provider}

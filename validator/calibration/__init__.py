@@ -1,4 +1,4 @@
-"""What honest work shows, measured: the limits of statistical checks for a model, an engine and a type.
+"""Calibration: measures honest work to set the limits of statistical checks per model, engine and type.
 
 honest    files as honest nodes make them, of any engine, type and batch size
 figures   what a verifier measures of them

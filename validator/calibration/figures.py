@@ -1,4 +1,4 @@
-"""What prefills of files show: the figures that limits are compared with."""
+"""Figures of prefilled files that are compared with limits."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class CalibrationFigures:
         return max(one.figures.distance_worst for one in self.files)
 
     def rejected(self, limits: CheckLimits) -> tuple[int, int]:
-        """How many files replay, and proofs, reject."""
+        """Returns the numbers of files that replay and proofs reject."""
         sampling = limits.sampling
         by_replay = sum(
             one.mismatches > sampling.mismatches(one.tokens)
@@ -106,7 +106,7 @@ class CalibrationFigures:
 
 
 def groups_of(file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> Iterator[GroupFigures]:
-    """What each group of a file shows whose rows were all computed again."""
+    """Returns the figures of each group whose rows were all recomputed."""
     of_groups: defaultdict[int, list[RowEvidence]] = defaultdict(list)
     for row, one in evidence.items():
         of_groups[file.samples[row].group].append(one)

@@ -1,4 +1,4 @@
-"""From figures of honest files to the limits that others are held to."""
+"""Derives limits from figures of honest files."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ mostly 0, and no multiple of 0 leaves room for the next honest sample."""
 
 @dataclass(frozen=True, slots=True)
 class ArithmeticPair:
-    """Who generates, and who checks."""
+    """Arithmetic of the generator and of the verifier."""
 
     prover: Arithmetic
     verifier: Arithmetic
 
     @property
     def exact(self) -> bool:
-        """Whether both compute in float32, so that honest figures are all but 0."""
+        """Returns whether both compute in float32, where honest figures are nearly 0."""
         return self.prover.dtype is self.verifier.dtype is Dtype.FLOAT32
 
     @classmethod

@@ -24,7 +24,7 @@ Progress = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """What is to be measured.
+    """Parameters of a measurement.
 
     Args:
         model: A version's folder, with its recipe: honest work is work on its prompts.

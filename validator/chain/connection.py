@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 ANSWER_PATIENCE = timedelta(seconds=10)
 GOOD_FOR = timedelta(seconds=30)
-"""How soon a change of terms, roles or validators is noticed."""
+"""Time after which a change of terms, roles or validators is noticed."""
 
 
 class NotSeated(Unavailable):
@@ -37,7 +37,7 @@ class NotSeated(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class Connected:
-    """What needs a connection."""
+    """Objects that need a connection."""
 
     ledger: Ledger
     footing: ReorgTracker
@@ -141,7 +141,7 @@ class PoolChain:
         return await self._validators.get(read)
 
     async def is_seated(self) -> bool:
-        """Whether the validator's key may judge work of the pool; remembered for a short while."""
+        """Returns whether the validator's key may judge the pool's work; cached for a short time."""
 
         async def read() -> bool:
             return await (await self.ledger()).pools.is_validator(self.pool_id, self._key.address)

@@ -1,4 +1,4 @@
-"""Whether the chain that was read is still the chain; what is remembered of it is remembered no longer than that.
+"""Detects chain reorganisations and invalidates data cached from the abandoned branch.
 
 A validator looks at the newest block before it examines anything. If the block that it saw at the look before is gone,
 the chain was reorganised, and everything remembered is forgotten: in each process by itself, whoever reads the events.
@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Blocks(Protocol):
-    """What is asked of the ledger."""
+    """Ledger calls that the tracker needs."""
 
     async def block_hash(self, number: int) -> Digest:
         """The hash of a block; `NotFound` if the chain has none."""
@@ -35,11 +35,11 @@ class Blocks(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ChainVersion:
-    """Where the chain stood when something was about to be read.
+    """Version of the chain at the time of a read.
 
     Args:
-        branch: Counts the reorganisations that were seen.
-        newest: The newest block that was seen, -1 before the first look. What is newer may go, and nobody would notice.
+        branch: Number of reorganisations seen.
+        newest: Newest block seen, -1 before the first look. The tracker does not notice if newer blocks disappear.
     """
 
     branch: int
@@ -60,7 +60,7 @@ class ReorgTracker:
         self._looking = asyncio.Lock()
 
     def mark(self) -> ChainVersion:
-        """Where we stand; to be taken before something is read that shall be remembered."""
+        """Returns the present chain version; take it before reading data that will be cached."""
         return ChainVersion(self._branch, -1 if self._newest is None else self._newest.number)
 
     async def look(self, head: Head) -> None:

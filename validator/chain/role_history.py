@@ -1,4 +1,4 @@
-"""Who held a role of the pool at a block that is long past, as the ledger's history tells it."""
+"""History of a pool role: its holders at any past block."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RoleHistory:
         self._rotations: ReorgAwareCache[Role, Sequence[RoleSet]] = ReorgAwareCache(footing)
 
     async def at(self, block: int, time: int) -> tuple[Address, ...]:
-        """Everybody who could act in the role in a block, the last to be appointed first.
+        """Returns all keys that could act in the role in a block, newest appointment first.
 
         Args:
             block: Its number.
@@ -58,9 +58,9 @@ class RoleHistory:
 
 
 def holders(rotations: Sequence[RoleSet], block: int, time: int) -> tuple[Address, ...]:
-    """Everybody who could act in a role in a block, the last to be appointed first. Pure.
+    """Returns all keys that could act in a role in a block, newest appointment first. No I/O.
 
-    Within the block of a rotation both sides of it count: the contract saw one of them.
+    In the block of a rotation both keys count, because the contract may have seen either.
 
     Args:
         rotations: Every change of hands of the role, in the order of the chain.

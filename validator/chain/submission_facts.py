@@ -120,7 +120,7 @@ class FactFinder:
     # The version
 
     async def announcement(self, work: SubmittedWork) -> CheckpointAnnounced:
-        """Where the version that was leased was announced before the submission; the newest time, if more than once.
+        """Returns the block that announced the leased version before the submission; the newest, if several.
 
         Raises:
             ChainUnavailable: The chain can't be asked.
@@ -134,7 +134,7 @@ class FactFinder:
         return found[-1]
 
     async def publisher_of(self, announced: CheckpointAnnounced) -> Address:
-        """Whose signature an announced version carries: the publisher's at that time, whoever it is by now.
+        """Returns the publisher key at the time of an announcement, which signed the version.
 
         While a key and its successor both count it is the one that announced.
 

@@ -19,16 +19,16 @@ ItemId = NewType("ItemId", str)
 
 
 class ItemKind(StrEnum):
-    """Why work is examined."""
+    """Reason for an examination."""
 
     FIRST = "first"
-    """Nobody has judged it."""
+    """The work has no verdict yet."""
     SECOND_LOOK = "second-look"
     """Another validator has, and may be wrong."""
     PAID_LOOK = "paid-look"
-    """As a second look; the terms pay one validator for it, which confirms the verdict on the ledger if it agrees."""
+    """A paid second look: the validator confirms the verdict on the ledger if it agrees."""
     DISPUTE = "dispute"
-    """Somebody disputes the verdict, and ours would decide."""
+    """The verdict is disputed, and this validator's verdict would decide."""
 
 
 LOOKS = frozenset({ItemKind.SECOND_LOOK, ItemKind.PAID_LOOK})
@@ -70,12 +70,12 @@ class Staged:
     audit_hash: Digest
 
     def dump(self) -> str:
-        """As JSON."""
+        """Serialises to JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def load(cls, text: str) -> Self:
-        """From JSON of our own."""
+        """Parses JSON written by this class."""
         values = json.loads(text)
         return cls(
             validator=address(values["validator"]),
@@ -87,12 +87,12 @@ class Staged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Resolution:
-    """What a person decided of parked work.
+    """Decision of a person about parked work.
 
     Args:
         outcome: Accepted, or rejected without a slash.
-        words: Why; the contributor reads them.
-        by: Who.
+        words: Reason; the contributor reads it.
+        by: Name of the person.
     """
 
     outcome: Outcome
@@ -100,12 +100,12 @@ class Resolution:
     by: str
 
     def dump(self) -> str:
-        """As JSON."""
+        """Serialises to JSON."""
         return json.dumps(asdict(self))
 
     @classmethod
     def load(cls, text: str) -> Self:
-        """From JSON of our own."""
+        """Parses JSON written by this class."""
         values = json.loads(text)
         return cls(outcome=Outcome(values["outcome"]), words=values["words"], by=values["by"])
 
@@ -194,5 +194,5 @@ def load_item(fields: Mapping[str, str]) -> Item:
 
 
 def failed_by(fields: Mapping[str, str], *, tries: int) -> int:
-    """How many validators have failed at an item for half of the tries that each has."""
+    """Number of validators that used half of their attempts on an item without success."""
     return sum(name.startswith("fails:") and 2 * int(count) >= tries for name, count in fields.items())

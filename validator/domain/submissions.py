@@ -1,4 +1,4 @@
-"""What a validator judges: a piece of work as the ledger and its lease tell of it."""
+"""Submissions: pieces of work with the facts of ledger and lease."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class SubmittedWork:
     block: int
 
     def is_what(self, work: WorkRecord) -> bool:
-        """Whether this is what the ledger has under the key: a reorganisation may have put something else there."""
+        """Returns whether the ledger has this submission under the key; a reorg may have replaced it."""
         return (self.sha256, self.units) == (work.sha256, work.units)
 
     @classmethod
@@ -76,7 +76,7 @@ class SubmittedWork:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkFacts:
-    """What is true of a submission, whatever its file says.
+    """Facts of a submission that do not depend on its file.
 
     Args:
         work: The submission, with everything that its lease says.

@@ -97,7 +97,7 @@ class ExaminationReply(_Message):
     conclusion: Conclusion | None = None
     not_judged: NotJudged | None = None
     ends: bool = False
-    """Whether the process ends now: its accelerator can't be trusted any more."""
+    """Whether the process ends now because its accelerator can't be trusted any more."""
 
 
 class Orders(_Message):

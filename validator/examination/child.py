@@ -108,7 +108,7 @@ class ExaminerProcess:
         return answer.not_judged or NotJudged(code="examiner-failed", why="it gave no answer", retryable=True)
 
     async def try_out(self, *, within: timedelta) -> NotJudged | None:
-        """Has everything tried that an examination needs, in this process; None if it works.
+        """Runs the self-test of the examiner process; returns None if it passes.
 
         Raises:
             ExaminerUnavailable: No process can be started.

@@ -1,4 +1,4 @@
-"""From what checks say to a verdict. Pure: results in, outcome, reason and words out (decision 27).
+"""Derives a verdict from check results: outcome, reason and words (decision 27). No I/O.
 
 An exact failure is forgery. A statistical one is forgery only if two prefills of different arithmetic both put the file
 beyond the limits and beyond the margin around them, and not by a single log-probability or proof (decision 58); else it
@@ -36,7 +36,7 @@ _COPY = "; all of its outputs are those of another submission (IDENTITY_COPY)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminationVerdict:
-    """What is said, why, and in which words."""
+    """Outcome, reason and words of a conclusion."""
 
     outcome: Outcome
     reason: ReasonCode
@@ -45,7 +45,7 @@ class ExaminationVerdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefilled:
-    """What one prefill of all rows, or of those that were drawn, amounts to.
+    """Results of one prefill of all or of the drawn rows.
 
     Args:
         results: Of checks 8 to 10, by the limits.
@@ -95,7 +95,7 @@ def rewards_differ(result: CheckResult, *, rows: int, environment: str, copy: bo
 
 
 def not_taken(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationVerdict | None:
-    """What the node chose and the recipe does not name: nobody of the pool can judge it, and nobody has to.
+    """Returns the node's choice that the recipe does not name, which no validator of the pool can judge.
 
     Args:
         file: What the node says that it used.
@@ -123,7 +123,7 @@ def not_taken(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationVerd
 
 
 def _named_builds(named: str, here: str, found: str) -> bool:
-    """Whether it is known which builds an honest node may have: one, or none, or one that has a name."""
+    """Returns whether the builds of honest nodes are known: one, none, or a named one."""
     return "+" in named or "+" not in here or "+" not in found
 
 

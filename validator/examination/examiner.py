@@ -85,7 +85,7 @@ class LocalExaminer:
             return await self._examine(order, is_copy)
 
     async def try_out(self) -> NotJudged | None:
-        """Has a free process decode a file of our own and compute something; None if it does, or all are busy."""
+        """Tests a free process with a known file; returns None if it passes or if all are busy."""
         try:
             process = self._free.get_nowait()
         except asyncio.QueueEmpty:

@@ -1,4 +1,4 @@
-"""What two submissions have in common if all of their outputs are the same, however they are ordered or encoded."""
+"""Fingerprint of all outputs of a submission, independent of order and encoding."""
 
 from __future__ import annotations
 

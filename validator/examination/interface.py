@@ -1,4 +1,4 @@
-"""What the service asks of an examination, and what it gets."""
+"""Interface of examinations: request, result and errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class HashedFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Examination:
-    """What is to be examined.
+    """Request for an examination.
 
     Args:
         facts: Of the submission.
@@ -48,7 +48,7 @@ class Examination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """What an examination cost, for metrics.
+    """Costs of an examination, for metrics.
 
     Args:
         seconds: Of wall time, by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`. A stage
@@ -68,7 +68,7 @@ class Timings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conclusion:
-    """What is concluded, with all that an audit file says of how it came about.
+    """Conclusion of an examination, with all data for the audit file.
 
     Args:
         outcome: The verdict.
@@ -122,8 +122,8 @@ class NotJudged:
 
 
 IsCopy = Callable[[Digest], Awaitable[bool]]
-"""Says whether other work has the same fingerprint of outputs. Then every row is computed again: equal outputs are
-natural where answers are short, and a copy does not survive the replay of its own slot's noise."""
+"""Returns whether other work has the same fingerprint. Then every row is recomputed: equal outputs occur naturally
+where answers are short, but a copy fails the replay of its own slot's noise."""
 
 
 class Examiner(Protocol):

@@ -1,4 +1,4 @@
-"""What is handed to a process that examines. Apart from the procedure, so that the service imports no torch."""
+"""Order to an examiner process. A separate module, so that the service does not import torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from validator.examination.interface import HashedFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be examined.
+    """Order to examine one file.
 
     Args:
         facts: Of the submission.

@@ -28,7 +28,7 @@ FLOAT32_SPREAD = 16.0
 
 Measured: 2.5 at most in 480 rows whose query and key weights are twenty times too large, and 8.6 in one of 120,000."""
 MEASURED_SPREAD = 2.0
-"""The same for other types, whose limits were measured on such files: the headroom of a calibration."""
+"""Factor for other types, whose limits were measured on such files: the headroom of a calibration."""
 
 
 class Prefill:

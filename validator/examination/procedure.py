@@ -40,7 +40,7 @@ from validator.examination.record import ExaminationRecord, Stages, unread
 from validator.examination.scoring import scored
 
 _SLACK = 4
-"""How much larger than the largest honest file one may be and still be read, so that the check it fails says why."""
+"""Factor over the largest honest file up to which a file is still read, so that a check can say what is wrong."""
 
 AskCopy = Callable[[Digest], bool]
 
@@ -203,7 +203,7 @@ class Procedure:
 
 
 def _lease_limits(facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
-    """What an honest file of this slot can't exceed, with some room for others that deserve a better reason."""
+    """Returns read limits that no honest file of this slot exceeds, with room for better reasons of refusal."""
     recipe = version.recipe
     rows = _SLACK * facts.work.groups * recipe.group_size
     prompt, output = recipe.max_prompt_tokens, recipe.sampling.max_new_tokens

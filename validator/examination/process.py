@@ -107,10 +107,10 @@ def _examine(procedure: Procedure, request: Request, orders: BinaryIO, answers: 
 
 
 def _guarded(work: Callable[[], Conclusion | NotJudged | None]) -> ExaminationReply:
-    """What it comes to, crashes too.
+    """Runs an examination and returns its result, also for a crash.
 
     Raises:
-        _GivenUpError: Nobody wants to know any more.
+        _GivenUpError: The service no longer waits for the result.
     """
     try:
         found = work()

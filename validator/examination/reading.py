@@ -123,7 +123,7 @@ def _changed(sha256: Digest, *, size: int) -> NotJudged:
 
 
 def _too_large_here(what: str, most: ReadLimits, *names: str) -> NotJudged:
-    """Says which settings a file within its lease has passed, of those named by their fields of `ReadLimits`."""
+    """Names the settings whose limits a file within its lease exceeded, by fields of `ReadLimits`."""
     settings = " or ".join(f"{_SETTINGS[name]} (now {getattr(most, name)})" for name in names)
     return NotJudged(
         code="too-large-here",

@@ -1,4 +1,4 @@
-"""What an examination has found so far, and how it becomes a conclusion."""
+"""Intermediate findings of an examination, and their conclusion."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Stages:
 
 @dataclass(slots=True, kw_only=True)
 class ExaminationRecord:
-    """What was found so far of a file that could be read."""
+    """Findings about a readable file."""
 
     file: RolloutFile
     results: list[CheckResult]
@@ -99,7 +99,7 @@ class ExaminationRecord:
         )
 
     def _near_ties(self) -> NearTieCount | None:
-        """What replay found over all rows that were computed again."""
+        """Returns the replay results of all recomputed rows."""
         figures = next((one.figures for one in self.results if one.check == REPLAY.name), {})
         tokens, deviations = figures.get("tokens"), figures.get("sum")
         exact = Dtype.FLOAT32 is self.file.header.dtype is self.dtype

@@ -1,4 +1,4 @@
-"""What checks say, in the form of an audit file: bounded, finite, printable."""
+"""Converts check results for the audit file: bounded, finite, printable."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def rows_of(file: RolloutFile, results: Sequence[CheckResult], *, audited: Itera
 
 
 def _measured(results: Sequence[CheckResult], row: int, score: Mapping[str, Figure]) -> dict[str, Figure]:
-    """What was measured of a row; `reward.unscored` where the time for scoring was over before it had a score."""
+    """Returns a row's measurements; `reward.unscored` if scoring ran out of time."""
     unscored: dict[str, Figure] = {"reward.unscored": True} if score.get("unscored") else {}
     return unscored | {f"{one.check}.{name}": value for one in results for name, value in one.rows.get(row, {}).items()}
 

@@ -1,4 +1,4 @@
-"""What an examiner is told."""
+"""Settings of an examiner."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ is further off still. Decision 27 has the figures, and says which cheats stay be
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminerSettings:
-    """How examinations are made on this machine.
+    """Settings of examinations on this machine.
 
     Args:
-        home: A folder of ours: fetched versions lie in `home/checkpoints`.
+        home: Folder of the validator; downloaded versions are in `home/checkpoints`.
         policies: A folder of versions to look in first, each in a folder of any name; for tests and single machines.
         calibration: Limits of the statistical checks; None for those that were shipped. What has none is not judged.
         processes: How many examinations run at a time, each in a process of its own.

@@ -1,4 +1,4 @@
-"""What follows from a second look: a confirmation, nothing, or a dispute with this validator's findings as evidence."""
+"""Follow-up of a second look: a confirmation, nothing, or a dispute with this validator's findings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Followed(StrEnum):
-    """What became of a second look."""
+    """Outcome of a second look."""
 
     AGREES = "agrees"
     """The verdict stands, as far as this validator can say."""
@@ -163,8 +163,8 @@ def _row_differences(theirs: AuditFile, own: Conclusion) -> tuple[AuditFinding, 
 
 
 def _over_budget(work: WorkRecord, conclusion: Conclusion) -> bool:
-    """Whether the verdict rests on a node's other files, which one look at one file says nothing of.
+    """Returns whether the verdict rests on the node's other files, which one second look can't judge.
 
-    Only where this file has near-ties to count: in float32 there are none, and such a verdict is worth a dispute.
+    Only if this file has near-ties: float32 has none, so such a verdict is worth a dispute.
     """
     return work.reason == ReasonCode.SAMPLING_BUDGET and conclusion.near_ties is not None

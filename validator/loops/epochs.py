@@ -82,7 +82,7 @@ class EpochLoop:
         self._hidden: set[int] | None = None
 
     async def round(self) -> None:
-        """Does what is due.
+        """Reveals and commits secrets that are due.
 
         Raises:
             ChainUnavailable: The chain can't be asked.

@@ -1,7 +1,6 @@
-"""Has the ledger let go of what is due: work whose windows have ended is paid or slashed, what nobody judged expires.
+"""Finalises due work on the ledger: paid or slashed after its windows, or expired without a verdict.
 
-Anybody may do it and it is done once. Work is looked at when it may be due at the earliest, and the ledger's own word
-decides.
+Any account may finalise, and it happens once. Work is checked at the earliest possible time; the ledger decides.
 """
 
 from __future__ import annotations
@@ -103,5 +102,5 @@ class Finalising:
 
 
 def is_due(work: WorkRecord, *, now: datetime) -> bool:
-    """Whether the ledger lets go of a piece of work: a deadline's own second still counts for the other side."""
+    """Returns whether the ledger accepts finalising; the second of a deadline still belongs to the other side."""
     return work.deadline is not None and now > work.deadline

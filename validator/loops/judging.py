@@ -200,10 +200,9 @@ class Judging:
             await self._conclude(item, conclusion, drawn=drawn, looked_at=looked_at)
 
     async def _until_turn(self, item: Item, now: datetime) -> timedelta:
-        """How long to leave a dispute to those that come before; zero at this validator's turn.
+        """Returns how long a dispute is left to earlier validators; zero at this validator's turn.
 
-        Where blocks come only when there is something to mine, the newest block's time may lie long back; a transaction
-        of ours is mined at the time of the clock then.
+        On chains that mine on demand the newest block may be old; a transaction is then mined at the present time.
         """
         ledger = await self._chain.ledger()
         opens_at = await ledger.work.turn_of(item.work.key, self._me)
@@ -216,11 +215,11 @@ class Judging:
         return max(SOONEST, min(left, max(LOOKED_AT_AGAIN, left / 4)))
 
     def _said(self, item: Item) -> bool:
-        """Whether we found its verdict already, and wrote it down."""
+        """Returns whether this validator has already staged a verdict for it."""
         return item.staged is not None and item.staged.validator == self._me and item.kind not in LOOKS
 
     def _leaves_it(self, item: Item) -> bool:
-        """Whether it is for others or a person to find a verdict."""
+        """Returns whether other validators or a person have to judge it."""
         return item.spent and item.resolution is None and not self._said(item)
 
     async def _look_up(self, item: Item) -> WorkRecord | None:
@@ -258,7 +257,7 @@ class Judging:
         return found, drawn
 
     async def _gathered(self, item: Item) -> tuple[WorkFacts, CheckpointRef, DrawnRows]:
-        """What the ledger says of the work, its policy, and the rows to compute again."""
+        """Returns the ledger facts of the work, its checkpoint, and the rows to recompute."""
         connected = await self._chain.connected()
         with self._measures.stage("facts"):
             return await asyncio.gather(
@@ -324,7 +323,7 @@ class Judging:
 
 
 def _given_up(item: Item) -> MusterError:
-    """Why nobody tries it again: what was said of it last, or that nobody lived to say anything."""
+    """Returns why an item is not tried again: its last error, or that every attempt died silently."""
     code, why, hint = item.trouble
     if not code:
         code, why = "lost-again-and-again", f"{item.lost} holders in a row did not live to say what became of it"

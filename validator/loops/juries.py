@@ -1,4 +1,4 @@
-"""Has the ledger record the order in which validators may decide a dispute, while the hash that draws it can be read.
+"""Records the order of validators for a dispute on the ledger, while the hash that draws it is readable.
 
 The order follows from the hash of the block after the dispute, which contracts can read for 256 blocks. A verdict
 records it, too; this is for verdicts that take longer, and for chains whose blocks come only when there is something to
@@ -36,7 +36,7 @@ LATEST = 240
 """Blocks after which all validators that are left do it at once: few blocks remain in which the hash can be read."""
 
 UNDRAWN_PAUSE = timedelta(seconds=3)
-"""How long each validator in the local order waits for the block after a dispute before it sends a transaction."""
+"""Delay of each validator in the local order after the dispute's next block, before it sends a transaction."""
 
 MOST_SENT = 8
 """Transactions for one dispute whose order is missed; then something else is wrong."""
@@ -128,7 +128,7 @@ class Juries:
         return entry.block is not None and head - entry.block >= entry.due_after
 
     def _is_ours(self, work: WorkRecord, *, validators: list[Address], now: datetime) -> bool:
-        """Whether this validator may still decide the dispute."""
+        """Returns whether this validator may still decide the dispute."""
         if work.status is not WorkStatus.DISPUTED or work.deadline is None or now > work.deadline:
             return False
         return self._me in validators and may_decide(self._me, work)

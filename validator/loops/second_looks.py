@@ -55,7 +55,7 @@ _NOWHERE = (-1, -1)
 
 @dataclass(slots=True)
 class LookCounts:
-    """What was put into the queue since the start."""
+    """Items queued since the start."""
 
     drawn: int = 0
     """Others' verdicts that the secret chose."""
@@ -214,7 +214,7 @@ class SecondLooks:
         return found
 
     async def _is_chosen(self, event: VerdictGiven) -> bool:
-        """Whether the validator's secret draws a verdict; before the first epoch one that is never shown does."""
+        """Returns whether the epoch's secret draws a verdict; before the first epoch a private secret is used."""
         share = self._policy.share(event.outcome)
         if share <= 0:
             return False
@@ -222,7 +222,7 @@ class SecondLooks:
         return is_chosen(self._epochs.secret(0) if secret is None else secret.secret, event.key, share)
 
     async def _after_failure(self, event: VerdictGiven) -> list[NewItem]:
-        """Everything of a node that failed just now which others accepted and which can still be disputed."""
+        """Returns disputable work of a node that just failed, which other validators accepted."""
         if event.outcome is Outcome.ACCEPTED or event.reason >= ReasonCode.INFRASTRUCTURE:
             return []
         work, terms = await self._ledger.work.get(event.key), await self._ledger.pools.terms(self._pool_id)

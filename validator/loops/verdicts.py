@@ -1,4 +1,4 @@
-"""Gives verdicts on the ledger: everything that is there goes out in one transaction, and few are under way at a time.
+"""Sends verdicts to the ledger: all staged ones in one transaction, few transactions at a time.
 
 A verdict says which submission it is on and whether it answers a dispute, so that the contract refuses a stale one, and
 it alone. One whose fate is unknown, or that has waited, is looked up before it is sent: a refusal costs gas.
@@ -26,7 +26,7 @@ from validator.queue.retry_policy import GivesUp, Step
 from validator.queue.store import WorkQueue
 
 NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, gives_up=GivesUp.BARRED)
-"""What this validator does about work that it may not judge: another on this Redis may, at once."""
+"""Retry step for work that this validator may not judge: another one on this Redis may, at once."""
 
 FRESH = timedelta(seconds=2)
 """For so long after its work was looked up on the ledger a verdict is sent without another look."""
@@ -65,7 +65,7 @@ class Given:
 
     @property
     def verdict(self) -> Verdict:
-        """As the ledger takes it."""
+        """Converts to the ledger's form."""
         work = self.item.work
         return Verdict(
             key=work.key,
@@ -83,10 +83,10 @@ Taken = Callable[[Sequence[Given]], Awaitable[None]]
 
 
 class Verdicts:
-    """Where verdicts wait for a lane to the ledger.
+    """Queue of verdicts that wait for a transaction.
 
     Args:
-        waiting: Verdicts that may wait here; who brings more waits too.
+        waiting: Capacity; producers of further verdicts wait.
     """
 
     def __init__(self, *, waiting: int) -> None:
@@ -100,7 +100,7 @@ class Verdicts:
         self.news.set()
 
     def next(self, *, most: int) -> list[Given]:
-        """What waits, at most so many."""
+        """Returns waiting verdicts, up to a limit."""
         batch: list[Given] = []
         while len(batch) < most and not self._waiting.empty():
             batch.append(self._waiting.get_nowait())
@@ -224,12 +224,12 @@ class SendQueue:
 
 
 def until_turn(pause: timedelta) -> Step:
-    """What this validator does about a dispute that others decide before it: it waits, and nothing is ever parked."""
+    """Retry step for a dispute that others may decide first: it waits and is never parked."""
     return Step(pause=pause, for_all=False, counted=False, gives_up=GivesUp.NOT)
 
 
 def _awaits(work: WorkRecord | None, given: Given) -> bool:
-    """Whether a verdict of this kind, on this submission, is still wanted from this validator."""
+    """Returns whether the ledger still needs this verdict of this validator."""
     item = given.item
     wanted = WorkStatus.DISPUTED if item.kind is ItemKind.DISPUTE else WorkStatus.SUBMITTED
     if work is None or work.status is not wanted or not item.work.is_what(work):

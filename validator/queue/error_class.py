@@ -1,4 +1,4 @@
-"""Whose a trouble is: everybody's, of the way out from here, of what this validator lacks, or not known yet. Pure."""
+"""Classifies an error as global, network, local or unknown. No I/O."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 
 class ErrorClass(StrEnum):
-    """What a trouble says of the work, of this validator, and of others that might judge the same work."""
+    """Class of an error: what it implies for the work, this validator and other validators."""
 
     EVERYBODYS = "everybodys"
     """It is so whoever asks, and ends by itself or with the work's deadline: the work waits, and counts no failure."""
@@ -42,11 +42,11 @@ ENDS_EXAMINERS = frozenset({"examiner-died", "decoder-failed"})
 
 
 def whose(code: str, *, retryable: bool) -> ErrorClass:
-    """Whose a trouble is.
+    """Classifies an error.
 
     Args:
-        code: What kind it is.
-        retryable: Whether this validator may come to another end if it tries again.
+        code: Code of the error.
+        retryable: Whether a retry by this validator may succeed.
     """
     if code in _EVERYBODYS:
         return ErrorClass.EVERYBODYS

@@ -1,4 +1,4 @@
-"""What this process holds of the queue, from the moment it is taken until it is settled."""
+"""Queue items that this process holds, from taking to settling."""
 
 from __future__ import annotations
 

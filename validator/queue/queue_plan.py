@@ -1,4 +1,4 @@
-"""What the ledger's events mean to the queue. Pure: a batch of events in, what to put in and take out of it."""
+"""Translates a batch of ledger events into queue changes. No I/O."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
     ),
     Contract.AUDIT_SECRETS: (SecretCommitted,),
 }
-"""What is read, and of which contract."""
+"""Events that are read, by contract."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ class Periods:
 
 @dataclass(slots=True)
 class QueueChanges:
-    """What a batch of events comes to. What happened and was undone within it is not in here."""
+    """Queue changes of a batch of events; events reverted within the batch are left out."""
 
     put: dict[Digest, SubmittedWork] = field(default_factory=dict)
     """Work that nobody has judged, by key, in the order of submission."""
@@ -72,7 +72,7 @@ class QueueChanges:
 
 
 def plan_of(events: Iterable[ObservedEvent], *, pool_id: int, at: int, periods: Periods) -> QueueChanges:
-    """What to do about a batch of events.
+    """Computes the queue changes of a batch of events.
 
     Args:
         events: In the order of the chain.

@@ -1,4 +1,4 @@
-"""What becomes of work that could not be judged now: later, another validator, or a person. Never guilt. Pure."""
+"""Retry policy for work that could not be judged: later, by another validator, or by a person. No I/O."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from validator.queue.error_class import ErrorClass, whose
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """How long it is tried.
+    """Limits of retries.
 
     Args:
-        attempts: Failures of one validator after which it gives work up; two who have half of them each are enough too.
-        first: The pause after the first one; each that follows is twice as long.
+        attempts: Failures of one validator after which it gives work up; half of them each by two suffice too.
+        first: Pause after the first failure; each following pause is twice as long.
         most: The longest pause.
     """
 
@@ -24,13 +24,13 @@ class RetryPolicy:
     most: timedelta = timedelta(minutes=1)
 
     def pause(self, tries: int) -> timedelta:
-        """How long to wait after so many tries."""
+        """Returns the pause after a number of attempts."""
         doubled: timedelta = self.first * 2 ** min(tries, 20)
         return min(self.most, doubled)
 
 
 class GivesUp(StrEnum):
-    """Why a validator tries no more."""
+    """Reason for giving up."""
 
     NOT = ""
     """It does try again."""
@@ -44,22 +44,22 @@ class GivesUp(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What a validator does about work that it could not judge."""
+    """Next step for work that could not be judged."""
 
     pause: timedelta
     """Before it may take it again."""
     for_all: bool
-    """Whether others wait so long too."""
+    """Whether other validators wait as long."""
     counted: bool
-    """Whether it failed at it."""
+    """Whether this counts as a failure of this validator."""
     gives_up: GivesUp
 
 
 GIVEN_UP_FOR = timedelta(minutes=10)
-"""How soon who gave work up looks whether those to whom it was left are still there; if not, a person has to."""
+"""Delay before checking that the validators which took over an item are alive; else it is parked."""
 
 STILL_GIVEN_UP = Step(pause=GIVEN_UP_FOR, for_all=False, counted=False, gives_up=GivesUp.LACKS)
-"""What a validator does about work that it gave up before."""
+"""Step for work that this validator gave up before."""
 
 
 def after_trouble(
@@ -71,14 +71,14 @@ def after_trouble(
     patience: RetryPolicy,
     asked_to_wait: timedelta = timedelta(),
 ) -> Step:
-    """What to do about work that could not be judged.
+    """Decides the next step for work that could not be judged.
 
     Args:
-        code: What kind of trouble.
-        retryable: Whether trying again here may help.
-        tries: How often this validator tried before.
-        left: Until the work's deadline.
-        patience: How long it is tried.
+        code: Code of the error.
+        retryable: Whether a retry here may help.
+        tries: Earlier attempts of this validator.
+        left: Time until the work's deadline.
+        patience: Limits of retries.
         asked_to_wait: What a service said; nobody's word makes us wait until it is too late.
     """
     pause, longest, fault = patience.pause(tries), max(patience.first, left / 4), whose(code, retryable=retryable)

@@ -53,7 +53,7 @@ class NewItem:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueLengths:
-    """How much there is of what."""
+    """Lengths of the queue."""
 
     waiting: int
     """Its turn, or its next try, is still to come."""
@@ -63,7 +63,7 @@ class QueueLengths:
 
 
 class Put(StrEnum):
-    """Where work went that its holder could not judge."""
+    """Destination of work that its holder could not judge."""
 
     AGAIN = "again"
     """Back, for others or for a later try."""
@@ -182,14 +182,14 @@ class WorkQueue:
     # For people
 
     async def lengths(self) -> QueueLengths:
-        """How much there is of what."""
+        """Lengths of the queue."""
         waiting, ready, again, leased, parked = await self._many(
             [("ZCARD", self._key(name)) for name in ("waiting", "ready", "again", "leased", "parked")]
         )
         return QueueLengths(waiting=waiting, ready=ready + again, in_hand=leased, parked=parked)
 
     async def parked(self, *, limit: int = 1000) -> list[ParkedItem]:
-        """What waits for a person, longest first."""
+        """Returns parked items, longest waiting first."""
         with store_errors():
             names = await self._redis.zrange(self._key("parked"), 0, limit - 1, withscores=True)
         hashes = await self._many([("HGETALL", self._item(name.decode())) for name, _ in names])

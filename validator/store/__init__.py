@@ -1,1 +1,1 @@
-"""What Redis holds: the queue, positions, leases, deadlines. All of it can be read from the ledger again."""
+"""Redis store of cursors, leases, deadlines and records. All of it can be rebuilt from the ledger."""

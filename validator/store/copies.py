@@ -1,4 +1,4 @@
-"""Which outputs were seen before: a fingerprint belongs to the first work that showed it."""
+"""Known output fingerprints; each belongs to the first work that had it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class SeenOutputs:
         self._keys = keys
 
     async def is_copy(self, fingerprint: Digest, *, of: Digest) -> bool:
-        """Whether other work has these outputs; if none has, they are this work's from now on.
+        """Returns whether other work has these outputs; otherwise assigns them to this work.
 
         Args:
             fingerprint: Of all outputs of a file.

@@ -1,4 +1,4 @@
-"""How many verdicts of which kind were given from this Redis; for people, so it may be off by one after a crash."""
+"""Counters of verdicts by kind, for display; may be off by one after a crash."""
 
 from __future__ import annotations
 

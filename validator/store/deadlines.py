@@ -1,4 +1,4 @@
-"""When the ledger may let go of work: by a lower bound, so that nobody looks at what can't be due."""
+"""Earliest times at which work can be finalised, so that work which can't be due is not checked."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ class Deadlines:
                 await self._redis.zadd(self._due, dict(items[start : start + _TOGETHER]))
 
     async def forget(self, keys: Iterable[Digest]) -> None:
-        """Nobody has to look at these any more."""
+        """Removes these entries."""
         listed = list(keys)
         for start in range(0, len(listed), _TOGETHER):
             with store_errors():
                 await self._redis.zrem(self._due, *listed[start : start + _TOGETHER])
 
     async def due(self, *, now: datetime, limit: int) -> list[Digest]:
-        """What may be due, longest first."""
+        """Returns work that may be due, oldest first."""
         with store_errors():
             found = await self._redis.zrangebyscore(self._due, "-inf", int(now.timestamp()), start=0, num=limit)
         return [Digest(each.decode()) for each in found]
 
     async def count(self) -> int:
-        """How much is not final."""
+        """Returns the number of pieces of work that are not final."""
         with store_errors():
             return int(await self._redis.zcard(self._due))

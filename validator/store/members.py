@@ -1,4 +1,4 @@
-"""Who shares this Redis, and how each of them is: processes, not keys, since several may have the same key."""
+"""Validator processes that share this Redis, with their condition. Several may have the same key."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ MemberId = NewType("MemberId", str)
 """Twelve hexadecimal digits."""
 
 MEMBER_FOR = timedelta(minutes=1)
-"""How long a process that shares this Redis counts after its last sign."""
+"""Time after its last sign of life in which a process counts as present."""
 
 START_COUNTS_FOR = timedelta(minutes=2)
-"""How long one that starts counts, however often it starts, until it has been well."""
+"""Time in which a starting process counts as present, until its first passed self-test."""
 
 REMEMBERED = timedelta(hours=1)
-"""How long one that is silent is shown to people."""
+"""Time in which a silent process is still listed."""
 
 _LONGEST = 500
 
 
 class MemberState(StrEnum):
-    """How a member is."""
+    """Condition of a process."""
 
     STARTING = "starting"
     """Its first self-test is under way; it takes nothing yet."""
@@ -44,14 +44,14 @@ class MemberState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """How a validator is, and why.
+    """Condition of a validator, with the reason.
 
     Args:
-        state: In one word.
-        code: What kind of trouble it has.
-        why: In words.
-        hint: What its operator can do.
-        tests: Self-tests that failed since it is so.
+        state: The condition.
+        code: Code of its error.
+        why: The reason in words.
+        hint: Action for its operator.
+        tests: Self-tests failed in this condition.
     """
 
     state: MemberState
@@ -87,22 +87,22 @@ class Member:
 
     @property
     def is_here(self) -> bool:
-        """Whether it counts."""
+        """Returns whether the process counts as present."""
         return self.silent < MEMBER_FOR
 
     @property
     def may_judge(self) -> bool:
-        """Whether work may be left to it."""
+        """Returns whether work may be left to it."""
         return self.is_here and self.counts
 
 
 def place_of(directory: Path) -> str:
-    """How people name a process: its host, and the directory that is its own."""
+    """Returns the display name of a process: its host and its state directory."""
     return f"{socket.gethostname()}:{directory.absolute()}"
 
 
 def member_id(validator: Address, place: str) -> MemberId:
-    """The same after a restart, and another for each process that lives at the same time."""
+    """Returns an id that survives restarts and differs between concurrent processes."""
     return MemberId(hashlib.sha256(f"{validator} {place}".encode()).hexdigest()[:12])
 
 
@@ -124,7 +124,7 @@ class Members:
         self._scripts = {name: redis.register_script(script(name)) for name in ("present", "members", "leave")}
 
     async def say(self, condition: Condition, *, since: timedelta) -> None:
-        """Says that we are here, and how we are.
+        """Announces this process and its condition.
 
         Args:
             condition: As it is now.
@@ -140,7 +140,7 @@ class Members:
         await self._run("present", *told)
 
     async def all(self) -> list[Member]:
-        """Everybody, those that are silent too; who was heard of last comes last.
+        """Returns all processes, including silent ones; the most recently seen comes last.
 
         Raises:
             StoreUnavailable: Redis can't be asked.
@@ -153,11 +153,11 @@ class Members:
         return frozenset(each.validator for each in await self.all() if each.is_here) | {self._validator}
 
     async def others_may_judge(self) -> bool:
-        """Whether work may be left to somebody else."""
+        """Returns whether work may be left to another process."""
         return any(each.may_judge and each.id != self.me for each in await self.all())
 
     async def leave(self) -> None:
-        """Says that we go, so that nobody waits for us."""
+        """Announces the end of this process, so that others do not wait for it."""
         await self._run("leave", self.me)
 
     async def _run(self, name: str, *told: str | int) -> Any:  # noqa: ANN401 - each script has its own answer

@@ -18,7 +18,7 @@ from validator.domain.submissions import SubmittedWork
 from validator.examination.interface import Conclusion
 
 KEPT = timedelta(days=30)
-"""What a node did longer ago, with nothing since, is forgotten."""
+"""Entries of inactive nodes are dropped after this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""When each of the pool's validators was last heard of on the ledger, by the chain's time."""
+"""Time of each validator's last activity on the ledger, in chain time."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class KnownValidators:
                 await self._redis.zadd(self._others, {**seen}, gt=True)
 
     async def last_heard(self) -> dict[Address, datetime]:
-        """When each was last heard of."""
+        """Returns the time of each validator's last activity."""
         with store_errors():
             found: list[tuple[bytes, float]] = await self._redis.zrange(self._others, 0, -1, withscores=True)
         return {address(each.decode()): datetime.fromtimestamp(at, UTC) for each, at in found}

@@ -19,13 +19,13 @@ _LONGEST_WORDS = 2000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrawnRows:
-    """Which rows are to be computed again, and how it came to that.
+    """Rows to recompute, and how they were drawn.
 
     Args:
-        draw: For the examiner.
-        epoch: Whose secret is in the seed; None if there is no seed.
-        block: Whose hash is.
-        why: Why this share, in one line.
+        draw: Selection for the examiner.
+        epoch: Epoch whose secret is in the seed; None without a seed.
+        block: Block whose hash is in the seed.
+        why: Reason for the share, in one line.
     """
 
     draw: RowDraw
@@ -37,14 +37,14 @@ class DrawnRows:
 def audit_file(
     item: Item, conclusion: Conclusion, *, drawn: DrawnRows | None, validator: Address, at: datetime
 ) -> AuditFile:
-    """Everything that was found about one submission.
+    """Builds the audit file with all findings about one submission.
 
     Args:
-        item: What was examined, and why.
-        conclusion: What was found.
-        drawn: Which rows were to be computed again; None if a person decided.
-        validator: Who says so.
-        at: When.
+        item: The examined work.
+        conclusion: Of the examination.
+        drawn: Rows to recompute; None if a person decided.
+        validator: Author of the audit file.
+        at: Time of the conclusion.
     """
     work = item.work
     return AuditFile(
@@ -81,7 +81,7 @@ def audit_file(
 
 
 def by_hand(resolution: Resolution) -> Conclusion:
-    """What a person decided, as a conclusion; no check was made."""
+    """Returns a person's decision as a conclusion without checks."""
     return Conclusion(
         outcome=resolution.outcome,
         reason=ReasonCode.RESOLVED_BY_HAND,

@@ -20,7 +20,7 @@ from validator.store.records import NodeRecords
 from validator.verdicts.audit_file import DrawnRows
 
 BLOCK_PATIENCE = timedelta(seconds=3)
-"""How long the block behind the submission's is waited for at once; after that the work goes back to the queue."""
+"""Longest wait for the block after the submission's; then the work returns to the queue."""
 
 LOOK_AGAIN = timedelta(milliseconds=100)
 """The longest pause between two looks whether it is there."""

@@ -76,7 +76,7 @@ class AnswerBudget:
         return STALLED_S + size / LEAST_RATE
 
     def release(self, connection: asyncio.Transport) -> None:
-        """Gives back what a transport held, if it is counted."""
+        """Releases the bytes counted for a transport, if any."""
         caller = self._callers.pop(connection, None)
         if caller is None:
             return

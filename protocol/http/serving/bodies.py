@@ -95,7 +95,7 @@ class BodyAccount:
         return self.refusal is None
 
     def close(self) -> None:
-        """Gives everything back; nothing is counted afterwards."""
+        """Releases all counted bytes and stops counting."""
         self._closed = True
         self._budget.change(self._caller, -self._held)
         self._held = 0

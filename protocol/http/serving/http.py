@@ -35,10 +35,10 @@ MOST_PIPELINED = 2
 """Requests that may wait on a connection for the answer to an earlier one. No client of ours sends any."""
 
 HEAD_S = 20.0
-"""From a connection's begin, or the first byte after an answer, to the end of the head."""
+"""Time limit from the start of a connection, or the first byte after a response, to the end of the head."""
 
 BODY_S = 30.0
-"""From the end of the head to the end of the body; each `LEAST_RATE` bytes give another second."""
+"""Time limit from the end of the head to the end of the body; each `LEAST_RATE` bytes add a second."""
 
 LINGER_S = 10.0
 """Time for which the rest of a request is read and dropped after its answer. Closing a connection with unread bytes
@@ -154,7 +154,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deadline = self._serving.now + HEAD_S
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Gives back what the connection held."""
+        """Releases all counters of the connection."""
         if self._peer is None:
             return
         self._serving.guard.release(self.transport)
