@@ -75,8 +75,8 @@ class Lease(TypedStruct):
 class SlotSalt(TypedStruct):
     """Message that an orchestrator signs to derive a slot's salt.
 
-    The signature is deterministic (RFC 6979), so every replica derives the same salt for a slot, also on repeated requests.
-    Without the key it is unpredictable.
+    The signature is deterministic (RFC 6979), so every replica derives the same salt for a slot, also on repeated
+    requests. Without the key it is unpredictable.
     """
 
     TYPE: ClassVar[str] = (

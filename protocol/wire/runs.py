@@ -75,8 +75,8 @@ class CheckpointRef(WireModel):
     relays: Annotated[tuple[RelayUrl, ...], Field(max_length=MOST_RELAYS)] = ()
     """URLs of relays. Downloads are verified by the digest."""
     arithmetic: Arithmetic = ()
-    """Arithmetic that the recipe accepts according to the trainer, so that a node knows it before the download. The recipe
-    itself is authoritative."""
+    """Arithmetic that the recipe accepts according to the trainer, so that a node knows it before the download. The
+    recipe itself is authoritative."""
 
 
 # Steps
