@@ -1,6 +1,6 @@
-"""Who may fetch checkpoints, as nginx and nftables read it, and how they take a new list without a gap.
+"""Allow lists for checkpoint downloads in nginx and nftables, replaced without a gap.
 
-A list names addresses, not nodes: two nodes behind one address stand and fall together.
+A list contains addresses, not nodes: nodes behind one address are allowed or blocked together.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def nftables_list(networks: Iterable[Network]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class FirewallRules:
-    """Where the list goes: files, and who is told that they changed.
+    """Targets of the list: files, and the processes to reload.
 
     Args:
         nginx: The file that a `geo` block includes.
@@ -91,7 +91,7 @@ class FirewallRules:
     nftables: Path | None = None
     apply: bool = False
     _behind: set[str] = field(default_factory=lambda: {"nginx", "nftables"}, init=False)
-    """Who has not read the newest list yet, as far as we know."""
+    """Targets that have not loaded the newest list yet, as far as is known."""
 
     async def install(self, networks: Iterable[Network]) -> bool:
         """Writes the list where it differs, and has it read. Returns whether anything was told to read it.

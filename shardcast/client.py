@@ -57,11 +57,11 @@ class Offered:
     version: int
     attempt: int
     sealed: bool
-    """Whether any of them has it complete."""
+    """Whether any peer has it complete."""
     size: int
     """Bytes that are announced so far."""
     relays: int
-    """How many have it."""
+    """Number of peers that have it."""
 
 
 class Client:
@@ -143,7 +143,7 @@ class Client:
         await self._stack.aclose()
 
     def trust(self, signers: Signers) -> None:
-        """Says whose versions count from now on: the role was rotated."""
+        """Sets the accepted signers after a rotation of the publisher role."""
         self._directory.trust(signers)
 
     async def latest(self) -> VersionKey:
@@ -230,10 +230,9 @@ class Client:
     async def follow(
         self, to: Path, *, keep: int = KEPT_FOLDERS, on_progress: OnProgress | None = None
     ) -> AsyncGenerator[Fetched]:
-        """Gives each newest version as soon as it stands whole and verified in the folder; never ends by itself.
+        """Yields each newest version once it is complete and verified in the folder; never ends.
 
-        A version that can't be had or was dropped is passed over for the next. Older ones than the newest `keep` are
-        deleted.
+        An unavailable or dropped version is skipped. Versions older than the newest `keep` are deleted.
 
         Raises:
             DiskFull: There is no room.

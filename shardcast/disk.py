@@ -61,7 +61,7 @@ class Writer:
                 data, at = data[written:], at + written
 
     def settle(self, size: int) -> None:
-        """Gives the file its exact length; makes it if it has no bytes.
+        """Sets the file's exact length; creates an empty file.
 
         Raises:
             DiskFull: There is no room even for that.
@@ -84,7 +84,7 @@ class Writer:
 
 @contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Says what is wrong with a disk in words that help.
+    """Converts disk errors into errors with a hint.
 
     Raises:
         DiskFull: There is no room left.

@@ -1,4 +1,4 @@
-"""What goes wrong with checkpoints, and what each means for whoever waits for one.
+"""Errors of checkpoint downloads, and their meaning for the caller.
 
 MusterError
 ├── InvalidInput

@@ -41,7 +41,7 @@ class _Seen:
     """A version's folder, as it was published."""
 
     made: int
-    """Which folder of that name it was: its number on the disk."""
+    """Inode of the folder, to distinguish folders of the same name."""
     publication: Publication | None
     """None once the version is complete, or was refused."""
     refused: bool = False
@@ -132,7 +132,7 @@ class FolderWatcher:
         await self._origin.publish_folder(version, folder, base=form.base, full=form.full, sizes=sizes)
 
     def _is_held(self, version: int, folder: Path) -> bool:
-        """Whether the origin took this version up again after a restart."""
+        """Returns whether the origin resumed this version after a restart."""
         holding = self._origin.shelf.get(version)
         if holding is None or not holding.manifest.sealed:
             return False
@@ -158,7 +158,7 @@ def _versions(folder: Path) -> dict[int, Path]:
 
 
 def _state_of(folder: Path) -> tuple[int, bool]:
-    """Which folder of its name it is, and whether it is being written."""
+    """Returns the folder's inode, and whether it is being written."""
     return folder.stat().st_ino, (folder / WRITING).exists()
 
 

@@ -1,4 +1,4 @@
-"""Where it is said which version is the newest: not by a relay, but by the publisher on the ledger."""
+"""Source of the newest version: the publisher's announcement on the ledger, not a relay."""
 
 from __future__ import annotations
 

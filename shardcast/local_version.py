@@ -27,7 +27,7 @@ MANIFEST_NAME = ".manifest"
 _STREAM_BYTES = 1 << 18
 
 Locate = Callable[[FileProgress], Path]
-"""Where the bytes of a file lie."""
+"""Location of a file's bytes."""
 
 Write = Callable[[int, memoryview], None]
 """Puts a verified block into its place."""
@@ -45,7 +45,7 @@ class LocalVersion:
     def __init__(self, manifest: Manifest, *, log: Path, locate: Locate) -> None:
         self.manifest = manifest
         self.gone = False
-        """Whether it was pruned or voided; whoever waits for it is told."""
+        """Whether it was pruned or voided; waiting readers are notified."""
         self.held = 0
         """Verified bytes that are here."""
         self._log = log
@@ -107,11 +107,11 @@ class LocalVersion:
     # What is here
 
     def has(self, file: int, block: int) -> bool:
-        """Whether a block is here, verified."""
+        """Returns whether a block is present and verified."""
         return file < len(self._have) and block < len(self._have[file]) and bool(self._have[file][block])
 
     def run_of(self, file: int, block: int, most: int) -> int:
-        """How many blocks from this one on are here, up to `most`."""
+        """Returns the number of consecutive present blocks from this one on, up to `most`."""
         if file >= len(self._have):
             return 0
         window = self._have[file][block : block + most]
@@ -119,27 +119,27 @@ class LocalVersion:
         return len(window) if stop < 0 else stop
 
     def missing(self) -> list[BlockSpan]:
-        """What is announced and not here."""
+        """Returns announced blocks that are missing."""
         found: list[BlockSpan] = []
         for span in self.manifest.spans():
             found += span.without(block for block, here in enumerate(self._have[span.file]) if here)
         return found
 
     def mark(self, file: int, block: int) -> None:
-        """Says that a block is here, verified."""
+        """Marks a block as present and verified."""
         if not self._have[file][block]:
             self._have[file][block] = 1
             self.held += self.manifest.files[file].size_of(block)
             self._wake_block(file, block)
 
     def unmark(self, file: int, block: int) -> None:
-        """Says that a block turned out not to be here."""
+        """Marks a block as missing."""
         if self._have[file][block]:
             self._have[file][block] = 0
             self.held -= self.manifest.files[file].size_of(block)
 
     def path(self, file: int) -> Path:
-        """Where a file's bytes lie."""
+        """Returns the location of a file's bytes."""
         return self._locate(self.manifest.files[file])
 
     # Waiting
@@ -164,7 +164,7 @@ class LocalVersion:
         await self._change.wait()
 
     def lines_from(self, sequence: int) -> tuple[bytes, int]:
-        """Whole lines from extension `sequence` on, some 256 KiB at most; and the sequence after them."""
+        """Returns lines from extension `sequence` on, about 256 KiB at most, and the sequence after them."""
         last = sequence
         while last < len(self._starts) - 1 and self._starts[last + 1] - self._starts[sequence] <= _STREAM_BYTES:
             last += 1
@@ -192,7 +192,7 @@ class LocalVersion:
 
     @contextmanager
     def writing(self, file: int) -> Iterator[Write]:
-        """Gives what puts verified blocks of a file into their places, for as long as one request takes.
+        """Yields a writer of verified blocks of one file, for the duration of one request.
 
         Raises:
             DiskFull: There is no room for them; here or at a block.
@@ -229,7 +229,7 @@ class LocalVersion:
         return good
 
     def settle(self, file: int) -> None:
-        """Gives a file that is complete its exact length, one without bytes too.
+        """Sets the exact length of a complete file, also of an empty one.
 
         Raises:
             DiskFull: There is no room even for that.
@@ -264,7 +264,7 @@ class LocalVersion:
 
 
 def matches(state: FileProgress, block: int, data: memoryview) -> bool:
-    """Whether these are the bytes that the publisher signed."""
+    """Returns whether these bytes match the signed hash."""
     return blake3(data).digest() == state.hash_of(block)
 
 

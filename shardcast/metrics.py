@@ -1,4 +1,4 @@
-"""What origin, relay and client say about themselves to Prometheus."""
+"""Prometheus metrics of origin, relay and client."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ class Origin:
 
     @property
     def url(self) -> str:
-        """Where relays and clients find it."""
+        """Returns the URL for relays and clients."""
         return self.server.url
 
     @property
@@ -212,17 +212,17 @@ class Origin:
         return published
 
     def withdraw(self, holding: LocalVersion) -> None:
-        """Gives a version to nobody any more. Files that the origin wrote go; those of a trainer stay."""
+        """Stops serving a version. Deletes files that the origin wrote, but not a trainer's files."""
         self.shelf.drop(holding)
         self._forget(holding.manifest.key)
         shutil.rmtree(self._state / "files" / str(holding.manifest.key.version), ignore_errors=True)
 
     def content_folder(self, key: VersionKey) -> Path:
-        """Where the whole files of a held version lie, whether they travel or not."""
+        """Returns the location of a held version's whole files."""
         return Path(self._path(key, "folder").read_text())
 
     def delta_folder(self, key: VersionKey) -> Path:
-        """Where the deltas of a version lie, at the paths of what they make."""
+        """Returns the location of a version's deltas, at the paths of their results."""
         return self._state / "deltas" / str(key)
 
     def _base(self, version: int) -> DeltaBase:
@@ -288,7 +288,7 @@ class Origin:
             self.withdraw(old)
 
     def _former_keys(self) -> list[Address]:
-        """Who this origin published as before, and writes down who it publishes as now."""
+        """Returns the former publisher address of this origin, and records the present one."""
         path = self._state / "publishers"
         known = [address(line) for line in path.read_text().splitlines()] if path.exists() else []
         if self._key.address not in known:

@@ -47,7 +47,7 @@ from shardcast.serve.version_index import VersionIndex
 _FOLDER = re.compile(r"([0-9]{1,16})\.([0-9]{1,10})")
 _AGAIN_FIRST = timedelta(milliseconds=200)
 _AGAIN_MOST = timedelta(seconds=30)
-"""How long a version that could not be completed waits for its next try; doubles from the first to the most."""
+"""Pause before a failed version is tried again; doubles from the first to the maximum."""
 
 _log = structlog.get_logger(__name__)
 
@@ -148,16 +148,16 @@ class Relay:
 
     @property
     def url(self) -> str:
-        """Where clients and other relays find it."""
+        """Returns the URL for clients and other relays."""
         return self.server.url
 
     @property
     def signers(self) -> Signers:
-        """Whose versions are passed on."""
+        """Returns the accepted signers."""
         return self._directory.signers
 
     def trust(self, signers: Signers) -> None:
-        """Says whose versions count from now on: the role was rotated. What is held stays until its place is needed."""
+        """Sets the accepted signers after a rotation. Held versions stay until their place is needed."""
         self._directory.trust(signers)
         self.shelf.publisher = signers.publisher
         self.shelf.changed()
@@ -168,7 +168,7 @@ class Relay:
         return [holding.manifest.key.version for holding in self.shelf]
 
     def need(self, needs: Needs | None) -> None:
-        """Says which versions leases and open work need; None if that is not known now, and nothing may be removed."""
+        """Sets the versions that leases and open work need; with None (unknown) nothing may be removed."""
         self._needs = needs
         self._turn.set()
 
@@ -253,7 +253,7 @@ class Relay:
         return held is not None and self._counts(held) and held.manifest.key >= key
 
     def _counts(self, holding: LocalVersion) -> bool:
-        """Whether it takes a place from others: what a stolen key signed may have any number."""
+        """Returns whether a version may displace others: versions of a stolen key can have any number."""
         return holding.manifest.signer in self._directory.counting()
 
     def _is_base(self, key: VersionKey) -> bool:
@@ -282,7 +282,7 @@ class Relay:
         )
 
     def _take_up(self) -> None:
-        """What was in the store before a restart; none of its blocks counts as here before it was read again."""
+        """Restores versions from before a restart; their blocks count as missing until they are verified again."""
         for folder in self._store.iterdir():
             match = _FOLDER.fullmatch(folder.name)
             if match is None:

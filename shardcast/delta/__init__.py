@@ -1,4 +1,4 @@
-"""What changed between two versions of a file, bit by bit: built by the publisher, applied by everybody else.
+"""Deltas: bit-exact differences between two versions of a file, built by the publisher, applied by readers.
 
 Consecutive checkpoints at a small learning rate share nearly all of their bf16 values (PULSE, arXiv 2602.03839). A
 delta holds where values differ and by how much; with its base it gives the very file, so both ways lead to one digest.

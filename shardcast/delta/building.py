@@ -25,7 +25,7 @@ SPARSE_BELOW: Final = 0.5
 
 @dataclass(slots=True)
 class BuiltDelta:
-    """What came of a comparison."""
+    """Result of a comparison."""
 
     size: int = 0
     """Bytes of the delta."""

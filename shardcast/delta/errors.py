@@ -1,9 +1,9 @@
-"""What can be wrong with a delta.
+"""Errors of deltas.
 
 InvalidInput
-└── BadDelta          its bytes are no delta, or one of another base or to another size
+└── BadDelta          malformed, or for another base or size
 TooLarge
-└── DeltaTooLarge     what changed takes more bytes than was allowed: send the whole file
+└── DeltaTooLarge     larger than allowed: send the whole file
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class BadDelta(InvalidInput):
 
 
 class DeltaTooLarge(TooLarge):
-    """What changed takes more bytes than was allowed."""
+    """The delta is larger than allowed."""
 
     code = "delta-too-large"
     default_hint = "publish the whole file"

@@ -1,7 +1,6 @@
-"""Where the tensors of a safetensors file lie, so that a delta compares like with like.
+"""Positions of tensors in a safetensors file, so that a delta compares corresponding tensors.
 
-Only whoever builds a delta looks at this. A file that is no safetensors file is one run of bytes: its delta is as
-exact, only larger.
+Only the builder of a delta uses this. Any other file is one run of bytes: its delta is exact as well, but larger.
 """
 
 from __future__ import annotations

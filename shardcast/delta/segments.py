@@ -46,7 +46,7 @@ WORDS: Final[dict[int, type[np.unsignedinteger]]] = {1: np.uint8, 2: np.uint16, 
 
 
 class Mode(IntEnum):
-    """How a segment makes its part of the target."""
+    """Mode by which a segment produces its part of the target."""
 
     SAME = 0
     SPARSE = 1
@@ -67,7 +67,7 @@ class Segment:
     payload: int = 0
 
     def pack(self) -> bytes:
-        """As it crosses the wire."""
+        """Encodes the segment."""
         return SEGMENT.pack(self.mode, self.word, self.planes, 0, self.length, self.changed, self.payload, self.offset)
 
     @classmethod

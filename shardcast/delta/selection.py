@@ -1,4 +1,4 @@
-"""Which files of a version travel to somebody who has its base, and which to somebody who has not."""
+"""Files of a version to transfer, with and without its base."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Wanted = Callable[[FileProgress], bool]
 
 
 def wanted_alone(file: FileProgress) -> bool:
-    """Without the base: every whole file, and no delta."""
+    """Returns the files to transfer without the base: all whole files, no delta."""
     return file.kind == "full"
 
 
@@ -31,7 +31,7 @@ def wanted_with_base(manifest: Manifest) -> Wanted:
 
 
 def stands_alone(manifest: Manifest) -> bool:
-    """Whether a version needs no base: each of its files travels whole, too. Not known before it is sealed."""
+    """Returns whether a sealed version needs no base: each of its files is available whole."""
     if manifest.base is None:
         return True
     whole = {file.path for file in manifest.files if file.kind == "full"}

@@ -38,7 +38,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DownloadProgress:
-    """How far a version is."""
+    """Progress of a download."""
 
     version: int
     attempt: int
@@ -125,7 +125,7 @@ class Assembly:
         return self.target
 
     async def _is_complete_already(self, expected: Digest | None) -> bool:
-        """Whether the folder stands there, holding this very attempt to the bit; if it doesn't, it is begun from."""
+        """Returns whether the folder holds exactly this attempt; otherwise its content is reused."""
         log = self.target / MANIFEST_NAME
         if not self.target.is_dir():
             return False
@@ -249,7 +249,7 @@ class Assembly:
 
 
 def _is_whole(holding: LocalVersion, spans: Iterable[BlockSpan]) -> bool:
-    """Whether every file of a version is there to the bit, however it came."""
+    """Verifies that every file of a version is bit-exact."""
     files = holding.manifest.files
     full = {file.path for file in files if file.kind == "full"}
     if any(files[span.file].kind == "full" and len(holding.check(span)) != span.count for span in spans):

@@ -98,7 +98,7 @@ class BlockConnection:
 
     @property
     def is_cut(self) -> bool:
-        """Whether it was cut, and is of no use any more."""
+        """Returns whether the connection is closed."""
         return self._cut.is_set()
 
     def cut(self) -> None:
@@ -202,9 +202,9 @@ class _Body:
 
 
 class _WholeBlocks(_Body):
-    """The same straight from the socket, a block for each call: the thread wakes once, not for every packet.
+    """Reads one block per call straight from the socket, so that the thread wakes once instead of per packet.
 
-    With several connections in one process each wake means waiting for the interpreter, which cost more than the bytes.
+    With several connections in one process each wake-up waits for the GIL, which cost more than the bytes.
 
     Args:
         response: Its head was read, and some of its body with it.

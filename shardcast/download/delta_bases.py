@@ -1,4 +1,4 @@
-"""Whether a version is fetched by what changed since one that lies here: chain or whole, by bytes."""
+"""Choice between whole files and a chain of deltas from a local version, by bytes to transfer."""
 
 from __future__ import annotations
 

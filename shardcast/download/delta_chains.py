@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Made(Protocol):
-    """What a fetch gives."""
+    """Result of a download."""
 
     @property
     def path(self) -> Path:

@@ -27,13 +27,13 @@ _log = structlog.get_logger(__name__)
 
 
 class ManifestStream:
-    """All that is heard of one version's manifest.
+    """Follows one version's manifest as it grows.
 
     Args:
-        holding: Whose manifest it is; it verifies and keeps what comes.
-        givers: Who may be asked.
-        upstream: How.
-        clock: Of patience.
+        holding: Local version that verifies and stores the manifest.
+        givers: Peers to ask.
+        upstream: Client of peers.
+        clock: Source of time.
         announced: Told which blocks a line announced.
         pause: Returns when somebody may be asked again.
     """

@@ -1,6 +1,6 @@
-"""What the peers say that they have, kept up to date by a stream from each; and what of it is true.
+"""Catalog of the versions that peers list, kept current by a stream from each peer, with verification.
 
-A listing is a peer's word. A version counts as real once its first extension, signed by the publisher, was seen.
+Listings are unverified. A version counts as real once its first extension, signed by the publisher, was received.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from shardcast.metrics import FetchingMetrics
 from shardcast.serve.version_index import ListedVersion, Listing
 
 STRAGGLERS = timedelta(seconds=1)
-"""How long, after the first peer has said what it has, the others are waited for."""
+"""Wait for further peers after the first listing."""
 
 FIRST_DOUBT = timedelta(milliseconds=250)
 LONGEST_DOUBT = timedelta(minutes=1)
-"""How long nothing new is believed of a peer that could not show what it listed; doubles with each time in a row."""
+"""Time in which new listings of a peer that failed verification are ignored; doubles with each failure in a row."""
 
 _log = structlog.get_logger(__name__)
 
@@ -99,7 +99,7 @@ class PeerCatalog:
 
     @property
     def answered(self) -> bool:
-        """Whether any peer has said what it has."""
+        """Returns whether any peer has sent a listing."""
         return bool(self._listings)
 
     async def first_look(self, *, version: int | None = None) -> None:
@@ -131,7 +131,7 @@ class PeerCatalog:
             await self._change.wait()
 
     def trust(self, signers: Signers) -> None:
-        """Says whose versions count from now on. What was real or a lie by others' signatures is looked at again."""
+        """Sets the accepted signers and verifies listings again."""
         self.signers = signers
         self._real.clear()
         self._bases.clear()
@@ -139,11 +139,11 @@ class PeerCatalog:
         self._say_changed()
 
     def counting(self) -> tuple[Address, ...]:
-        """Whose signatures count now."""
+        """Returns the accepted signers."""
         return self.signers.at(self._clock.now())
 
     def listed(self) -> list[VersionKey]:
-        """What any peer says that it has, newest first; only the newest attempt at each version."""
+        """Returns all listed versions, newest first, with the newest attempt of each."""
         newest: dict[int, VersionKey] = {}
         for url, listing in self._that_count():
             for key in (each.key for each in listing.versions):
@@ -152,7 +152,7 @@ class PeerCatalog:
         return sorted(newest.values(), reverse=True)
 
     def said_of(self, key: VersionKey) -> list[ListedVersion]:
-        """What each peer that has a version says of it."""
+        """Returns each peer's entry for a version."""
         return [each for _, listing in self._that_count() for each in listing.versions if each.key == key]
 
     async def newest(self, *, version: int | None = None, but: Iterable[VersionKey] = ()) -> VersionKey | None:
@@ -180,7 +180,7 @@ class PeerCatalog:
                 alarm.cancel()
 
     def base_of(self, key: VersionKey) -> DeltaBase | None:
-        """What the deltas of a version that is real are applied to, if it has any."""
+        """Returns the base of a verified version's deltas, if it has any."""
         return self._bases.get(key)
 
     def manifest(self, key: VersionKey) -> Manifest:
@@ -232,7 +232,7 @@ class PeerCatalog:
         return found
 
     async def _check(self, url: str) -> None:
-        """Has a peer show what it lists, newest first, until it fails to."""
+        """Verifies a peer's listed versions, newest first, until one fails."""
         try:
             while (key := self._unproven(url)) is not None:
                 try:
@@ -270,7 +270,7 @@ class PeerCatalog:
         raise Failed(Fault.CUT, f"{url} lists version {key} and shows nothing of it")
 
     def _doubt(self, url: str) -> None:
-        """Nothing that a peer lists is looked at for a while, but for what is known to be real."""
+        """Ignores a peer's unverified listings for a while."""
         doubts = self._doubts.get(url, 0)
         self._doubts[url] = doubts + 1
         self._doubted.add(url)
@@ -320,7 +320,7 @@ class PeerCatalog:
         self._say_changed()
 
     def _that_count(self) -> Iterator[tuple[str, Listing]]:
-        """What each peer has, without what somebody signed who does not count (any more)."""
+        """Returns each peer's listing without versions of signers that are not accepted."""
         signers = self.counting()
         return ((url, listing.only(signers)) for url, listing in self._listings.items())
 

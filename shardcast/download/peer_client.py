@@ -1,6 +1,6 @@
-"""What is asked of a peer besides blocks: what it has, a version's manifest as it grows, and a probe of the way there.
+"""Client of a peer for everything but blocks: listings, growing manifests, and bandwidth probes.
 
-Nothing it says is believed here but its form; sizes are bounded before anything is read.
+Responses are checked for form only; sizes are bounded before reading.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from shardcast.serve.version_index import Listing
 
 MOST_LISTING_BYTES = 1 << 16
 _FAILURES = (aiohttp.ClientError, aiohttp.http_exceptions.HttpProcessingError, OSError, ValueError)
-"""What a conversation may end with; a time-out is an OSError."""
+"""Exceptions of a failed request; a time-out is an OSError."""
 
 LINES_PER_SECOND = 20
 LINES_AT_ONCE = 40
@@ -42,7 +42,7 @@ _MOST_LINE = MOST_EXTENSION_BYTES + (1 << 10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeerTimeouts:
-    """How long a peer may take."""
+    """Time limits of peers."""
 
     connect: timedelta = timedelta(seconds=5)
     answer: timedelta = timedelta(seconds=10)
@@ -54,9 +54,9 @@ class PeerTimeouts:
     stall: timedelta = timedelta(seconds=10)
     """Between two pieces of a block."""
     progress: timedelta = timedelta(minutes=2)
-    """Without a new block or a new word from the publisher; then a fetch gives up. What it has stays for the next."""
+    """Time without a new block or extension after which a download gives up; its blocks are kept."""
     hedge: timedelta = timedelta(milliseconds=1500)
-    """Without a block from one connection while another has nothing to do; then that one asks for the same."""
+    """Time without a block on one connection after which an idle connection requests the same block."""
 
 
 class _Pacing:
@@ -108,10 +108,10 @@ class PeerClient:
         return BlockConnection(url, connect=self.patience.connect, stall=self.patience.stall, tls=self._tls)
 
     async def listing(self, url: str) -> Listing:
-        """What a peer says that it has.
+        """Returns a peer's listing.
 
         Raises:
-            Failed: It gave no listing.
+            Failed: The peer sent no valid listing.
         """
         return _listing(url, await self._read(url, "/v1/versions", MOST_LISTING_BYTES))
 
@@ -128,7 +128,7 @@ class PeerClient:
         return len(body) / max(time.perf_counter() - began, 1e-6)
 
     async def listings(self, url: str) -> AsyncIterator[Listing]:
-        """What a peer has now, and again with each change, until the connection ends.
+        """Yields a peer's listing now and after each change, until the connection ends.
 
         Raises:
             Failed: It sends something else, or nothing at all for too long.

@@ -1,4 +1,4 @@
-"""Who may be asked for one version now: peers by what they have shown, without those that said that they lack it."""
+"""Selection of peers for one version: by score, without those that lack it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class PeerSelection:
 
     @property
     def count(self) -> int:
-        """How many there are, whoever may be asked now."""
+        """Returns the number of peers, available or not."""
         return len(self._peers.urls)
 
     @property
@@ -53,13 +53,13 @@ class PeerSelection:
         return self._peers.draw(now, without=without | lacking)
 
     def next_return(self) -> float | None:
-        """When one that may not be asked now may be, in monotonic seconds."""
+        """Returns the time at which an unavailable peer may be asked again, in monotonic seconds."""
         now = self._clock.monotonic()
         moments = [self._peers.next_return(now), *(until for until in self._lacking.values() if until > now)]
         return min((each for each in moments if each is not None), default=None)
 
     def note_progress(self) -> None:
-        """Something of the version came from somebody: it is not gone."""
+        """Records that a peer sent part of the version, so it still exists."""
         self._lacking_since = None
         self._lacking.clear()
 

@@ -1,6 +1,6 @@
-"""Which relay to ask next: measured at the start, drawn by what it has shown since, and never written off for ever.
+"""Choice of the next relay: probed at the start, then drawn by its score, and never excluded for ever.
 
-Pure: takes outcomes and the time they came at, returns choices.
+No I/O: takes outcomes with their times, returns choices.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ LEAST_SUCCESS = 0.01
 """A relay's success is never taken for less, or it would never be drawn again."""
 
 FIRST_QUARANTINE = timedelta(seconds=15)
-"""How long a relay that gave a bad block is not asked; it doubles with each more."""
+"""Exclusion after a bad block; doubles with each further one."""
 LONGEST_QUARANTINE = timedelta(minutes=10)
 
 FIRST_REST = timedelta(milliseconds=100)
-"""How long a peer is left alone after a failure; it doubles with each one in a row."""
+"""Pause after a failure; doubles with each failure in a row."""
 LONGEST_REST = timedelta(seconds=5)
 
 UNKNOWN_BANDWIDTH = 1e6
@@ -34,7 +34,7 @@ UNKNOWN_BANDWIDTH = 1e6
 
 
 class Fault(Enum):
-    """What a peer may do wrong."""
+    """Fault of a peer."""
 
     UNREACHABLE = "unreachable"
     REFUSED = "refused"
@@ -63,7 +63,7 @@ _LIES = frozenset({Fault.BAD_BLOCK, Fault.BAD_MANIFEST})
 
 @dataclass(slots=True)
 class PeerScore:
-    """What one peer has shown so far."""
+    """Measured performance of one peer."""
 
     url: str
     bandwidth: float = UNKNOWN_BANDWIDTH
@@ -83,7 +83,7 @@ class PeerScore:
         return max(LEAST_SUCCESS, healed)
 
     def weight_at(self, now: float) -> float:
-        """What it is drawn with: success times bandwidth."""
+        """Weight of the draw: success rate times bandwidth."""
         return self.success_at(now) * self.bandwidth
 
     def note_bandwidth(self, bytes_per_second: float) -> None:
@@ -133,7 +133,7 @@ class Peers:
         return list(self._standings)
 
     def next_return(self, now: float) -> float | None:
-        """When the next peer that is left alone may be asked again."""
+        """Returns the time at which the next paused peer may be asked again."""
         return min((each.resting_until for each in self._standings.values() if each.resting_until > now), default=None)
 
     def draw(self, now: float, *, without: Collection[str] = ()) -> str | None:

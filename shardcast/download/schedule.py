@@ -1,6 +1,6 @@
-"""Which blocks to ask for next, who is on their way with which, and which of those to ask for a second time.
+"""Block schedule: blocks to request next, blocks in flight, and late ones to request again.
 
-Pure: no clock, no network; a Transfer acts on what it says.
+No clock and no network; `Transfer` executes it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class BlockClaim:
 
     span: BlockSpan
     at: float
-    """When it was made, or last brought a block."""
+    """Time of the claim, or of its last block."""
     hedge_of: BlockClaim | None = None
     peer: str = ""
     left: set[int] = field(default_factory=set)
@@ -29,7 +29,7 @@ class BlockClaim:
 
     @property
     def done(self) -> bool:
-        """Whether nothing is left to bring."""
+        """Returns whether all its blocks arrived."""
         return not self.left
 
 
@@ -50,12 +50,12 @@ class BlockSchedule:
 
     @property
     def claims(self) -> list[BlockClaim]:
-        """What is asked for now."""
+        """Claims in flight."""
         return list(self._claims)
 
     @property
     def has_waiting(self) -> bool:
-        """Whether there is something that nobody was sent for."""
+        """Returns whether a block is unclaimed."""
         return bool(self._waiting)
 
     def announce(self, spans: Iterable[BlockSpan]) -> None:
@@ -90,7 +90,7 @@ class BlockSchedule:
         return self._start(BlockClaim(span, now))
 
     def next_gathered(self) -> float | None:
-        """When what waits for more will have waited enough; None if nothing does."""
+        """Returns the time at which a partial span is requested anyway; None if there is none."""
         return None if self._gathering_since is None else self._gathering_since + GATHERING_S
 
     def hedge(self, now: float, *, after: float) -> BlockClaim | None:
@@ -116,7 +116,7 @@ class BlockSchedule:
         return self._start(BlockClaim(BlockSpan(slowest.span.file, last - count + 1, count), now, hedge_of=slowest))
 
     def next_hedge(self, *, after: float) -> float | None:
-        """When the next claim will be late; None if none can be."""
+        """Returns the time at which the next claim is late; None if there is none."""
         times = [each.at + after for each in self._claims if each.left and each.hedge_of is None]
         return min(times, default=None)
 

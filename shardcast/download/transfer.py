@@ -29,7 +29,7 @@ from shardcast.metrics import FetchingMetrics
 
 _CHECK_BLOCKS = 64
 _GONE_FOR = timedelta(seconds=5)
-"""When every peer has said for so long that it lacks the version, it is gone."""
+"""Time after which a version that all peers lack counts as gone."""
 
 _WATCH_EVERY = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(seconds=5)
@@ -38,7 +38,7 @@ _SHORTEST_PAUSE = timedelta(milliseconds=5)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferPace:
-    """How much is asked for at a time."""
+    """Sizes of requests."""
 
     connections: int = 4
     """At most; each holds one block in memory."""
@@ -102,7 +102,7 @@ class Transfer:
 
     @property
     def finished(self) -> bool:
-        """Whether every wanted block is here, and no more will be announced."""
+        """Returns whether the download is complete: sealed, and all wanted blocks present."""
         return self.holding.manifest.sealed and not self._schedule.missing and not self._unchecked
 
     async def run(self, known: Iterable[BlockSpan] = ()) -> None:
@@ -202,7 +202,7 @@ class Transfer:
                     self._resting.wake()
 
     def _next_claim(self) -> BlockClaim | None:
-        """What to ask for next, and whom; None if there is nothing to ask for, or nobody who may be asked now."""
+        """Returns the next request and its peer; None if there is nothing to request or no available peer."""
         now = self._clock.monotonic()
         peer = self._givers.draw()
         if peer is None:
@@ -310,7 +310,7 @@ class Transfer:
         await self._resting.rest(self._until_next(self._upstream.patience.hedge))
 
     def _until_next(self, most: timedelta) -> timedelta:
-        """How long until somebody may be asked again, or for something: `most` if nothing is known."""
+        """Returns the time until the next possible request; `most` if unknown."""
         now = self._clock.monotonic()
         moments = [
             self._schedule.next_hedge(after=self._upstream.patience.hedge.total_seconds()),

@@ -1,4 +1,4 @@
-"""Who waits until there is something to do: news wakes everybody, and work as many lanes as there is work for."""
+"""Waiting of idle connections: news wakes all, new work wakes as many as needed."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Wakeups:
             self.wake_one()
 
     def wake_one(self) -> None:
-        """Gives the one that has rested for longest its turn."""
+        """Wakes the connection that has waited longest."""
         if self._resting:
             turn = self._resting.popleft()
             if not turn.done():

@@ -34,10 +34,10 @@ class ManifestAuthor:
         ended: Sequence[FileEnd] = (),
         seal: bool = False,
     ) -> tuple[bytes, list[BlockSpan]]:
-        """Says what is new; returns the signed line, and the blocks that it announces.
+        """Signs an extension; returns the line and the blocks that it announces.
 
         Raises:
-            BadManifest: It contradicts what was said before; nothing was said then.
+            BadManifest: It contradicts earlier extensions; nothing is signed.
         """
         return self._say(files, shards, ended, None) if not seal else self._seal(files, shards, ended)
 

@@ -1,6 +1,6 @@
-"""What a version is made of, as far as its publisher has said: it grows by extensions until one seals it.
+"""Manifest of a version: grows by signed extensions until one seals it.
 
-Pure: takes extensions, keeps 32 bytes per block, does no I/O. The same class stands behind origin, relay and client.
+No I/O; keeps 32 bytes per block. Origin, relay and client use the same class.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ class BlockSpan:
     count: int
 
     def parts(self, most: int) -> Iterator[BlockSpan]:
-        """The same blocks in spans of at most `most`."""
+        """Splits the span into spans of at most `most` blocks."""
         for first in range(self.first, self.first + self.count, most):
             yield BlockSpan(self.file, first, min(most, self.first + self.count - first))
 
     def without(self, blocks: Iterable[int]) -> list[BlockSpan]:
-        """What is left of it without some blocks, in as few spans as that takes."""
+        """Returns the span without some blocks, in as few spans as possible."""
         left: list[BlockSpan] = []
         start, end = self.first, self.first + self.count
         for block in [*sorted(block for block in blocks if start <= block < end), end]:
@@ -81,12 +81,12 @@ class FileProgress:
 
     @property
     def ended(self) -> bool:
-        """Whether nothing more will be added."""
+        """Returns whether the file is complete."""
         return self.sha256 is not None
 
     @property
     def blocks(self) -> int:
-        """How many blocks are announced."""
+        """Returns the number of announced blocks."""
         return -(-self.announced // BLOCK)
 
     def hash_of(self, block: int) -> bytes:
@@ -112,7 +112,7 @@ class Manifest:
         self.run = run
         self.key = key
         self.signer = signer
-        """Who signed it; before the first extension the publisher."""
+        """Returns the signer; the publisher before the first extension."""
         self.besides = tuple(besides)
         self.head: Digest = ZERO_DIGEST
         """Hash of the newest extension."""
@@ -128,7 +128,7 @@ class Manifest:
 
     @property
     def sealed(self) -> bool:
-        """Whether it is complete. An unsealed one is never taken for a version."""
+        """Returns whether the manifest is sealed. An unsealed one is never used as a version."""
         return self.digest is not None
 
     def read(self, line: bytes) -> list[BlockSpan]:

@@ -62,7 +62,7 @@ class DeltaBase(SignedModel):
 
 
 class Opening(SignedModel):
-    """What is known of a version before its first byte."""
+    """Opening record: facts known before a version's first byte."""
 
     base: DeltaBase | None = None
 
@@ -94,14 +94,14 @@ class Shard(SignedModel):
 
 
 class Whole(SignedModel):
-    """What a delta's result is: the file as it stands in the version."""
+    """Whole file that a delta produces."""
 
     size: _Size
     sha256: _Sha256
 
 
 class FileEnd(SignedModel):
-    """Nothing more will be added to a file."""
+    """End record of a file."""
 
     file: _FileIndex
     size: _Size
@@ -112,7 +112,7 @@ class FileEnd(SignedModel):
 
 
 class Extension(SignedModel):
-    """What one step adds to a manifest."""
+    """Extension of a manifest."""
 
     scheme: Literal["muster-manifest-v1"] = "muster-manifest-v1"
     run: WireDigest

@@ -1,4 +1,4 @@
-"""Whose signature makes a version: the publisher's, and until a stated time that of the key before."""
+"""Accepted signers of versions: the publisher, and its former key until a stated time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.identifiers import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signers:
-    """As the pool's seat on the ledger names them.
+    """Publisher keys as the pool's role on the ledger names them.
 
     Args:
         publisher: Signs now.
@@ -23,12 +23,12 @@ class Signers:
     former_until: datetime | None = None
 
     def besides(self, now: datetime) -> tuple[Address, ...]:
-        """Who counts beside the publisher."""
+        """Former key while it is accepted."""
         counts = self.former is not None and self.former_until is not None and now < self.former_until
         return (self.former,) if counts and self.former is not None else ()
 
     def at(self, now: datetime) -> tuple[Address, ...]:
-        """Everybody who counts, the publisher first."""
+        """Returns all accepted signers, the publisher first."""
         return (self.publisher, *self.besides(now))
 
 

@@ -1,4 +1,4 @@
-"""Which of a run's versions travel whole: every so-many-th, so that no chain of deltas grows long."""
+"""Choice of versions that are published whole: every n-th, which bounds chains of deltas."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shardcast.serve.version_index import VersionIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """How the next version travels."""
+    """Form of the next version."""
 
     base: int | None
     """The version that its deltas are built on; None for no deltas."""
     full: bool
-    """Whether whole files travel, too."""
+    """Whether whole files are published too."""
 
 
 def next_form(shelf: VersionIndex, version: int, *, anchor_every: int) -> Form:

@@ -29,7 +29,7 @@ Kind = Literal["full", "delta"]
 
 @dataclass(slots=True)
 class _Progress:
-    """How far one file is published."""
+    """Progress of one file."""
 
     index: int
     path: Path
@@ -77,7 +77,7 @@ class Publication:
         return [path for path, _ in self._files]
 
     def open(self) -> None:
-        """Says that the version is on its way, before there is a byte of it."""
+        """Announces the version before its first byte."""
         self._say()
 
     async def advance(
@@ -173,7 +173,7 @@ class Publication:
 
 
 def published_of(manifest: Manifest) -> Published:
-    """What a complete version became.
+    """Returns the published form of a complete version.
 
     Raises:
         Conflict: It is not complete.

@@ -20,7 +20,7 @@ class VersionWriter:
 
     def __init__(self, folder: Path, publication: Publication) -> None:
         self.published: Published | None = None
-        """What it became, after the end of the `async with` block."""
+        """Published version; available after the `async with` block."""
         self._folder = folder
         self._publication = publication
         self._grown: dict[str, int | None] = {}
@@ -45,7 +45,7 @@ class VersionWriter:
             self._publishing = asyncio.create_task(self._publish())
 
     async def end(self, path: str) -> None:
-        """Says that a file is complete; those for which it is not said end with the version."""
+        """Marks a file as complete; unmarked ones end with the version."""
         await self.catch_up()
         await self._publication.advance(path, ended=True)
 

@@ -15,14 +15,14 @@ from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLimits:
-    """How much a server does at once for strangers."""
+    """Limits on concurrent work for strangers."""
 
     connections: ConnectionLimits = field(default_factory=lambda: ConnectionLimits(connections=2048, per_address=256))
     """At a time."""
     rate: Rate = field(default_factory=lambda: Rate(count=500, per=timedelta(seconds=1), burst=2000))
     """Requests from one address."""
     patience: timedelta = timedelta(seconds=30)
-    """How long an answer waits for a block that is not here yet, or for a reader that takes nothing."""
+    """Longest wait of a response for a future block, or for a reader that reads nothing."""
     idle: timedelta = timedelta(seconds=20)
     """From a connection's begin, or its last answer, to the end of the next request's head: who sends a byte now and
     then is cut off. Whoever keeps connections for later finds them closed, and opens them again."""

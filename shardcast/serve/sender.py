@@ -21,14 +21,14 @@ Of more it has to take no more than that: the first blocks are with the kernel a
 """
 
 MOST_BLOCKS = 16
-"""The same to a quick one: as many as it asks for at once, since each hand-over costs about as much as a block."""
+"""Maximum for a fast reader: all requested blocks, since each hand-over costs about as much as a block."""
 
 QUICK_S = 0.1
 """Seconds in which a reader that may have more at a time takes what it was given."""
 
 
 class Strides:
-    """How many blocks a reader is given at a time; doubled while it takes them at once, halved when it does not."""
+    """Number of blocks per hand-over: doubled while the reader takes them at once, else halved."""
 
     def __init__(self) -> None:
         self.blocks = LEAST_BLOCKS

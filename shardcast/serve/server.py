@@ -69,7 +69,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class Server:
-    """Gives away what stands on a shelf, while it is entered.
+    """Serves the versions of an index while it is entered.
 
     Args:
         shelf: What there is to give.
@@ -119,7 +119,7 @@ class Server:
 
     @property
     def url(self) -> str:
-        """Where the server is found."""
+        """Returns the URL of the server."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self._tls else 'http'}://{host}:{self.port}"
 
@@ -318,7 +318,7 @@ class Server:
         await self._in_time(response.write(data), self._limits.patience)
 
     async def _in_time(self, work: Awaitable[None], patience: timedelta) -> None:
-        """Does it, or breaks the connection off: a reader that takes nothing must not hold it for ever."""
+        """Awaits a write with a time limit, else closes the connection: a reader must not hold it for ever."""
         async with asyncio.timeout(patience.total_seconds()):
             await work
 

@@ -21,7 +21,7 @@ MOST_LISTED = 64
 
 
 class ListedVersion(WireModel):
-    """What a peer says that it has. Nothing of this is believed before the manifest is read."""
+    """Listed version of a peer; unverified until its manifest is read."""
 
     version: int = Field(ge=0, le=MOST_VERSION)
     attempt: int = Field(ge=1, le=MOST_ATTEMPT)
@@ -31,7 +31,7 @@ class ListedVersion(WireModel):
     digest: WireDigest | None = None
     base: int | None = Field(None, ge=0, le=MOST_VERSION)
     signer: WireAddress | None = None
-    """Who signed it, if not the listing's publisher: the key before it."""
+    """Signer if it is not the listing's publisher: the former key."""
 
     @property
     def key(self) -> VersionKey:
@@ -40,14 +40,14 @@ class ListedVersion(WireModel):
 
 
 class Listing(WireModel):
-    """All that a peer has, newest first."""
+    """Listing of a peer, newest first."""
 
     run: WireDigest
     publisher: WireAddress
     versions: tuple[ListedVersion, ...] = Field((), max_length=MOST_LISTED)
 
     def only(self, signers: Collection[Address]) -> Listing:
-        """What of it is signed by one of these, as it says."""
+        """Returns the part of it that names one of these signers."""
         kept = tuple(each for each in self.versions if (each.signer or self.publisher) in signers)
         return self if kept == self.versions else self.model_copy(update={"versions": kept})
 
@@ -67,7 +67,7 @@ class VersionIndex:
         self.revision = 0
         """Grows with each change of the listing."""
         self.newest_since: datetime | None = None
-        """When the newest version was first seen."""
+        """Time at which the newest version was first seen."""
         self._clock = SystemClock() if clock is None else clock
         self._holdings: dict[int, LocalVersion] = {}
         self._change = asyncio.Event()
@@ -118,7 +118,7 @@ class VersionIndex:
         return sorted(self, key=lambda holding: signers is None or holding.manifest.signer in signers, reverse=True)
 
     def surplus(self, kept: Collection[LocalVersion]) -> list[LocalVersion]:
-        """What may go: all but these and the bases that they need."""
+        """Returns removable versions: all but these and their bases."""
         newest = list(self)
         needed = {holding.manifest.key.version for holding in kept}
         for holding in newest:  # newest first, so a base's base is found too
@@ -128,7 +128,7 @@ class VersionIndex:
         return [holding for holding in newest if holding.manifest.key.version not in needed]
 
     def listing(self) -> Listing:
-        """What is here now. A version of which nothing is known yet is left out."""
+        """Returns the present listing, without versions that have no data yet."""
         listed = [
             ListedVersion(
                 version=manifest.key.version,
@@ -145,7 +145,7 @@ class VersionIndex:
         return Listing(run=self.run, publisher=self.publisher, versions=tuple(listed[:MOST_LISTED]))
 
     def changed(self) -> None:
-        """Says that the listing is another: a version came, went, or was sealed."""
+        """Notifies readers that a version was added, removed or sealed."""
         self.revision += 1
         self._change.set()
         self._change = asyncio.Event()
