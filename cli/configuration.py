@@ -1,6 +1,6 @@
-"""Where `muster` finds the chain, the contracts, the keys and the pool, so that no command needs to be told.
+"""Configuration of commands: chain, contracts, keys and pool.
 
-`protocol.runtime.configuration_file` says where the file is looked for.
+`protocol.runtime.configuration_file` lists the places where the file is searched.
 
     [chain]
     rpc = "http://127.0.0.1:8545"
@@ -52,7 +52,7 @@ class ChainSection(_Section):
 
 
 class KeysSection(_Section):
-    """Where keystores are, and how they are opened without a person."""
+    """Folder of keystores, and the password file that opens them unattended."""
 
     directory: Path = Field(Path("keys"), description="Where keystores are")
     password_file: Path | None = Field(None, description="Their password; made with the first key")

@@ -146,7 +146,7 @@ def _store(configuration: Configuration, name: str, key: Key, *, light: bool, as
 
 
 def _new_password(configuration: Configuration) -> str:
-    """From the password file if one is configured (made on first use), else typed twice."""
+    """Returns the password from the configured file (created on first use), else from two prompts."""
     file = configuration.keys.password_file
     if file is not None:
         if not file.exists():

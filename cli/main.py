@@ -140,7 +140,7 @@ def main() -> None:
 
 
 def _end_with(error: BaseException) -> int:
-    """Says what ended the command, and returns the exit code."""
+    """Prints the error that ended the command, and returns the exit code."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]  # commands that do two things at a time wrap what ended them
     if os.environ.get("MUSTER_DEBUG"):

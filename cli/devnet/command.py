@@ -25,7 +25,7 @@ from rollouts.precision import EngineName
 
 
 class AsynchronyChoice(StrEnum):
-    """How far generation may be ahead of learning."""
+    """How far generation may run ahead of learning."""
 
     ON_POLICY = "on-policy"
     ONE_STEP = "one-step"

@@ -23,7 +23,7 @@ _LOOK_AGAIN = timedelta(milliseconds=300)
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """What a run was."""
+    """Result of a run."""
 
     report: RunReport
     criteria: tuple[Criterion, ...]

@@ -21,11 +21,11 @@ class Dashboard:
     evaluations: Sequence[ReportedEvaluation]
     nodes: Sequence[NodeAccount]
     states: Mapping[str, str]
-    """What the orchestrator says of each node, by its address."""
+    """The orchestrator's views of nodes, by address."""
     verdict_latency: Latency | None
     versions: int
     broadcast_seconds: float | None
-    """From the newest version's announcement until every node had it, where one did."""
+    """Time from the newest version's announcement until every node had it, if known."""
     block: int
     steps_before: int = 0
     """Steps that were learned before this start of the devnet."""
@@ -46,7 +46,7 @@ class Dashboard:
 
 
 def dashboard(material: Material, *, wanted_steps: int, states: Mapping[str, str]) -> Dashboard:
-    """How a run stands, from what is known of it so far."""
+    """Returns the present state of a run."""
     work = all_work(material)
     ways = [one for one in latencies(work) if one.name == "upload to provisional verdict"]
     named = announcements(material)

@@ -23,7 +23,7 @@ class DevnetDirectory:
 
     @property
     def configuration(self) -> Path:
-        """What `muster` in another terminal reads."""
+        """Configuration for `muster` in another terminal."""
         return self.path / "muster.toml"
 
     @property
@@ -63,7 +63,7 @@ class DevnetDirectory:
 
     @property
     def report(self) -> Path:
-        """What is told of the run when it is over."""
+        """Folder of the run's report."""
         return self.path / "report"
 
     @property

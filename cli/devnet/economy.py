@@ -169,7 +169,7 @@ async def _give_gas(rpc: str, chain_id: int, accounts: list[Address]) -> None:
 
 
 async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key) -> None:
-    """What a contributor does once: stake, and register a node with the consent of its key."""
+    """Stakes, and registers a node with the consent of its key."""
     async with Ledger.connect(rpc, deployment, key=provider) as ledger:
         deadline = await ledger.now() + timedelta(minutes=10)
         consent = NodeConsent(

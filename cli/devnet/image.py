@@ -102,7 +102,7 @@ def make_rollouts_image(client: docker.DockerClient) -> str:
 
 
 def _installed_packages() -> list[Path]:
-    """What is installed beside this program, but for what is large and has no place on a contributor's machine."""
+    """Returns the installed packages without large ones that contributors do not need."""
     installed = sorted(Path(sysconfig.get_path("purelib")).iterdir())
     wanted = [path for path in installed if path.name not in _NOT_FOR_ROLLOUTS and not path.name.startswith("__")]
     return [path for path in wanted if path.suffix != ".pth"]

@@ -89,7 +89,7 @@ def _colour(state: str) -> str:
 
 
 def news(before: Dashboard | None, now: Dashboard) -> list[str]:
-    """What is new, a line each."""
+    """Returns new facts, one line each."""
     steps_before = 0 if before is None else len(before.steps)
     lines = [
         f"step {step.step + 1} of {now.wanted_steps}: reward {step.reward:.2f}"

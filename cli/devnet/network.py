@@ -36,7 +36,7 @@ from protocol.wire.nodes import RuntimeKind
 
 CHAIN_ID = 31_337
 GATHER = timedelta(milliseconds=25)
-"""How long a transaction waits for others to share its block: a verdict's way has two of them, one after the other."""
+"""Wait of a transaction for others to share its block; a verdict needs two blocks in sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,7 @@ class RunningNetwork:
     directory: DevnetDirectory
     runtime: RuntimeKind
     places: ServicePlaces | None = None
-    """Where its services are; None if it has none."""
+    """Places of its services; None without services."""
     workers: Sequence[tuple[str, str]] = ()
     """Names of the provider and node keys of those that it runs."""
 
@@ -121,7 +121,7 @@ class NetworkStart:
         )
 
     async def services(self, network: RunningNetwork, places: ServicePlaces) -> None:
-        """Everything that stands on that: services, validators, trainer, workers; returns when work comes in.
+        """Starts services, validators, trainer and workers; returns when work arrives.
 
         Raises:
             ProcessFailed: One did not start, or no work comes.

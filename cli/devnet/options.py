@@ -42,7 +42,7 @@ NOT_SHOWN: Mapping[str, str] = {
 
 
 class FirstTask(StrEnum):
-    """What the workers do."""
+    """Task of the workers."""
 
     LEARN = "learn"
     """Generate for a run that a trainer learns from and a validator checks, until its steps are done."""
@@ -52,7 +52,7 @@ class FirstTask(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How the run learns."""
+    """Settings of the run."""
 
     preset: PresetName = PresetName.ANSWERS
     steps: int = PRESETS[PresetName.ANSWERS].steps
@@ -66,7 +66,7 @@ class RunOptions:
     """With signal, in a step's batch."""
     engine: EngineName = EngineName.TORCH
     goal: Goal = PRESETS[PresetName.ANSWERS].goal
-    """What it has to reach to count as good."""
+    """Goal by which the run is judged."""
 
     @property
     def terms(self) -> Preset:
@@ -81,14 +81,14 @@ class RunOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DevnetOptions:
-    """What a person may choose."""
+    """Options of a devnet."""
 
     directory: Path
     chain: ChainKind = ChainKind.EMBEDDED
     block_time: timedelta = timedelta(seconds=0.5)
     workers: int = 3
     cheat: str = DEFAULT_CHEAT
-    """What one more worker does that it should not; `none` for no such worker."""
+    """Attack of an additional worker; `none` for no such worker."""
     validators: int = 1
     task: FirstTask = FirstTask.LEARN
     run: RunOptions = RunOptions()

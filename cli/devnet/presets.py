@@ -13,11 +13,11 @@ from enum import StrEnum
 from cli.devnet.goals import Goal
 
 LEARNING: Mapping[str, object] = {"optimiser": {"learning_rate": 2e-4, "clip": 0.1}}
-"""How the trainer learns, beside what is usual: `trainer.learning.settings`."""
+"""Learning settings that differ from the defaults in `trainer.learning.settings`."""
 
 
 class PresetName(StrEnum):
-    """What the policy learns."""
+    """Task that the policy learns."""
 
     ANSWERS = "answers"
     LENGTH = "length"

@@ -48,7 +48,7 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestartPolicy:
-    """How often a process that ended by itself is started again, and how long to wait before each time.
+    """Restart policy: number of restarts, and the pause before each.
 
     The wait doubles from `backoff` up to `longest`; a process that stayed up for `reset_after` begins anew.
     """

@@ -55,7 +55,7 @@ for count in range(10**9):
 
 
 async def choose_runtime(asked: RuntimeKind | None) -> RuntimeKind:
-    """What was asked for; else Docker if an engine answers."""
+    """Returns the requested runtime; by default Docker if an engine responds."""
     return asked or (RuntimeKind.DOCKER if await asyncio.to_thread(engine_answers) else RuntimeKind.PROCESS)
 
 

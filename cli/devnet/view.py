@@ -39,11 +39,11 @@ class View(Protocol):
     """Shows a network while it runs."""
 
     def event(self, text: str) -> None:
-        """Something happened."""
+        """Shows an event."""
         ...
 
     def facts(self, facts: Mapping[str, str]) -> None:
-        """What is known now; replaces what was known before."""
+        """Shows the present state, which replaces the previous one."""
         ...
 
     def processes(self, processes: list[SupervisedProcess]) -> None:
@@ -51,7 +51,7 @@ class View(Protocol):
         ...
 
     def dashboard(self, dashboard: Dashboard) -> None:
-        """How the run stands."""
+        """Shows the state of the run."""
         ...
 
     def __enter__(self) -> Self: ...
@@ -86,7 +86,7 @@ class PlainView:
         """Processes are told by their events."""
 
     def dashboard(self, dashboard: Dashboard) -> None:
-        """Says each step that was learned, each evaluation, and each node that is called a forger or has to go."""
+        """Prints each learned step, each evaluation, and each node that is judged forged or evicted."""
         for line in news(self._dashboard, dashboard):
             self.event(line)
         self._dashboard = dashboard

@@ -359,7 +359,7 @@ def reasons(as_json: JsonOption = False) -> None:
 
 
 async def _turns(ledger: Ledger, key: Digest, work: WorkRecord) -> list[str]:
-    """Which validators may decide a dispute, each with the time from which on, the first one first."""
+    """Show the validators that may decide a dispute, in order, each with its starting time."""
     if work.status is not WorkStatus.DISPUTED:
         return []
     found = []

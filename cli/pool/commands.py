@@ -1,4 +1,4 @@
-"""Everything under `muster pool`: what is done on the ledger, and what the orchestrator does."""
+"""Commands of `muster pool`: those on the ledger and those of the orchestrator."""
 
 from cli.pool import (
     changes,

@@ -93,10 +93,10 @@ def short(node: Address) -> str:
 
 
 def location_of(configuration: Configuration, where: str | None) -> ServiceLocation:
-    """Where the orchestrator is: as the option says, else the configuration.
+    """Returns the orchestrator's location from the option, else from the configuration.
 
     Raises:
-        InvalidInput: Neither says, or it can't be spoken to there.
+        InvalidInput: Neither names it, or the URL is unusable.
     """
     location = where or configuration.pool.orchestrator
     if location is None:
@@ -107,7 +107,7 @@ def location_of(configuration: Configuration, where: str | None) -> ServiceLocat
 
 
 def token_place(configuration: Configuration) -> str | None:
-    """Where the owner's token is taken from, in words; None if there is none."""
+    """Returns the source of the owner's token in words; None if there is none."""
     if os.environ.get(TOKEN_VARIABLE, "").strip():
         return f"in the variable {TOKEN_VARIABLE}"
     return None if configuration.pool.token_file is None else f"in the file {configuration.pool.token_file}"

@@ -29,16 +29,16 @@ from validator.audit.second_looks import LookPolicy
 
 _MILLIONTH = 10**12
 _COUNTS = frozenset({"validators", "corrupt", "nodes", "honest_files", "look_bps"})
-"""Whole numbers that are not money."""
+"""Integers that are not money."""
 
 
 def audit_stages(economics: Economics) -> tuple[AuditStage, ...]:
-    """How much of a node's files is computed again, by a validator with the policy that it has by default."""
+    """Share of a node's rows that a validator with the default policy recomputes."""
     return stages(RatePolicy(), floor=economics.audit_floor_bps / BASIS_POINTS)
 
 
 def forgeries(economics: Economics, *, rows: int) -> tuple[RowForgery, ...]:
-    """What it comes to to forge one row, a tenth of them, half of them, or all, at the audit floor."""
+    """Consequences of forging one row, a tenth, half or all of them, at the audit floor."""
     chosen = sorted({1, max(1, rows // 10), max(1, rows // 2), rows})
     share = economics.audit_floor_bps / BASIS_POINTS
     pays, costs = economics.pays, economics.costs_if_forged
@@ -47,7 +47,7 @@ def forgeries(economics: Economics, *, rows: int) -> tuple[RowForgery, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attacks:
-    """What attacks cost in a pool, and what its verdicts cost and earn."""
+    """Costs of attacks in a pool, and costs and earnings of its verdicts."""
 
     poisoning: Poisoning
     collusion: tuple[Collusion, ...]

@@ -25,7 +25,7 @@ app = typer.Typer(no_args_is_help=True, help="Make and run a pool.")
 DEFAULT_LEASE = timedelta(seconds=600)
 """An orchestrator's `run_lease_s`, unless it is set."""
 LEAST_FOR_PROVISIONAL = 4
-"""From so many validators on, a verdict that contradicts the first counts only when another validator agrees."""
+"""Number of validators from which a contradicting verdict needs the agreement of another validator."""
 
 Price = Annotated[str, typer.Option(help="MUST for one work unit (one token).")]
 Penalty = Annotated[
@@ -101,7 +101,7 @@ def create(
 
 
 def _cautions(terms: Terms, *, validators: int) -> list[str]:
-    """What an owner should know of new terms that the ledger takes and that work badly."""
+    """Returns warnings about valid terms that work badly."""
     found = []
     if terms.notice_period < DEFAULT_LEASE:
         found.append(

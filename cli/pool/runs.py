@@ -27,7 +27,7 @@ SHORT = 10
 
 
 class Wanted(StrEnum):
-    """Which rollouts."""
+    """Filter of rollouts."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"

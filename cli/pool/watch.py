@@ -24,7 +24,7 @@ from protocol.wire.tasks import Task
 app = typer.Typer()
 
 LOOK_FOR_NODES = timedelta(seconds=3)
-"""How often `logs --follow` of all nodes looks for nodes that have begun since."""
+"""Interval at which `logs --follow` searches for new nodes."""
 
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until interrupted.")]
 

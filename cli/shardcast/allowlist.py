@@ -18,7 +18,7 @@ from protocol.runtime.clock import Clock, SystemClock
 from shardcast.allowlist import FirewallRules, Network, allowed_networks
 
 ROUND_PATIENCE = timedelta(seconds=60)
-"""How long one reading may take, all pages together."""
+"""Time limit of one read of all pages."""
 
 
 def allowlist(

@@ -80,7 +80,7 @@ class Bars:
 
 
 def served_bytes(server: Server) -> str:
-    """What a server has sent, for its last line."""
+    """Returns the bytes that a server sent, for its last line."""
     sent = sum(
         sample.value
         for metric in server.metrics.sent.collect()

@@ -1,4 +1,4 @@
-"""What a command takes from the ledger: the publisher to believe, what is newest, and which versions are needed.
+"""Ledger data for commands: the accepted publisher, the newest version, and needed versions.
 
 Without a ledger the publisher is the address that the command was given.
 """
@@ -29,21 +29,21 @@ from shardcast.manifest.signers import Signers
 ROTATION_SEEN_WITHIN = timedelta(seconds=15)
 NEEDS_SEEN_WITHIN = timedelta(minutes=1)
 NEEDED_FOR = timedelta(hours=5)
-"""Without a ledger, how long a superseded version is needed: the sum of the periods of a pool's default terms."""
+"""Time for which a superseded version is needed without a ledger: the sum of a pool's default periods."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Who publishes, and who knows what is newest."""
+    """The publisher, and the source of the newest version."""
 
     signers: Signers
     announcements: Announcements | None
     now: Callable[[], Awaitable[Signers]] | None = None
     """Asks again, since the role may have been rotated; None if an address was given."""
     needs: Callable[[Collection[int]], Awaitable[Needs]] | None = None
-    """Says which of these versions leases and open work need; None if an address was given."""
+    """Returns which of these versions leases and open work need; None without a ledger."""
 
     async def watch(self, trust: Callable[[Signers], None], *, clock: Clock) -> None:
         """Tells of each rotation; never ends by itself."""
@@ -90,7 +90,7 @@ class Source:
 async def following_needs(
     source: Source, held: Callable[[], Collection[int]], need: Callable[[Needs | None], None]
 ) -> AsyncIterator[None]:
-    """Has needs told of meanwhile."""
+    """Watches needed versions during the context."""
     watching = asyncio.create_task(source.watch_needs(held, need, clock=SystemClock()))
     try:
         yield
@@ -101,7 +101,7 @@ async def following_needs(
 
 @asynccontextmanager
 async def following(source: Source, trust: Callable[[Signers], None]) -> AsyncIterator[None]:
-    """Has rotations told of meanwhile."""
+    """Watches rotations during the context."""
     watching = asyncio.create_task(source.watch(trust, clock=SystemClock()))
     try:
         yield
@@ -159,6 +159,6 @@ async def source_of(
 
 
 def signers_at(seat: RoleHolder) -> Signers:
-    """Who signs versions, as the role's seat on the ledger says; the key before counts for as long as it says."""
+    """Returns the signers from the role on the ledger, with the former key until its stated time."""
     former = None if seat.previous == ZERO_ADDRESS else seat.previous
     return Signers(publisher=seat.holder, former=former, former_until=seat.previous_until if former else None)

@@ -1,4 +1,4 @@
-"""What `muster trainer sft` and `muster trainer eval` do: options become settings, steps become lines."""
+"""Implementation of `muster trainer sft` and `muster trainer eval`."""
 
 from __future__ import annotations
 
@@ -71,10 +71,10 @@ def run_warm_up(choices: WarmUpChoices, *, progress: Callable[[str], None]) -> E
 
 
 def settings_of(choices: WarmUpChoices) -> WarmUpSettings:
-    """What the options come to: a preset or a file, changed by them.
+    """Returns the settings of a preset or file, changed by the options.
 
     Raises:
-        BadSettings: They make no warm-up.
+        BadSettings: They are invalid.
         NotFound: There is no such preset.
     """
     source, values = _written(choices)
@@ -145,7 +145,7 @@ def _environment(text: str) -> dict[str, object]:
 
 
 def _written(choices: WarmUpChoices) -> tuple[str, dict[str, object]]:
-    """What a preset or a file says, and which of them."""
+    """Returns the content of a preset or file, and its name."""
     if choices.preset is None:
         return (
             ("the options", {}) if choices.config is None else (str(choices.config), read_settings_file(choices.config))

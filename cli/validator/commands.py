@@ -36,7 +36,7 @@ WhereOption = Annotated[str | None, typer.Option("--at", help="URL of the valida
 
 
 class OperatorDecision(StrEnum):
-    """What a person may decide: nobody is slashed by hand."""
+    """Decision of an operator; an operator can't slash."""
 
     ACCEPTED = "accepted"
     REJECTED = "rejected"

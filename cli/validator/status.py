@@ -51,7 +51,7 @@ def show_status(found: StatusView) -> None:
 
 
 def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
-    """What keeps this validator from judging, if anything does; above everything else."""
+    """Returns what keeps this validator from judging, if anything; shown first."""
     for each in members:
         if each.is_this and each.state != "well":
             words = f"{each.state}, {ago(each.since_ms, now=now)}: {_trouble(each)}" if each.code else each.state
@@ -60,7 +60,7 @@ def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
 
 
 def _show_members(members: Sequence[MemberView], now: datetime) -> None:
-    """Who shares this Redis: a table only if there is more than one, or anything to be told."""
+    """Returns a table of the processes on this Redis, if there are several or one has a problem."""
     if len(members) < 2 and all(each.state == "well" for each in members):
         return
     rows = [

@@ -32,7 +32,7 @@ from protocol.wire.relayed import DisputeReceipt, ReceiptState, SignedDispute
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
 
 VALID = timedelta(hours=1)
-"""How long a signed dispute may be carried."""
+"""Time for which a signed dispute may be relayed."""
 
 MOST_EVIDENCE = 16 * 1024 * 1024
 _LOOKS = 120
@@ -95,7 +95,7 @@ def _disputable(work: WorkRecord | None, key: Digest) -> WorkRecord:
 
 
 def _evidence(key: Digest, signer: Key, *, because: str, evidence: Path | None) -> bytes:
-    """What the disputant has to say; its SHA-256 goes on the ledger."""
+    """Returns the disputant's statement; its SHA-256 goes on the ledger."""
     if evidence is not None:
         if because:
             raise InvalidInput("--because and --evidence exclude each other", hint="write it into the file")

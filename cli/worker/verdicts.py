@@ -30,11 +30,11 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkReport:
-    """Everything that is known of one piece of work.
+    """All data about one piece of work.
 
     Args:
-        submitted: What was submitted.
-        work: Where it is.
+        submitted: The submission.
+        work: Its work record.
         verdict: The verdict that counts; None if there is none yet.
         audit: Its evidence; None if it could not be read.
         missing: Why not.
@@ -50,7 +50,7 @@ class WorkReport:
 
     @property
     def disputable(self) -> bool:
-        """Whether the verdict may be disputed, as far as the ledger's status says."""
+        """Returns whether the ledger's status allows a dispute."""
         return self.work.status is WorkStatus.PROVISIONAL
 
 
@@ -185,7 +185,7 @@ def _explain(told: WorkReport, *, rows: int | None) -> None:
 
 
 def _other_validators(told: WorkReport) -> list[str]:
-    """What other validators than the first made of it."""
+    """Returns the findings of further validators."""
     work, verdict, lines = told.work, told.verdict, []
     if work.looker is not None:
         lines.append(f"Confirmed by {work.looker}, which examined it again.")

@@ -259,7 +259,7 @@ def row_of(address: Address, fields: Mapping[str, str]) -> NodeRow:
 
 
 def machine_of(fields: Mapping[str, str]) -> NodeHardware:
-    """Returns the node's registration; None if a former release wrote it and it can't be parsed."""
+    """Parses the hardware, software and labels of a node; parts that can't be parsed are None."""
     return NodeHardware(
         hardware=_parsed(Hardware, fields.get("hardware")),
         software=_parsed(Software, fields.get("software")),

@@ -104,7 +104,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def describe(cls) -> list[SettingDescription]:
-        """Names of all settings, in the order of the class."""
+        """Describes all settings, in the order of the class."""
         return described(cls, service=cls.service)
 
     @classmethod

@@ -50,9 +50,9 @@ _HARMS = {
 
 
 class Trick:
-    """What a node does wherever it could cheat. As it stands, all of it is honest; a cheat changes one method.
+    """Hooks where a node could cheat. The base class is honest; each attack overrides one method.
 
-    One is made for each node, so that it may remember what it did before.
+    Each node has its own instance, which may keep state.
     """
 
     def wish(self, step: int) -> int:

@@ -47,11 +47,11 @@ class Compared(Trick):
         self._trick.write(path, file)
 
     def units(self, file: RolloutFile) -> int:
-        """What the trick claims."""
+        """Returns the claimed work units."""
         return self._trick.units(file)
 
     def forged(self, work: HandedIn) -> bool:
-        """Whether what was handed in last is anything but the honest file with an honest claim."""
+        """Returns whether the last submission differs from the honest file with an honest claim."""
         made = work.path.read_bytes()
         return work.units != self._honest[0].units or all(made != _bytes(one, work.path) for one in self._honest)
 

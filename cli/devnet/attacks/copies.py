@@ -14,7 +14,7 @@ from rollouts.files.schema import write_rollouts
 
 
 class Replayed(Trick):
-    """Does one slot, and hands its file in for all that follow, to the byte."""
+    """Works on one slot, and submits the identical file for all later slots."""
 
     def __init__(self) -> None:
         self._first: RolloutFile | None = None
@@ -30,7 +30,7 @@ class Replayed(Trick):
 
 
 class Reencoded(Replayed):
-    """Does one slot, and hands its samples in for all that follow, each time under the new slot's name and hash."""
+    """Works on one slot, and submits its samples for all later slots, under each new slot's header."""
 
     def write(self, path: Path, file: RolloutFile) -> None:
         """The first slot's samples under the new header."""
@@ -46,7 +46,7 @@ class SameAsAnother(Trick):
 
 
 def _renamed(file: RolloutFile, grant: SlotGrant) -> RolloutFile:
-    """The same samples as this slot's."""
+    """Returns the old samples under this slot's header."""
     lease = grant.lease.lease
     header = replace(
         file.header, run=lease.run, step=lease.step, index=lease.index, node=lease.node, checkpoint=lease.digest

@@ -19,7 +19,7 @@ from worker.delivery.queue.runner import GivenUp, NotYet
 from worker.delivery.work_signing import leased
 
 LATE = timedelta(seconds=20)
-"""How long `LateUpload` waits after its submission: longer than a devnet's validator needs to look for the file."""
+"""Delay of `LateUpload` after its submission; longer than a devnet's validator searches for the file."""
 
 _JUNK_BYTES = 1 << 20
 _NOT_ITS_OWN = 1_000
@@ -41,7 +41,7 @@ class NoUpload(PoolDelivery):
     """Submits files that it never uploads: nobody can say what is in them."""
 
     async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
-        """Says that it is done."""
+        """Reports success without doing anything."""
 
 
 class Ghost(PoolDelivery):

@@ -65,10 +65,10 @@ class WrongRun(Trick):
 
 
 class Relabelled(Trick):
-    """Says that a file was made with something else than it was.
+    """Changes the header to claim another arithmetic or software.
 
     Args:
-        change: What the header becomes.
+        change: Returns the new header.
         of: Makes the file; by default an honest one.
     """
 
@@ -77,7 +77,7 @@ class Relabelled(Trick):
         self._of = of or Trick()
 
     def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
-        """The same file under another header."""
+        """Returns the file with the changed header."""
         file = self._of.make(bench, grant)
         return None if file is None else RolloutFile(self._change(file.header), file.samples)
 
@@ -116,7 +116,7 @@ class OneRow(Trick):
         return bench.proven(RolloutFile(file.header, (self._change(bench, first), *others)))
 
     def units(self, file: RolloutFile) -> int:
-        """What is claimed."""
+        """Returns the claimed work units."""
         return file.units if self._claimed is None else self._claimed
 
 

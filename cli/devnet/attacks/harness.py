@@ -36,7 +36,7 @@ _FAR = 1 << 36
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandedIn:
-    """What a node uploads, and what it claims for that."""
+    """Uploaded bytes, and the work units claimed for them."""
 
     path: Path
     units: int
@@ -44,7 +44,7 @@ class HandedIn:
 
     @property
     def facts(self) -> WorkFacts:
-        """What the ledger would say of it."""
+        """Returns the submission's facts on the ledger."""
         lease = self.grant.lease.lease
         with self.path.open("rb") as file:
             sha256 = digest(hashlib.file_digest(file, "sha256").digest())

@@ -34,7 +34,7 @@ class Borrowed(Trick):
 
 
 class Shifted(Trick):
-    """Gives every row the proofs of the next one."""
+    """Moves every row's proofs to the previous row."""
 
     def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
         """Honest rows, each with its neighbour's proofs."""
@@ -95,7 +95,7 @@ def twice(_: AttackToolkit, proof: bytes) -> bytes:
 
 
 def _with_proofs_of(sample: Sample, other: Sample) -> Sample:
-    """As long as they had to be: what is lacking is filled with what is there."""
+    """Pads proofs to the required length by repeating them."""
     needed = len(sample.proofs)
     return replace(sample, proofs=(other.proofs * (needed // max(1, len(other.proofs)) + 1))[:needed])
 

@@ -27,12 +27,12 @@ class OtherStep(Trick):
         self._by = by
 
     def wish(self, step: int) -> int:
-        """That step; while none is over yet, one that has not come: a slot of step 0 would be an honest one."""
+        """Returns an old step; before the first one ends, a future step, because a slot of step 0 would be honest."""
         return step + self._by if step + self._by >= 0 else step + _FAR
 
 
 class PickySlots(Trick):
-    """Does every slot, and hands in only those that turned out at least as good as the ones before, on average."""
+    """Works on every slot, and submits only results at least as good as the average of earlier ones."""
 
     def __init__(self) -> None:
         self._seen: list[float] = []
@@ -72,7 +72,7 @@ class SlotShopper(Trick):
 
 
 class Slow(Trick):
-    """Does every slot, and hands it in when its lease is nearly over.
+    """Works on every slot, and submits when the lease has nearly expired.
 
     Args:
         now: Unix time in seconds.

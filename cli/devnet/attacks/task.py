@@ -107,7 +107,7 @@ class CheatingOutbox(Outbox):
         self._trick = trick
 
     def put(self, file: RolloutFile, *, took: timedelta | None = None) -> HandOver:
-        """As the real one, and then once more in the trick's way."""
+        """Hands over like the honest outbox, then again with the attack's change."""
         handed = super().put(file, took=took)
         path = self._data / handed.path
         self._trick.write(path, file)

@@ -50,12 +50,12 @@ class TurnedEngine:
 
     @property
     def name(self) -> EngineName:
-        """Which engine it is."""
+        """Name of the engine."""
         return self._engine.name
 
     @property
     def dtype(self) -> Dtype:
-        """What it computes in."""
+        """Data type of the engine."""
         return self._engine.dtype
 
     @property
@@ -212,7 +212,7 @@ class AttackToolkit(SlotGenerator):
         )
 
     def proven(self, file: RolloutFile) -> RolloutFile:
-        """The same tokens with the version's own proofs and log-probabilities, as a prefill gives them."""
+        """Returns the same tokens with the version's own proofs and log-probabilities, by a prefill."""
         if self._right is None:
             self._right = load_policy(self.folder, dtype=self.engine.dtype, device=torch.device("cpu"))
         answers = [PrefillItem(sample.prompt_tokens, sample.output_tokens) for sample in file.samples]

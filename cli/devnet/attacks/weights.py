@@ -27,7 +27,7 @@ Change = Callable[[Tensors], Tensors]
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _STRANGE = 0.1
-"""How far another model of the same shape is off, in standard deviations of each tensor."""
+"""Distance of another model of the same shape, in standard deviations of each tensor."""
 
 
 class OtherWeights(Trick):

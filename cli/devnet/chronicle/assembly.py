@@ -63,7 +63,7 @@ def learned(material: Material, *, began: float) -> list[ReportedStep]:
 
 
 def evaluations(material: Material) -> list[ReportedEvaluation]:
-    """What versions can do, in their order."""
+    """Returns the evaluations in order of versions."""
     return [
         ReportedEvaluation(
             version=int(line["version"]),
@@ -95,7 +95,7 @@ def _verdicts(work: Sequence[WorkTimeline]) -> list[ReportedVerdicts]:
 
 
 def account(material: Material, contributor: Contributor, work: Sequence[WorkTimeline]) -> NodeAccount:
-    """What a contributor did and what became of its money, by its own work."""
+    """Returns a contributor's work, and its money from it."""
 
     def count(wanted: Callable[[WorkTimeline], bool]) -> int:
         return sum(1 for one in work if wanted(one))

@@ -38,7 +38,7 @@ class ChainWatch:
             source, name="chronicle", store=MemoryCursorStore(), start_block=ledger.deployment.block, clock=clock
         )
         self.blocks: dict[int, float] = {}
-        """When each block was first seen, Unix time in seconds."""
+        """Time at which each block was first seen, Unix s."""
         self.events: list[LedgerEvent] = []
         """In the order of the chain."""
 

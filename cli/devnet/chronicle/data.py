@@ -1,4 +1,4 @@
-"""All that is known of a run, as plain values: what the report is made of."""
+"""Data of a run as plain values, from which the report is built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What files tell: when work came into the pool's store, when versions came to a node, what the trainer wrote down."""
+"""Times from files: arrival of work in the store, of versions at nodes, and the trainer's progress log."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ArrivalWatch:
 
 
 def _versions(folder: Path) -> Iterator[Digest]:
-    """Whole versions only: a partial one has another name."""
+    """Complete versions only; partial ones have other names."""
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError:
@@ -57,7 +57,7 @@ def _versions(folder: Path) -> Iterator[Digest]:
 
 
 def stored_at(objects: Path) -> dict[Digest, float]:
-    """When each object came into the local store, by its SHA-256; Unix time in seconds."""
+    """Returns the arrival time of each object in the local store by SHA-256, Unix s."""
     found: dict[Digest, float] = {}
     for path in objects.rglob("*"):
         if len(path.name) == 64 and path.is_file():

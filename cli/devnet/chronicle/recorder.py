@@ -106,10 +106,10 @@ class Chronicle:
         )
 
     async def gathered(self, processes: Sequence[ProcessCost]) -> Material:
-        """All that is known.
+        """Returns all data of the run.
 
         Args:
-            processes: What they cost.
+            processes: Costs of the processes.
 
         Raises:
             MusterError: The chain does not answer.

@@ -1,4 +1,4 @@
-"""What each part did in a run, how fast, how much of the time it had nothing to do, and what was to be expected.
+"""Work, speed and idle time of each part in a run, with the expected idle time.
 
 A part's expected idle share follows from the times of all parts alone. A step takes as long as its slowest part needs
 for it: generation divided by the nodes, verification by the validators, the trainer's own work, and the way of one
@@ -26,11 +26,11 @@ class StageTimes:
     """On one node, if `nodes` share it."""
     training: float
     way: float
-    """From a step's first lease until the version that learned it is announced, divided by the steps under way."""
+    """Time from a step's first lease to the announcement of its version, divided by the steps in progress."""
 
     @property
     def step(self) -> float:
-        """How long a step takes at the least."""
+        """Minimum time of a step."""
         return max(self.generation, self.training, self.way)
 
 

@@ -150,7 +150,7 @@ def waterfall(legs: Sequence[Leg]) -> str:
 
 
 def swimlanes(lanes: Sequence[TimelineRow], *, begin: float, end: float) -> str:
-    """What each part did between two moments; a span's colour is its kind."""
+    """Draws the activity of each part in a time window; a span's colour is its kind."""
     row, left, right = 26, 120, 16
     height = row * len(lanes) + 34
     scale = (WIDTH - left - right) / ((end - begin) or 1.0)

@@ -18,7 +18,7 @@ class Criterion:
     name: str
     met: bool
     found: str
-    """What was found, in words and numbers."""
+    """Finding in words and numbers."""
 
 
 def judge(report: RunReport, *, goal: Goal) -> tuple[Criterion, ...]:
@@ -71,7 +71,7 @@ def _cheaters_caught(report: RunReport) -> list[Criterion]:
 
 
 def _stopped(node: NodeAccount) -> Criterion:
-    """What never becomes work is never paid; there is no stake to lose for it."""
+    """Submissions that never become work are unpaid and cost no stake."""
     name = f"{node.name}, who cheats ({node.cheat}), was not paid"
     if node.cheat in ONLY_JUDGED and not node.files:
         return Criterion(name, met=False, found=_CAME_LATE)

@@ -49,7 +49,7 @@ def _distances(report: RunReport, known: Sequence[ReportedEvaluation]) -> list[S
 
 
 def _tokens(series: Sequence[Series]) -> Scale:
-    """From 0 to above the largest value, with whole tokens between ticks."""
+    """Returns an axis from 0 to above the largest value, with ticks at whole tokens."""
     most = max((y for one in series for _, y in one.points), default=1.0)
     step = max(1, math.ceil(most / _MOST_TICKS))
     return Scale(top=float(step * max(1, math.ceil(most / step))), step=float(step), spell=".1f")

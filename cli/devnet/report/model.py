@@ -1,4 +1,4 @@
-"""Everything that a report says, as plain values; how it looks is for `text` and `page`.
+"""Content of a report as plain values; `text` and `page` render it.
 
 Times are seconds since the first lease of the run, money is in the smallest unit of the token, shares are 0 to 1.
 """
@@ -21,7 +21,7 @@ class ReportedEvaluation:
     pass_at_1: float | None = None
     """Share of drawn answers that are right; None if nothing was drawn."""
     distance: float | None = None
-    """How many tokens answers are from the wanted length, on average; None where none is wanted."""
+    """Mean distance of answers from the wanted length in tokens; None without a wanted length."""
     lengths: Mapping[int, float] = field(default_factory=dict)
     """Mean length of answers, by the wanted one."""
 
@@ -38,7 +38,7 @@ class ReportedStep:
     staleness: Mapping[int, int]
     """Groups by how many versions behind the trainer they were generated."""
     distance: float | None = None
-    """How many tokens its rollouts were from the wanted length, on average; None where none is wanted."""
+    """Mean distance of its rollouts from the wanted length in tokens; None without a wanted length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,13 +47,13 @@ class PipelineStage:
 
     name: str
     did: str
-    """How much, with its unit."""
+    """Amount with its unit."""
     rate: str
-    """The same per second."""
+    """Amount per second."""
     idle: float
     """Share of the run in which it had nothing to do."""
     predicted_idle: float | None = None
-    """What the times of the stages alone would make it."""
+    """Expected value from the times of the stages alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,12 +68,12 @@ class ReportedVerdicts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAccount:
-    """What a node did, and what became of its provider's money."""
+    """Work of a node, and its provider's money."""
 
     name: str
     address: str
     cheat: str = ""
-    """What it does that it should not; empty for an honest node."""
+    """Attack of the node; empty for an honest one."""
     accepted: int = 0
     rejected: int = 0
     forged: int = 0
@@ -95,13 +95,13 @@ class NodeAccount:
 
     @property
     def files(self) -> int:
-        """All that it handed in."""
+        """Number of files that it submitted."""
         return self.accepted + self.rejected + self.forged + self.expired + self.open
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Latency:
-    """How long one way through the system takes."""
+    """Latency of one path through the system."""
 
     name: str
     count: int
@@ -133,7 +133,7 @@ class Journey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeSpan:
-    """Something that took some time."""
+    """A named interval of time."""
 
     begin: float
     end: float
@@ -143,12 +143,12 @@ class TimeSpan:
 
 
 KINDS = ("generate", "verify", "learn", "broadcast", "wait")
-"""What spans and legs can be; each has one colour."""
+"""Kinds of spans and legs; each has one colour."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRow:
-    """What one part did in the window that is shown."""
+    """Activity of one part in the shown window."""
 
     name: str
     spans: tuple[TimeSpan, ...]
@@ -168,7 +168,7 @@ class RunReport:
     """A whole run."""
 
     about: Mapping[str, str]
-    """How it was run: task, seed, workers, runtime, machine."""
+    """Parameters of the run: task, seed, workers, runtime, machine."""
     wall_seconds: float
     """Time from this start of the devnet to its end."""
     steps: tuple[ReportedStep, ...]
@@ -192,7 +192,7 @@ class RunReport:
 
     @property
     def distance(self) -> tuple[float, float] | None:
-        """How far held-out answers are from the wanted length, before and after; None if it was not measured twice."""
+        """Distance of held-out answers from the wanted length, before and after; None unless measured twice."""
         known = [one.distance for one in self.evaluations if one.distance is not None]
         return (known[0], known[-1]) if len(known) > 1 else None
 

@@ -27,7 +27,7 @@ def money(amount: int) -> str:
 
 
 def fate(node: NodeAccount) -> str:
-    """What became of a node, in a few words."""
+    """Returns the fate of a node in a few words."""
     if node.evicted:
         return f"evicted: {node.evicted}"
     return "member"
@@ -42,7 +42,7 @@ def lengths(one: ReportedEvaluation) -> str:
 
 
 def tiles(report: RunReport) -> list[tuple[str, str]]:
-    """What a reader wants first: a value and what it is."""
+    """Returns the headline figures, each with its label."""
     found: list[tuple[str, str]] = []
     if report.greedy is not None:
         before, after = report.greedy
