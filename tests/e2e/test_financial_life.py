@@ -133,7 +133,7 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
     assert work(devnet, forgotten)["status"] == "expired"
     assert active_stake(devnet) == 100 * 10**18
     assert "claimed 0.8192 MUST" in muster("work", "claim", "--key", "me").out
-    assert "earned nothing" in muster("work", "claim", "--key", "me", expect=1).err
+    assert "no unclaimed rewards" in muster("work", "claim", "--key", "me", expect=1).err
 
     # Forged, and nobody disputes: stake is gone, and so is the place in the pool.
     forged = lease_and_carry(devnet, files, 4)
