@@ -16,7 +16,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Digest, digest
 
 MOST_FILES = 4096
-"""A version of more files is refused, by whoever writes it and whoever reads it."""
+"""Versions with more files are refused by writers and readers."""
 LONGEST_NAME = 255
 
 _PART = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]*")

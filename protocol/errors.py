@@ -2,7 +2,7 @@
 
     MusterError
     ├── InvalidInput      the caller sent something that can't be accepted          400
-    ├── Unauthenticated   nobody knows who is speaking                              401
+    ├── Unauthenticated   the caller is not authenticated                           401
     ├── Forbidden         the speaker is known and may not do this                  403
     ├── NotFound          the thing named does not exist                            404
     ├── Conflict          the thing exists in another state, or was done already    409
@@ -34,7 +34,7 @@ class MusterError(Exception):
 
     Args:
         detail: What happened, to what, with the value and the limit.
-        hint: The next step for somebody who has never seen the code.
+        hint: The next step, for a reader who does not know the code.
         code: A stable kebab-case name for machines; each class has a default.
         retryable: Whether the same call may succeed later; each class has a default.
     """

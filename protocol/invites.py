@@ -43,7 +43,7 @@ class Invite(TypedStruct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Join(TypedStruct):
-    """The node's word that it takes an invite, for somebody else to carry to the ledger."""
+    """A node's signed acceptance of an invite, which any account may send to the ledger."""
 
     TYPE: ClassVar[str] = "Join(bytes32 inviteHash)"
 
@@ -52,7 +52,7 @@ class Join(TypedStruct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leave(TypedStruct):
-    """The node's word that it leaves a pool, for somebody else to carry to the ledger."""
+    """A node's signed exit from a pool, which any account may send to the ledger."""
 
     TYPE: ClassVar[str] = "Leave(uint256 poolId,address node,uint256 nonce,uint256 deadline)"
 

@@ -110,7 +110,7 @@ class WorkClaim(TypedStruct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispute(TypedStruct):
-    """The node's word that it disputes a verdict, for somebody else to carry to the ledger."""
+    """A node's signed dispute of a verdict, which any account may send to the ledger."""
 
     TYPE: ClassVar[str] = "Dispute(bytes32 key,bytes32 evidenceHash,uint256 deadline)"
 

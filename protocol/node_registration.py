@@ -25,7 +25,7 @@ class NodeConsent(TypedStruct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProviderConsent(TypedStruct):
-    """The provider's word that this node works for it, for somebody else to carry to the ledger."""
+    """A provider's signed consent to a node, which any account may send to the ledger."""
 
     TYPE: ClassVar[str] = (
         "ProviderConsent(address provider,address node,bytes32 specsHash,uint32 capacity,"

@@ -1,4 +1,4 @@
-"""Versions of the protocol: what we speak, and what we say to somebody who speaks another."""
+"""Protocol versions of this release, and the error for a peer of another version."""
 
 from __future__ import annotations
 

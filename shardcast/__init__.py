@@ -1,4 +1,4 @@
-"""SHARDCAST: checkpoints in at an origin, out at clients, over relays that nobody has to trust.
+"""SHARDCAST: broadcast of checkpoints from an origin over untrusted relays to clients.
 
 `from shardcast import Origin, Relay, Client`: each is an async context manager, and says in its module how it is used.
 """

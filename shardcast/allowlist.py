@@ -26,7 +26,7 @@ TABLE: Final = "inet muster"
 """Of nftables; `deploy/nftables/shardcast.nft` has the chain that looks into its sets."""
 _PER_LINE: Final = 16
 
-_HEAD: Final = "# Written by `muster shardcast allowlist`. Whatever is changed here by hand is lost.\n"
+_HEAD: Final = "# Written by `muster shardcast allowlist`. Manual changes are lost.\n"
 
 
 class ReloadFailed(Unavailable):
@@ -97,7 +97,7 @@ class FirewallRules:
         """Writes the list where it differs, and has it read. Returns whether anything was told to read it.
 
         Raises:
-            ReloadFailed: Somebody could not be told; the next call tries that again.
+            ReloadFailed: A process could not be notified; the next call tries again.
             OSError: A file can't be written; the old one stands.
         """
         listed = list(networks)
@@ -133,7 +133,7 @@ class FirewallRules:
 
 
 def replace_file(path: Path, text: str) -> bool:
-    """Puts a file in its place in one step, unless it reads so already: nobody ever reads half of it.
+    """Replaces a file atomically, unless its content is the same.
 
     Returns:
         Whether the file changed.
@@ -150,7 +150,7 @@ def replace_file(path: Path, text: str) -> bool:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        new.chmod(0o644)  # nginx's workers are somebody else
+        new.chmod(0o644)  # nginx's workers run as another user
         new.replace(path)
     except BaseException:
         new.unlink(missing_ok=True)

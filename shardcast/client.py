@@ -65,7 +65,7 @@ class Offered:
 
 
 class Client:
-    """Fetches checkpoints of one run from relays that nobody has to trust, while it is entered.
+    """Downloads checkpoints of one run from untrusted relays, while it is entered.
 
     Args:
         relays: URLs of relays, or of the origin.
@@ -206,7 +206,7 @@ class Client:
 
         Raises:
             VersionGone: No relay has it (any more).
-            NoProgress: Nobody gives what is missing; the next fetch goes on from there.
+            NoProgress: No peer sends the missing blocks; the next fetch continues from there.
             VersionDropped: The publisher's own blocks don't make what was announced.
             DiskFull: There is no room for it.
             Conflict: Another process is fetching the same version into the same folder.

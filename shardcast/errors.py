@@ -7,7 +7,7 @@ MusterError
 ├── NotFound
 │   └── VersionGone     the version is held no longer, or never was
 ├── Conflict
-│   └── VersionDropped  the signed blocks themselves don't make the announced content: nobody can repair that
+│   └── VersionDropped  the signed blocks contradict the announced content, which can't be repaired
 └── Unavailable
     ├── PeerFailed      one relay answered wrongly, too slowly, or not at all
     ├── NoProgress      no relay gives what is missing, and the patience for it is over
@@ -27,14 +27,14 @@ class BadManifest(InvalidInput):
     """An extension that the publisher did not sign, or that contradicts the ones before it."""
 
     code = "bad-manifest"
-    default_hint = "whoever passed it on altered it, or it is of another run: use another relay, and check the signer"
+    default_hint = "the relay altered it, or it is of another run: use another relay, and check the signer"
 
 
 class BadBlock(InvalidInput):
     """Bytes that are not those the publisher signed."""
 
     code = "bad-block"
-    default_hint = "whoever passed it on altered it: use another relay"
+    default_hint = "the relay altered it: use another relay"
 
 
 class VersionGone(NotFound):

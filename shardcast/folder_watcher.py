@@ -86,7 +86,7 @@ class FolderWatcher:
             await asyncio.wait({notice})
 
     async def look(self) -> None:
-        """Publishes whatever is new since the last look."""
+        """Publishes files that are new since the last scan."""
         found = await asyncio.to_thread(_versions, self._origin.folder)
         for version in set(self._seen) - set(found):
             self._withdraw(version)
@@ -100,7 +100,7 @@ class FolderWatcher:
                 self._withdraw(version)
 
     async def _advance(self, version: int, folder: Path) -> None:
-        # Looked at before the files are: whatever is written after it stood here will be seen with the next notice.
+        # Read before the files: later writes are seen with the next notification.
         made, growing = await asyncio.to_thread(_state_of, folder)
         seen = self._seen.get(version)
         if seen is None or seen.made != made or (seen.publication is None and growing and not seen.refused):

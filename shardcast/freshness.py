@@ -24,7 +24,7 @@ class AnnouncedVersion:
 
 
 class Announcements(Protocol):
-    """Knows what was announced; the ledger, for whoever has one."""
+    """Source of announcements: the ledger, where one is configured."""
 
     async def latest(self) -> AnnouncedVersion | None:
         """The newest announced version of the run; None before the first."""

@@ -63,7 +63,7 @@ class LocalVersion:
         self._log.write_bytes(b"")
 
     def resume(self) -> list[BlockSpan]:
-        """Takes what the log says, as if it came from anybody; returns the blocks that it announces.
+        """Adds lines of the local log, unverified like a peer's; returns the blocks that they announce.
 
         A line that was cut by a crash, and all behind it, is left out and fetched again.
         """
@@ -72,7 +72,7 @@ class LocalVersion:
             for line in file:
                 try:
                     found = self.manifest.read(line if line.endswith(b"\n") else b"")
-                except Exception:  # noqa: BLE001 - whatever is wrong with it, it is left out
+                except Exception:  # noqa: BLE001 - a damaged line is skipped
                     break
                 spans += found
                 self._note_line(len(line), found)
@@ -80,7 +80,7 @@ class LocalVersion:
         return spans
 
     def add(self, lines: bytes, spans: Iterable[BlockSpan]) -> None:
-        """Keeps lines that the manifest has taken already, and passes them on to whoever waits.
+        """Stores lines that the manifest has accepted, and wakes waiting readers.
 
         Raises:
             DiskFull: There is no room for them.
@@ -94,7 +94,7 @@ class LocalVersion:
         self.wake()
 
     def take(self, line: bytes) -> list[BlockSpan]:
-        """Takes a line from anybody; returns the blocks that it announces.
+        """Adds an untrusted line; returns the blocks that it announces.
 
         Raises:
             BadManifest: It is not the publisher's next word.
@@ -177,7 +177,7 @@ class LocalVersion:
             return file.read(self._starts[last] - self._starts[sequence]), last
 
     def wake(self) -> None:
-        """Makes everybody who waits for the manifest look again."""
+        """Wakes all readers that wait for the manifest."""
         self._change.set()
         self._change = asyncio.Event()
 

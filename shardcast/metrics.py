@@ -6,7 +6,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 
 class ServingMetrics:
-    """Of whoever gives versions away: an origin or a relay."""
+    """Metrics of a server of versions: an origin or a relay."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.answers = Counter("muster_shardcast_answers", "Answers given", ("route", "status"), registry=registry)
@@ -28,7 +28,7 @@ class ServingMetrics:
 
 
 class FetchingMetrics:
-    """Of whoever takes versions: a relay or a client. Peers are labelled by host and port."""
+    """Metrics of a reader of versions: a relay or a client. Peers are labelled by host and port."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.received = Counter(

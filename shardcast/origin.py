@@ -124,7 +124,7 @@ class Origin:
     async def publish(self, *, version: int, base: DeltaBase | None = None) -> AsyncIterator[VersionWriter]:
         """Publishes a version while the caller writes it; leaving the block seals it.
 
-        When the block ends with an error, the version stays unsealed: nobody takes it, and the next attempt voids it.
+        When the block ends with an error, the version stays unsealed: no reader uses it, and the next attempt voids it.
         """
         folder = self._state / "files" / str(version)
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
@@ -154,7 +154,7 @@ class Origin:
             folder: With the version's files.
             base: A version that is held here: what changed since it is published first, for those who have it.
             full: Whether whole files travel, too. Without them (and with a base) only those files do whose change
-                would be nearly as large; whoever lacks the base fetches that first.
+                would be nearly as large; readers without the base download that first.
             sizes: The files that belong to it, with their sizes; all in the folder by default.
 
         Raises:

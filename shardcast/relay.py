@@ -61,7 +61,7 @@ class Relay:
         run: The run's name, or its id.
         signer: The publisher's address; or `Signers`, with the key before it and until when that one counts.
         keep: Which versions are held, besides the bases that they need; a number, or a rule with a budget.
-        follows_needs: Whether somebody tells what leases and open work need (`need`); until then nothing is removed.
+        follows_needs: Whether `need` reports which versions leases and open work need; until then nothing is removed.
         host: Address to listen on.
         port: 0 for any free one.
         tls: A certificate to serve with; without one, TLS is a reverse proxy's work.
@@ -231,7 +231,7 @@ class Relay:
         return [holding for holding, stays in zip(ranked, choice.stays, strict=True) if stays]
 
     def _marked(self, ranked: list[LocalVersion]) -> list[StoredVersion]:
-        """The versions as the rule is given them. What nobody takes any more, for its signer, is not needed."""
+        """Returns the versions for the keep rule. Versions of signers that are no longer accepted are not needed."""
         stored = [self._stored(holding) for holding in ranked]
         if not self._follows_needs:
             return stored

@@ -52,7 +52,7 @@ class NodeClient(TypedClient):
         return answer.read(LogReceipt)
 
     async def request_upload(self, request: UploadRequest) -> UploadTicket:
-        """Asks where to put a file, which is this node's own whatever the request says.
+        """Requests an upload URL for a file of this node.
 
         Raises:
             Forbidden: The node is no member of the pool.

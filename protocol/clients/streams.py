@@ -1,4 +1,4 @@
-"""Server-sent events, read with bounds: what a service tells for as long as somebody listens (HTML standard, 9.2)."""
+"""Bounded reader of server-sent events (HTML standard, section 9.2)."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class Unreachable(Unavailable):
 
 
 class NoAnswer(Unavailable):
-    """The request was sent, and nobody knows whether it was done."""
+    """The request was sent, but its outcome is unknown."""
 
     code = "no-answer"
 
@@ -145,7 +145,7 @@ class ServiceClient:
     ) -> ServiceResponse:
         """Makes a request, again where that is safe and may help, until it is answered well.
 
-        A request that was never sent, or that the service itself calls retryable, is repeated whatever its method; one
+        A request that was never sent, or that the service itself calls retryable, is repeated for every method; one
         whose fate is unknown only if `repeatable`. Each attempt is signed anew.
 
         Args:
@@ -157,7 +157,7 @@ class ServiceClient:
             patience: For all attempts and the waits between.
             attempt_patience: For one attempt.
             repeatable: Whether doing it twice is harmless; by default, if the method is GET, HEAD, PUT or DELETE.
-            signed_answer: Take an answer only if the service signed it; for whatever the receiver will act upon.
+            signed_answer: Accept a response only if the service signed it; for responses that the caller acts upon.
             answer_limit: Bytes of the largest answer.
 
         Raises:
@@ -280,7 +280,7 @@ def check_service_url(url: str, *, allow_plain_http: bool = False) -> None:
         )
     if parsed.scheme == "http" and not allow_plain_http and not _is_loopback(parsed.host):
         raise InvalidInput(
-            f"plain http to {parsed.host} would let anybody on the path read and change what is said",
+            f"plain http to {parsed.host} would let a party on the path read and change messages",
             hint="use https; or, inside an encrypted network, allow plain http in the settings",
             code="plain-http",
         )

@@ -133,7 +133,7 @@ class RequestMiddleware:
         except HTTPException as error:  # from an express route; for others the framework writes it
             await visit.respond(http_problem(error, instance=visit.instance))
         except ClientDisconnect:
-            visit.status = 499  # nginx's number for it; nobody is there to read an answer
+            visit.status = 499  # nginx's status for it; the client is gone
         except Exception as error:  # noqa: BLE001 - the last line of defence; it is logged and answered
             await visit.refuse(unexpected(error))
 
@@ -219,7 +219,7 @@ class _RequestContext:
         return self.route or str(getattr(self.scope.get("route"), "path", ""))
 
     async def receive(self) -> Message:
-        """Passes the body on, and stops it at the limit whatever its length was said to be."""
+        """Passes the body on, and stops it at the limit even if its declared length was smaller."""
         message = await self._receive()
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))

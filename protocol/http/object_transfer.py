@@ -229,7 +229,7 @@ class ObjectTransfer:
             )
         if parsed.scheme == "http" and not self._allow_plain_http and not _all_loopback(found):
             raise UrlRefused(
-                f"plain http to {parsed.host} would let anybody on the path read files",
+                f"plain http to {parsed.host} would let a party on the path read files",
                 hint="ask the pool's owner to use https; or allow plain http inside an encrypted network",
             )
         return parsed, found[0]
@@ -254,7 +254,7 @@ def _all_loopback(addresses: list[str]) -> bool:
 
 
 def _checked_headers(given: Mapping[str, str], size: int) -> dict[str, str]:
-    """Those that a store needs; nobody makes us send others."""
+    """Headers that stores need; a URL's issuer can't make the client send others."""
     headers = {name.lower(): value for name, value in given.items()}
     strange = [name for name in headers if not _HEADERS.fullmatch(name)]
     if strange or len(headers) != len(given):

@@ -1,4 +1,4 @@
-"""Rates: how often somebody may call, counted per IP in memory before any cryptography is paid for."""
+"""Rate limits per IP, counted in memory before any cryptography."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ HEALTH_RATE = Rate(count=20, per=timedelta(seconds=1), burst=100)
 class IpRates:
     """One bucket per caller's address, the least recently seen forgotten first, so that memory is bounded.
 
-    IPv6 callers count by /64: whoever has one address there has them all.
+    IPv6 callers count by /64, because one customer usually controls all of its addresses.
 
     Args:
         rate: What one caller may do.
@@ -87,7 +87,7 @@ class CallerAddresses:
     """Finds a caller's IP: the peer of the connection, or what proxies of ours say before it.
 
     Args:
-        trusted_proxies: Networks whose `X-Forwarded-For` is believed; nobody's, by default.
+        trusted_proxies: Networks whose `X-Forwarded-For` is trusted; none by default.
 
     Raises:
         InvalidInput: One of them is no network.
@@ -102,7 +102,7 @@ class CallerAddresses:
                 raise InvalidInput(f"{text[:60]!r} is not a network", hint="for example 10.0.0.0/8") from error
 
     def of(self, peer: str | None, forwarded_for: Iterable[str] = ()) -> str:
-        """Returns the address nearest to the caller that somebody we trust has seen.
+        """Returns the address nearest to the caller that a trusted proxy has seen.
 
         Args:
             peer: The other end of the connection; none for a unix socket.

@@ -41,7 +41,7 @@ local function muster_admit(nonce_key, rate_key, now, kept_ms, interval, toleran
   local admitted = redis.call('GET', nonce_key)
   if admitted then return {(attempt and admitted == attempt) and 0 or 1, 0} end
   local due = tonumber(redis.call('GET', rate_key) or '0')
-  -- Before now: idle. Further ahead than can be: somebody's clock was wrong.
+  -- Before now: idle. Impossibly far ahead: a clock was wrong.
   if due < now or due > now + tolerance + 2 * interval then due = now end
   if due - now > tolerance then return {2, math.ceil(due - now - tolerance)} end
   due = due + interval

@@ -86,7 +86,7 @@ def create_service(
         body_limit: Bytes of the largest body.
         body_limits: Other limits, by the beginning of the path; routes there stream their bodies.
         ip_rates: How often one IP may call; unlimited by default.
-        callers: Whose `X-Forwarded-For` is believed; nobody's by default.
+        callers: Proxies whose `X-Forwarded-For` is trusted; none by default.
         connections: How many connections it holds; never more than there are descriptors for.
         express: By method and path: routes under heavy load, which the front door calls past the framework.
         tags: For OpenAPI.

@@ -54,7 +54,7 @@ class TokenSetting(BaseModel):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnerRequest:
-    """A request by somebody who may run the pool: the bearer of a token, or the pool's manager."""
+    """A request of the pool's owner (by token) or manager (by signature)."""
 
     name: str
     """The token's name, or the manager's address."""

@@ -65,7 +65,7 @@ class SignedRequest:
             raise unprocessable(error) from None
 
     def answer(self, key: Key, content: BaseModel, *, status: int = 200) -> Response:
-        """An answer that nobody on the path can have written: signed by the service's key, for this request only."""
+        """A response signed by the service's key for this request only, so that no party on the path can forge it."""
         body = content.model_dump_json().encode()
         headers = sign_response(key, address=self.address, nonce=self.nonce, status=status, body=body)
         return Response(body, status, headers, media_type="application/json")
@@ -103,7 +103,7 @@ class RequestVerifier:
         that script has run, the request may be a replay.
 
         Raises:
-            Unauthenticated: Unsigned, stale, altered, or signed for somebody else.
+            Unauthenticated: Unsigned, stale, altered, or signed for another audience.
             InvalidInput: Headers or request line are not in canonical form.
             TooLarge: The body is.
             Forbidden: `authorize` said no.

@@ -69,7 +69,7 @@ class Key:
         return secp256k1.sign_hash(self._key, secp256k1.personal_hash(message))
 
     def reveal(self) -> bytes:
-        """The secret itself, for a keystore. Whoever calls this is answerable for where it goes."""
+        """Returns the secret, for a keystore. The caller must keep it confidential."""
         return self._key.secret
 
     def account(self) -> LocalAccount:

@@ -64,7 +64,7 @@ def read_keystore(path: Path, password: str) -> Key:
         InvalidInput: It is not a keystore that this program can read, or holds another key than it says.
         Unauthenticated: The password is wrong.
     """
-    from eth_keyfile.keyfile import decode_keyfile_json  # noqa: PLC0415 - half a second of pairings that nobody needs
+    from eth_keyfile.keyfile import decode_keyfile_json  # noqa: PLC0415 - the package imports unused pairings for half a second
 
     content = _read_json(path)
     _check_form(path, content)

@@ -23,7 +23,7 @@ _DOMAIN_TYPE = secp256k1.keccak(b"EIP712Domain(string name,string version,uint25
 
 @dataclass(frozen=True, slots=True)
 class SigningDomain:
-    """The contract that a signature is for, on its chain; nobody else takes it."""
+    """The contract and chain that a signature is valid for."""
 
     chain_id: int
     contract: Address

@@ -32,7 +32,7 @@ class StoredVersion:
     Args:
         size: In bytes.
         since: When it came, in seconds since 1970.
-        needed: Whether it stays whatever the budget is.
+        needed: Whether it is kept even beyond the budget.
     """
 
     size: int
@@ -87,7 +87,7 @@ class KeepRule:
     Args:
         most: So many stay at most, besides older ones that are needed.
         budget: Bytes; None if only `most` counts.
-        least: So many of the newest stay whatever they take.
+        least: Number of newest versions that are kept even beyond the budget.
     """
 
     most: int
@@ -117,7 +117,7 @@ def keep_rule(folder: Path, *, told: int | None, most: int, least: int = 1) -> K
         folder: Where they lie, or will.
         told: How many to keep, by the operator; then the disk does not count.
         most: How many to keep otherwise, if they fit.
-        least: How many to keep whatever they take.
+        least: Number of versions that are kept even beyond the budget.
     """
     if told is not None:
         _log.info("versions-kept", folder=str(folder), versions=told, by="settings")

@@ -65,7 +65,7 @@ class ManualClock:
         return self._elapsed
 
     async def sleep(self, duration: timedelta) -> None:
-        """Waits until somebody turns the clock far enough."""
+        """Waits until the clock has been advanced far enough."""
         if duration <= timedelta():
             await asyncio.sleep(0)
             return

@@ -150,7 +150,7 @@ class BackgroundLoops:
             woken = loop.woken
             try:
                 await loop.work()
-            except Exception as error:  # noqa: BLE001 - whatever a round raises, the loop goes on; cancelling is none
+            except Exception as error:  # noqa: BLE001 - a loop survives every exception of an iteration but cancellation
                 if self._ending.is_set():
                     return  # libraries turn a cancellation into an error of theirs, and it comes only once
                 pause, woken = self._note_crash(state, error), None

@@ -105,7 +105,7 @@ def store_unavailable(error: Exception) -> StoreUnavailable:
 
 @contextmanager
 def store_errors() -> Iterator[None]:
-    """Turns whatever Redis raises inside into `StoreUnavailable`."""
+    """Converts Redis exceptions raised inside the block into `StoreUnavailable`."""
     try:
         yield
     except STORE_ERRORS as error:

@@ -104,7 +104,7 @@ async def retry(
         call: What to call; a fresh awaitable each time.
         clock: Whose time is waited.
         backoff: How often, and how long between.
-        deadline: When to give up, whatever `backoff` says.
+        deadline: Time of the last attempt, which limits `backoff`.
         when: Which errors are worth another call.
         on_retry: Told the error and the wait before each wait.
     """

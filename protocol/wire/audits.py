@@ -1,4 +1,4 @@
-"""The audit file of a verdict: everything that was found about one submission, for its node, the trainer, and anybody.
+"""The audit file of a verdict: all findings about one submission. It is public.
 
 The file is this model as canonical JSON (`AuditFile.encode`). Its SHA-256 stands on the ledger beside the verdict, and
 it lies in the pool's object store under `POOL/audits/VALIDATOR/SHA256`. The trainer takes rewards from it.

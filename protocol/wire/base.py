@@ -32,7 +32,7 @@ class WireModel(BaseModel):
 
 
 class SignedModel(WireModel):
-    """Base of what somebody signed: strict in answers too, because an ignored field could change what was signed."""
+    """Base of signed models: strict in responses too, because an ignored field could change the signed content."""
 
     @model_validator(mode="before")
     @classmethod

@@ -80,7 +80,7 @@ class Command(WireModel):
 
 
 class HeartbeatAnswer(WireModel):
-    """Signed by the orchestrator: nobody on the path can put a container on a contributor's machine."""
+    """Signed by the orchestrator, so that no party on the path can start a container on a contributor's machine."""
 
     state: NodeState
     assignment: Assignment | None
@@ -132,4 +132,4 @@ class LogReceipt(WireModel):
     next_sequence: Annotated[int, Field(ge=0)]
     """Number of the next line; lower ones are stored already."""
     wanted_until_ms: Milliseconds
-    """Push on while somebody reads; 0 to stop."""
+    """Time until which the worker pushes lines, because a client reads them; 0 to stop."""

@@ -1,4 +1,4 @@
-"""Leases and signed work as they travel between orchestrator, node and whoever carries them to the ledger."""
+"""Signed leases and work claims, as orchestrator, node and relayer exchange them."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ class StepFigures(WireModel):
     files: Annotated[int, Field(ge=0)]
     """Accepted files that the means are taken over: of a very large step, the first in lease order."""
     reward: float | None = None
-    """None if nobody said."""
+    """None if no node reported it."""
     length: float | None = None
     """In tokens."""
 

@@ -70,7 +70,7 @@ class NodeRecord(WireModel):
     last_seen_ms: Milliseconds
     expires_at_ms: Milliseconds
     provider: WireAddress | None
-    """The wallet that registered the node on the ledger; None while nobody has."""
+    """The wallet that registered the node on the ledger; None if it is not registered."""
     stake: Annotated[str, Field(pattern=r"^[0-9]{1,78}$")]
     """The provider's active stake in the token's smallest unit, as decimal digits."""
     banned: bool

@@ -26,7 +26,7 @@ class Caller(WireModel):
 
 
 class PoolOverview(WireModel):
-    """Answer of `GET /v1/pool`: the pool in numbers that cost nothing to read, whatever its size."""
+    """Answer of `GET /v1/pool`: the pool in numbers that are cheap to read at any size."""
 
     pool_id: PoolId
     service: WireAddress

@@ -35,7 +35,7 @@ RelayUrl = Annotated[str, StringConstraints(min_length=8, max_length=512, patter
 ArithmeticName = Annotated[str, StringConstraints(pattern=r"^[a-z0-9_-]{1,31}/[a-z0-9_-]{1,31}$")]
 """An engine in a type: `torch/float32`."""
 Arithmetic = Annotated[tuple[ArithmeticName, ...], Field(max_length=MOST_ARITHMETIC)]
-"""All the engines and types that a version is paid for; empty if nobody has said so, and the recipe has to be read."""
+"""Engines and types that a version is paid for; empty if unknown until the recipe is read."""
 Figures = Annotated[dict[Name, float], Field(max_length=MOST_FIGURES)]
 """Metrics of a file as its node reports them (`samples`, `reward`, `length`); unverified, for display only."""
 

@@ -1,7 +1,7 @@
 """Files on their way to a pool's object store and back: requests, and the URLs that are given.
 
 POST /v1/uploads          UploadRequest -> UploadTicket    signed by a node, or by a validator for its audit files
-GET  /v1/objects?key=...  ObjectLink                       for everybody who may read the object
+GET  /v1/objects?key=...  ObjectLink                       for callers that may read the object
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ MOST_HEADERS = 16
 LARGEST_OBJECT = 5 << 30
 """Bytes of the largest object that a pool's store may take, which is S3's limit for one PUT.
 
-Validators hash files up to this size. A store that took larger ones would let nodes submit files that nobody can judge.
+Validators hash files up to this size. A store that accepted larger ones would let nodes submit files that no validator
+can judge.
 """
 
 _KEY = re.compile(r"([1-9][0-9]{0,18})/(audits/)?(0x[0-9a-fA-F]{40})/([0-9a-f]{64})")
@@ -45,7 +46,7 @@ class UploadKind(StrEnum):
     FILE = "file"
     """Anything else that a task made."""
     AUDIT = "audit"
-    """A validator's reasons for a verdict. Its hash is on the ledger, and everybody may read it."""
+    """A validator's reasons for a verdict. Its hash is on the ledger, and it is public."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

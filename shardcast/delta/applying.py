@@ -1,4 +1,4 @@
-"""Applies a delta. Its bytes may be anybody's: whatever they say is bounded before it is believed."""
+"""Applies a delta of untrusted bytes; all sizes are bounded before use."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _MOST_WINDOW = 8 * 1024 * 1024
 def apply_delta(*, base: Path, delta: Path, target: Path, size: int) -> str:
     """Writes the file that `delta` makes of `base`, and returns its SHA-256 as 64 hex digits.
 
-    The delta is not to be trusted, and need not be: whoever knows the target's SHA-256 compares. Memory stays at some
+    The delta is untrusted: the caller compares the target's SHA-256. Memory stays at some
     tens of MiB, and not more than `size` bytes are written.
 
     Args:
         base: The file that the delta was built on.
         delta: What changed.
         target: Is written; must not be there yet. Nothing is left of it after an error.
-        size: The target's size in bytes, from somebody who may be believed.
+        size: The target's size in bytes, from the signed manifest.
 
     Raises:
         BadDelta: The bytes are no delta of this base, or one to another size.
@@ -96,7 +96,7 @@ class _Application:
         if not packed:
             return np.empty(0, dtype=np.uint8)
         try:
-            # Whatever `max_output_size` says, zstd allocates the size that stands in its frame: look before.
+            # zstd allocates the size in its frame even if it exceeds `max_output_size`: check it first.
             if zstandard.frame_content_size(packed) != segment.unpacked:
                 raise BadDelta(f"a payload that does not unpack to {segment.unpacked} bytes")
             unpacked = self._zstd.decompress(packed, max_output_size=segment.unpacked, allow_extra_data=False)

@@ -1,4 +1,4 @@
-"""Builds the delta between two files, a segment at a time: some tens of MiB of memory, whatever the files' size."""
+"""Builds the delta between two files, a segment at a time, in some tens of MiB of memory at any file size."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ WORD_OF: Final = {
     **dict.fromkeys(("F32", "I32", "U32"), 4),
     **dict.fromkeys(("F64", "I64", "U64", "C64"), 8),
 }
-"""Bytes per value, as safetensors names its types; whatever is not here is compared byte by byte."""
+"""Bytes per value by safetensors type; other types are compared byte by byte."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

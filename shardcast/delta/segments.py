@@ -14,7 +14,7 @@ A gap is how many words stand unchanged before a changed one. A change is `new -
 that small steps either way are small numbers: the next bf16 value up or down is a 2 or a 1. Planes are all lowest
 bytes, then all second bytes, and so on: high ones are nearly all zero, and zstd makes nothing of them.
 
-Whoever applies a delta needs no idea of what is in the files, and holds one segment at a time.
+Applying a delta needs no knowledge of the files' content, and holds one segment at a time.
 """
 
 from __future__ import annotations

@@ -39,6 +39,6 @@ def stands_alone(manifest: Manifest) -> bool:
 
 
 def bytes_with_base(manifest: Manifest) -> int:
-    """Bytes that travel to somebody who has the base."""
+    """Returns the bytes to transfer for a reader that has the base."""
     wanted = wanted_with_base(manifest)
     return sum(file.announced for file in manifest.files if wanted(file))

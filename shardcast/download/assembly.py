@@ -104,8 +104,8 @@ class Assembly:
             expected: The version digest that was announced on the ledger, if any was.
 
         Raises:
-            NoProgress: Nobody gives what is missing; what is here stays for the next try.
-            VersionGone: Nobody has the version any more; nothing stays.
+            NoProgress: No peer sends the missing blocks; present ones are kept for the next attempt.
+            VersionGone: No peer has the version any more; nothing is kept.
             VersionDropped: The publisher's own blocks don't make what was announced; nothing stays.
             DiskFull: There is no room; nothing stays.
             Conflict: Another process is at it.

@@ -49,7 +49,7 @@ class Attempts:
         directory: Knows what relays have.
         peers: Who is asked.
         upstream: How.
-        announcements: What the ledger says; None if nobody asks it.
+        announcements: Announcements on the ledger; None without a ledger.
         metrics: Where it is counted.
         clock: Of deadlines.
         pace: How much is asked for at a time.

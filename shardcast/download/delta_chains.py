@@ -1,4 +1,4 @@
-"""Fetches a version by what changed, or whole, or after its base: whatever leads to it over the fewest bytes."""
+"""Downloads a version as deltas, whole, or after its base, by the fewest bytes."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from shardcast.local_version import LocalVersion
 from shardcast.manifest.manifest import BlockSpan
 
 FOLLOWERS = 2
-"""Peers whose word on a growing manifest is heard at a time, so that one that withholds it holds up nobody."""
+"""Number of peers that are followed at a time, so that one that withholds a growing manifest delays nothing."""
 
 MOST_FOLLOWERS = 8
 """While a manifest is not sealed, one more peer is heard each time that an answer's patience has passed: so a client
@@ -35,7 +35,7 @@ class ManifestStream:
         upstream: Client of peers.
         clock: Source of time.
         announced: Told which blocks a line announced.
-        pause: Returns when somebody may be asked again.
+        pause: Returns when a peer may be asked again.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class ManifestStream:
         heard = self._clock.monotonic()
         async for line in self._upstream.manifest_lines(url, holding.manifest.key, start=following):
             if line == b"\n":
-                # An origin may have nothing to say for long, and a relay may keep it to itself: nobody is blamed.
+                # An origin may be silent for long, and a relay may withhold lines: silence is no fault.
                 silent = self._clock.monotonic() - heard > self._upstream.patience.answer.total_seconds()
                 if silent and self._givers.count > FOLLOWERS:
                     self._quiet.add(url)

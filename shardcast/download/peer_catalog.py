@@ -169,7 +169,7 @@ class PeerCatalog:
             best = next((key for key in keys if key in self._real), None)
             now = self._clock.monotonic()
             checks = self._checks_of([key for key in keys if best is None or key > best])
-            # A peer that is slow to prove what it lists holds up nobody: it is heard when it has.
+            # A peer that is slow to prove its listing delays no other: it counts once it has.
             left = [(until if best is None else check.began + STRAGGLERS.total_seconds()) - now for check in checks]
             if max(left, default=0.0) <= 0:
                 return best
@@ -184,12 +184,12 @@ class PeerCatalog:
         return self._bases.get(key)
 
     def manifest(self, key: VersionKey) -> Manifest:
-        """A manifest of which nothing is known yet, to be signed by whoever counts now."""
+        """Returns an empty manifest that accepts the present signers."""
         besides = self.signers.besides(self._clock.now())
         return Manifest(run=self._run, key=key, signer=self.signers.publisher, besides=besides)
 
     async def sealed(self, key: VersionKey) -> Manifest | None:
-        """The whole manifest of a version; None if nobody has it, or it is not sealed yet."""
+        """Returns the sealed manifest of a version; None if no peer has it."""
         for url in self._holders(key):
             try:
                 async with asyncio.timeout(self._upstream.patience.progress.total_seconds()):

@@ -139,9 +139,9 @@ class Peers:
     def draw(self, now: float, *, without: Collection[str] = ()) -> str | None:
         """Draws a peer with probability proportional to success times bandwidth.
 
-        Peers in quarantine are drawn only when nobody else is left: what they give is verified like everything, and a
+        Peers in quarantine are drawn only if no other is left: their blocks are verified like all others, and a
         relay that lies at times is better than none. Peers that failed just now are left alone for a moment; None says
-        that there is nobody else.
+        that no other peer is left.
 
         Args:
             now: Monotonic time in seconds.

@@ -69,7 +69,7 @@ class BlockSchedule:
                 self._waiting.append(span)
 
     def claim(self, now: float, *, connections: int = 1, growing: bool = False) -> BlockClaim | None:
-        """Takes the next blocks; None if somebody was sent for each, or a few of them wait for more.
+        """Claims the next blocks; None if all are claimed, or if a few wait to form a larger request.
 
         Args:
             now: Monotonic time in seconds.
@@ -135,7 +135,7 @@ class BlockSchedule:
         return [each for each in had if each.done and each is not claim]
 
     def give_up(self, claim: BlockClaim) -> None:
-        """A connection comes back, with or without; what nobody else brings is to be asked for again, first of all."""
+        """Ends a claim; missing blocks that no other claim covers are requested again first."""
         self._claims.remove(claim)
         others = {block for each in self._claims if each.span.file == claim.span.file for block in each.left}
         for span in reversed(claim.span.without(set(_all(claim.span)) - claim.left | others)):

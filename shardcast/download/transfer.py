@@ -1,7 +1,7 @@
 """Brings what is missing of one version here: several connections to several peers, every block verified on its way.
 
 Followers read the manifest as it grows (`following`), lanes fetch the blocks that it announces, a watchman cuts what
-has gone silent and ends the transfer when nobody gives anything any more. A relay and a client do the same here.
+has gone silent and ends the transfer when no peer sends anything any more. Relays and clients share this code.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Transfer:
             known: Blocks that the manifest announced before, and that are to be looked for on disk or fetched.
 
         Raises:
-            NoProgress: Nobody gave anything for too long.
+            NoProgress: No peer sent anything for too long.
             VersionGone: No peer has it any more.
             DiskFull: There is no room for it.
         """
@@ -281,7 +281,7 @@ class Transfer:
     # For how long
 
     async def _watch(self) -> None:
-        """Cuts connections that have gone silent, and gives up when nobody gives anything any more."""
+        """Closes silent connections, and gives up when no peer sends anything any more."""
         patience = self._upstream.patience
         seen: dict[BlockConnection, tuple[int, float]] = {}
         while True:

@@ -41,7 +41,7 @@ class Wakeups:
                 self._resting.remove(turn)
 
     def wake(self) -> None:
-        """Makes everybody look again."""
+        """Wakes all waiting connections."""
         self._changed.set()
         self._changed = asyncio.Event()
         while self._resting:

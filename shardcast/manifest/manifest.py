@@ -105,7 +105,7 @@ class Manifest:
         run: The run it must be of.
         key: The version and the attempt it must be of.
         signer: The publisher.
-        besides: Who may have signed in the publisher's place. Whoever signed the first extension signs all.
+        besides: Other accepted signers. The signer of the first extension must sign all.
     """
 
     def __init__(self, *, run: Digest, key: VersionKey, signer: Address, besides: Sequence[Address] = ()) -> None:
@@ -132,7 +132,7 @@ class Manifest:
         return self.digest is not None
 
     def read(self, line: bytes) -> list[BlockSpan]:
-        """Takes one line from anybody; returns the blocks that it announces.
+        """Adds one untrusted line; returns the blocks that it announces.
 
         Raises:
             BadManifest: It is not the publisher's next word on this version. Nothing has changed then.

@@ -172,7 +172,7 @@ def read_extension(line: bytes, *, signers: Sequence[Address]) -> tuple[Extensio
         signers: Whose signature counts; the publisher first.
 
     Raises:
-        BadManifest: The line is too long, is not canonical, has another form, or was signed by somebody else.
+        BadManifest: The line is too long, is not canonical, has another form, or has another signer.
     """
     text = line.rstrip(b"\n")
     if len(text) > MOST_EXTENSION_BYTES:

@@ -14,7 +14,7 @@ class Signers:
 
     Args:
         publisher: Signs now.
-        former: Signed before the role was rotated; None if nobody did, or nothing of it is to be believed.
+        former: Key before the rotation; None if there was none, or if its signatures are not accepted.
         former_until: When its signatures stop to count; None if they have.
     """
 

@@ -28,7 +28,7 @@ def next_form(shelf: VersionIndex, version: int, *, anchor_every: int) -> Form:
             without deltas.
     """
     before = next((each for each in shelf if each.manifest.sealed and each.manifest.key.version < version), None)
-    # Nobody who believes only the new key could read a base that the key before it signed.
+    # A reader that accepts only the new key could not use a base signed by the former one.
     if before is None or anchor_every == 1 or before.manifest.signer != shelf.publisher:
         return Form(base=None, full=True)
     links, at = 1, before

@@ -25,7 +25,7 @@ class ServingLimits:
     """Longest wait of a response for a future block, or for a reader that reads nothing."""
     idle: timedelta = timedelta(seconds=20)
     """From a connection's begin, or its last answer, to the end of the next request's head: who sends a byte now and
-    then is cut off. Whoever keeps connections for later finds them closed, and opens them again."""
+    then is cut off. Clients that keep idle connections find them closed and reconnect."""
     trusted_proxies: tuple[str, ...] = ()
     """Networks whose `X-Forwarded-For` is believed."""
 

@@ -1,4 +1,4 @@
-"""The HTTP side of an origin and of a relay: the same five answers, whoever gives them.
+"""HTTP server of origins and relays, with the same five routes.
 
     GET /v1/probe                                   256 KiB, to measure the way here
     GET /v1/versions                                what is here; with ?follow=1 a line for each change of it
@@ -333,7 +333,7 @@ class Server:
 
 @contextmanager
 def _broken_off(request: web.Request) -> Iterator[None]:
-    """Half an answer can't be turned into an error: the connection breaks off, so that whoever reads it notices."""
+    """Closes the connection: a response that has begun can't become an error, but the reader notices the cut."""
     try:
         yield
     except (MusterError, TimeoutError, OSError):

@@ -114,7 +114,7 @@ class VersionIndex:
         self.changed()
 
     def ranked(self, signers: Collection[Address] | None = None) -> list[LocalVersion]:
-        """Newest first; what none of these signed comes after all that they did, whatever its number."""
+        """Returns versions, newest first; those of other signers come last."""
         return sorted(self, key=lambda holding: signers is None or holding.manifest.signer in signers, reverse=True)
 
     def surplus(self, kept: Collection[LocalVersion]) -> list[LocalVersion]:
@@ -151,7 +151,7 @@ class VersionIndex:
         self._change = asyncio.Event()
 
     def wake(self) -> None:
-        """Makes everybody who waits look again."""
+        """Wakes all waiting readers."""
         self._change.set()
         self._change = asyncio.Event()
         for holding in self:

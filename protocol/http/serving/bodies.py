@@ -24,8 +24,8 @@ class BodyBudget:
     """Counts bytes of bodies that have arrived and are still held.
 
     Args:
-        most: Bytes in all; callers that hold little may use a quarter more, so that a few addresses can't stop
-            everybody's requests.
+        most: Bytes in all; callers that hold little may use a quarter more, so that a few addresses can't block
+            all others.
         most_of_one: Bytes of one caller.
         refused: Called with the name of a limit each time it is reached.
     """

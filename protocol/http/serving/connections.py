@@ -39,7 +39,7 @@ class ConnectionGuard:
 
     When the limit in all is reached, a new connection takes the place of one of the address that has the most: of the
     one that has been idle for the longest, or, if each has a request under way, of the oldest. Otherwise a few
-    addresses could shut everybody out. Connections of trusted proxies keep their places.
+    addresses could lock out all others. Connections of trusted proxies keep their places.
 
     Args:
         limits: How many.

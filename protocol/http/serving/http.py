@@ -162,7 +162,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deaf = True
         super().connection_lost(exc)
         self._disconnect()
-        for cycle, _ in self.pipeline:  # nobody will serve them
+        for cycle, _ in self.pipeline:  # they will not be served
             _close_account(cycle)
         self.pipeline.clear()
 
@@ -358,7 +358,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._running is None or self._running.response_complete
 
     def _disconnect(self) -> None:
-        """Tells the running request that nobody waits for its answer; uvicorn tells only the newest one."""
+        """Tells all running requests that the client is gone; uvicorn tells only the newest one."""
         if self._running is not None and not self._is_idle():
             self._running.disconnected = True
             self._running.message_event.set()
