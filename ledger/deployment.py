@@ -29,6 +29,7 @@ from ledger.transactions.sender import TransactionSender
 from protocol.errors import InvalidInput, NotFound, Unavailable
 from protocol.identifiers import Address, address
 from protocol.identity.typed_data import VERSION
+from protocol.runtime.files import write_atomically
 
 _DEADLINE = timedelta(seconds=120)
 _MOST_BYTES = 64 * 1024
@@ -60,9 +61,7 @@ class Deployment:
 
     def save(self, path: Path) -> None:
         """Writes the deployment as JSON, atomically."""
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(asdict(self), indent=2) + "\n")
-        partial.replace(path)
+        write_atomically(path, json.dumps(asdict(self), indent=2) + "\n", mode=0o644)
 
     @classmethod
     def load(cls, path: Path) -> Deployment:

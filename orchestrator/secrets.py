@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from pathlib import Path
 
 from cryptography.fernet import Fernet, InvalidToken, MultiFernet
 
 from protocol.errors import InvalidInput, Unavailable
+from protocol.runtime.files import create_atomically
 
 MOST_KEY_BYTES = 4096
 
@@ -37,15 +38,11 @@ class SecretCipher:
             InvalidInput: It can't be read, or holds something else.
         """
         try:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-        except FileExistsError:
-            pass
+            if not path.exists():
+                with suppress(FileExistsError):  # another replica was first; its key is used
+                    create_atomically(path, Fernet.generate_key() + b"\n")
         except OSError as error:
             raise InvalidInput(f"can't make the secrets key file {path}: {error.strerror}") from error
-        else:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(Fernet.generate_key() + b"\n")
-                os.fsync(file.fileno())
         try:
             with path.open("rb") as source:
                 data = source.read(MOST_KEY_BYTES)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +21,7 @@ from protocol.identity.keys import Key
 from protocol.identity.keystores import find_key
 from protocol.runtime.budgets import keep_rule, machine_memory, weights_budget
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.files import FileLocked, locked_file
 from protocol.runtime.redis import connect_redis
 from rollouts.files.schema import ReadLimits
 from rollouts.precision import Dtype
@@ -163,12 +162,9 @@ def claimed(directory: Path) -> Iterator[None]:
         DirectoryInUse: Another process holds it.
     """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    descriptor = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+            stack.enter_context(locked_file(directory / "lock"))
+        except FileLocked as error:
             raise DirectoryInUse(f"another validator uses {directory}") from error
         yield
-    finally:
-        os.close(descriptor)

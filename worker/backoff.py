@@ -1,24 +1,9 @@
-"""Interruptible sleep and exponential back-off with jitter."""
+"""Exponential back-off with jitter."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from datetime import timedelta
-
-from protocol.runtime.clock import Clock
-
-
-async def sleep_or(clock: Clock, pause: timedelta, *events: asyncio.Event) -> bool:
-    """Sleeps for `pause` or until one of the events is set; returns whether one is set."""
-    waits = [asyncio.ensure_future(event.wait()) for event in events]
-    alarm = asyncio.ensure_future(clock.sleep(pause))
-    try:
-        await asyncio.wait({*waits, alarm}, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in (*waits, alarm):
-            task.cancel()
-    return any(event.is_set() for event in events)
 
 
 class GrowingPause:

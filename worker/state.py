@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import secrets
 import shutil
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import Address
+from protocol.runtime.files import FileLocked, locked_file, write_atomically
 
 MOST_FILE_BYTES = 1 << 20
 
@@ -93,7 +94,7 @@ class StateDirectory:
         """
         path = self.root / "fingerprint.secret"
         if not path.exists():
-            write_file(path, secrets.token_bytes(32))
+            write_atomically(path, secrets.token_bytes(32))
         return path.read_bytes()
 
     def read(self, name: str) -> dict[str, Any] | None:
@@ -107,7 +108,7 @@ class StateDirectory:
 
     def write(self, name: str, content: Mapping[str, Any]) -> None:
         """Writes a JSON object atomically and syncs it to disk."""
-        write_file(self.root / f"{name}.json", json.dumps(dict(content)).encode())
+        write_atomically(self.root / f"{name}.json", json.dumps(dict(content)).encode())
 
     def forget(self, name: str) -> None:
         """Deletes the JSON object with this name."""
@@ -125,23 +126,20 @@ class StateLock:
     def __init__(self, directory: StateDirectory, node: Address) -> None:
         self._directory = directory
         self._node = node
-        self._descriptor = -1
+        self._lock = ExitStack()
 
     def __enter__(self) -> Self:
         self._directory.prepare()
-        path = self._directory.root / "lock"
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._descriptor)
+            self._lock.enter_context(locked_file(self._directory.root / "lock"))
+        except FileLocked as error:
             raise StateInUse(
                 f"another worker uses {self._directory.root}",
                 hint="give each worker a state directory and a node key of its own, or stop the other one",
             ) from error
         known = self._directory.read("worker")
         if known is not None and known.get("node") != self._node:
-            os.close(self._descriptor)
+            self._lock.close()
             raise StateInUse(
                 f"{self._directory.root} belongs to the node {known.get('node')}, not to {self._node}",
                 hint="give this node a state directory of its own",
@@ -153,7 +151,7 @@ class StateLock:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        os.close(self._descriptor)
+        self._lock.close()
 
 
 def make_volume(path: Path, *, user: int | None = None) -> None:
@@ -243,14 +241,3 @@ def _open_directory(name: str, parent: int | None) -> int:
         return os.open(f"/proc/self/fd/{handle}", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     finally:
         os.close(handle)
-
-
-def write_file(path: Path, content: bytes) -> None:
-    """Writes a private file (mode 0600) atomically and syncs it to disk."""
-    partial = path.with_name(f".{path.name}.part")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

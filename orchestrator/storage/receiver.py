@@ -7,7 +7,6 @@ never take more room than what was allowed to come. What a crash leaves there is
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import os
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.storage.interface import StorageFull, StorageUnavailable
 from protocol.errors import Conflict, TooLarge, Unprocessable
+from protocol.runtime.files import sync_directory, try_lock
 
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TRIES = 8
@@ -149,41 +149,36 @@ def storage_error(error: OSError) -> StorageFull | StorageUnavailable:
 
 
 def _locked(place: Path) -> int:
-    """A descriptor of an empty file of which we hold the lock, and which still has its name."""
+    """Opens and locks an empty file, and checks that the locked file still has its name."""
     for _ in range(_TRIES):
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not try_lock(descriptor):
+                os.close(descriptor)
+                raise _busy()
             status = os.fstat(descriptor)
-            # Who held it before may have taken its name away between our opening and our locking it.
+            # The previous holder may have removed the name between our open and our lock.
             if status.st_ino == place.stat().st_ino:
                 if status.st_size == 0 and status.st_nlink == 1:
                     return descriptor
-                # A crash left it. It is never written to again: it may have become an object in its last moment.
+                # A crash left it. It is not reused: the crashed process may have linked it as an object just before.
                 place.unlink()
         except FileNotFoundError:
             pass
-        except BlockingIOError:
-            os.close(descriptor)
-            raise _busy() from None
         os.close(descriptor)
     raise _busy()
 
 
 def _busy() -> Conflict:
     return Conflict(
-        "somebody sends the same object now",
-        hint="wait until that has ended, and ask again",
+        "another client is sending the same object",
+        hint="wait until that upload has ended, and try again",
         code="being-uploaded",
         retryable=True,
     )
 
 
 def _sync_directories(target: Path) -> None:
-    """The object's name, and those of directories that may be new, down to the disk."""
+    """Syncs the directory entries of the object and of directories that may be new."""
     for directory in target.parents[:_DIRECTORIES]:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        sync_directory(directory)

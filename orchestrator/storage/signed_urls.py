@@ -7,9 +7,9 @@ The secret lies beside the objects: every orchestrator that shares the directory
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from protocol.errors import Forbidden
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.files import create_atomically
 from protocol.wire.uploads import ObjectKey
 
 PATH = "/v1/blobs/"
@@ -111,18 +112,8 @@ class UrlSigner:
 
 
 def shared_secret(path: Path) -> bytes:
-    """The secret in a file, which the first one to ask makes."""
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    """Returns the secret in a file; creates the file if it does not exist."""
     if not path.exists():
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(secrets.token_bytes(_SECRET_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            os.link(partial, path)  # whole or not at all, and never over another's
-        except FileExistsError:
-            pass
-        finally:
-            partial.unlink()
+        with suppress(FileExistsError):  # another process was first; its secret is used
+            create_atomically(path, secrets.token_bytes(_SECRET_BYTES))
     return path.read_bytes()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import secrets
 import stat
 import sys
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ import structlog
 from protocol.errors import Conflict, InvalidInput, NotFound, Unauthenticated
 from protocol.identifiers import address
 from protocol.identity.keys import Key
+from protocol.runtime.files import create_atomically
 
 SCRYPT_N = 2**18
 """The work factor that Ethereum clients write: about a second and 256 MiB per guess."""
@@ -42,18 +42,10 @@ def write_keystore(path: Path, key: Key, password: str, *, scrypt_n: int = SCRYP
     content = create_keyfile_json(key.reveal(), password.encode(), version=3, kdf="scrypt", iterations=scrypt_n)
     content["address"] = key.address[2:].lower()
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        with os.fdopen(descriptor, "w") as file:
-            json.dump(content, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.link(partial, path)  # unlike a rename, this fails when the name is taken
+        create_atomically(path, json.dumps(content).encode())
     except FileExistsError as error:
         raise Conflict(f"{path} exists", hint="choose another path: a keystore is never overwritten") from error
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def read_keystore(path: Path, password: str) -> Key:

@@ -14,6 +14,7 @@ import structlog
 
 from protocol.errors import MusterError, Unavailable
 from protocol.runtime.clock import Clock
+from protocol.runtime.waiting import sleep_or
 
 _log = structlog.get_logger(__name__)
 
@@ -164,13 +165,8 @@ class BackgroundLoops:
     async def _pause(self, pause: timedelta, woken: asyncio.Event | None) -> None:
         if woken is None:
             await self._clock.sleep(pause)
-            return
-        ends = [asyncio.ensure_future(self._clock.sleep(pause)), asyncio.ensure_future(woken.wait())]
-        try:
-            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for end in ends:
-                end.cancel()
+        else:
+            await sleep_or(self._clock, pause, woken)
 
     def _note_crash(self, state: LoopState, error: Exception) -> timedelta:
         state.crashes += 1

@@ -12,6 +12,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception, stop_aft
 
 from protocol.errors import MusterError, RateLimited, Unavailable
 from protocol.runtime.clock import Clock
+from protocol.runtime.waiting import cancel_all, wait_first
 
 T = TypeVar("T")
 
@@ -52,16 +53,13 @@ class Deadline:
             DeadlinePassed: It passed first.
         """
         running = asyncio.ensure_future(work)
-        alarm = asyncio.ensure_future(self.clock.sleep(self.remaining))
         try:
-            await asyncio.wait({running, alarm}, return_when=asyncio.FIRST_COMPLETED)
+            await wait_first(self.clock.sleep(self.remaining), tasks=[running])
             if running.done():
                 return running.result()
             raise DeadlinePassed(f"{what} was not done in time", hint="the other side is slow or down; try again later")
         finally:
-            for task in (alarm, running):
-                task.cancel()
-            await asyncio.gather(alarm, running, return_exceptions=True)
+            await cancel_all([running])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ last line truncated by a crash is dropped; anything else unexpected is an error,
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 
 from protocol.errors import Conflict, InvalidInput
+from protocol.runtime.files import try_lock
 
 _LONGEST_LINE = 64 * 1024 * 1024
 
@@ -116,12 +116,8 @@ class PassJournal:
 
     def _lock(self) -> None:
         """Locks the file: concurrent writers would interleave their blocks."""
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Conflict(
-                f"another process is writing {self._path}", hint="wait for it, or give another --out"
-            ) from error
+        if not try_lock(self._file.fileno()):
+            raise Conflict(f"another process is writing {self._path}", hint="wait for it, or give another --out")
 
     def _take(self, block: _Block) -> None:
         if block.block != self.blocks:

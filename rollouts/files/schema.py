@@ -7,8 +7,6 @@ validator does.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import pairwise
@@ -21,6 +19,7 @@ import pyarrow.parquet as pq
 
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import address, digest
+from protocol.runtime.files import atomic_file
 from rollouts.engines.interface import FinishReason
 from rollouts.errors import BadRolloutFile, TooLargeHere
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
@@ -96,18 +95,9 @@ def write_rollouts(path: Path, file: RolloutFile) -> int:
         InvalidInput: There are no samples, or numbers of log-probabilities and tokens differ.
     """
     table = table_of(file)
-    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as sink:
-            write_table(table, sink)
-            sink.flush()
-            os.fsync(sink.fileno())
-            size = sink.tell()
-        Path(partial).replace(path)
-    except BaseException:
-        Path(partial).unlink(missing_ok=True)
-        raise
-    return size
+    with atomic_file(path) as sink:
+        write_table(table, sink)
+        return sink.tell()
 
 
 def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFile:

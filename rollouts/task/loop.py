@@ -22,6 +22,7 @@ import structlog
 from protocol.errors import Conflict, InvalidInput, MusterError, RateLimited, Unavailable
 from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
+from protocol.runtime.waiting import sleep_or, wait_first
 from protocol.wire.bridge import HandOver
 from protocol.wire.runs import CheckpointRef, StepAnswer
 from protocol.wire.slots import SlotGrant, SlotName, SlotWish
@@ -153,14 +154,12 @@ class RolloutTask:
     async def _until_stopped(self, turn: Coroutine[None, None, timedelta]) -> timedelta:
         """Waits for the turn; after `stop`, only until a file in progress is handed over."""
         running = asyncio.ensure_future(turn)
-        stopped = asyncio.ensure_future(self._stop.wait())
         try:
-            await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            await wait_first(self._stop.wait(), tasks=[running])
             if not running.done():
                 await asyncio.wait({running}, timeout=_LAST_TIMEOUT.total_seconds())
         finally:
-            for task in (running, stopped):
-                task.cancel()
+            running.cancel()
         return await running
 
     async def _turn(self) -> timedelta:
@@ -350,12 +349,8 @@ class RolloutTask:
         return max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
 
     async def _wait(self, pause: timedelta) -> None:
-        if pause <= timedelta() or self._stop.is_set():
-            return
-        waiting = [asyncio.ensure_future(self._stop.wait()), asyncio.ensure_future(self._clock.sleep(pause))]
-        await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        for task in waiting:
-            task.cancel()
+        if pause > timedelta() and not self._stop.is_set():
+            await sleep_or(self._clock, pause, self._stop)
 
     async def aclose(self) -> None:
         """Releases the policy, engine and scorer; waits only briefly for work in progress."""

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +14,7 @@ import structlog
 from pydantic import ValidationError
 
 from protocol.errors import MusterError
+from protocol.runtime.files import write_atomically
 from protocol.wire.bridge import ROLLOUT_KIND, HandOver
 from protocol.wire.slots import RolloutOf
 from rollouts.files.samples import RolloutFile, Sample
@@ -55,7 +55,7 @@ class Outbox:
         told = figures(file.samples) | ({} if took is None else {"seconds": took.total_seconds()})
         rollout = RolloutOf(step=header.step, index=header.index, units=file.units, figures=told)
         handed = HandOver(path=path.relative_to(self._data).as_posix(), kind=ROLLOUT_KIND, key=name, rollout=rollout)
-        _write_whole(path.with_suffix(".json"), handed.model_dump_json().encode())
+        write_atomically(path.with_suffix(".json"), handed.model_dump_json(), mode=0o644)
         return handed
 
     async def hand_over(self, file: HandOver) -> None:
@@ -112,12 +112,3 @@ def figures(samples: tuple[Sample, ...]) -> dict[str, float]:
         "task-reward": sum(sample.task_reward for sample in samples) / count,
         "length": sum(len(sample.output_tokens) for sample in samples) / count,
     }
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)

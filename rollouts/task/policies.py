@@ -168,7 +168,7 @@ class PolicyStore:
             raise BadVersionFolder(
                 f"{folder} {damage}", hint="remove the folder; it is fetched again if there are relays"
             )
-        if not lock.take(Hold.ALONE):
+        if not lock.take(Hold.EXCLUSIVE):
             raise DamagedPolicy(f"{folder} {damage}")
         _log.warning("version-damaged", folder=str(folder), why=damage)
         if folder.is_symlink():
@@ -182,7 +182,7 @@ class PolicyStore:
                 f"version {checkpoint.version} ({checkpoint.digest}) is not in {self._home}",
                 hint="give the run relays, or put the version's folder there",
             )
-        await self._take(lock, Hold.ALONE)
+        await self._take(lock, Hold.EXCLUSIVE)
         if not _is_here(folder):  # another task may have fetched it while we waited
             await self.tidy()
             await self._fetch(run, checkpoint, folder)
@@ -217,7 +217,7 @@ class PolicyStore:
         """Holds the version's lock exclusively; yields None if another task uses the version."""
         lock = VersionLock(self._home, digest)
         try:
-            yield lock if lock.take(Hold.ALONE) else None
+            yield lock if lock.take(Hold.EXCLUSIVE) else None
         finally:
             lock.release()
 

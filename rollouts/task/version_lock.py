@@ -6,24 +6,23 @@ version. A process that waited for a file that is gone holds nothing with it, an
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from enum import IntEnum
+from enum import Enum, auto
 from pathlib import Path
 
 from protocol.identifiers import Digest
+from protocol.runtime.files import try_lock
 
 
-class Hold(IntEnum):
+class Hold(Enum):
     """Mode of a version lock."""
 
-    SHARED = fcntl.LOCK_SH
+    SHARED = auto()
     """For use: prevents replacement and removal."""
-    ALONE = fcntl.LOCK_EX
-    """Exclusive: no other process uses the version."""
+    EXCLUSIVE = auto()
+    """For replacement and removal: no other process uses the version."""
 
 
 class VersionLock:
@@ -43,8 +42,8 @@ class VersionLock:
 
     def take(self, hold: Hold) -> bool:
         """Tries to take the lock in this mode; on failure, releases any lock held before and returns False."""
-        while _locked(self._descriptor, hold):
-            if self._stands_there():
+        while try_lock(self._descriptor, shared=hold is Hold.SHARED):
+            if self._is_current():
                 return True
             self.release()
             self._descriptor = self._open()
@@ -64,7 +63,7 @@ class VersionLock:
     def _open(self) -> int:
         return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
 
-    def _stands_there(self) -> bool:
+    def _is_current(self) -> bool:
         """Returns whether the locked file is still the one at its path; it may have been removed while we waited."""
         try:
             there = self._path.lstat()
@@ -77,13 +76,3 @@ def locked_versions(home: Path) -> Iterator[Digest]:
     """Yields the versions that have a lock file, whether it is held or not."""
     for path in home.glob(".*.lock"):
         yield Digest(path.name.removeprefix(".").removesuffix(".lock"))
-
-
-def _locked(descriptor: int, hold: Hold) -> bool:
-    try:
-        fcntl.flock(descriptor, hold | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in {errno.EWOULDBLOCK, errno.EACCES}:
-            return False
-        raise
-    return True

@@ -11,8 +11,9 @@ import structlog
 
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.waiting import sleep_or
 from protocol.wire.heartbeat import BATCH_CHARACTERS, BATCH_LINES, LINE_OVERHEAD, LogBatch, LogLine
-from worker.backoff import GrowingPause, sleep_or
+from worker.backoff import GrowingPause
 from worker.logs.store import LogStore
 from worker.session.orchestrator_client import OrchestratorSession
 

@@ -20,6 +20,7 @@ from protocol.errors import MusterError
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.waiting import sleep_or, wait_first
 from protocol.wire.heartbeat import AssignmentReport
 from protocol.wire.tasks import Assignment, AssignmentState
 from worker.logs.store import LogStore
@@ -138,7 +139,7 @@ class Reconciler:
             while True:
                 self._changed.clear()
                 wake_in = await self._reconcile_once()
-                await self._wait(min(wake_in or LOOK_EVERY, LOOK_EVERY))
+                await sleep_or(self._clock, min(wake_in or LOOK_EVERY, LOOK_EVERY), self._changed)
         finally:
             await self.task_logs.stop()
 
@@ -290,9 +291,7 @@ class Reconciler:
         try:
             while not running.done():
                 self._changed.clear()
-                changed = asyncio.ensure_future(self._changed.wait())
-                await asyncio.wait({running, changed}, return_when=asyncio.FIRST_COMPLETED)
-                changed.cancel()
+                await wait_first(self._changed.wait(), tasks=[running])
                 current = self._assignment
                 if not running.done() and (current is None or (self._fingerprint, current.id) != wanted):
                     running.cancel()
@@ -310,15 +309,6 @@ class Reconciler:
         self.progress = progress
         if progress is not None:
             save_progress(self._state, progress)
-
-    async def _wait(self, pause: timedelta) -> None:
-        changed = asyncio.ensure_future(self._changed.wait())
-        alarm = asyncio.ensure_future(self._clock.sleep(pause))
-        try:
-            await asyncio.wait({changed, alarm}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            changed.cancel()
-            alarm.cancel()
 
 
 def _with_quote(detail: str, progress: AssignmentProgress) -> str:

@@ -230,16 +230,16 @@ async def test_a_lock_that_somebody_waits_with_stays_until_its_version_has_come(
 def test_who_waited_for_a_lock_that_was_removed_takes_the_one_that_stands_there(tmp_path: Path) -> None:
     digest = version(1)[0].digest
     remover, waiter = VersionLock(tmp_path, digest), VersionLock(tmp_path, digest)
-    assert remover.take(Hold.ALONE)
+    assert remover.take(Hold.EXCLUSIVE)
     assert not waiter.take(Hold.SHARED)
     remover.remove()
     newcomer = VersionLock(tmp_path, digest)
-    assert newcomer.take(Hold.ALONE)
+    assert newcomer.take(Hold.EXCLUSIVE)
     remover.release()
     assert not waiter.take(Hold.SHARED)  # what it waited with is free, and nobody else looks at that
     newcomer.release()
     assert waiter.take(Hold.SHARED)
     last = VersionLock(tmp_path, digest)
-    assert not last.take(Hold.ALONE)
+    assert not last.take(Hold.EXCLUSIVE)
     last.release()
     waiter.release()

@@ -254,7 +254,7 @@ async def test_a_version_that_is_being_checked_is_not_let_go_of(
     async def used_again() -> None:
         async with versions.folder(run, reference(1)) as folder:
             lock = VersionLock(folder.parent, reference(1).digest)
-            assert not lock.take(Hold.ALONE), "it is held"
+            assert not lock.take(Hold.EXCLUSIVE), "it is held"
             lock.release()
 
     again = asyncio.create_task(used_again())

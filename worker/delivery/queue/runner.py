@@ -21,6 +21,7 @@ import structlog
 from protocol.errors import MusterError, RateLimited
 from protocol.runtime.clock import Clock
 from protocol.runtime.retry import Deadline
+from protocol.runtime.waiting import wait_first
 from worker.delivery.queue.item import ORDER, DeliveryStage, QueueItem
 from worker.delivery.queue.store import QueueStore
 
@@ -229,13 +230,7 @@ class QueueRunner:
         items = await asyncio.to_thread(self._store.items) if len(running) < _CONCURRENCY else []
         waiting = [item.not_before_ms for item in items if not item.parked and item.id not in running]
         pause = min([_IDLE, *(timedelta(milliseconds=max(10, at - now_ms)) for at in waiting)])
-        woken = asyncio.ensure_future(self._wake.wait())
-        alarm = asyncio.ensure_future(self._clock.sleep(pause))
-        try:
-            await asyncio.wait({woken, alarm, *running.values()}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (woken, alarm):
-                task.cancel()
+        await wait_first(self._wake.wait(), self._clock.sleep(pause), tasks=running.values())
 
     def _now_ms(self) -> int:
         return int(self._clock.now().timestamp() * 1000)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from protocol.errors import NotFound, TooLarge
+from protocol.runtime.files import sync_directory
 from worker.delivery.queue.item import DeliveryStage, FinishedItem, QueueItem
 
 _SCHEMA = """
@@ -121,7 +122,7 @@ class QueueStore:
         room = most_spooled - self.spooled_bytes()
         try:
             _copy(source, target, most_bytes=most_bytes, room=room)
-            _sync_directory(self._spool)
+            sync_directory(self._spool)
             self._execute(
                 "INSERT INTO items (id, stage, kind, key, name, metadata, created_ms) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (item_id, DeliveryStage.SPOOLED, kind, key, name, json.dumps(dict(metadata)), now_ms),
@@ -322,11 +323,3 @@ def _copy(source: int, target: Path, *, most_bytes: int, room: int) -> None:
             copy.write(chunk)
         copy.flush()
         os.fsync(copy.fileno())
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

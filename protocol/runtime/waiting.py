@@ -1,0 +1,54 @@
+"""Waits for the first of several things, and cancels the waits for the others."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+from protocol.runtime.clock import Clock
+
+T = TypeVar("T")
+
+
+async def wait_first(*waits: Coroutine[Any, Any, Any], tasks: Iterable[asyncio.Future[Any]] = ()) -> None:
+    """Returns as soon as one of the waits or tasks is done.
+
+    Args:
+        waits: Coroutines such as `event.wait()` or `clock.sleep(pause)`; their results are not read. They are cancelled
+            on return.
+        tasks: Running tasks. They go on after this returns; the caller reads their results.
+    """
+    started = [asyncio.ensure_future(wait) for wait in waits]
+    try:
+        await asyncio.wait({*started, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        await cancel_all(started)
+
+
+async def sleep_or(clock: Clock, pause: timedelta, *events: asyncio.Event) -> bool:
+    """Sleeps for `pause` or until one of the events is set; returns whether one is set."""
+    await wait_first(clock.sleep(pause), *(event.wait() for event in events))
+    return any(event.is_set() for event in events)
+
+
+async def run_unless(event: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """Returns the result of `work`; cancels it and returns None if the event is set first.
+
+    `work` must tolerate cancellation at each of its awaits.
+    """
+    running = asyncio.ensure_future(work)
+    try:
+        await wait_first(event.wait(), tasks=[running])
+        return running.result() if running.done() else None
+    finally:
+        await cancel_all([running])
+
+
+async def cancel_all(tasks: Iterable[asyncio.Future[Any]]) -> None:
+    """Cancels tasks and waits until they have ended, whatever they raise."""
+    tasks = list(tasks)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,67 @@
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from protocol.runtime.clock import ManualClock
+from protocol.runtime.waiting import run_unless, sleep_or, wait_first
+
+SECOND = timedelta(seconds=1)
+
+
+async def test_a_wait_ends_with_the_first_and_cancels_only_what_it_started() -> None:
+    clock, event = ManualClock(), asyncio.Event()
+    cancelled = False
+
+    async def other() -> None:
+        nonlocal cancelled
+        try:
+            await clock.sleep(SECOND)
+        except asyncio.CancelledError:
+            cancelled = True
+            raise
+
+    task = asyncio.ensure_future(clock.sleep(2 * SECOND))
+    waiting = asyncio.ensure_future(wait_first(event.wait(), other(), tasks=[task]))
+    await asyncio.sleep(0)
+    event.set()
+    await waiting
+    assert cancelled
+    assert not task.done()
+    await clock.turn(2 * SECOND)
+    await task
+
+
+async def test_a_sleep_tells_an_event_from_the_end_of_its_time() -> None:
+    clock, event = ManualClock(), asyncio.Event()
+    sleeping = asyncio.ensure_future(sleep_or(clock, SECOND, event))
+    await clock.turn(SECOND)
+    assert not await sleeping
+    sleeping = asyncio.ensure_future(sleep_or(clock, SECOND, event))
+    await asyncio.sleep(0)
+    event.set()
+    assert await sleeping
+
+
+async def test_work_is_cancelled_when_the_event_comes_first() -> None:
+    clock, stop = ManualClock(), asyncio.Event()
+
+    async def work(pause: timedelta) -> str:
+        await clock.sleep(pause)
+        return "done"
+
+    running = asyncio.ensure_future(run_unless(stop, work(SECOND)))
+    await clock.turn(SECOND)
+    assert await running == "done"
+    running = asyncio.ensure_future(run_unless(stop, work(SECOND)))
+    await asyncio.sleep(0)
+    stop.set()
+    assert await running is None
+
+
+async def test_errors_of_the_work_are_raised() -> None:
+    async def work() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await run_unless(asyncio.Event(), work())
