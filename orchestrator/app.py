@@ -58,8 +58,8 @@ from protocol.wire.slots import ReleasedSlots, SlotRequest
 from protocol.wire.tasks import NewTask, TaskPatch
 from protocol.wire.uploads import UploadRequest
 
-DESCRIPTION = """Nodes of a pool say here how they are and hear what to run. The pool's owner posts tasks, sees nodes,
-logs, metrics and events, restarts, drains, bans.
+DESCRIPTION = """Nodes of a pool send heartbeats and receive assignments. The pool's owner posts tasks, sees nodes,
+logs, metrics and events, and restarts, drains or bans nodes.
 
 Nodes sign their requests, and answers to them are signed. The owner's API takes a bearer token, or a request that is
 signed by the pool's manager."""
@@ -113,17 +113,17 @@ def build_orchestrator(
     discovery: Callable[[str], DiscoveryClient] | None = None,
     with_loops: bool = True,
 ) -> FastAPI:
-    """Returns the application; `app.state.parts` has its parts.
+    """Returns the application; `app.state.dependencies` has its dependencies.
 
     Args:
-        settings: What it was told.
+        settings: Settings.
         redis: Shared by all orchestrators of the pool; closed with the application.
         ledger: The pool on the ledger.
-        run_ledger: The run on the ledger, and who carries submissions and joins there; without one there is no run.
-        key: The pool's orchestrator key: signs answers and invites, and requests name its address.
-        clock: The system's by default.
-        discovery: Makes the client of a discovery service from its location.
-        with_loops: Whether background work runs here too.
+        run_ledger: The run on the ledger, also used to relay submissions and joins; None: the pool has no run.
+        key: The pool's orchestrator key. It signs answers and invites; clients' requests name its address.
+        clock: The system's clock by default.
+        discovery: Returns the client of a discovery service for its location.
+        with_loops: False to run no background loops in this process.
     """
     clock = SystemClock() if clock is None else clock
     parts = build_parts(settings, redis=redis, ledger=ledger, run_ledger=run_ledger, key=key, clock=clock)
@@ -137,11 +137,11 @@ def build_orchestrator(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        looking = asyncio.create_task(_look_at_store(parts.objects))
+        checking = asyncio.create_task(_check_store(parts.objects))
         try:
             yield
         finally:
-            looking.cancel()
+            checking.cancel()
             for service in services:
                 await service.aclose()
             await webhook_http.aclose()
@@ -172,7 +172,7 @@ def build_orchestrator(
     app.state.parts = parts
     app.state.tokens = TokenBook(settings.tokens)
     app.state.verifier = verifier
-    # The allow list before the nodes: `allowlist` is not one of them.
+    # The allow list comes before the nodes, so that `/nodes/allowlist` is not read as a node's address.
     owned = (
         pool.router,
         tasks.router,
@@ -195,8 +195,8 @@ def build_orchestrator(
     return app
 
 
-async def _look_at_store(objects: ObjectStore) -> None:
-    """Logs at start what is wrong with the object store. The rest of the pool does not wait for it."""
+async def _check_store(objects: ObjectStore) -> None:
+    """Checks the object store at start and logs an error. The service starts without waiting for it."""
     try:
         await objects.check()
     except MusterError as error:
@@ -204,7 +204,7 @@ async def _look_at_store(objects: ObjectStore) -> None:
 
 
 def _declare_bodies(app: FastAPI, models: Sequence[type[BaseModel]]) -> None:
-    """Writes the forms of bodies into OpenAPI: routes read them from checked requests, where FastAPI can't see them."""
+    """Adds schemas of request bodies to OpenAPI. FastAPI can't see them, as routes verify bodies before parsing."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:

@@ -24,7 +24,7 @@ from protocol.runtime.logs import configure_logs
 from protocol.runtime.redis import connect_redis
 
 LONGEST_POLL = timedelta(milliseconds=200)
-"""The pause between two looks at whether a transaction is mined; a fifth of the relayer's own, if that is less."""
+"""Maximum pause between two checks whether a transaction is mined; at most a fifth of the relayer's interval."""
 
 app = typer.Typer(name="orchestrator", no_args_is_help=True, help="Run a pool's orchestrator.")
 
@@ -59,7 +59,7 @@ def serve(
         confirmations=settings.confirmations,
         clock=clock,
     )
-    # It carries joins too, so it is there without a run.
+    # It also relays joins, so it exists without a run.
     run_ledger = LedgerRun(
         settings.chain_url.get_secret_value(),
         deployment,
@@ -76,7 +76,7 @@ def serve(
 
 
 def _relayer(settings: OrchestratorSettings) -> Key | None:
-    """The key that pays for what is carried, if it is another than the orchestrator's."""
+    """Returns the key that pays for relayed transactions, if it is not the orchestrator's own."""
     try:
         return find_key("relayer", keystore=settings.relayer_keystore, password_file=settings.relayer_password_file)
     except NotFound:
@@ -86,7 +86,7 @@ def _relayer(settings: OrchestratorSettings) -> Key | None:
 
 
 def _manager(settings: OrchestratorSettings) -> Key | None:
-    """The manager's key, if this orchestrator was given it."""
+    """Returns the manager's key, if this orchestrator has it."""
     try:
         return find_key("manager", keystore=settings.manager_keystore, password_file=settings.manager_password_file)
     except NotFound:

@@ -66,10 +66,10 @@ class Dependencies:
     relay: RelayerService
     checkpoint_relays: CheckpointRelays
     run: SlotLeasing | None
-    """None: this pool works on no run."""
+    """None if the pool has no run."""
     run_owner: RunControl | None
     streams: asyncio.Semaphore
-    """One place per follower of logs or events."""
+    """Limits concurrent streams of logs and events."""
 
 
 def build_parts(
@@ -81,14 +81,14 @@ def build_parts(
     key: Key,
     clock: Clock,
 ) -> Dependencies:
-    """Puts an orchestrator together; nothing runs yet."""
+    """Builds all objects of an orchestrator; starts nothing."""
     keys = RedisKeys(f"pool-{settings.pool_id}")
     database = Database(redis, keys=keys)
-    seal = SecretCipher.from_file(settings.secrets_key_file) if settings.secrets_key_file else SecretCipher([])
+    cipher = SecretCipher.from_file(settings.secrets_key_file) if settings.secrets_key_file else SecretCipher([])
     rate = Rate(count=max(1, round(settings.node_rate_per_s * 60)), per=timedelta(minutes=1), burst=settings.node_burst)
     admission = ReplayGuard(redis, keys=keys, rate=rate, clock=clock)
     nodes = NodeStore(database)
-    tasks = TaskStore(database, seal=seal, clock=clock)
+    tasks = TaskStore(database, cipher=cipher, clock=clock)
     pace = settings.pace()
     life = NodeTransitions(nodes, pace=pace, clock=clock, invite_life=timedelta(seconds=settings.invite_life_s))
     standings = Standings(ledger, nodes=nodes, clock=clock)
@@ -123,7 +123,7 @@ def build_parts(
         tasks=tasks,
         assignments=AssignmentStore(database),
         events=EventStore(database),
-        webhooks=WebhookStore(database, seal=seal, clock=clock),
+        webhooks=WebhookStore(database, cipher=cipher, clock=clock),
         life=life,
         ledger=ledger,
         standings=standings,
@@ -167,7 +167,7 @@ def build_parts(
 
 
 def parts_of(request: Request) -> Dependencies:
-    """The parts of the app that serves this request."""
+    """Returns the dependencies of the application that serves this request."""
     parts = request.app.state.parts
     if not isinstance(parts, Dependencies):
         raise TypeError("app.state.parts must be Dependencies")

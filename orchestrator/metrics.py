@@ -14,10 +14,10 @@ class PoolGauges:
     """Gauges of one pool.
 
     Args:
-        registry: The service's.
-        nodes: Where nodes are kept.
-        tasks: Where tasks are kept.
-        relay: What waits to be carried.
+        registry: Registry of the service.
+        nodes: Store of nodes.
+        tasks: Store of tasks.
+        relay: Queue of transactions to relay.
         run: The run, if there is one.
     """
 
@@ -36,15 +36,20 @@ class PoolGauges:
         self._run = run
         self._known = Gauge("muster_orchestrator_nodes_known", "Nodes that the pool knows", registry=registry)
         self._expected = Gauge(
-            "muster_orchestrator_nodes_expected", "Nodes that are expected to speak", registry=registry
+            "muster_orchestrator_nodes_expected", "Nodes from which heartbeats are expected", registry=registry
         )
-        self._open = Gauge("muster_orchestrator_tasks_open", "Tasks that are wanted and not over", registry=registry)
+        self._open = Gauge(
+            "muster_orchestrator_tasks_open", "Tasks that are neither finished nor deleted", registry=registry
+        )
         self._removals = Gauge(
-            "muster_orchestrator_removals_waiting", "Dead nodes that the ledger still has", registry=registry
+            "muster_orchestrator_removals_waiting", "Dead nodes that are still members on the ledger", registry=registry
         )
 
         self._relayed = Gauge(
-            "muster_orchestrator_relay_waiting", "What waits to be carried to the ledger", ("kind",), registry=registry
+            "muster_orchestrator_relay_waiting",
+            "Transactions that wait to be relayed to the ledger",
+            ("kind",),
+            registry=registry,
         )
         self._step = Gauge("muster_run_step", "The smallest step that wants rollouts", registry=registry)
         self._version = Gauge("muster_run_version", "The newest version of the policy", registry=registry)
@@ -53,7 +58,7 @@ class PoolGauges:
         )
 
     async def read(self) -> None:
-        """Reads them all."""
+        """Reads all gauges."""
         if self._relay is not None:
             for kind in RelayedKind:
                 self._relayed.labels(kind.value).set(await self._relay.waiting(kind))

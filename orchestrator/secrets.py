@@ -1,4 +1,4 @@
-"""Secrets at rest: what Redis holds of them can't be read without the key file of the orchestrators."""
+"""Encryption of secrets in Redis with the orchestrators' key file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ MOST_KEY_BYTES = 4096
 
 
 class SecretCipher:
-    """Encrypts and decrypts with the first key of a file; the others, one per line, are older and only decrypt.
+    """Encrypts with the first key and decrypts with any of them.
 
     Args:
-        keys: Fernet keys (32 bytes in URL-safe base64), newest first; none, and nothing can be sealed.
+        keys: Fernet keys (32 bytes in URL-safe base64), newest first; without keys, encryption is refused.
     """
 
     def __init__(self, keys: list[str]) -> None:
@@ -32,10 +32,10 @@ class SecretCipher:
 
     @classmethod
     def from_file(cls, path: Path) -> SecretCipher:
-        """Reads the key file, or makes it with a new key, readable by this user only.
+        """Reads the key file, one key per line; creates it with a new key and mode 0600 if it does not exist.
 
         Raises:
-            InvalidInput: It can't be read, or holds something else.
+            InvalidInput: The file can't be read, or holds something else.
         """
         try:
             if not path.exists():
@@ -50,29 +50,29 @@ class SecretCipher:
             raise InvalidInput(f"can't read the secrets key file {path}: {error.strerror}") from error
         return cls(data.decode("ascii", "replace").split())
 
-    def close(self, plain: bytes) -> str:
-        """Encrypts.
+    def encrypt(self, plain: bytes) -> str:
+        """Returns the Fernet token of `plain`.
 
         Raises:
             InvalidInput: There is no key.
         """
         if self._fernet is None:
             raise InvalidInput(
-                "this orchestrator can't keep secrets: it has no key to seal them with",
+                "this orchestrator can't keep secrets: it has no key to encrypt them with",
                 hint="set secrets_key_file in its settings",
                 code="no-secrets-key",
             )
         return self._fernet.encrypt(plain).decode("ascii")
 
-    def open(self, sealed: str) -> bytes:
-        """Decrypts.
+    def decrypt(self, token: str) -> bytes:
+        """Returns the plaintext of a Fernet token.
 
         Raises:
-            Unavailable: No key of ours fits.
+            Unavailable: None of the keys fits.
         """
         if self._fernet is not None:
             try:
-                return self._fernet.decrypt(sealed)
+                return self._fernet.decrypt(token)
             except InvalidToken:
                 pass
         raise Unavailable(

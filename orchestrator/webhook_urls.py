@@ -9,9 +9,9 @@ from protocol.http.url_safety import addresses_of, is_public
 
 
 async def check_destination(url: str, *, allow_private: bool) -> list[str]:
-    """Returns the addresses behind the URL, if all of them may be spoken to.
+    """Returns the addresses of the URL's host, if requests to all of them are allowed.
 
-    Deliver to one of these, not to the name: a name may mean another address a moment later.
+    Deliver to one of these, not to the host name: the name may resolve to another address a moment later.
 
     Raises:
         InvalidInput: It is plain http or leads into a private network, and that is not allowed; or it is no URL.

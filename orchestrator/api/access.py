@@ -16,13 +16,13 @@ from protocol.identity.scopes import Scope
 from protocol.identity.signing import ADDRESS_HEADER
 
 OWNER_BODY = 256 * 1024
-"""Room for a task with its environment and secrets."""
+"""Maximum bytes of an owner's request body: a task with its environment and secrets."""
 NODE_BODY = 64 * 1024
 LOGS_BODY = 1024 * 1024
 
 
 FAVOURED_FOR = timedelta(minutes=1)
-"""How long the higher rate of a role holder is cached."""
+"""Time for which the higher rate of a role holder is cached."""
 
 
 async def _is_manager(address: Address, request: Request) -> bool:
@@ -49,9 +49,9 @@ def _favoured(address: Address, request: Request) -> bool:
 
 
 RunReader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_reads_the_run))]
-"""The pool's manager, publisher or a validator of it, or a token that reads."""
+"""The pool's manager, publisher or validator, or a token with scope `read`."""
 RunOperator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_steers_the_run))]
-"""The pool's manager or publisher, or a token that operates."""
+"""The pool's manager or publisher, or a token with scope `operate`."""
 Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is_manager))]
 Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_is_manager, body_limit=OWNER_BODY))]
 Admin = Annotated[OwnerRequest, Depends(owner_access(Scope.ADMIN, is_manager=_is_manager, body_limit=OWNER_BODY))]
@@ -59,13 +59,13 @@ Node = Annotated[SignedRequest, Depends(signed_request(body_limit=NODE_BODY))]
 NodeWithLogs = Annotated[SignedRequest, Depends(signed_request(body_limit=LOGS_BODY))]
 
 _owner_reads = owner_access(Scope.READ, is_manager=_is_manager)
-_anybody = signed_request(body_limit=0)
+_any_signer = signed_request(body_limit=0)
 
 
 async def _object_reader(request: Request) -> SignedRequest | OwnerRequest:
-    """Accepts any signer, or the owner's token; the service decides who may read what."""
+    """Accepts any signer or the owner's token; `UploadService.link` decides about each object."""
     if ADDRESS_HEADER in request.headers:
-        return await _anybody(request)
+        return await _any_signer(request)
     return await _owner_reads(request)
 
 
@@ -76,6 +76,6 @@ IdentifierPath = Annotated[str, Path(description="32 hex digits", pattern="^[0-9
 
 
 def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """Declares a body that the route reads from the checked request, so that OpenAPI knows it."""
+    """Declares a body in OpenAPI that the route reads from the verified request."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}

@@ -24,9 +24,9 @@ async def allowlist(
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=1000, description="Nodes looked at; the page may hold fewer")] = 1000,
 ) -> AllowList:
-    """Healthy, unhealthy and draining nodes, each with the IP of its last heartbeat, in the order of their addresses.
+    """List healthy, unhealthy and draining nodes with the IP of their last heartbeat, in the order of their addresses.
 
-    The IP is the one that this service saw, or one that a trusted proxy says it saw; never one that a node claims.
+    The IP is the connection's, or the one that a trusted proxy reports; never one that a node claims.
     Banned, evicted, dead and departed nodes are not on the list.
     """
     parts = parts_of(request)
@@ -39,7 +39,7 @@ async def allowlist(
 
 
 def _is_ip(text: str) -> bool:
-    """False for what came over a unix socket, which the front door calls `local`."""
+    """Returns False for requests over a unix socket, whose caller is named `local`."""
     try:
         ip_address(text)
     except ValueError:

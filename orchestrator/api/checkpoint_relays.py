@@ -1,4 +1,4 @@
-"""Checkpoint relays: they say where they serve, and the pool's owner says which of them nodes are told of."""
+"""Routes of checkpoint relays: relays register their URL, the pool's owner allows or denies them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RelayPath = Annotated[WireAddress, Path(description="The relay's address", patte
 
 @router.put("", response_model=RelayLease, openapi_extra=body(RelayOffer))
 async def register(signed: Node, request: Request) -> Response:
-    """Tells nodes of the relay that signs, until its lease ends; said again, the lease is renewed."""
+    """Register the signing relay, or renew its lease. Nodes receive its URL until the lease ends."""
     parts = parts_of(request)
     lease = await parts.checkpoint_relays.register(signed.address, signed.read(RelayOffer).url)
     return signed.answer(parts.key, lease)
@@ -26,23 +26,23 @@ async def register(signed: Node, request: Request) -> Response:
 
 @router.delete("", status_code=204)
 async def leave(signed: Node, request: Request) -> None:
-    """Tells nodes of the relay that signs no more."""
+    """End the lease of the signing relay."""
     await parts_of(request).checkpoint_relays.leave(signed.address)
 
 
 @router.get("")
 async def relays(_owner: Reader, request: Request) -> RelayList:
-    """All relays that are allowed, and which of them nodes are told of now."""
+    """List the allowed relays, and which of them are live."""
     return RelayList(relays=tuple(await parts_of(request).checkpoint_relays.list()))
 
 
 @router.put("/{relay}")
 async def allow(_owner: Operator, request: Request, relay: RelayPath) -> KnownRelay:
-    """Lets a relay register."""
+    """Allow a relay to register."""
     return await parts_of(request).checkpoint_relays.allow(relay)
 
 
 @router.delete("/{relay}", status_code=204)
 async def deny(_owner: Operator, request: Request, relay: RelayPath) -> None:
-    """Tells nodes of a relay no more, and lets it register no more."""
+    """End a relay's lease and forbid new ones."""
     await parts_of(request).checkpoint_relays.deny(relay)

@@ -1,4 +1,4 @@
-"""The pool's events, and webhooks that carry them elsewhere."""
+"""Routes of the pool's events and webhooks."""
 
 from __future__ import annotations
 
@@ -61,26 +61,26 @@ async def create_webhook(owner: Admin, request: Request) -> CreatedWebhook:
     new = owner.read(NewWebhook)
     try:
         await check_destination(new.url, allow_private=parts.settings.webhooks_to_private_networks)
-    except Unavailable as error:  # a name that nobody knows is the caller's mistake, unlike at a later delivery
+    except Unavailable as error:  # an unknown host name is the caller's mistake here, unlike at a later delivery
         raise InvalidInput(error.detail, hint=error.hint, code="unknown-host", retryable=True) from error
     return await parts.webhooks.create(new, cursor=await parts.events.newest())
 
 
 @router.get("/webhooks", tags=["webhooks"])
 async def list_webhooks(_owner: Admin, request: Request) -> WebhookList:
-    """Webhooks, and how their deliveries go."""
+    """List webhooks with the state of their deliveries."""
     webhooks = parts_of(request).webhooks
     return WebhookList(webhooks=tuple(one.webhook for one in await webhooks.get_many(await webhooks.ids())))
 
 
 @router.get("/webhooks/{webhook_id}", tags=["webhooks"])
 async def show_webhook(_owner: Admin, request: Request, webhook_id: IdentifierPath) -> Webhook:
-    """One webhook."""
+    """Return one webhook."""
     return (await parts_of(request).webhooks.get(webhook_id)).webhook
 
 
 @router.delete("/webhooks/{webhook_id}", status_code=204, tags=["webhooks"])
 async def delete_webhook(_owner: Admin, request: Request, webhook_id: IdentifierPath) -> Response:
-    """Deletes a webhook."""
+    """Delete a webhook."""
     await parts_of(request).webhooks.delete(webhook_id)
     return Response(status_code=204)

@@ -1,4 +1,4 @@
-"""Logs of tasks for the pool's owner, also after the container is gone."""
+"""Routes of task logs, which outlive the container."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from protocol.wire.heartbeat import Command, CommandKind, LogLine
 from protocol.wire.pool import NodeLogs
 
 WANTED_MS = 60_000
-"""A reader makes the node push its log for so long; one that follows asks again in good time."""
+"""Time for which a node pushes its log after a read; followers ask again before it ends."""
 
 LINES_AT_ONCE = 1000
 
 PUSH_MS = 2_000
-LONGEST_PATIENCE_MS = 15_000
-"""A node hears with its next heartbeat that somebody reads; the push itself takes `PUSH_MS` at most as a rule."""
+LONGEST_BACKLOG_WAIT_MS = 15_000
+"""Maximum wait for a node's first push: it learns of the read with its next heartbeat; a push takes up to `PUSH_MS`."""
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
@@ -44,7 +44,7 @@ async def logs(
     ] = 200,
     follow_: Annotated[bool, Query(alias="follow", description="Go on as server-sent events")] = False,
 ) -> Response | NodeLogs:
-    """The lines of an assignment's log. Reading makes the node push what it has not pushed yet."""
+    """Return lines of an assignment's log. The request makes the node push the lines that it has not pushed yet."""
     parts = parts_of(request)
     row = await parts.nodes.get_known(node)
     identifier = assignment or row.assignment_id or row.last_assignment_id
@@ -64,22 +64,22 @@ async def logs(
     backlog = None
     if since is None and not is_current and identifier == row.assignment_id:
         now = unix_ms(parts.clock.now())
-        patience_ms = min((row.interval_ms or 0) + PUSH_MS, LONGEST_PATIENCE_MS)
-        backlog = Backlog(tail, opened_ms=now, patient_until_ms=now + patience_ms)
+        wait_ms = min((row.interval_ms or 0) + PUSH_MS, LONGEST_BACKLOG_WAIT_MS)
+        backlog = Backlog(tail, opened_ms=now, wait_until_ms=now + wait_ms)
     return follow(parts, request, reader(parts, node, identifier, lines, since=since or 0, backlog=backlog))
 
 
 class Backlog:
-    """Lines that were written before a stream was opened, some of which the node may not have pushed yet.
+    """Lines written before a stream was opened, some of which the node may not have pushed yet.
 
     Args:
-        tail: The most of them that are shown.
-        opened_ms: When the stream was opened; later lines are all shown.
-        patient_until_ms: How long the node's push is awaited.
+        tail: Maximum number of these lines to show.
+        opened_ms: Time when the stream was opened, Unix ms; all later lines are shown.
+        wait_until_ms: End of the wait for the node's push, Unix ms.
     """
 
-    def __init__(self, tail: int, *, opened_ms: int, patient_until_ms: int) -> None:
-        self.patient_until_ms = patient_until_ms
+    def __init__(self, tail: int, *, opened_ms: int, wait_until_ms: int) -> None:
+        self.wait_until_ms = wait_until_ms
         self.is_over = False
         """True after a line came that was written after the stream was opened."""
         self._tail = tail
@@ -87,14 +87,14 @@ class Backlog:
         self._held: list[LogLine] = []
 
     def add(self, lines: Sequence[LogLine]) -> None:
-        """Takes the next lines and forgets old ones beyond the limit."""
+        """Adds the next lines and drops old ones beyond the limit."""
         held = [*self._held, *lines]
         new = next((at for at, line in enumerate(held) if line.time_ms >= self._opened_ms), len(held))
         self.is_over = new < len(held)
         self._held = held[max(0, new - self._tail) :]
 
     def take(self) -> list[LogLine]:
-        """Returns what is to be shown."""
+        """Returns and removes the lines to show."""
         held, self._held = self._held, []
         return held
 
@@ -108,7 +108,7 @@ def reader(
     since: int = 0,
     backlog: Backlog | None = None,
 ) -> Read:
-    """Returns a function that reads the next lines of a stream: first those given, then what the node pushes."""
+    """Returns a function that reads the next lines of a stream: first the given ones, then those of later pushes."""
     waiting = list(first)
     following = first[-1].sequence + 1 if first else since
 
@@ -127,7 +127,7 @@ def reader(
             backlog.add(found)
             if pushed and (backlog.is_over or not await parts.assignments.more_lines_come(identifier)):
                 found, backlog = backlog.take(), None
-            elif unix_ms(parts.clock.now()) < backlog.patient_until_ms:
+            elif unix_ms(parts.clock.now()) < backlog.wait_until_ms:
                 found = []
             else:
                 found = backlog.take()
@@ -143,10 +143,10 @@ async def _first(parts: Dependencies, identifier: str, *, since: int | None, tai
 
 
 async def _ask_for_more(parts: Dependencies, node: Address, identifier: str) -> bool:
-    """Leaves the node a command to push its log, unless one that is still good was left before.
+    """Sends the node a command to push its log, unless an earlier command is still valid.
 
     Returns:
-        Whether the node was asked before and still pushes.
+        True if an earlier command is still valid.
     """
     now = unix_ms(parts.clock.now())
     until = await parts.assignments.wanted_until(identifier)
@@ -156,6 +156,6 @@ async def _ask_for_more(parts: Dependencies, node: Address, identifier: str) -> 
     command = Command(
         id=new_id(), kind=CommandKind.SEND_LOGS, text=identifier, since=following, until_ms=now + WANTED_MS
     )
-    with suppress(Conflict):  # commands wait already because the node does not speak: what is kept is all there is
+    with suppress(Conflict):  # the command queue is full because the node sends no heartbeats
         await parts.nodes.leave_command(node, command)
     return until > now

@@ -1,4 +1,4 @@
-"""Nodes as the pool's owner sees them, and what the owner can do with them."""
+"""Routes with which the pool's owner lists, restarts, drains and bans nodes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Cursor = Annotated[
 ]
 
 PAGES_PER_REQUEST = 20
-"""With a filter, at most so many pages are looked through; the answer then carries on from there."""
+"""Maximum pages that a filtered request reads; the next request continues from there."""
 
 
 @router.get("")
@@ -43,7 +43,7 @@ async def list_nodes(
         str | None, Query(max_length=63, description="A gauge of the last heartbeat that is wanted with each node")
     ] = None,
 ) -> NodeViewPage:
-    """Nodes in the order of their addresses."""
+    """List nodes in the order of their addresses."""
     parts = parts_of(request)
     name, _, value = label.partition("=") if label is not None else ("", "", "")
     if label is not None and "=" not in label:
@@ -74,7 +74,7 @@ async def list_nodes(
 
 @router.get("/{node}")
 async def show(_owner: Reader, request: Request, node: NodePath) -> NodeView:
-    """One node with what it runs."""
+    """Return one node with its assignment."""
     return await _view(parts_of(request), node)
 
 
@@ -82,7 +82,7 @@ async def show(_owner: Reader, request: Request, node: NodePath) -> NodeView:
 async def history(
     _owner: Reader, request: Request, node: NodePath, limit: Annotated[int, Query(ge=1, le=256)] = 100
 ) -> History:
-    """Every change in the node's life, newest first, with time, cause and actor."""
+    """Return the node's state changes, newest first, with time, cause and actor."""
     parts = parts_of(request)
     await parts.nodes.get_known(node)
     return History(entries=await parts.nodes.history(node, limit=limit))
@@ -90,7 +90,7 @@ async def history(
 
 @router.get("/{node}/metrics")
 async def metrics(_owner: Reader, request: Request, node: NodePath) -> NodeMetrics:
-    """The gauges of the node's last heartbeat."""
+    """Return the gauges of the node's last heartbeat."""
     parts = parts_of(request)
     await parts.nodes.get_known(node)
     time_ms, gauges = await parts.nodes.metrics(node)
@@ -120,7 +120,7 @@ async def restart(owner: Operator, request: Request, node: NodePath) -> NodeView
 
 @router.post("/{node}/drain", openapi_extra=body(Cause, required=False))
 async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
-    """Lets the node finish what runs and gives it nothing new, until `resume`."""
+    """Let the node finish its task and assign it no other, until `resume`."""
     parts = parts_of(request)
     await parts.nodes.get_known(node)
     serving = (NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING)
@@ -142,7 +142,7 @@ async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
 
 @router.post("/{node}/resume", openapi_extra=body(Cause, required=False))
 async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
-    """Ends a drain."""
+    """End a drain."""
     parts = parts_of(request)
     await parts.nodes.get_known(node)
     before, _ = await parts.life.happened(
@@ -161,7 +161,7 @@ async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
 
 @router.post("/{node}/ban", openapi_extra=body(Cause, required=False))
 async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
-    """Bans the node on the ledger, and here at once. Needs the pool manager's key in this orchestrator's settings."""
+    """Ban the node on the ledger and, at once, here. Needs the pool manager's key in this orchestrator's settings."""
     parts = parts_of(request)
     cause = _cause(owner, "the owner banned it")
     await parts.ledger.ban(node, reason=cause)
@@ -172,7 +172,7 @@ async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
 
 @router.post("/{node}/unban", openapi_extra=body(Cause, required=False))
 async def unban(owner: Admin, request: Request, node: NodePath) -> NodeView:
-    """Lifts the ban on the ledger, and here at once; the node may be invited again."""
+    """Lift the ban on the ledger and, at once, here; the node may be invited again."""
     parts = parts_of(request)
     cause = _cause(owner, "the owner lifted the ban")
     await parts.ledger.unban(node)

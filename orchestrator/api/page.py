@@ -1,6 +1,6 @@
-"""The pool owner's web page: files that hold nothing of any pool, and the headers that keep it so.
+"""Routes of the pool owner's web page: static files without any data of the pool, with strict security headers.
 
-The page is public. What it shows it asks of the API, as anybody may who has a token. See docs/decisions/0053.
+The page is public. It reads its data from the API with the owner's token. See docs/decisions/0053.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
-    # Asked for each time, and answered 304: after an upgrade no file of the former release stays beside a new one.
+    # Browsers revalidate each time and get 304, so that after an upgrade they don't mix files of two releases.
     "Cache-Control": "no-cache",
 }
 
@@ -68,20 +68,20 @@ class PageFile:
 
 @cache
 def page_files() -> Mapping[str, PageFile]:
-    """All files by their path below `/page/`: what is not in here can't be asked for."""
+    """Returns all files by their path below `/page/`; nothing else is served."""
     return dict(_files_in(files("orchestrator") / "page", ""))
 
 
 @router.api_route("/", methods=["GET", "HEAD"])
 @router.api_route(PAGE_PATH.rstrip("/"), methods=["GET", "HEAD"])
 async def to_the_page() -> Response:
-    """Leads to the page. The path is relative, so it holds behind a proxy that has us below a path of its own."""
+    """Redirect to the page. The path is relative, so that it also works behind a proxy with a path prefix."""
     return RedirectResponse(PAGE_PATH.lstrip("/"), status_code=307, headers=HEADERS)
 
 
 @router.api_route(PAGE_PATH + "{name:path}", methods=["GET", "HEAD"])
 async def page(request: Request, name: str) -> Response:
-    """One file of the page."""
+    """Return one file of the page."""
     found = page_files().get(name or START)
     if found is None:
         raise NotFound("the page has no such file", hint=f"the page is at {PAGE_PATH}")

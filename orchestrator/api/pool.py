@@ -1,4 +1,4 @@
-"""The pool at a glance."""
+"""Route of the pool's overview."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ router = APIRouter(prefix="/v1", tags=["pool"])
 
 @router.get("/pool")
 async def overview(owner: Reader, request: Request) -> PoolOverview:
-    """The pool in a few numbers, the orchestrator's time, and what whoever asks may do."""
+    """Return an overview of the pool, the orchestrator's time, and the caller's scope."""
     parts = parts_of(request)
     return PoolOverview(
         pool_id=parts.settings.pool_id,

@@ -1,4 +1,4 @@
-"""The run: what nodes lease and hand in, what the trainer wants, what anybody with a reason may read."""
+"""Routes of the run: slots and submissions of nodes, demand of the trainer, progress for readers."""
 
 from __future__ import annotations
 
@@ -50,14 +50,14 @@ Cursor = Annotated[str | None, Query(max_length=100, pattern="^[0-9a-zA-Z.:]+$",
 
 @router.get("/run/step", response_model=StepAnswer)
 async def step(signed: Node, request: Request) -> Response:
-    """The smallest step with too few rollouts, and the version of the policy to use."""
+    """Return the smallest step with too few rollouts, and the version of the policy to use."""
     parts = parts_of(request)
     return signed.answer(parts.key, await _run(parts).step())
 
 
 @router.post("/slots", response_model=SlotGrant, openapi_extra=body(SlotRequest))
 async def lease(signed: Node, request: Request) -> Response:
-    """Leases a slot to the node that asks, or the same slot to one that asks again under the same request."""
+    """Lease a slot to the node; a repeated request id returns the same slot."""
     parts = parts_of(request)
     granted = await _run(parts).lease(signed.address, signed.read(SlotRequest))
     return signed.answer(parts.key, granted)
@@ -81,7 +81,7 @@ async def my_leases(signed: Node, request: Request) -> Response:
 
 @router.post("/submissions", response_model=SubmissionReceipt, openapi_extra=body(SubmissionRequest))
 async def submit(signed: Node, request: Request) -> Response:
-    """Takes work to be carried to the ledger. Sent again, it says how far the same work is."""
+    """Accept work for relaying to the ledger. Repeated, it returns the state of the same work."""
     parts = parts_of(request)
     run, submission = _run(parts), signed.read(SubmissionRequest)
     receipt = await parts.relay.submit(
@@ -100,14 +100,14 @@ async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
 
 @router.post("/joins", response_model=JoinReceipt, openapi_extra=body(JoinRequest))
 async def join(signed: Node, request: Request) -> Response:
-    """Takes a node's acceptance of an invite to be carried to the ledger. Sent again, it says how far it is."""
+    """Accept a node's signed join for relaying to the ledger. Repeated, it returns its state."""
     parts = parts_of(request)
     return signed.answer(parts.key, await parts.relay.join(signed.address, signed.read(JoinRequest)))
 
 
 @router.post("/disputes", response_model=DisputeReceipt, openapi_extra=body(SignedDispute))
 async def dispute(signed: Node, request: Request) -> Response:
-    """Takes a node's dispute of a verdict to be carried to the ledger. Sent again, it says how far it is."""
+    """Accept a node's dispute of a verdict for relaying to the ledger. Repeated, it returns its state."""
     parts = parts_of(request)
     run = _run(parts)
     receipt = await take_dispute(
@@ -121,12 +121,12 @@ async def dispute(signed: Node, request: Request) -> Response:
     return signed.answer(parts.key, receipt)
 
 
-# Who steers and who reads
+# Control and progress
 
 
 @router.get("/run")
 async def show(_reader: RunReader, request: Request) -> RunView:
-    """The run at a glance."""
+    """Return an overview of the run."""
     parts = parts_of(request)
     return await _owner(parts).view(queued=await parts.relay.store.waiting(RelayedKind.WORK))
 
@@ -183,7 +183,7 @@ async def figures(
 
 @router.get("/run/rollouts/{key}")
 async def rollout(_reader: RunReader, request: Request, key: KeyPath) -> RolloutItem:
-    """One submitted file, by its work key: what a validator asks that read the submission on the ledger."""
+    """Return one submitted file by its work key; validators ask for it after they read the submission on the ledger."""
     parts = parts_of(request)
     return (await _items(parts, [await _owner(parts).rollout(key)]))[0]
 

@@ -1,4 +1,4 @@
-"""Server-sent events: one JSON value at a time to whoever follows, for as long as they do."""
+"""Server-sent events: streams JSON values until the client disconnects."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from orchestrator.dependencies import Dependencies
 from protocol.errors import MusterError, RateLimited
 
 LOOK = timedelta(milliseconds=300)
-"""Between two looks for something new; a follower costs one small command each."""
+"""Pause between two reads for new items; each costs one small Redis command per stream."""
 KEEP_ALIVE_LOOKS = 50
-"""Looks without anything new until a comment line keeps proxies from closing the connection (15 s)."""
+"""Reads without new items after which a comment line is sent (15 s), so that proxies keep the connection open."""
 
 Read = Callable[[], Awaitable[Sequence[tuple[str, BaseModel]]]]
-"""Items since the last call, each with the id from which a follower can resume."""
+"""Returns the items since the last call, each with the id from which a client can resume."""
 
 
 def follow(parts: Dependencies, request: Request, read: Read) -> StreamingResponse:
-    """Streams what `read` finds until the follower goes away or the service stops.
+    """Streams the items of `read` until the client disconnects or the service stops.
 
     Raises:
-        RateLimited: Too many follow already.
+        RateLimited: The maximum number of streams is open.
     """
     if parts.streams.locked():
         raise RateLimited(
@@ -47,7 +47,7 @@ async def _lines(parts: Dependencies, read: Read, stopping: asyncio.Event) -> As
             try:
                 found = await read()
             except MusterError as error:
-                # The follower connects again from its last id, and hears the reason until then.
+                # The client reconnects from its last id; the event tells it the reason.
                 yield f"event: error\ndata: {error.code}\n\n"
                 return
             for name, value in found:

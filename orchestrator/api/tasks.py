@@ -1,4 +1,4 @@
-"""Tasks of the pool's owner."""
+"""Routes of tasks and groups."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ IdempotencyKey = Annotated[
     Header(
         alias=IDEMPOTENCY_HEADER,
         pattern="^[0-9a-f]{32}$",
-        description="32 random hex digits. The same again is the same task, so that a post may be repeated",
+        description="32 random hex digits. A repeated post with the same digits returns the same task",
     ),
 ]
 
 
 @router.post("/tasks", status_code=201, openapi_extra=body(NewTask))
 async def create(owner: Operator, request: Request, idempotency_key: IdempotencyKey = None) -> Task:
-    """Posts a task. Its secrets and registry password are kept sealed and never returned."""
+    """Post a task. Its secrets and registry password are stored encrypted and never returned."""
     new = owner.read(NewTask)
     check_variables(new.spec)
     return await parts_of(request).tasks.create(new, actor=owner.name, key=idempotency_key)
@@ -40,20 +40,20 @@ async def create(owner: Operator, request: Request, idempotency_key: Idempotency
 async def list_tasks(
     _owner: Reader, request: Request, cursor: Cursor = None, limit: Annotated[int, Query(ge=1, le=500)] = 100
 ) -> TaskPage:
-    """Tasks, oldest first."""
+    """List tasks, oldest first."""
     rows, following = await parts_of(request).tasks.page(after=cursor, limit=limit)
     return TaskPage(tasks=tuple(row.task for row in rows), next_cursor=following)
 
 
 @router.get("/tasks/{task_id}")
 async def show(_owner: Reader, request: Request, task_id: IdentifierPath) -> Task:
-    """One task."""
+    """Return one task."""
     return (await parts_of(request).tasks.get(task_id)).task
 
 
 @router.patch("/tasks/{task_id}", openapi_extra=body(TaskPatch))
 async def change(owner: Operator, request: Request, task_id: IdentifierPath) -> Task:
-    """Changes a task. What nodes are told of it makes a new generation; replicas and priority move nobody who runs."""
+    """Change a task. Changes that nodes see make a new generation; replicas and priority move no running node."""
     patch = owner.read(TaskPatch)
     if patch.spec is not None:
         check_variables(patch.spec)
@@ -62,12 +62,12 @@ async def change(owner: Operator, request: Request, task_id: IdentifierPath) -> 
 
 @router.delete("/tasks/{task_id}", status_code=204)
 async def delete(owner: Operator, request: Request, task_id: IdentifierPath) -> Response:
-    """Deletes a task; what runs of it is stopped."""
+    """Delete a task and stop its assignments."""
     await parts_of(request).tasks.delete(task_id, actor=owner.name)
     return Response(status_code=204)
 
 
 @router.get("/groups", tags=["groups"])
 async def groups(_owner: Reader, request: Request) -> GroupList:
-    """Nodes that run a task together."""
+    """List groups of nodes that run a task together."""
     return GroupList(groups=tuple(await group_views(parts_of(request))))

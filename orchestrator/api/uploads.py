@@ -1,4 +1,4 @@
-"""Files: where to put them, where to read them; and the bytes themselves, where the store is a directory of ours."""
+"""Routes of files: upload tickets and download links; also the bytes, if the store is a local directory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ router = APIRouter(prefix="/v1", tags=["files"])
 
 LONGEST_KEY = 200
 KeyPath = Annotated[str, Path(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256")]
-Term = Annotated[str | None, Query(description="Part of the signed URL; use it as it was given")]
+Term = Annotated[str | None, Query(description="Part of the signed URL; send it unchanged")]
 
 
 async def _url_query(
@@ -30,7 +30,7 @@ async def _url_query(
     type_: Annotated[Term, Query(alias="type")] = None,
     signature: Term = None,
 ) -> dict[str, str]:
-    """Returns the query of a signed URL. Declared here, checked by `UrlSigner`; each may stand there once."""
+    """Returns the query of a signed URL, which `UrlSigner` verifies; refuses repeated parameters."""
     del expires, size, type_, signature
     items = request.query_params.multi_items()
     if len(dict(items)) != len(items):
@@ -69,7 +69,7 @@ async def objects(
     openapi_extra={"requestBody": {"content": {"application/octet-stream": {}}}},
 )
 async def put_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
-    """Takes a file's bytes under a URL that was made for them. Sending the same again is a success."""
+    """Upload a file's bytes to a signed URL. A repeated upload of the same bytes succeeds."""
     store, name = _local(parts_of(request)), ObjectKey.parse(key)
     terms = store.urls.check_put(name, query)
     declared = request.headers.get("content-length")
@@ -88,7 +88,7 @@ async def put_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
 @router.get("/blobs/{key:path}", response_class=FileResponse)
 @router.head("/blobs/{key:path}", response_class=Response, include_in_schema=False)
 async def get_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
-    """A file's bytes, or a range of them, under a URL that was made for it."""
+    """Return a file's bytes, or a range of them, for a signed URL."""
     store, name = _local(parts_of(request)), ObjectKey.parse(key)
     store.urls.check_get(name, query)
     if await store.head(name) is None:
@@ -96,7 +96,7 @@ async def get_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
     headers = {
         "ETag": f'"{name.sha256[2:]}"',
         "Cache-Control": "private, max-age=31536000, immutable",
-        # A node wrote it: no browser may take it for a page of ours.
+        # The content is a stranger's: a browser must not show it as a page of this origin.
         "Content-Disposition": "attachment",
         "Content-Security-Policy": "sandbox",
     }

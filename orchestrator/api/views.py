@@ -1,4 +1,4 @@
-"""Rows of the store as the API shows them."""
+"""Converts rows of the store into views of the API."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from protocol.wire.pool import GroupMember, GroupView, NodeView
 
 
 async def node_views(parts: Dependencies, rows: Sequence[NodeRow], *, metric: str | None = None) -> list[NodeView]:
-    """Nodes with what they run, or ran last.
+    """Returns nodes with their current or last assignment.
 
     Args:
-        parts: Of the orchestrator.
-        rows: Which nodes.
-        metric: Name of a gauge of the last heartbeat that is wanted with them.
+        parts: Dependencies of the orchestrator.
+        rows: Rows of the nodes.
+        metric: Name of a gauge of the last heartbeat to include.
     """
     names = [row.assignment_id or row.last_assignment_id for row in rows]
     assignments = await parts.assignments.views([name for name in names if name])
@@ -41,7 +41,7 @@ async def node_views(parts: Dependencies, rows: Sequence[NodeRow], *, metric: st
 
 
 async def group_views(parts: Dependencies) -> list[GroupView]:
-    """The gangs of every open task."""
+    """Returns the groups of all open tasks."""
     groups: dict[str, list[GroupMember]] = {}
     facts: dict[str, tuple[str, int]] = {}
     for row in await parts.tasks.get_many(await parts.tasks.open_ids()):

@@ -16,17 +16,17 @@ from protocol.verdicts import Outcome, ReasonCode
 JUDGED = frozenset({SlotState.PROVISIONAL, SlotState.DISPUTED, SlotState.FINAL})
 
 OWN_CHOICE = frozenset({ReasonCode.BOUNDS_ARITHMETIC, ReasonCode.BOUNDS_ENVIRONMENT})
-"""Verdicts on work that its node could know to be worth nothing before it began: the recipe names what is taken.
+"""Verdicts on work that the node could know to be worthless, because the recipe lists what is accepted.
 
-They count like expired leases, and none is free: otherwise slots could be burnt at the pool's cost."""
+They count like expired leases, without free rejections: otherwise a node could waste slots at the pool's cost."""
 
 IN_TIME = timedelta(seconds=30)
-"""Work that is handed to the relayer later than this before its lease's end may come too late for the next block. A
-node that does so again and again would hold a step up and answer for nothing."""
+"""Work that reaches the relayer less than this before its lease ends may miss the next block, and is not excused.
+
+Otherwise a node could delay steps again and again without a consequence."""
 
 OWN_FAULT = frozenset({"StakeTooLow", "NotMember", "NotRegistered", "Banned", "UnitsOutOfRange", "NodeNotWilling"})
-"""The ledger's errors that a node or its provider brings about. Others (an empty escrow, a pool that was stopped) are
-not their doing."""
+"""Ledger errors that a node or its provider causes, unlike others such as an empty escrow or a stopped pool."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,10 @@ class DeliveryTerms:
     Args:
         newest: Number of newest finished leases that count.
         provider_newest: The same for all nodes of a provider together.
-        least: With fewer that are over nobody is judged.
-        threshold: The delivered share below which a node rests.
-        rejections: The number of rejected works among `newest` leases that don't count: honest nodes have bad luck.
-        rest: The time without leases after the newest failure.
+        least: Minimum number of finished leases; with fewer, no node is throttled.
+        threshold: Delivered share below which a node gets no leases for a while.
+        rejections: Rejected works among `newest` leases that don't count, because honest work is rejected at times.
+        rest: Time without leases after the newest failure.
     """
 
     newest: int
@@ -50,20 +50,20 @@ class DeliveryTerms:
     rest: timedelta
 
     def of_provider(self) -> Self:
-        """The terms for all nodes of a provider together: a longer window, with free rejections in proportion."""
+        """Returns the terms for all nodes of a provider: a longer window, with free rejections in proportion."""
         free = self.rejections * self.provider_newest // self.newest
         return replace(self, newest=self.provider_newest, rejections=free)
 
 
 @dataclass(frozen=True, slots=True)
 class PastLease:
-    """A lease of which something became.
+    """A lease with its outcome so far.
 
     Args:
-        slot: Where it is, with the verdict on its work.
-        ended_ms: When it failed or was delivered, in Unix milliseconds.
+        slot: State of the slot, with the verdict on its work.
+        ended_ms: Time of its failure or delivery, in Unix milliseconds.
         reason: The verdict's reason code.
-        late: Whether its work came past the time that its step waited for it.
+        late: True if its work came after the step had stopped waiting for it.
     """
 
     slot: Slot
@@ -73,14 +73,14 @@ class PastLease:
 
     @property
     def counts(self) -> bool:
-        """Whether the lease counts: live leases, excused ones and unjudged work do not."""
+        """True if the lease counts; live leases, excused ones and unjudged work do not."""
         if self.slot.state is SlotState.EXPIRED:
             return self.failed
         return self.slot.state not in {SlotState.LEASED, SlotState.LAPSED}
 
     @property
     def failed(self) -> bool:
-        """Whether nothing useful was delivered in time."""
+        """True if nothing useful was delivered in time."""
         if self.late and self.slot.state.on_ledger:
             return True
         match self.slot.state:
@@ -93,7 +93,7 @@ class PastLease:
 
     @property
     def rejected(self) -> bool:
-        """Whether the work was rejected, or took validators far more time than usual."""
+        """True if the work was rejected, or took validators far more time than usual."""
         if self.failed or self.slot.state not in JUDGED:
             return False
         return self.slot.outcome in {Outcome.REJECTED, Outcome.FORGED} or self.reason == ReasonCode.PASSED_UNDECIDED
@@ -107,7 +107,7 @@ class Delivered:
     undelivered: int
     resting_until_ms: int | None
     on_trial: bool = False
-    """Returns whether the delivered share is too low; the node then holds one slot at a time."""
+    """True if the delivered share is too low; the node then holds one slot at a time."""
 
 
 def tried_in_time(*, handed_in_ms: int, expiry_s: int, error: str) -> bool:
@@ -124,12 +124,12 @@ def tried_in_time(*, handed_in_ms: int, expiry_s: int, error: str) -> bool:
 def judge_deliveries(leases: Sequence[PastLease], *, terms: DeliveryTerms, now_ms: int) -> Delivered:
     """Returns whether a node, or any node of a provider, may lease.
 
-    After its rest it may, one slot at a time, and the next lease that fails makes it rest again until its share is
-    better.
+    After its rest it may lease one slot at a time. The next failed lease makes it rest again, until its delivered share
+    is above the threshold.
 
     Args:
-        leases: Newest first; those that are live or that nobody answers for are passed over.
-        terms: The pool's.
+        leases: Newest first; live and excused leases are skipped.
+        terms: The pool's rules.
         now_ms: Unix milliseconds.
     """
     over = [lease for lease in leases if lease.counts][: terms.newest]

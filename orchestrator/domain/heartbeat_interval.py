@@ -14,8 +14,8 @@ class HeartbeatInterval:
 
     Args:
         shortest: Minimum interval.
-        target_rate: Heartbeats per second that the pool as a whole may cost.
-        stagger: Largest share of the interval that is added at random, so that nodes drift apart.
+        target_rate: Heartbeats per second of the whole pool.
+        stagger: Largest share of the interval that is added at random, so that nodes don't send at the same time.
         unhealthy_after: Missed intervals until a node counts as unhealthy.
         dead_after: Missed intervals until it counts as dead; more than `unhealthy_after`.
     """
@@ -33,19 +33,19 @@ class HeartbeatInterval:
             raise ValueError("1 < unhealthy_after < dead_after, or one late heartbeat kills a node")
 
     def interval(self, nodes: int, *, draw: float) -> timedelta:
-        """The time until the next heartbeat.
+        """Returns the time until the next heartbeat.
 
         Args:
-            nodes: How many nodes speak to this pool.
+            nodes: Number of nodes that send heartbeats.
             draw: Uniform in [0, 1); spreads the stagger.
         """
         base = max(self.shortest.total_seconds(), nodes / self.target_rate)
         return timedelta(seconds=base * (1 + self.stagger * draw))
 
     def unhealthy_in(self, interval: timedelta) -> timedelta:
-        """Silence that makes a node unhealthy, from its last heartbeat."""
+        """Returns the time after its last heartbeat at which a node becomes unhealthy."""
         return interval * self.unhealthy_after
 
     def dead_in(self, interval: timedelta) -> timedelta:
-        """Silence that makes a node dead, from its last heartbeat."""
+        """Returns the time after its last heartbeat at which a node becomes dead."""
         return interval * self.dead_after

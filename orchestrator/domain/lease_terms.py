@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 TIMES_KEPT = 50
-"""The newest deliveries that the length of leases is taken from."""
+"""Number of newest deliveries from which the lease duration is computed."""
 LEAST_TIMES = 8
-"""With fewer deliveries than this a lease is as long as it may be."""
+"""Minimum number of deliveries; with fewer, a lease has its maximum duration."""
 MEDIANS = 4
-"""A lease is so many median deliveries long: nodes four times slower than the median can still deliver."""
+"""Lease duration in median delivery times: nodes up to four times slower than the median can deliver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +27,14 @@ class DeliveryTime:
 
 
 def lease_length(times: Sequence[DeliveryTime], *, least: timedelta, most: timedelta) -> timedelta:
-    """Returns how long the next slot is leased, in whole milliseconds.
+    """Returns the duration of the next lease, in whole milliseconds.
 
-    The median is weighted by groups, so that many quick slots of one group don't shorten everybody's leases.
+    The median is weighted by groups, so that many quick slots of one group don't shorten the leases of all nodes.
 
     Args:
-        times: Of the newest deliveries.
-        least: The shortest lease.
-        most: The longest; it wins if it is less than `least`.
+        times: Times of the newest deliveries.
+        least: Minimum duration.
+        most: Maximum duration; it applies also if it is less than `least`.
     """
     if len(times) < LEAST_TIMES:
         return most
@@ -47,23 +47,23 @@ def lease_length(times: Sequence[DeliveryTime], *, least: timedelta, most: timed
 
 
 def wait_length(lease: timedelta) -> timedelta:
-    """Returns how long a step waits for a slot: half of its lease. After that its groups are asked of others.
+    """Returns the time that a step waits for a slot: half of its lease. Then its groups are leased to other nodes.
 
-    It does not follow the median by itself: slow nodes that ask first are the median, and every step would wait for
+    It is not derived from the median: slow nodes that ask first would be the median, and every step would wait for
     them.
     """
     return lease / 2
 
 
 def is_late(took: timedelta, times: Sequence[DeliveryTime], *, lease: timedelta) -> bool:
-    """Returns whether work came so late that its step had stopped waiting for it.
+    """Returns whether work came after its step had stopped waiting for it.
 
     With few known deliveries nothing is late, because lease durations do not follow delivery times yet.
 
     Args:
-        took: From the lease to the submission, measured as in `times`: what blocks and the relayer take is in both.
-        times: Of the newest deliveries.
-        lease: How long the slot was leased.
+        took: Time from lease to submission, measured as in `times`; both include the relayer's and the block's time.
+        times: Times of the newest deliveries.
+        lease: Duration of the slot's lease.
     """
     return len(times) >= LEAST_TIMES and took > wait_length(lease)
 
@@ -73,10 +73,10 @@ class Budget:
     """Work units that the escrow covers, exact in Lua's double-precision numbers.
 
     Args:
-        units: The free escrow in the price of a unit. In a pool that pays nothing for work it is counted in what a
-            piece of work reserves for verdicts, and has no bound if that is nothing, too.
-        unit: What a work unit takes of it: 1, or 0 in a pool that pays nothing for work.
-        lease: What each lease takes of it besides, for verdicts; rounded up.
+        units: The free escrow divided by the price of a work unit. In a pool with a price of 0 it is divided by the
+            verdict fees of one work; if those are 0 too, it is unlimited.
+        unit: Cost of a work unit in this measure: 1, or 0 in a pool with a price of 0.
+        lease: Cost of the verdict fees of one lease in this measure, rounded up.
     """
 
     units: int
@@ -85,19 +85,19 @@ class Budget:
 
     @classmethod
     def of(cls, *, free: int, price: int, fees: int, most: int) -> Budget:
-        """Counts an escrow.
+        """Computes the budget from amounts in the token's smallest unit.
 
         Args:
-            free: What new work can be paid from, in the token's smallest unit.
-            price: Of a work unit.
-            fees: What a piece of work reserves for verdicts.
-            most: The largest number that comes out.
+            free: Escrow that is not reserved.
+            price: Price of a work unit.
+            fees: Verdict fees that one work reserves.
+            most: Upper bound of each resulting number.
         """
         if price:
             return cls(units=min(most, free // price), unit=1, lease=min(most, -(-fees // price)))
         return cls(units=min(most, free // fees) if fees else most, unit=0, lease=1 if fees else 0)
 
     def covers(self, units: int, *, open_units: int, open_leases: int) -> bool:
-        """Returns whether one more lease of this size can be paid besides the open ones."""
+        """Returns whether the escrow covers one more lease of this size in addition to the open ones."""
         taken = (open_units + units) * self.unit + (open_leases + 1) * self.lease
         return taken <= self.units

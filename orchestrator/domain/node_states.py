@@ -6,9 +6,9 @@
         │◀──────────── seen in discovery ───┤
         └◀──────────── seen in discovery ── evicted     banned ── unbanned ──▶ discovered
 
-`unhealthy` is also where a node begins that joined on the ledger and has not spoken yet. Nothing here knows of time,
-Redis or the ledger: events come in, a state and actions come out. Every state but banned has a way back that needs no
-person; banned has one that needs one (design, section 7).
+A node that joined on the ledger starts as `unhealthy` until its first heartbeat. The table knows no time, Redis or
+ledger: it maps a state and an event to a state and actions. A node leaves every state without human action, except
+`banned`.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ class NodeEvent(StrEnum):
     """Event of a node."""
 
     LISTED = "listed"
-    """A discovery service lists it, and it may not be invited: it is only noted, with the reason."""
+    """A discovery service lists the node, and it may not be invited: the reason is recorded."""
     SEEN = "seen"
-    """A discovery service lists it, it is no member, and it may be invited."""
+    """A discovery service lists the node, which is no member and may be invited."""
     INVITE_POSTED = "invite-posted"
     INVITE_EXPIRED = "invite-expired"
     JOINED = "joined"
-    """The ledger has it as a member."""
+    """The ledger lists the node as a member."""
     HEARTBEAT = "heartbeat"
-    """A member spoke."""
+    """A heartbeat of a member arrived."""
     MISSED = "missed"
-    """The first deadline passed in silence."""
+    """The first deadline passed without a heartbeat."""
     SILENT = "silent"
-    """The last deadline passed in silence."""
+    """The last deadline passed without a heartbeat."""
     DRAIN = "drain"
-    """The owner or the contributor wants it to finish and take nothing new."""
+    """The pool owner or the contributor wants the node to finish its task and take no other."""
     RESUME = "resume"
     LEFT = "left"
-    """It left the pool on the ledger, by its own wish or its provider's."""
+    """The node left the pool on the ledger, by its own or its provider's transaction."""
     REMOVED = "removed"
-    """It was taken from the pool on the ledger without blame."""
+    """The orchestrator removed the node from the pool on the ledger, without a penalty."""
     EVICTED = "evicted"
     BANNED = "banned"
     UNBANNED = "unbanned"
@@ -52,26 +52,26 @@ class NodeAction(StrEnum):
     """Side effect that a transition requests."""
 
     INVITE = "invite"
-    """Sign an invite and leave it at discovery."""
+    """Sign an invite and post it to discovery."""
     AWAIT_JOIN = "await-join"
-    """Watch for the end of the invite's life."""
+    """Set a deadline at the invite's expiry."""
     WATCH = "watch"
     """Set the deadline of the next heartbeat."""
     WATCH_LAST = "watch-last"
-    """Set the last deadline: after it the node is dead."""
+    """Set the last deadline, after which the node is dead."""
     UNWATCH = "unwatch"
-    """Expect nothing from it any more."""
+    """Clear the deadline."""
     RELEASE = "release"
-    """Give what it ran to somebody else."""
+    """Assign the node's task to another node."""
     REMOVE = "remove"
-    """Take it from the pool on the ledger."""
+    """Remove the node from the pool on the ledger."""
     KEEP = "keep"
-    """Forget a removal that has not happened yet."""
+    """Cancel a removal that has not been sent yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The state after an event, and what to do because of it."""
+    """The state after an event, and the actions that it requests."""
 
     state: NodeState
     actions: tuple[NodeAction, ...] = ()
@@ -130,7 +130,7 @@ TABLE: dict[NodeState, dict[NodeEvent, Transition]] = {
         _E.BANNED: _BANNED,
     },
     _S.DEAD: {
-        # A dead node that is still a member on the ledger may simply speak again; one that is not is invited again.
+        # A dead node that is still a member on the ledger recovers with a heartbeat; any other is invited again.
         _E.HEARTBEAT: Transition(_S.HEALTHY, (_A.WATCH, _A.KEEP)),
         _E.JOINED: _JOINED,
         _E.SEEN: _INVITE,
@@ -148,10 +148,10 @@ TABLE: dict[NodeState, dict[NodeEvent, Transition]] = {
         _E.UNBANNED: Transition(_S.DISCOVERED),
     },
 }
-"""The whole life. A pair that is not here changes nothing and asks for nothing."""
+"""All transitions. A pair that is missing changes nothing and requests nothing."""
 
 MEMBERS = frozenset({NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING})
-"""States of nodes that the orchestrator counts on being members of the pool."""
+"""States of nodes that are members of the pool."""
 
 _OVERDUE = {
     NodeState.INVITED: NodeEvent.INVITE_EXPIRED,
@@ -162,7 +162,7 @@ _OVERDUE = {
 
 
 def transition(state: NodeState, event: NodeEvent) -> Transition:
-    """Returns where `event` takes a node that is in `state`, and what follows. Total: no pair is an error."""
+    """Returns the transition of a node in `state` at `event`. Defined for every pair."""
     return TABLE[state].get(event, Transition(state))
 
 

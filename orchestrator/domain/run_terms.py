@@ -11,26 +11,26 @@ from protocol.identifiers import Digest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunTerms:
-    """The run's numbers.
+    """Terms of one run.
 
     Args:
-        name: The run's.
-        run: Its id.
-        pool_id: The pool's.
-        async_level: How many steps generation may be ahead of the newest version.
-        default_demand: Groups per step while the trainer has not said.
-        max_rounds: How often the demand of a step may be raised.
-        groups_per_slot: The most.
-        most_live: Slots that one node may hold at a time.
-        lease: The longest that a slot is leased.
-        lease_least: The shortest.
-        grace: How long after its end a lease may still be found on the ledger.
-        pending: How long a step waits for a verdict.
-        deliveries: Who gets leases.
-        kept_steps: So many steps before the floor are remembered.
-        ask_again: What a task waits that has nothing to do.
-        relays: Where versions are, if the trainer does not say.
-        units_per_group: Of a version that the ledger names and no trainer told us about; None: such get no slots.
+        name: Name of the run.
+        run: Id of the run.
+        pool_id: Id of the pool.
+        async_level: Steps that generation may be ahead of the newest version.
+        default_demand: Groups per step until the trainer states a demand.
+        max_rounds: Number of times that the demand of a step may be raised.
+        groups_per_slot: Maximum groups of a slot.
+        most_live: Maximum slots that one node holds at a time.
+        lease: Maximum duration of a lease.
+        lease_least: Minimum duration of a lease.
+        grace: Time after a lease's end in which its work may still appear on the ledger.
+        pending: Time that a step waits for a verdict.
+        deliveries: Delivery rules, which throttle nodes.
+        kept_steps: Number of closed steps whose rows are kept.
+        ask_again: Pause of a task that has nothing to do.
+        relays: URLs of relays, used unless the trainer names others.
+        units_per_group: Work units per group of a version that only the ledger announced; None: no slots for such.
     """
 
     name: str

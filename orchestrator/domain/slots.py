@@ -1,7 +1,7 @@
-"""The life of a slot, from its lease to the money, and under what it counts for its step: one table, no I/O.
+"""State machine of a slot, from its lease to payment, and the counter of its step that it belongs to. No I/O.
 
-Events of the ledger come at least once, so every one of them that is old news changes nothing. Submitted work counts as
-pending only while the store has its file: anybody can submit a hash on the ledger without uploading anything.
+Ledger events are delivered at least once, so repeated and outdated ones change nothing. Submitted work counts as
+pending only while the store has its file, because a hash can be submitted to the ledger without an upload.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _ON_LEDGER = frozenset(
 
 
 class Counted(StrEnum):
-    """Under what a slot's groups count for its step."""
+    """Counter of the step to which a slot's groups belong."""
 
     LEASED = "leased"
     SPARE = "spare"
-    """Leased, and its step does not wait for it: all of its groups are asked of others.
+    """Leased, but the step does not wait for it: its groups are leased to other nodes, too.
 
-    So are slots past half of their lease, of nodes on trial, and of nodes that are no members any more. If their work
-    comes all the same, it is taken and paid.
+    These are slots past half of their lease, slots of nodes on trial, and slots of nodes that left the pool. Their work
+    is accepted and paid if it comes.
     """
     RETURNED = "returned"
-    """Given up before its end: counts as nothing for its step and its node, but the node still has the signed lease, so
-    escrow and stake answer for it until it expires."""
+    """Released before its end. It counts for nothing, but the node still has the signed lease, so escrow and stake stay
+    reserved until it expires."""
     PENDING = "pending"
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -61,7 +61,7 @@ class StoredFileState(StrEnum):
     """Presence of submitted work's file in the store."""
 
     UNKNOWN = ""
-    """Not asked yet, or the store was down: the node is not blamed for that."""
+    """Not checked yet, or the store was down, for which the node is not penalised."""
     PRESENT = "present"
     ABSENT = "absent"
 
@@ -70,23 +70,23 @@ class SlotEvent(StrEnum):
     """Event of a slot."""
 
     LEASE_OVER = "lease-over"
-    """It expired without work, as far as the ledger was read, or its node was put out for forged work."""
+    """The lease expired without work on the ledger, or its node was evicted for forged work."""
     WAIT_OVER = "wait-over"
-    """Its step waits for it no longer: half of the lease is over, or its node is no member any more."""
+    """The step stops waiting: half of the lease is over, or its node left the pool."""
     RELEASED = "released"
-    """The node gave it up."""
+    """The node released the slot."""
     LAPSED = "lapsed"
-    """It ended without work, and its node is not the reason: the ledger could not be reached in time, or the pool put
-    the node out."""
+    """The lease ended without work for a reason that is not the node's: the ledger was unreachable, or the pool removed
+    the node."""
     SUBMITTED = "submitted"
     FILE_PRESENT = "file-present"
     """The store has the file of submitted work."""
     FILE_ABSENT = "file-absent"
-    """The store answered that it does not have it."""
+    """The store answered that it does not have the file."""
     FILE_UNKNOWN = "file-unknown"
-    """The store did not answer when it was asked for the last time."""
+    """The store did not answer the last check."""
     PENDING_OVER = "pending-over"
-    """No verdict for so long that the step waits for it no more."""
+    """No verdict came within the time that the step waits for one."""
     JUDGED = "judged"
     DISPUTED = "disputed"
     DECIDED = "decided"
@@ -123,7 +123,7 @@ TABLE: Mapping[tuple[SlotEvent, SlotState], SlotState] = {
     (SlotEvent.RELEASED, SlotState.LEASED): SlotState.RELEASED,
     (SlotEvent.LEASE_OVER, SlotState.RELEASED): SlotState.RELEASED,
     (SlotEvent.LAPSED, SlotState.LEASED): SlotState.LAPSED,
-    # Also of a lease that counted as undelivered: the word of the ledger came late.
+    # Also of a lease that counted as undelivered: the ledger's event may come late.
     **{(SlotEvent.SUBMITTED, state): SlotState.SUBMITTED for state in _UNSUBMITTED},
     (SlotEvent.PENDING_OVER, SlotState.SUBMITTED): SlotState.SUBMITTED,
     **{(what, SlotState.SUBMITTED): SlotState.SUBMITTED for what in _LOOKS},
@@ -143,8 +143,8 @@ _FIXED: Mapping[SlotEvent, Slot] = {
     SlotEvent.FILE_ABSENT: Slot(SlotState.SUBMITTED, Counted.NOTHING, file=StoredFileState.ABSENT),
     SlotEvent.FILE_UNKNOWN: Slot(SlotState.SUBMITTED, Counted.PENDING),
 }
-"""Events after which a slot is the same whatever it counted for before. Work whose file is found when the step has
-waited long enough counts for nothing again by `PENDING_OVER`."""
+"""Events whose result does not depend on the counter before. If a file is found after the step has waited long enough,
+the next `PENDING_OVER` makes it count for nothing again."""
 
 _JUDGES = frozenset({SlotEvent.JUDGED, SlotEvent.DECIDED, SlotEvent.FINAL})
 
@@ -155,7 +155,7 @@ def after(slot: Slot, event: SlotEvent, outcome: Outcome | None = None) -> Slot:
     Args:
         slot: Before the event.
         event: The event.
-        outcome: Of a verdict, and of work that is final.
+        outcome: Outcome of a verdict or of final work.
     """
     state = TABLE.get((event, slot.state))
     if state is None:
@@ -168,7 +168,7 @@ def after(slot: Slot, event: SlotEvent, outcome: Outcome | None = None) -> Slot:
 
 
 def as_on_ledger(state: SlotState, outcome: Outcome | None) -> Slot:
-    """A slot as the ledger shows it now: after a reorg, only that is true."""
+    """Returns the slot for a state on the ledger; used after a reorg, when earlier events are void."""
     if state is SlotState.SUBMITTED:
         return Slot(state, Counted.PENDING)
     if state is SlotState.EXPIRED:
@@ -177,5 +177,5 @@ def as_on_ledger(state: SlotState, outcome: Outcome | None) -> Slot:
 
 
 def counted_as(outcome: Outcome | None) -> Counted:
-    """Accepted counts, everything else was in vain."""
+    """Returns the counter of judged work."""
     return Counted.ACCEPTED if outcome is Outcome.ACCEPTED else Counted.REJECTED

@@ -19,11 +19,11 @@ class StepCount:
     """Number of times that the demand was raised."""
     leased: int = 0
     spare: int = 0
-    """Leased, and not waited for: counts as nothing."""
+    """Leased, but the step does not wait for them; not part of `need`."""
     returned: int = 0
-    """Given up, and not expired: counts as nothing."""
+    """Released and not expired; not part of `need`."""
     pending: int = 0
-    """Submitted, its file in the store, and young enough that a verdict may be waited for."""
+    """Submitted with the file in the store, and the step still waits for a verdict."""
     accepted: int = 0
     rejected: int = 0
 
@@ -35,14 +35,14 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The steps that rollouts may be made for now, both ends included; empty if the last is below the first."""
+    """Steps for which rollouts may be generated, both ends included; empty if `last` is below `first`."""
 
     first: int
     last: int
 
     @classmethod
     def of(cls, *, floor: int, version: int, async_level: int) -> Window:
-        """The open steps that the newest version may serve."""
+        """Returns the open steps that the newest version may serve."""
         return cls(max(floor, version), version + async_level)
 
     def __contains__(self, step: int) -> bool:
@@ -50,7 +50,7 @@ class Window:
 
     @property
     def steps(self) -> range:
-        """Ascending."""
+        """All steps of the window, ascending."""
         return range(self.first, self.last + 1)
 
 
@@ -63,9 +63,9 @@ class Choice:
 
 
 def choose_step(window: Window, counts: Mapping[int, StepCount], *, default_demand: int) -> Choice:
-    """The smallest step of the window with too few rollouts.
+    """Returns the smallest step of the window with too few rollouts.
 
-    It goes up when a step has enough, and comes back when work of an earlier one is rejected or does not arrive.
+    The choice moves up when a step has enough, and back when work of an earlier step is rejected or does not arrive.
     """
     choice = Choice(max(window.first, window.last), 0)
     for step in window.steps:
@@ -94,12 +94,12 @@ def ask(
         step: Number of the step.
         floor: The first open step.
         groups: Total demand.
-        closed: Whether the trainer is done with this step, and so with those below it.
-        stated: Whether the demand was stated before; the first statement is no raise, and may lower the default.
-        max_rounds: So often it may be raised; the raise after that closes the step with what it has.
+        closed: True if the trainer closes this step and all below it.
+        stated: True if the demand was stated before. The first statement is not a raise and may lower the default.
+        max_rounds: Maximum number of raises; the next one closes the step with the rollouts that it has.
     """
     if step < floor:
-        return None  # closed: what it has is what it has
+        return None  # closed steps don't change
     if closed:
         return Asked(now.demand, now.rounds, step + 1)
     if not stated:

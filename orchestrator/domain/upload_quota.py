@@ -11,11 +11,11 @@ class Quota:
     """Upload quota of one node.
 
     Args:
-        window: In which files and bytes are counted.
-        files: Per window.
-        bytes: Per window.
-        other_bytes: Of these, of files that are not the work of a lease.
-        open: Tickets at a time.
+        window: Time over which files and bytes are counted.
+        files: Files per window.
+        bytes: Bytes per window.
+        other_bytes: Bytes per window of files that are not the work of a lease; part of `bytes`.
+        open: Open upload tickets at a time.
     """
 
     window: timedelta = timedelta(hours=1)

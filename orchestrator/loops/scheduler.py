@@ -115,9 +115,9 @@ class Scheduler:
             node.state is NodeState.DRAINING and node.placement is not None for node in candidates
         )
         if len(candidates) > IN_A_THREAD:
-            result = await asyncio.to_thread(plan, tasks, candidates, now_ms=now_ms, patience=self._patience)
+            result = await asyncio.to_thread(plan, tasks, candidates, now_ms=now_ms, timeouts=self._patience)
         else:
-            result = plan(tasks, candidates, now_ms=now_ms, patience=self._patience)
+            result = plan(tasks, candidates, now_ms=now_ms, timeouts=self._patience)
         await self._carry_out(result, {task.id: task for task in tasks}, now_ms)
         return True
 

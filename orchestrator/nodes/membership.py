@@ -31,17 +31,17 @@ class NodeMembership:
 
 
 class Standings:
-    """Answers who is a member, and reads ledger facts of single nodes.
+    """Looks up the membership and the ledger state of single nodes.
 
-    Anybody with a key can send requests, so a node that was neither invited nor seen to join is answered from the
-    ledger's events, which reach Redis through the loop `ledger`. The chain is asked about a node that was invited,
-    because its join may be newer than the events, and about every node while the events are not followed: when Redis
-    lost them or the chain is down.
+    Any key can sign requests, so strangers must not cause chain calls. A node that was neither invited nor seen to join
+    is answered from the ledger's events, which the loop `ledger` writes to Redis. The chain is read for an invited
+    node, because its join may be newer than the events, and for every node while the events are stale: when Redis lost
+    them or the chain is down.
 
     Args:
         ledger: The pool on the ledger.
-        nodes: What the events said.
-        clock: Measures how old answers and events are.
+        nodes: Store of nodes, with the state that events reported.
+        clock: Measures the age of answers and events.
     """
 
     def __init__(self, ledger: PoolLedger, *, nodes: NodeStore, clock: Clock) -> None:
@@ -57,7 +57,7 @@ class Standings:
         )
 
     async def of(self, node: Address) -> NodeStanding:
-        """Returns what the ledger says of a node.
+        """Returns the ledger's state of a node.
 
         Raises:
             Unavailable: The chain is down or slow.
@@ -69,10 +69,10 @@ class Standings:
         return standing
 
     async def membership(self, row: NodeRow) -> NodeMembership:
-        """Returns whether a node is a member; a member in Redis is one while the chain is down, too.
+        """Returns whether a node is a member; members in Redis stay members while the chain is down.
 
         Args:
-            row: What Redis has of the node.
+            row: The node's row in Redis.
 
         Raises:
             Unavailable: Redis does not know, and the chain is down or slow.
@@ -94,7 +94,7 @@ class Standings:
         return NodeMembership(member=standing.member and not standing.banned, banned=standing.banned)
 
     def known(self, node: Address) -> NodeStanding | None:
-        """Returns what the ledger said last, if it is still remembered; asks nobody."""
+        """Returns the cached ledger state of a node, without a read of the chain."""
         return self._lookups.known(node)
 
     def forget(self, node: Address) -> None:

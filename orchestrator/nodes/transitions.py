@@ -1,4 +1,4 @@
-"""Carries events to nodes: reads the row, asks the table, writes what it says; again, if somebody was faster."""
+"""Applies events to nodes: reads the row, looks up the transition, writes it; retries if the row changed meanwhile."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from protocol.wire.heartbeat import NodeState
 
 MOST_TRIES = 16
 REMOVAL_DELAY = timedelta(seconds=2)
-"""Dead nodes are taken from the ledger in batches, so the first waits a little for the others."""
+"""Dead nodes are removed from the ledger in batches, so the first one waits a little for others."""
 
 _log = structlog.get_logger(__name__)
 
 
 class NodeTransitions:
-    """Applies events.
+    """Applies events of the state machine in `domain/node_states.py` to the rows of nodes.
 
     Args:
-        nodes: Where nodes are kept.
-        pace: For deadlines.
-        clock: Whose time counts.
-        invite_life: How long an invite may be redeemed.
+        nodes: Store of nodes.
+        pace: Heartbeat interval, from which deadlines follow.
+        clock: Clock of timestamps and deadlines.
+        invite_life: Validity of an invite.
     """
 
     def __init__(self, nodes: NodeStore, *, pace: HeartbeatInterval, clock: Clock, invite_life: timedelta) -> None:
@@ -49,18 +49,18 @@ class NodeTransitions:
         fields: Mapping[str, str] | None = None,
         only_from: Sequence[NodeState] | None = None,
     ) -> tuple[NodeState, Transition]:
-        """Tells a node's life of an event, and returns the state before and what came of it.
+        """Applies an event to a node; returns the state before it and the transition.
 
         Args:
-            address: The node; one that is not known yet begins as discovered.
-            event: What happened.
-            cause: The same in words, for the history.
-            actor: Who caused it.
-            fields: Facts to write with it.
-            only_from: Do nothing if the node is in another state than these.
+            address: The node; an unknown one starts as discovered.
+            event: The event.
+            cause: The reason in words, for the history.
+            actor: Name of the owner's token, or of the component, that caused it.
+            fields: Further fields of the row to write.
+            only_from: States from which the event applies; in any other state nothing changes.
 
         Raises:
-            Unavailable: Others changed the node all the time.
+            Unavailable: Other writers changed the row in all 16 attempts.
             StoreUnavailable: Redis is down.
         """
         for _ in range(MOST_TRIES):
@@ -89,7 +89,7 @@ class NodeTransitions:
         if not moves and not result.actions and not fields and row.revision:
             return None
         now = unix_ms(self._clock.now())
-        # A dead node that leaves the ledger stays dead, and its owner wants to read that it left.
+        # A dead node that leaves the ledger stays dead; the history still records that it left.
         leaves = event in {NodeEvent.LEFT, NodeEvent.REMOVED} and row.member
         return Change(
             row=row,
@@ -107,7 +107,7 @@ class NodeTransitions:
         )
 
     def forget_deadline(self, row: NodeRow) -> Change:
-        """Takes away a deadline that is left over from a state in which one was set."""
+        """Clears a deadline that a former state has left."""
         now = unix_ms(self._clock.now())
         return Change(
             row=row,
@@ -130,7 +130,8 @@ class NodeTransitions:
                 case NodeAction.WATCH:
                     return str(now + _ms(unhealthy))
                 case NodeAction.WATCH_LAST:
-                    # Counted from the last word, but never so that a node which was silent while we were down dies now.
+                    # Counted from the last heartbeat, but not below the time between unhealthy and dead: nodes could
+                    # not send heartbeats while this orchestrator was down.
                     return str(max((row.seen_ms or now) + _ms(dead), now + _ms(dead - unhealthy)))
                 case NodeAction.AWAIT_JOIN:
                     return str(now + _ms(self._invite_life))

@@ -1,1 +1,1 @@
-"""A run's decisions, without clock and network: which step, which slot, and what became of it."""
+"""Services of a run: leasing of slots, control by trainer and owner, reported metrics, checkpoint relays."""

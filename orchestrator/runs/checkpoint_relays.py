@@ -1,7 +1,9 @@
-"""Relays that make themselves known: allowed by the owner, leased for a moment, handed to nodes with the checkpoint.
+"""Registration of checkpoint relays: the owner allows them, they renew a short lease, nodes receive their URLs.
 
-Nothing is probed: a relay that does not serve costs a client one failed request, and a lease that nobody renews ends.
-What a client fetches is verified whoever gave it, so the allow list only keeps strangers from wasting nodes' time.
+The orchestrator does not probe relays: a relay that does not serve costs a client one failed request, and its lease
+ends
+unless the relay renews it. Clients verify all that they download, so the allow list only keeps strangers from wasting
+nodes' time.
 """
 
 from __future__ import annotations
@@ -19,21 +21,21 @@ from protocol.runtime.clock import Clock
 from protocol.wire.relays import KnownRelay, RelayLease
 
 LIFE = timedelta(seconds=90)
-"""How long a silent relay stays on the list; it costs each node one failed request."""
+"""Duration of a relay's lease. A dead relay stays on the list for so long, and costs each node one failed request."""
 
-AGAIN = LIFE / 3
+RENEW_AFTER = LIFE / 3
 
 _REMEMBERED = timedelta(seconds=1)
-"""How long the list is cached: every node that asks for the step receives it."""
+"""Time for which the list is cached; each node that asks for the step receives it."""
 
 
 class CheckpointRelays:
-    """The pool's relays.
+    """The checkpoint relays of the pool.
 
     Args:
-        store: Where they are kept.
-        clock: Whose time counts.
-        private: Whether URLs may be plain http and lead into private networks.
+        store: Store of relays.
+        clock: Clock of leases.
+        private: True if URLs may be plain http and lead into private networks.
     """
 
     def __init__(self, store: CheckpointRelayStore, *, clock: Clock, private: bool) -> None:
@@ -44,11 +46,11 @@ class CheckpointRelays:
         self._live: tuple[str, ...] = ()
 
     async def register(self, relay: Address, url: str) -> RelayLease:
-        """Tells nodes of a relay, for a while.
+        """Registers a relay, or renews its lease; nodes receive its URL until the lease ends.
 
         Raises:
-            Forbidden: The owner does not allow it.
-            InvalidInput: Nodes can't be sent to this URL.
+            Forbidden: The pool's owner has not allowed the relay.
+            InvalidInput: The URL is not acceptable.
         """
         url = check_relay_url(url, private=self._private)
         if not await self._store.is_allowed(relay):
@@ -63,27 +65,27 @@ class CheckpointRelays:
             relay=relay,
             url=url,
             expires_at_ms=unix_ms(expires),
-            again_in_ms=int(AGAIN.total_seconds() * 1000),
+            again_in_ms=int(RENEW_AFTER.total_seconds() * 1000),
         )
 
     async def leave(self, relay: Address) -> None:
-        """Tells nodes of it no more."""
+        """Ends the relay's lease."""
         await self._store.leave(relay)
 
     async def allow(self, relay: Address) -> KnownRelay:
         """Lets a relay register.
 
         Raises:
-            Conflict: So many are allowed already.
+            Conflict: The maximum number of relays is allowed already.
         """
         await self._store.allow(relay)
         return next((each for each in await self.list() if each.relay == relay), KnownRelay(relay=relay))
 
     async def deny(self, relay: Address) -> None:
-        """Tells nodes of it no more, and lets it register no more.
+        """Ends the relay's lease and forbids new ones.
 
         Raises:
-            NotFound: It was not allowed.
+            NotFound: The relay was not allowed.
         """
         if not await self._store.deny(relay):
             raise NotFound(f"{relay} was not allowed as a relay", code="unknown-relay")
@@ -103,7 +105,7 @@ class CheckpointRelays:
         ]
 
     async def live(self) -> tuple[str, ...]:
-        """Returns the URLs of live relays, besides those of trainer and settings; at most a second old."""
+        """Returns the URLs of relays with a lease, from a cache of one second. Trainer and settings may name others."""
         now = self._clock.monotonic()
         if self._read_at is None or now - self._read_at >= _REMEMBERED.total_seconds():
             now_ms = unix_ms(self._clock.now())
@@ -113,12 +115,12 @@ class CheckpointRelays:
 
 
 def check_relay_url(url: str, *, private: bool) -> str:
-    """Returns the URL without its last slash, if nodes may be sent there.
+    """Returns a relay's URL without its last slash.
 
-    A name is not looked up: it may mean another address to a node, and another a moment later.
+    Host names are not resolved: a node may see other addresses, and they may change.
 
     Raises:
-        InvalidInput: It is no URL of a service; or it is plain http or leads into a private network, and that is not
+        InvalidInput: It is not the URL of a service; or it is plain http or in a private network, and that is not
             allowed.
     """
     try:
@@ -128,7 +130,7 @@ def check_relay_url(url: str, *, private: bool) -> str:
         raise InvalidInput(f"{url[:100]!r} is not a URL", code="bad-relay-url") from error
     strange = parts.username is not None or parts.password is not None or parts.query or parts.fragment
     if parts.scheme not in {"http", "https"} or not host or strange:
-        raise InvalidInput("a relay's URL is https://host/path, with nothing behind it", code="bad-relay-url")
+        raise InvalidInput("a relay's URL is https://host/path, without user, query or fragment", code="bad-relay-url")
     if parts.scheme == "http" and not private:
         raise InvalidInput("nodes reach relays over https", hint="serve https", code="bad-relay-url")
     if not private and not _may_be_public(host):
@@ -144,7 +146,7 @@ def _may_be_public(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        # A number in another dress (0x7f000001, 2130706433, 127.1) is no name either.
+        # Other notations of an address (0x7f000001, 2130706433, 127.1) are not names either.
         last = host.rstrip(".").rpartition(".")[2].lower()
         named = bool(last) and not last[0].isdigit()
         return named and last not in {"localhost", "local", "internal"}

@@ -1,4 +1,4 @@
-"""Serves who steers a run: demand and versions from the trainer, progress and rollouts for whoever may read."""
+"""Control of a run: demand and versions from the trainer; progress and rollouts for its readers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from protocol.wire.listings import RolloutItem, RolloutStatus, StepFigures
 from protocol.wire.runs import CheckpointRef, Demand, NewCheckpoint, RunView, StepView, TrainerLease, TrainerWish
 
 SHOWN_BEFORE = 4
-"""Closed steps that the view still shows."""
+"""Number of closed steps in the run's view."""
 _STEPS_PER_PAGE = 256
 _TRIES = 5
 _CURSOR = re.compile(r"([0-9]{1,15})\.([0-9]{1,12})\.([0-9]{1,15}:0x[0-9a-fA-F]{40}:[0-9]{1,10})")
@@ -36,26 +36,26 @@ WANTED = {
 
 
 class RunControl:
-    """Steers and shows one run.
+    """Controls and shows one run.
 
     Args:
-        desk: The run.
-        clock: Whose time counts.
+        leasing: Leasing service of the run.
+        clock: Clock of state changes.
     """
 
-    def __init__(self, desk: SlotLeasing, *, clock: Clock) -> None:
-        self._desk = desk
-        self._store = desk.store
+    def __init__(self, leasing: SlotLeasing, *, clock: Clock) -> None:
+        self._leasing = leasing
+        self._store = leasing.store
         self._clock = clock
         self._figures = ReportedMetrics(self._store)
 
     async def ask(self, demand: Demand, *, actor: str) -> StepView:
-        """Takes what the trainer wants of a step.
+        """Sets the trainer's demand of a step, or closes the step.
 
         Raises:
-            Conflict: It closes a step that no slots were leased for yet: closed steps never open again.
-            TrainerFenced: It comes from a trainer that is not the run's.
-            Unavailable: Others change the run at the same time, again and again.
+            Conflict: It closes a step that has not begun; closed steps never open again.
+            TrainerFenced: The request's trainer does not hold the run's lease.
+            Unavailable: Other requests changed the run in all five attempts.
         """
         for _ in range(_TRIES):
             state = await self._store.state()
@@ -68,7 +68,7 @@ class RunControl:
                 groups=demand.groups,
                 closed=demand.closed,
                 stated=row.stated,
-                max_rounds=self._desk.terms.max_rounds,
+                max_rounds=self._leasing.terms.max_rounds,
             )
             if asked is None:
                 return _step_view(demand.step, row, floor=floor)
@@ -90,7 +90,7 @@ class RunControl:
         raise Unavailable("the run changes too fast", hint="try again")
 
     def _check_begun(self, state: RunState, step: int) -> None:
-        last = self._desk.window(state).last
+        last = self._leasing.window(state).last
         if state.version is not None and step > last:
             raise Conflict(
                 f"step {step} can't be closed: with version {state.version} no step beyond {last} has begun",
@@ -99,14 +99,14 @@ class RunControl:
             )
 
     async def adopt(self, new: NewCheckpoint, *, actor: str) -> CheckpointRef:
-        """Leases slots for a version from now on.
+        """Switches the leasing of slots to a new version.
 
         Raises:
-            Conflict: The ledger does not name it with this digest, or a newer one is known.
-            TrainerFenced: It comes from a trainer that is not the run's.
+            Conflict: The ledger does not announce the version with this digest, or a newer one is in use.
+            TrainerFenced: The request's trainer does not hold the run's lease.
             Unavailable: The chain is down.
         """
-        announced = await self._desk.ledger.announced(new.version)
+        announced = await self._leasing.ledger.announced(new.version)
         if announced is None or (announced.attempt, announced.digest) != (new.attempt, new.digest):
             named = (
                 "no such version" if announced is None else f"attempt {announced.attempt}, digest {announced.digest}"
@@ -130,7 +130,7 @@ class RunControl:
             event = ("run.checkpoint", detail, actor) if news else ("", "", "")
             now_ms = unix_ms(self._clock.now())
             if await self._store.change(state, fields, now_ms=now_ms, event=event, trainer=new.trainer):
-                adopted = await self._desk.checkpoint(await self._store.state())
+                adopted = await self._leasing.checkpoint(await self._store.state())
                 if adopted is not None:
                     return adopted
         raise Unavailable("the run changes too fast", hint="try again")
@@ -139,7 +139,7 @@ class RunControl:
         """Grants a trainer the run's lease, or renews it.
 
         Raises:
-            TrainerFenced: Another one has it.
+            TrainerFenced: Another trainer holds it.
         """
         lease = await self._store.hold_trainer(
             wish.lease, holder=wish.holder, start=wish.start or "", life_ms=wish.life_ms
@@ -151,47 +151,47 @@ class RunControl:
     async def fields_of(
         self, announced: AnnouncedCheckpoint, *, units: int, relays: Sequence[str], arithmetic: Sequence[str] = ()
     ) -> dict[str, str]:
-        """A version as it stands in the run's state."""
+        """Returns the fields of a version in the run's state."""
         return {
             "version": str(announced.version),
             "attempt": str(announced.attempt),
             "digest": announced.digest,
             "block": str(announced.block),
-            "publisher": await self._desk.ledger.publisher_of(announced),
+            "publisher": await self._leasing.ledger.publisher_of(announced),
             "units": str(units),
-            "relays": json.dumps(list(relays) or list(self._desk.terms.relays)),
+            "relays": json.dumps(list(relays) or list(self._leasing.terms.relays)),
             "arithmetic": json.dumps(list(arithmetic)),
         }
 
     async def view(self, *, queued: int) -> RunView:
-        """The run at a glance."""
-        state, terms = await self._store.state(), self._desk.terms
-        window = self._desk.window(state)
+        """Returns an overview of the run."""
+        state, terms = await self._store.state(), self._leasing.terms
+        window = self._leasing.window(state)
         steps = list(range(max(0, window.first - SHOWN_BEFORE), window.first)) + list(window.steps)
         rows = await self._store.steps(steps[-64:])
         return RunView(
             run=terms.name,
             run_id=terms.run,
-            checkpoint=await self._desk.checkpoint(state),
+            checkpoint=await self._leasing.checkpoint(state),
             units_per_group=state.units or None,
             steps=tuple(_step_view(step, row, floor=window.first) for step, row in rows.items()),
             async_level=terms.async_level,
             max_rounds=terms.max_rounds,
             queued_submissions=queued,
-            paused=await self._desk.obstacle(state),
+            paused=await self._leasing.obstacle(state),
         )
 
     async def figures(self, *, first: int | None, limit: int) -> tuple[StepFigures, ...]:
         """Returns reported metrics of accepted files by step; without `first`, of the newest steps."""
-        window = self._desk.window(await self._store.state())
+        window = self._leasing.window(await self._store.state())
         start = max(0, window.last + 1 - limit) if first is None else first
         return await self._figures.of(await self._store.known_steps(first=start, limit=limit), floor=window.first)
 
     async def rollout(self, key: Digest) -> SlotRow:
-        """One piece of submitted work.
+        """Returns one submitted work.
 
         Raises:
-            NotFound: The ledger's events told of no such work yet, or its step was forgotten.
+            NotFound: No event of the ledger named such work yet, or its step was deleted.
         """
         row = await self._store.slot_of(key)
         if row is None or not row.slot.state.on_ledger:
@@ -204,10 +204,10 @@ class RunControl:
     async def rollouts(
         self, *, step: int | None, status: str, cursor: str | None, limit: int
     ) -> tuple[list[SlotRow], str | None]:
-        """Submitted work in lease order, and the cursor behind it.
+        """Returns submitted work in the order of leases, and the cursor of the next page.
 
         Raises:
-            InvalidInput: The cursor is none, or of another step.
+            InvalidInput: The cursor is malformed, or belongs to another step.
         """
         at, after = _read_cursor(cursor)
         first = step if step is not None else 0 if at is None else at
@@ -231,7 +231,7 @@ class RunControl:
 
 
 def rollout_item(row: SlotRow, links: Links) -> RolloutItem:
-    """Submitted work as readers see it."""
+    """Returns submitted work as the API shows it."""
     return RolloutItem(
         key=row.key,
         node=row.node,
@@ -260,7 +260,7 @@ def rollout_item(row: SlotRow, links: Links) -> RolloutItem:
 def _wanted(row: SlotRow, status: str) -> bool:
     if not row.slot.state.on_ledger:
         return False
-    if status == "pending":  # also what the step waits for no more
+    if status == "pending":  # includes work for which the step no longer waits
         return row.slot.state is SlotState.SUBMITTED
     return status == "all" or row.slot.counted in WANTED[status]
 

@@ -15,7 +15,7 @@ from protocol.errors import MusterError
 from protocol.wire.uploads import ObjectKey
 
 AT_ONCE = 16
-"""Questions to the store at a time."""
+"""Concurrent requests to the store."""
 
 _log = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ class Links:
 
 
 async def links_to(rows: Sequence[SlotRow], *, objects: ObjectStore, pool_id: int, life: timedelta) -> list[Links]:
-    """Links in the order of the rows. A store that is down costs the links, not the listing."""
+    """Returns links in the order of the rows; empty links if the store is down, so that the listing still works."""
     turns = asyncio.Semaphore(AT_ONCE)
 
     async def one(row: SlotRow) -> Links:

@@ -1,4 +1,4 @@
-"""Serves nodes of a run: what to work on, a slot to work in, and what became of their leases."""
+"""Leases slots of a run to nodes, names the step that needs rollouts, and reports the outcomes of leases."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from protocol.wire.slots import Deliveries, LeaseState, LeaseView, SlotGrant, Sl
 
 SHOWN_LEASES = 200
 HOLDERS = 3
-"""While others ask for slots, a provider holds at most a third of a step: a slow one must not hold all of it."""
+"""While other providers ask for slots, a provider holds at most 1/3 of a step, so that a slow one can't block it."""
 ASKING = timedelta(minutes=1)
-"""A provider counts as asking for so long after it asked, and at least for the length of a lease."""
+"""Time after its last request for which a provider counts as asking; at least the duration of a lease."""
 _TRIES = 4
 
 _STATES = {
@@ -55,22 +55,22 @@ _REFUSALS = {
 
 
 class NoSlot(Conflict):
-    """There is no slot for this node now. Nothing is wrong: the step's answer says when to ask again."""
+    """There is no slot for this node now. This is no failure: the answer to `/run/step` says when to ask again."""
 
     code = "no-slot"
     default_hint = "ask for the step again, and for a slot when it needs rollouts"
 
 
 class SlotLeasing:
-    """Serves one run.
+    """Leases the slots of one run.
 
     Args:
-        terms: The run's numbers.
-        store: Where it is kept.
-        ledger: What the ledger says.
-        relays: Says which relays live now, besides those that are named.
-        key: The pool's orchestrator key; signs leases.
-        clock: Whose time counts.
+        terms: Terms of the run.
+        store: Store of the run.
+        ledger: The run on the ledger.
+        relays: Returns the URLs of registered relays.
+        key: The pool's orchestrator key, which signs leases.
+        clock: Clock of leases.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class SlotLeasing:
         self._clock = clock
 
     async def step(self) -> StepAnswer:
-        """The smallest step with too few rollouts, and the version to use for it."""
+        """Returns the smallest step with too few rollouts, and the version to use for it."""
         state = await self.store.state()
         checkpoint, reason = await self.checkpoint(state), await self.obstacle(state)
         step, need = state.floor, 0
@@ -136,7 +136,7 @@ class SlotLeasing:
         return notice_fault(self.terms.lease, notice_s=state.notice_s)
 
     def window(self, state: RunState) -> Window:
-        """The steps that rollouts may be made for."""
+        """Returns the steps for which rollouts may be generated."""
         return Window.of(floor=state.floor, version=state.version or 0, async_level=self.terms.async_level)
 
     async def counts(self, window: Window) -> dict[int, StepCount]:
@@ -146,12 +146,12 @@ class SlotLeasing:
     # Slots
 
     async def lease(self, node: Address, request: SlotRequest) -> SlotGrant:
-        """Leases a slot to a node; the same one when it asks again under the same request.
+        """Leases a slot to a node; a repeated request id returns the same slot.
 
         Raises:
-            Forbidden: It is no member, or not an active one.
-            NoSlot: There is none for it now.
-            Unavailable: The ledger was not read to its end, or has to be asked and is down.
+            Forbidden: The node is not a member, or not an active one.
+            NoSlot: There is no slot for the node now.
+            Unavailable: The ledger's events were not read to the end, or the chain is needed and down.
         """
         for _ in range(_TRIES):
             state = await self.store.state()
@@ -184,7 +184,7 @@ class SlotLeasing:
         times = await self.store.times()
         lease = lease_length(times, least=self.terms.lease_least, most=self.terms.lease)
         lease_ms, now = _ms(lease), self._now_ms()
-        # No step waits for a node on trial: otherwise nodes that fail on purpose would hold one slot each at any time.
+        # No step waits for a node on trial. Otherwise each node that fails on purpose could delay a step with one slot.
         waits_ms = 0 if on_trial else _ms(wait_length(lease))
         word, detail = await self.store.grant(
             GrantRequest(
@@ -216,7 +216,7 @@ class SlotLeasing:
         """Returns whether a node is limited to one slot, by its own or its provider's delivery record.
 
         Raises:
-            NoSlot: It rests.
+            NoSlot: The node, or its provider, gets no leases for a while.
         """
         records = (
             ("the node", await self.delivered(node)),
@@ -254,7 +254,7 @@ class SlotLeasing:
         return SlotGrant(lease=signed, beacon=row.beacon)
 
     def _salt(self, row: SlotRow) -> Digest:
-        """Derives the secret part of a slot's seed. It is stored nowhere before the lease is answered."""
+        """Derives the secret part of a slot's seed. It is not stored, so it can't leak before the lease is answered."""
         salt = SlotSalt(
             pool_id=self.terms.pool_id,
             run=self.terms.run,
@@ -267,7 +267,7 @@ class SlotLeasing:
         return salt.derive(self._key, self.ledger.domain)
 
     async def release(self, node: Address, slots: tuple[SlotName, ...]) -> None:
-        """Ends leases that a node gives up; what is over, or not its own, is passed over."""
+        """Releases leases of a node; slots that are over or of other nodes are ignored."""
         now = self._now_ms()
         for row in await self.store.slots([slot_id(each.step, node, each.index) for each in slots]):
             then = after(row.slot, SlotEvent.LAPSED if row.excused else SlotEvent.RELEASED)
@@ -302,21 +302,21 @@ class SlotLeasing:
         return judge_deliveries(_past(rows), terms=self.terms.deliveries, now_ms=self._now_ms())
 
     async def checkpoint(self, state: RunState) -> CheckpointRef | None:
-        """The version that slots are leased for, with relays that were named and those that live now."""
+        """Returns the version for which slots are leased, with configured and registered relays."""
         found = checkpoint_of(state)
         if found is None:
             return None
         relays = dict.fromkeys([*found.relays, *await self._relays()])
         return found.model_copy(update={"relays": tuple(relays)[:MOST_RELAYS]})
 
-    # What the ledger says, remembered
+    # Cached ledger state
 
     async def _seat(self, node: Address) -> PoolSeat:
         known = (await self.store.seats([node])).get(node)
         if known is not None:
             return known
         state, active = await self.store.standing(node)
-        if not active:  # else anybody with a key could have us ask the chain, again and again
+        if not active:  # otherwise any key could cause reads of the chain without limit
             raise _not_active(state)
         seat = await self.ledger.seat(node)
         if seat is None:
@@ -325,7 +325,7 @@ class SlotLeasing:
         return seat
 
     async def learn_stake(self, provider: Address, state: RunState) -> None:
-        """Asks the ledger for how many units a provider's stake answers."""
+        """Reads from the ledger how many units a provider's stake covers, and caches it."""
         free = await self.ledger.free_stake(provider)
         await self.store.remember_stake(provider, units_for(free, state.penalty))
 
@@ -348,7 +348,7 @@ def notice_fault(lease: timedelta, *, notice_s: int) -> str:
 
 
 def checkpoint_of(state: RunState) -> CheckpointRef | None:
-    """The version that slots are leased for."""
+    """Returns the version for which slots are leased; None before the first."""
     if state.version is None or state.publisher is None or not state.digest:
         return None
     return CheckpointRef(

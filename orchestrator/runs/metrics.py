@@ -1,7 +1,7 @@
 """Metrics of a step's accepted files as nodes report them. They are unverified, and payment ignores them.
 
-Means are weighted by groups, which the lease binds, and not by the samples that a node counted itself. What is far from
-the median is left out, so that whoever has less than half of a step's groups can't push its means off the scale.
+Means are weighted by groups, which the lease binds, and not by the samples that a node counted itself. Values far from
+the median are left out, so that nodes with less than half of a step's groups can't distort its means arbitrarily.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from orchestrator.store.runs import RunStore
 from protocol.wire.listings import StepFigures
 
 MOST_SLOTS = 2_000
-"""Slots of one step that are looked at, in lease order."""
+"""Maximum number of slots of one step that are read, in lease order."""
 SLOTS_AT_ONCE = 500
 LARGEST = 1e9
-"""No reward and no length is beyond it; what is would hide everybody else's."""
+"""Absolute values from this on are ignored; no honest reward or length is as large."""
 DEVIATIONS = 5.0
 """Maximum distance from the median in median absolute deviations; at least the median itself, and 1."""
 REMEMBERED_STEPS = 1_000
@@ -28,27 +28,27 @@ REMEMBERED_STEPS = 1_000
 
 @dataclass(frozen=True, slots=True)
 class ReportedMeans:
-    """The means over some accepted files; None where nobody said."""
+    """Means over accepted files; None if no node reported a value."""
 
     files: int
     reward: float | None
     length: float | None
 
 
-def told(rows: Iterable[SlotRow]) -> ReportedMeans:
-    """The means over those of these files that are accepted."""
+def reported_means(rows: Iterable[SlotRow]) -> ReportedMeans:
+    """Returns the means over the accepted ones of these files."""
     accepted = [row for row in rows if row.slot.counted is Counted.ACCEPTED]
     return ReportedMeans(len(accepted), _mean(accepted, "reward"), _mean(accepted, "length"))
 
 
 def _mean(rows: Sequence[SlotRow], name: str) -> float | None:
-    said = [(row.figures[name], row.groups) for row in rows if abs(row.figures.get(name, LARGEST)) < LARGEST]
-    if not said:
+    values = [(row.figures[name], row.groups) for row in rows if abs(row.figures.get(name, LARGEST)) < LARGEST]
+    if not values:
         return None
-    middle = _median(said)
-    deviation = _median([(abs(value - middle), groups) for value, groups in said])
+    middle = _median(values)
+    deviation = _median([(abs(value - middle), groups) for value, groups in values])
     most = max(DEVIATIONS * deviation, abs(middle), 1.0)
-    kept = [(value, groups) for value, groups in said if abs(value - middle) <= most]
+    kept = [(value, groups) for value, groups in values if abs(value - middle) <= most]
     return sum(value * groups for value, groups in kept) / sum(groups for _, groups in kept)
 
 
@@ -63,10 +63,10 @@ def _median(weighted: Sequence[tuple[float, int]]) -> float:
 
 
 class ReportedMetrics:
-    """Figures by step. A step whose counts are what they were is not read again.
+    """Means by step, cached until the step's counts change.
 
     Args:
-        store: Where slots are kept.
+        store: Store of the run.
     """
 
     def __init__(self, store: RunStore) -> None:
@@ -74,20 +74,20 @@ class ReportedMetrics:
         self._known: OrderedDict[int, tuple[StepCount, ReportedMeans]] = OrderedDict()
 
     async def of(self, steps: Sequence[int], *, floor: int) -> tuple[StepFigures, ...]:
-        """Those of these steps that have accepted files, in the order of `steps`; below `floor` they are closed."""
+        """Returns the means of the steps that have accepted files, in the order of `steps`."""
         rows = await self._store.steps(steps)
-        found = [(step, await self._told(step, row.count)) for step, row in rows.items() if row.count.accepted]
+        found = [(step, await self._means(step, row.count)) for step, row in rows.items() if row.count.accepted]
         return tuple(
             StepFigures(step=step, closed=step < floor, files=each.files, reward=each.reward, length=each.length)
             for step, each in found
             if each.files
         )
 
-    async def _told(self, step: int, count: StepCount) -> ReportedMeans:
+    async def _means(self, step: int, count: StepCount) -> ReportedMeans:
         known = self._known.get(step)
         if known is not None and known[0] == count:
             return known[1]
-        new = told(await self._slots(step))
+        new = reported_means(await self._slots(step))
         self._known[step] = (count, new)
         self._known.move_to_end(step)
         if len(self._known) > REMEMBERED_STEPS:

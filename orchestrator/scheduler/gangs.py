@@ -1,4 +1,4 @@
-"""Gangs: nodes that run one task together, all or none. A pure plan of who joins which group at which rank."""
+"""Gangs: nodes that run one task together, all or none. A pure plan of each node's group and rank."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from protocol.wire.tasks import GroupPlace
 
 @dataclass(frozen=True, slots=True)
 class GangRank:
-    """A rank in a group that somebody holds, or held until it was done."""
+    """A rank in a group, with the node that holds it or completed it."""
 
     group: str
     rank: int
     node: Address
     done: bool = False
-    """The member completed its part: the rank needs nobody any more."""
+    """True if the member completed its part; the rank needs no node any more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +42,22 @@ def plan_gang(
 ) -> GangPlan:
     """Returns how the gangs of one task should change.
 
-    A lost member is replaced at its own rank and nobody else moves. A new group begins only when all its members are
-    there. Two groups that both wait for members are merged: the smaller one is dissolved, so that its nodes can
+    A lost member is replaced at its own rank; other members stay. A new group starts only when all its members are
+    available. Two groups that both wait for members are merged: the smaller one is dissolved, so that its nodes can
     complete the other.
 
     Args:
         task_id: Seeds the ids of new groups.
         size: Members per group.
         wanted: Groups in all, completed ones among them; None for as many as there are nodes for.
-        seats: What is held or done now.
-        candidates: Nodes that may join, best first; none of them holds a seat.
+        seats: Ranks that are held or done now.
+        candidates: Nodes that may join, best first; none of them holds a rank.
     """
     groups: dict[str, dict[int, GangRank]] = defaultdict(dict)
     for seat in seats:
         groups[seat.group][seat.rank] = seat
     completed = sum(_is_completed(ranks, size) for ranks in groups.values())
-    # Fullest first; among equals by id, so that the plan is the same for the same input.
+    # Fullest first; ties by id, so that the plan is deterministic.
     open_groups = sorted(
         (group for group, ranks in groups.items() if not _is_completed(ranks, size)),
         key=lambda group: (-len(groups[group]), group),
@@ -74,7 +74,7 @@ def plan_gang(
     left = list(free)
     complete = completed + len(open_groups) - len(incomplete)
     names = _new_names(task_id, taken=groups.keys())
-    # While a group waits for a member, every free node is that member first, so none is left here.
+    # Incomplete groups take free nodes first, so new groups start only if none is incomplete.
     while len(left) >= size and (room is None or complete - completed < room):
         group = next(names)
         starts += [(node, GroupPlace(id=group, rank=rank, size=size)) for rank, node in enumerate(left[:size])]

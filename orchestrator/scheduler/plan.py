@@ -18,7 +18,7 @@ class TaskPlacement:
     id: str
     task_id: str
     spec_generation: int
-    """The generation of the task that the node was told."""
+    """Generation of the task that was sent to the node."""
     state: AssignmentState
     assigned_at_ms: int
     detail: str = ""
@@ -51,7 +51,7 @@ class AssignmentOutcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenTask:
-    """A task that is wanted and not over."""
+    """A task that is neither completed, failed nor deleted."""
 
     id: str
     generation: int
@@ -62,7 +62,7 @@ class OpenTask:
 
 @dataclass(frozen=True, slots=True)
 class StopTask:
-    """Take an assignment from a node."""
+    """Ends an assignment of a node."""
 
     node: Address
     assignment_id: str
@@ -71,7 +71,7 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Write down how an assignment ended, by the node's own report."""
+    """Records the end of an assignment as the node reported it."""
 
     node: Address
     assignment_id: str
@@ -81,7 +81,7 @@ class Settle:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Tell a node the new generation of what it runs."""
+    """Sends the task's new generation to the node that runs it."""
 
     node: Address
     assignment_id: str
@@ -89,7 +89,7 @@ class Renew:
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """Give a task to a node."""
+    """Assigns a task to a node."""
 
     node: Address
     task_id: str
@@ -107,7 +107,7 @@ class TaskVerdict:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Remove what no plan will look at again of how a task's assignments ended."""
+    """Deletes outcomes of a task's assignments that no later plan needs."""
 
     task_id: str
     assignment_ids: tuple[str, ...]
@@ -118,13 +118,13 @@ class SchedulerTimeouts:
     """Time limits of the scheduler."""
 
     drain: timedelta = timedelta(minutes=10)
-    """A task that will end by itself may take this long on a draining node."""
+    """Time that a task which ends by itself may take on a draining node."""
     failures: timedelta = timedelta(hours=1)
-    """Failures older than this are forgiven."""
+    """Failures older than this no longer count."""
     retry: timedelta = timedelta(seconds=30)
     """A node that failed a task gets it again after this, doubled with each failure."""
     placements: int = 3
-    """Nodes that may fail a replica before its task has failed; one, where the task says never to restart."""
+    """Failures of a replica after which its task fails; one if the task's restart policy is `never`."""
 
 
 @dataclass(slots=True)

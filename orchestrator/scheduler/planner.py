@@ -31,9 +31,9 @@ from protocol.identifiers import Address
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.tasks import AssignmentState, GroupPlace, RestartKind, TaskState
 
-DEFAULT_PATIENCE = SchedulerTimeouts()
+DEFAULT_TIMEOUTS = SchedulerTimeouts()
 _MOST_DETAIL = 500
-"""Characters of a node's report that are kept with a task: there is one for each node that ended it."""
+"""Characters kept of a node's report; a task has one report for each node that ended it."""
 _MOST_FIRST_LINE = 200
 
 
@@ -42,23 +42,23 @@ def plan(
     nodes: Iterable[Candidate],
     *,
     now_ms: int,
-    patience: SchedulerTimeouts = DEFAULT_PATIENCE,
+    timeouts: SchedulerTimeouts = DEFAULT_TIMEOUTS,
 ) -> SchedulePlan:
     """Returns how assignments should change.
 
     Args:
-        tasks: Every task that is wanted and not over; what else nodes hold is stopped.
-        nodes: Every node that is a member or holds an assignment.
-        now_ms: The time, for drains, deadlines and failures.
-        patience: How long to wait for what.
+        tasks: All open tasks; assignments of other tasks are stopped.
+        nodes: All nodes that are members or hold an assignment.
+        now_ms: Current time in Unix milliseconds, for drains, deadlines and failures.
+        timeouts: Time limits.
     """
-    return _Planner(tasks, nodes, now_ms, patience).run()
+    return _Planner(tasks, nodes, now_ms, timeouts).run()
 
 
 def brief(detail: str) -> str:
-    """Shortens a node's report to 500 characters: its first line, and the end of the output that it quotes.
+    """Shortens a node's report to 500 characters: its first line and the end of the output that it quotes.
 
-    The end is kept because an error's message stands there.
+    Error messages are usually at the end of the output.
     """
     if len(detail) <= _MOST_DETAIL:
         return detail
@@ -69,17 +69,17 @@ def brief(detail: str) -> str:
 
 
 class _Planner:
-    """One pass. Holds what is free and who holds what while the tasks are served one after the other."""
+    """One planning pass: tracks free nodes and placements while it serves the tasks one after the other."""
 
     def __init__(
-        self, tasks: Iterable[OpenTask], nodes: Iterable[Candidate], now_ms: int, patience: SchedulerTimeouts
+        self, tasks: Iterable[OpenTask], nodes: Iterable[Candidate], now_ms: int, timeouts: SchedulerTimeouts
     ) -> None:
         self.tasks = sorted(tasks, key=lambda task: (-task.spec.priority, task.created_at_ms, task.id))
         self.by_id = {task.id: task for task in self.tasks}
         self.nodes = sorted(nodes, key=lambda node: (size(node.machine), node.address))
         self.healthy = [node for node in self.nodes if node.state is NodeState.HEALTHY]
         self.now_ms = now_ms
-        self.patience = patience
+        self.timeouts = timeouts
         self.result = SchedulePlan()
         self.held: dict[Address, TaskPlacement] = {}
         self.outcomes: dict[str, list[AssignmentOutcome]] = {
@@ -90,13 +90,13 @@ class _Planner:
 
     def run(self) -> SchedulePlan:
         for node in self.nodes:
-            self._look_at_what_it_holds(node)
+            self._review_placement(node)
         for task in self.tasks:
             self._serve(task)
             self._forget(task)
         return self.result
 
-    def _look_at_what_it_holds(self, node: Candidate) -> None:
+    def _review_placement(self, node: Candidate) -> None:
         placement = node.placement
         if placement is None:
             return
@@ -134,8 +134,8 @@ class _Planner:
         if self._is_past_deadline(task):
             return "the task's deadline passed"
         if node.state is NodeState.DRAINING:
-            patient_until = node.since_ms + _ms(self.patience.drain)
-            if task.spec.restart.kind is RestartKind.ALWAYS or self.now_ms >= patient_until:
+            drain_ends_ms = node.since_ms + _ms(self.timeouts.drain)
+            if task.spec.restart.kind is RestartKind.ALWAYS or self.now_ms >= drain_ends_ms:
                 return "the node is draining"
         if task.spec.group_size != (placement.group.size if placement.group else 1):
             return "the size of the task's groups was changed"
@@ -255,7 +255,7 @@ class _Planner:
         return seats
 
     def _fitting(self, task: OpenTask) -> list[Candidate]:
-        """Nodes that may take the task now, best first: free ones by size, then such as run something less urgent."""
+        """Returns nodes that may take the task now: free ones by size, then nodes that run a less urgent task."""
         free: list[Candidate] = []
         busy: list[Candidate] = []
         for node in self.healthy:
@@ -278,7 +278,7 @@ class _Planner:
         failures = [outcome for outcome in self._failures(task) if outcome.node == address]
         if not failures:
             return False
-        wait = _ms(self.patience.retry) << min(len(failures) - 1, 10)
+        wait = _ms(self.timeouts.retry) << min(len(failures) - 1, 10)
         return self.now_ms < max(outcome.at_ms for outcome in failures) + wait
 
     def _failures(self, task: OpenTask) -> list[AssignmentOutcome]:
@@ -290,10 +290,10 @@ class _Planner:
 
     def _is_forgiven(self, task: OpenTask, outcome: AssignmentOutcome) -> bool:
         forgiving = task.spec.restart.kind is not RestartKind.NEVER and task.spec.replicas != "every-node"
-        return forgiving and outcome.at_ms < self.now_ms - _ms(self.patience.failures)
+        return forgiving and outcome.at_ms < self.now_ms - _ms(self.timeouts.failures)
 
     def _forget(self, task: OpenTask) -> None:
-        """A task that runs for months would be read with all its failures in each turn."""
+        """Drops outdated outcomes: a task that runs for months would carry all its failures in every plan."""
         past = tuple(
             outcome.assignment_id
             for outcome in task.outcomes
@@ -304,7 +304,7 @@ class _Planner:
             self.result.forgets.append(Forget(task.id, past))
 
     def _most_failures(self, task: OpenTask) -> int:
-        once = 1 if task.spec.restart.kind is RestartKind.NEVER else self.patience.placements
+        once = 1 if task.spec.restart.kind is RestartKind.NEVER else self.timeouts.placements
         replicas = 1 if task.spec.replicas == "every-node" else task.spec.replicas
         return once + replicas - 1
 
@@ -313,7 +313,7 @@ class _Planner:
         return any(node.address not in finished and not shortfalls(node.machine, task.spec) for node in self.healthy)
 
     def _surplus(self, held: Sequence[Candidate], count: int) -> list[Candidate]:
-        """Those that lose least: not running yet, then youngest."""
+        """Returns the placements that lose least when stopped: not running yet first, then the youngest."""
         order = sorted(held, key=self._progress)
         return order[: max(0, count)]
 

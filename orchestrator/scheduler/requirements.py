@@ -37,7 +37,7 @@ def shortfalls(machine: NodeHardware, spec: TaskSpec) -> list[Shortfall]:
     """Returns all requirements of `spec` that `machine` misses; empty if the task fits."""
     hardware = machine.hardware
     if hardware is None:
-        return [Shortfall("a node that told discovery what hardware it has", 0, "none")]
+        return [Shortfall("a node that reported its hardware to discovery", 0, "none")]
     resources, selector = spec.resources, spec.selector
     memory = max(resources.memory_bytes, selector.min_memory_bytes)
     disk = max(resources.disk_bytes, selector.min_disk_bytes)
@@ -59,7 +59,7 @@ def shortfalls(machine: NodeHardware, spec: TaskSpec) -> list[Shortfall]:
 
 
 def size(machine: NodeHardware) -> tuple[int, int, int]:
-    """Orders machines from small to large, so that a task takes the smallest that fits and large ones stay free."""
+    """Sort key of machines from small to large: a task takes the smallest that fits, so large ones stay free."""
     hardware = machine.hardware
     if hardware is None:
         return (0, 0, 0)

@@ -1,4 +1,4 @@
-"""The `${MUSTER_…}` variables that a task may use: checked when it is posted, not when it fails on a node."""
+"""Checks the `${MUSTER_…}` variables of a task when it is posted, before a node could fail on them."""
 
 from __future__ import annotations
 

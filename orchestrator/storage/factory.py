@@ -14,10 +14,10 @@ from protocol.runtime.clock import Clock
 
 
 def build_store(settings: OrchestratorSettings, *, clock: Clock) -> ObjectStore:
-    """The pool's object store; nothing is touched before it is used.
+    """Returns the pool's object store. It connects, or creates directories, at its first use.
 
     Raises:
-        InvalidInput: The settings name a store that can't be used.
+        InvalidInput: The settings contradict each other, or the endpoint's URL is not allowed.
     """
     if settings.storage_bucket is None:
         return LocalStore(

@@ -40,12 +40,12 @@ class ObjectMissing(NotFound):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PresignedPut:
-    """A URL that takes one object's bytes, once, and nothing else.
+    """A URL that accepts the bytes of one object, once.
 
     Args:
-        url: Where to.
-        headers: To be sent exactly so.
-        expires: When it ends.
+        url: The presigned URL.
+        headers: Headers of the PUT; the client sends exactly these.
+        expires: Expiry of the URL.
     """
 
     url: str
@@ -65,8 +65,8 @@ class StoredObject:
     """An object in a listing.
 
     Args:
-        key: Its name.
-        modified: When it was written, by the store's clock.
+        key: Name of the object.
+        modified: Time of the write by the store's clock.
     """
 
     key: ObjectKey
@@ -75,7 +75,7 @@ class StoredObject:
 
 @dataclass(frozen=True, slots=True)
 class ObjectPage:
-    """A part of a listing."""
+    """One page of a listing."""
 
     objects: tuple[StoredObject, ...]
     following: str
@@ -83,21 +83,21 @@ class ObjectPage:
 
 
 class ObjectStore(Protocol):
-    """Keeps objects under their keys. Nothing is ever overwritten, and nothing is half there.
+    """Stores objects under their keys. Objects are never overwritten, and appear only when they are complete.
 
     Every method may raise `StorageUnavailable`.
     """
 
     async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
-        """A URL for exactly these bytes: of this size, and with the SHA-256 that the key names.
+        """Returns a URL that accepts exactly `size` bytes with the SHA-256 in the key.
 
         Raises:
-            StorageFull: There is no room for them.
+            StorageFull: The store has no room for them.
         """
         ...
 
     async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
-        """A URL that reads the object for so long, if it is there."""
+        """Returns a URL that serves the object until `expires` has passed."""
         ...
 
     async def head(self, key: ObjectKey) -> ObjectFacts | None:
@@ -105,10 +105,10 @@ class ObjectStore(Protocol):
         ...
 
     def open(self, key: ObjectKey) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """The object's bytes, piece by piece.
+        """Opens an object; yields its bytes in pieces.
 
         Raises:
-            ObjectMissing: There is none.
+            ObjectMissing: There is no such object.
         """
         ...
 
@@ -117,13 +117,13 @@ class ObjectStore(Protocol):
 
         Args:
             pool_id: The pool.
-            after: `following` of the page before; empty for the first page.
-            limit: The most objects, or a few more where they lie together.
+            after: `following` of the previous page; empty for the first page.
+            limit: Maximum number of objects; a directory store may return a few more.
         """
         ...
 
     async def delete(self, key: ObjectKey) -> None:
-        """Deletes an object; one that is not there is no error."""
+        """Deletes an object; a missing one is no error."""
         ...
 
     async def check(self) -> None:

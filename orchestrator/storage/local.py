@@ -1,8 +1,8 @@
-"""Objects in a local directory, served by the orchestrator itself under signed URLs. The embedded default.
+"""Objects in a local directory, served by the orchestrator itself under signed URLs. The default store.
 
-ROOT/objects/POOL/[audits/]OWNER/ab/abcd…    whole objects, named by their hash
-ROOT/incoming/…                              what is on its way
-ROOT/url.secret                              signs URLs
+ROOT/objects/POOL/[audits/]OWNER/ab/abcd…    complete objects, named by their hash
+ROOT/incoming/…                              uploads in progress
+ROOT/url.secret                              secret that signs URLs
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from protocol.wire.uploads import ObjectKey
 T = TypeVar("T")
 
 MOST_AT_ONCE = 256
-"""Files that may arrive at the same time."""
+"""Maximum number of concurrent uploads."""
 
 MOST_OF_ONE = 32
-"""Of one owner: one URL, sent many times and slowly, must not take the places of all."""
+"""Maximum number of concurrent uploads of one owner: slow repeated uploads to one URL must not block other owners."""
 
-PIECE_PATIENCE = timedelta(seconds=30)
-"""For the next bytes of a file."""
+PIECE_TIMEOUT = timedelta(seconds=30)
+"""Time-out for the next bytes of an upload."""
 
 LEAST_RATE = 16 * 1024
-"""Bytes per second, on the average after the first minute: fewer only keep a place from others."""
+"""Minimum average bytes per second after the first minute; slower uploads would block the places of others."""
 
 _FIRST_MINUTE_S = 60.0
 _AT_ONCE = 1 << 20
@@ -67,10 +67,10 @@ class LocalStore:
     """An `ObjectStore` in a directory, which several orchestrators may share.
 
     Args:
-        root: The directory; made when it is first used.
-        base_url: Where workers reach this orchestrator.
-        clock: Whose time counts.
-        reserve: Bytes of the disk that stay free, whatever arrives at a time.
+        root: The directory; created at the first use.
+        base_url: URL by which workers reach this orchestrator.
+        clock: Clock of expiry times.
+        reserve: Bytes of the disk that stay free, also during concurrent uploads.
     """
 
     def __init__(self, root: Path, *, base_url: str, clock: Clock, reserve: int = 0) -> None:
@@ -83,7 +83,7 @@ class LocalStore:
 
     @property
     def urls(self) -> UrlSigner:
-        """Makes and checks this store's URLs.
+        """Signer of this store's URLs.
 
         Raises:
             StorageUnavailable: The directory can't be used.
@@ -104,7 +104,7 @@ class LocalStore:
         return self._signer
 
     async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
-        """A URL of this orchestrator's own."""
+        """Returns a URL of this orchestrator."""
         self._make_directories()
         with _full():
             self._space.check(size)
@@ -113,11 +113,11 @@ class LocalStore:
         return PresignedPut(url=url, headers={"Content-Type": content_type}, expires=until)
 
     async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
-        """A URL of this orchestrator's own."""
+        """Returns a URL of this orchestrator."""
         return self.urls.get_url(key, expires=self._clock.now() + expires)
 
     async def head(self, key: ObjectKey) -> ObjectFacts | None:
-        """Looks the file up."""
+        """Returns the size of the file; None if there is none."""
         try:
             status = await asyncio.to_thread(self.path(key).stat)
         except FileNotFoundError:
@@ -144,21 +144,21 @@ class LocalStore:
             file.close()
 
     async def receive(self, key: ObjectKey, *, size: int, expires: datetime, pieces: AsyncIterator[bytes]) -> None:
-        """Takes an object as it arrives; afterwards it is there, or nothing is.
+        """Receives an upload. Afterwards the object is complete, or there is none.
 
         Args:
-            key: Its name.
-            size: What was announced; this much of the disk is claimed until the end.
-            expires: When its URL does, and with it the claim.
-            pieces: Its bytes.
+            key: Name of the object.
+            size: Announced size; this much of the disk is claimed until the end.
+            expires: Expiry of the URL, at which the upload is cut off.
+            pieces: The bytes.
 
         Raises:
-            UrlExpired: It was not whole by then.
-            TooLarge, OtherBytes: It is not what was announced.
-            Conflict: The same object arrives now.
-            TooSlow: It arrives too slowly.
-            RateLimited: Too many objects arrive now.
-            StorageFull: The disk is, but for its reserve and what other files under way will need.
+            UrlExpired: The upload was not complete by then.
+            TooLarge, OtherBytes: The bytes are not the announced ones.
+            Conflict: Another upload of the same object is in progress.
+            UploadTooSlow: The bytes arrive too slowly.
+            RateLimited: Too many uploads are in progress.
+            StorageFull: The free space is needed for the reserve and for other uploads.
         """
         self._make_directories()
         place = self._incoming / hashlib.sha256(str(key).encode()).hexdigest()
@@ -180,7 +180,7 @@ class LocalStore:
         return self._objects.joinpath(*folders, name[:2], name)
 
     async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
-        """Reads directories in order, each of them whole: `OWNER/ab` is a position."""
+        """Lists directories in order, each completely; `OWNER/ab` is a cursor."""
         try:
             return await asyncio.to_thread(self._page, pool_id, after, limit)
         except OSError as error:
@@ -194,7 +194,7 @@ class LocalStore:
             raise storage_error(error) from error
 
     async def check(self) -> None:
-        """Returns if the directory can be used."""
+        """Returns if the directory is usable."""
         await asyncio.to_thread(lambda: self.urls)
 
     async def aclose(self) -> None:
@@ -225,35 +225,35 @@ class LocalStore:
 
     @contextmanager
     def _place_for(self, owner: Address) -> Iterator[None]:
-        for arriving, most, whose in (
+        for arriving, most, source in (
             (self._arriving.total(), MOST_AT_ONCE, ""),
             (self._arriving[owner], MOST_OF_ONE, f" from {owner}"),
         ):
             if arriving >= most:
-                raise RateLimited(f"{most} files{whose} arrive already", retry_after=timedelta(seconds=5))
+                raise RateLimited(f"{most} files{source} arrive already", retry_after=timedelta(seconds=5))
         self._arriving[owner] += 1
         try:
             yield
         finally:
             self._arriving[owner] -= 1
-            self._arriving += Counter()  # forgets whose count is zero
+            self._arriving += Counter()  # removes owners with a count of zero
 
     async def _blocks(
         self, pieces: AsyncIterator[bytes], incoming: UploadReceiver, expires: datetime
     ) -> AsyncIterator[bytes]:
-        """Pieces of the network gathered into writes worth a thread's while."""
+        """Gathers network pieces into writes of 1 MiB, because each write costs a thread switch."""
         started, gathered, waiting = self._clock.monotonic(), bytearray(), aiter(pieces)
         while True:
             left = expires - self._clock.now()
             try:
-                async with asyncio.timeout(min(PIECE_PATIENCE, left).total_seconds()):
+                async with asyncio.timeout(min(PIECE_TIMEOUT, left).total_seconds()):
                     gathered += await anext(waiting)
             except StopAsyncIteration:
                 break
             except TimeoutError:
-                if left < PIECE_PATIENCE:
+                if left < PIECE_TIMEOUT:
                     raise _expired(incoming) from None
-                raise UploadTooSlow(f"nothing came for {PIECE_PATIENCE.total_seconds():.0f} s") from None
+                raise UploadTooSlow(f"nothing came for {PIECE_TIMEOUT.total_seconds():.0f} s") from None
             if self._clock.now() > expires:
                 raise _expired(incoming)
             late_s = self._clock.monotonic() - started - _FIRST_MINUTE_S
@@ -290,7 +290,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def _objects_in(directory: Path, owner: str) -> list[StoredObject]:
-    """The objects in one directory. What is no object's name was put there by a person, and is left alone."""
+    """Returns the objects in one directory. Other files were put there by a person and are left alone."""
     found = []
     for name in _names(directory):
         try:
@@ -303,7 +303,7 @@ def _objects_in(directory: Path, owner: str) -> list[StoredObject]:
 
 
 async def _whole(work: Callable[[], T]) -> T:
-    """Runs it in a thread, and waits for its end even when cancelled: its file must not be closed under it."""
+    """Runs `work` in a thread and waits for its end even if cancelled, so that its file is not closed meanwhile."""
     running = asyncio.ensure_future(asyncio.to_thread(work))
     try:
         return await asyncio.shield(running)

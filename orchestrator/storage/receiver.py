@@ -1,7 +1,7 @@
 """Receives an upload: bounded, hashed, synced to disk, and visible atomically.
 
-Each object has one place to arrive at, locked by whoever writes there, also between processes: what is on its way can
-never take more room than what was allowed to come. What a crash leaves there is taken over by the next attempt.
+Each object has one temporary file, which the writer locks, also against other processes. So uploads in progress never
+take more disk than was announced. The next attempt removes what a crash left.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from protocol.runtime.files import sync_directory, try_lock
 _NO_ROOM = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _TRIES = 8
 _DIRECTORIES = 5
-"""Above an object, up to the store's own: each may be new."""
+"""Number of directories above an object, up to the store's root; each may be new."""
 
 
 class OtherBytes(Unprocessable):
@@ -29,17 +29,17 @@ class OtherBytes(Unprocessable):
 
 
 class UploadReceiver:
-    """One object on its way into a directory. Every method blocks; `close` must be called in the end.
+    """One upload in progress. All methods block; the caller must call `close` at the end.
 
     Args:
-        place: Where it arrives; nobody else writes there.
-        target: Where it will be.
-        size: What was announced.
-        sha256: What was announced, in hex.
+        place: Path of the temporary file.
+        target: Final path.
+        size: Announced size in bytes.
+        sha256: Announced SHA-256 in hex.
 
     Raises:
-        Conflict: Somebody sends the same object now.
-        StorageFull: No room even to begin.
+        Conflict: Another upload of the same object is in progress.
+        StorageFull: The disk is full.
     """
 
     def __init__(self, place: Path, target: Path, *, size: int, sha256: str) -> None:
@@ -57,31 +57,31 @@ class UploadReceiver:
 
     @property
     def size(self) -> int:
-        """Bytes that were announced."""
+        """Announced size in bytes."""
         return self._size
 
     @property
     def received(self) -> int:
-        """Bytes so far."""
+        """Bytes received so far."""
         return self._received
 
     @property
     def is_there(self) -> bool:
-        """True if the object was stored before; the bytes that arrive are then only compared with it."""
+        """True if the object is stored already; the received bytes are then only verified."""
         return self._there
 
     def write(self, data: bytes) -> None:
-        """Takes the next bytes.
+        """Writes the next bytes.
 
         Raises:
-            TooLarge: There are more than were announced.
-            StorageFull: The disk is.
+            TooLarge: More bytes came than were announced.
+            StorageFull: The disk is full.
         """
         self._received += len(data)
         if self._received > self._size:
             raise TooLarge(f"more than the announced {self._size} bytes came", hint="announce the file's real size")
         self._hash.update(data)
-        if self._there:  # only compared: what is there stays
+        if self._there:  # the stored object stays; these bytes are only hashed
             return
         try:
             rest = memoryview(data)
@@ -91,11 +91,11 @@ class UploadReceiver:
             raise storage_error(error) from error
 
     def finish(self) -> None:
-        """Puts the whole object in its place.
+        """Checks size and hash, and moves the object to its final path.
 
         Raises:
-            OtherBytes: Fewer came than were announced, or others.
-            StorageFull: The disk is.
+            OtherBytes: The bytes differ from the announced ones.
+            StorageFull: The disk is full.
         """
         if self._received != self._size:
             raise OtherBytes(
@@ -114,13 +114,13 @@ class UploadReceiver:
             try:
                 os.link(self._place, self._target)
             except FileExistsError:
-                return  # its name is its hash, and it was checked when it came
+                return  # same name, so same hash; it was checked when it was stored
             _sync_directories(self._target)
         except OSError as error:
             raise storage_error(error) from error
 
     def close(self) -> None:
-        """Leaves nothing behind but what was finished."""
+        """Removes the temporary file and releases the lock."""
         if self._descriptor >= 0:
             self._place.unlink(missing_ok=True)
             os.close(self._descriptor)
@@ -128,7 +128,7 @@ class UploadReceiver:
 
 
 def sweep(places: Path, *, older_than_s: float) -> int:
-    """Removes what crashes left where files arrive and nobody came back for; returns how many."""
+    """Removes old temporary files that crashes left; returns their number."""
     removed = 0
     for place in places.iterdir():
         try:

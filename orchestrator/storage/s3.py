@@ -1,7 +1,7 @@
-"""Objects in a bucket of an S3-compatible store: Amazon's, MinIO, Ceph, OpenStack Swift, Google Cloud Storage's S3 API.
+"""Objects in a bucket of an S3-compatible store: Amazon S3, MinIO, Ceph, OpenStack Swift, Google Cloud Storage.
 
-Nodes send files straight to the bucket. What a node may send stands in the URL's signature: size, media type and, where
-the store checks it, the SHA-256 and that nothing is there yet.
+Nodes send files directly to the bucket. The URL's signature binds size and media type and, if the store checks them,
+the SHA-256 and the absence of an object with this key.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ class Bucket:
     """Bucket and credentials of an S3-compatible store.
 
     Args:
-        name: Of the bucket; it must exist.
-        endpoint: URL of the store; Amazon's own without one.
-        region: That the store signs for.
-        access_key: None: what boto3 finds by itself (a machine's role, its usual variables and files).
-        secret_key: Belongs to it.
-        checks_sha256: Whether the store refuses bytes with another SHA-256 than announced.
-        checks_absence: Whether it refuses a PUT of what is there, by `If-None-Match: *`.
-        patience: With one answer of the store.
+        name: Name of the bucket, which must exist.
+        endpoint: URL of the store; None for Amazon S3.
+        region: Region of signatures.
+        access_key: None for the credentials that boto3 finds (machine role, environment, its files).
+        secret_key: Secret of the access key.
+        checks_sha256: True if the store refuses bytes with another SHA-256 than announced.
+        checks_absence: True if the store refuses to overwrite an object, by `If-None-Match: *`.
+        timeout: Time-out of one answer of the store.
     """
 
     name: str
@@ -61,15 +61,15 @@ class Bucket:
     secret_key: str | None = None
     checks_sha256: bool = True
     checks_absence: bool = True
-    patience: timedelta = timedelta(seconds=15)
+    timeout: timedelta = timedelta(seconds=15)
 
 
 class S3Store:
-    """An `ObjectStore` in a bucket. It connects when it is first needed.
+    """An `ObjectStore` in a bucket. It connects at its first use.
 
     Args:
-        bucket: Which.
-        clock: Tells tickets' ends; the signatures themselves count by the machine's own time.
+        bucket: The bucket.
+        clock: Clock of the tickets' expiry; boto3 signs with the machine's own time.
 
     Raises:
         InvalidInput: boto3 is not installed.
@@ -90,7 +90,7 @@ class S3Store:
         self._connecting = asyncio.Lock()
 
     async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
-        """A URL of the store's own; every header of it is signed."""
+        """Returns a URL of the store; all its headers are signed."""
         headers = {"Content-Type": content_type, "Content-Length": str(size)}
         terms: dict[str, object] = {**self._named(key), "ContentLength": size, "ContentType": content_type}
         if self._bucket.checks_sha256:
@@ -103,12 +103,12 @@ class S3Store:
         return PresignedPut(url=url, headers=headers, expires=until)
 
     async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
-        """A URL of the store's own; a browser is told to save it, not to show it."""
+        """Returns a URL of the store; it makes browsers save the file instead of showing it."""
         terms = {**self._named(key), "ResponseContentDisposition": "attachment"}
         return await self._presigned("get_object", terms, expires)
 
     async def head(self, key: ObjectKey) -> ObjectFacts | None:
-        """Asks the store."""
+        """Returns the size of the object; None if there is none."""
         client = await self._connected()
         try:
             facts = await self._ask(lambda: client.head_object(**self._named(key)))
@@ -117,7 +117,7 @@ class S3Store:
         if "ContentLength" not in facts:
             raise StorageUnavailable(
                 "the pool's store does not say how large an object is",
-                hint="the pool's owner has to see whether something between it and the orchestrator changes answers",
+                hint="the pool's owner has to check whether a proxy before the store changes its answers",
             )
         return ObjectFacts(size=int(facts["ContentLength"]))
 
@@ -138,7 +138,7 @@ class S3Store:
             body.close()
 
     async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
-        """Asks the store, which lists keys in order; a key is a position."""
+        """Lists objects in the order of their keys; a key is a cursor."""
         client = await self._connected()
         asked = {"Bucket": self._bucket.name, "Prefix": f"{pool_id}/0x", "MaxKeys": limit}
         if after:
@@ -147,19 +147,19 @@ class S3Store:
         listed = answer.get("Contents", [])
         found = []
         for each in listed:
-            with suppress(InvalidInput):  # a person put it there; it is left alone
+            with suppress(InvalidInput):  # not one of our objects: it is left alone
                 found.append(StoredObject(key=ObjectKey.parse(each["Key"]), modified=each["LastModified"]))
         following = listed[-1]["Key"] if listed and answer.get("IsTruncated") else ""
         return ObjectPage(tuple(found), following)
 
     async def delete(self, key: ObjectKey) -> None:
-        """Asks the store."""
+        """Deletes the object; a missing one is no error."""
         client = await self._connected()
         with suppress(ObjectMissing):
             await self._ask(lambda: client.delete_object(**self._named(key)))
 
     async def check(self) -> None:
-        """Returns if the bucket is there and ours to use."""
+        """Returns if the bucket exists and accepts our credentials."""
         client = await self._connected()
         try:
             await self._ask(lambda: client.head_bucket(Bucket=self._bucket.name))
@@ -188,7 +188,7 @@ class S3Store:
             return self._client
 
     async def _ask(self, work: Callable[[], T]) -> T:
-        """Runs it in a thread; what goes wrong is told in our words, without what only our log should know."""
+        """Runs `work` in a thread. Errors become ours, without details that only the log may have."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
         try:
@@ -225,7 +225,7 @@ def _client(bucket: Bucket) -> Any:  # noqa: ANN401 - see above
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         connect_timeout=_CONNECT_S,
-        read_timeout=bucket.patience.total_seconds(),
+        read_timeout=bucket.timeout.total_seconds(),
         retries={"total_max_attempts": _ATTEMPTS, "mode": "standard"},
     )
     with _SESSION_LOCK:
@@ -241,7 +241,7 @@ def _client(bucket: Bucket) -> Any:  # noqa: ANN401 - see above
 
 @cache
 def _session() -> Any:  # noqa: ANN401 - see above
-    """One for the process: it reads megabytes of descriptions, and is not safe to use from two threads at once."""
+    """Returns the process's boto3 session, which reads megabytes of descriptions and is not thread-safe."""
     import boto3  # noqa: PLC0415
 
     return boto3.session.Session()

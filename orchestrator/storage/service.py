@@ -1,4 +1,4 @@
-"""Lets nodes and validators put files into the pool's store, and says who may read them."""
+"""Issues upload tickets and download links for the pool's store, and decides access to files."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FILE_BYTES = 1 << 20
 
 
 class NoLease(Conflict):
-    """A rollout file that is not the work of a live lease."""
+    """A rollout file that belongs to no live lease."""
 
     code = "no-lease"
     default_hint = "a node uploads work while its lease lasts; lease another slot"
@@ -36,9 +36,9 @@ class UploadLimits:
     """Size limits of files, in bytes.
 
     Args:
-        largest: Any file.
-        unit: A rollout file, for each work unit of its lease.
-        group: A rollout file, for each group of its lease besides.
+        largest: Maximum of any file.
+        unit: Allowance of a rollout file for each work unit of its lease.
+        group: Further allowance of a rollout file for each group of its lease.
     """
 
     largest: int
@@ -46,7 +46,7 @@ class UploadLimits:
     group: int
 
     def of_work(self, row: SlotRow) -> int:
-        """The most that an honest file of a lease can have."""
+        """Returns the maximum size of an honest file of a lease."""
         return min(self.largest, FILE_BYTES + self.unit * row.max_units + self.group * row.groups)
 
 
@@ -60,12 +60,12 @@ class UploadService:
         nodes: Node rows.
         standings: Membership of nodes.
         pool: Roles of the pool.
-        slots: The slots of the pool's run; None: it has no run, and takes no rollout files.
-        clock: Tells the time.
-        limits: How large files may be.
-        admitted_for: How long it is remembered which files were let in under a lease: until they would be deleted.
-        put_life: How long a ticket's URL is good.
-        get_life: How long a link is good.
+        slots: Slots of the pool's run; None if the pool has no run, and so accepts no rollout files.
+        clock: Clock of expiry times.
+        limits: Size limits.
+        admitted_for: Time for which the files admitted under a lease are remembered: until unused files are deleted.
+        put_life: Validity of a ticket's URL.
+        get_life: Validity of a link.
     """
 
     def __init__(
@@ -98,10 +98,10 @@ class UploadService:
         self._get_life = get_life
 
     async def has_work(self, row: SlotRow) -> bool:
-        """Tells whether the store has the file of submitted work.
+        """Returns whether the store has the file of submitted work.
 
-        A file that is larger than the lease admits does not count. It was uploaded as a file of another kind, and
-        validators find it forged by its size, so no step waits for it.
+        A file that is larger than the lease admits does not count: it was uploaded as a file of another kind, and
+        validators judge it forged by its size, so no step waits for it.
 
         Raises:
             StorageUnavailable: The store does not answer.
@@ -113,12 +113,12 @@ class UploadService:
         """Issues an upload ticket, or reports that the file exists, which costs no quota.
 
         Raises:
-            TooLarge: The file is, or is larger than an honest file of its lease can be.
-            Forbidden: The owner is no member of the pool and has no lease, or no validator for an audit file.
-            NoLease: A rollout file is not the work of a live lease of its owner.
-            Conflict: Other bytes than announced lie under this name, which no honest store lets happen.
-            QuotaUsed: The owner has uploaded enough for now.
-            StorageFull, StorageUnavailable: The store can't take it.
+            TooLarge: The file is larger than the pool accepts, or than an honest file of its lease can be.
+            Forbidden: The owner is not a member and has no lease, or uploads an audit file and is not a validator.
+            NoLease: A rollout file belongs to no live lease of its owner.
+            Conflict: The store has an object of another size under this name, which an honest store rules out.
+            QuotaUsed: The owner has used up its quota.
+            StorageFull, StorageUnavailable: The store can't accept the file.
         """
         if request.size > self._limits.largest:
             raise TooLarge(
@@ -127,7 +127,7 @@ class UploadService:
             )
         audit = request.kind is UploadKind.AUDIT
         row = await self._slot_of(owner, request.slot)
-        if row is None:  # former members may use the leases that they have
+        if row is None:  # former members may still deliver under their leases
             await self._check_owner(owner, audit=audit)
         key = ObjectKey(pool_id=self._pool_id, owner=owner, sha256=request.sha256, audit=audit)
         if (there := await self._store.head(key)) is not None:
@@ -154,7 +154,7 @@ class UploadService:
         """Issues a download link.
 
         Args:
-            key: Of the object.
+            key: Key of the object.
             reader: Signer of the request; None for the pool's owner.
 
         Raises:
@@ -198,7 +198,7 @@ class UploadService:
         return await self._slots.slot(slot_id(slot.step, owner, slot.index))
 
     async def _check_slot(self, row: SlotRow | None, slot: SlotName, request: UploadRequest) -> None:
-        """Returns if a file may be the work of a live lease, or is the file that was submitted under one already."""
+        """Returns if the file may be the work of a live lease, or is the file that was submitted under it."""
         if row is None or self._slots is None:
             raise NoLease(f"this node has no lease of step {slot.step}, index {slot.index}")
         live = row.slot.state is SlotState.LEASED and self._clock.now().timestamp() <= row.expiry
@@ -216,7 +216,10 @@ class UploadService:
             raise NoLease(f"{MOST_FILES} files were let in under this lease already, and one can be its work")
 
     async def _may_read(self, key: ObjectKey, reader: Address) -> bool:
-        """Verdicts are public, and so is what they rest on; work is its node's, and of those who judge or pay it."""
+        """Returns whether a signer may read an object.
+
+        Audit files are public like the verdicts. Rollout files are readable for their node, validators and managers.
+        """
         if key.audit or reader == key.owner:
             return True
         pool = await self._pool.get()

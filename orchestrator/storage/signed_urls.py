@@ -1,7 +1,7 @@
-"""URLs that carry their own permission, for the store that is a directory of ours.
+"""Signed URLs for the store in a local directory.
 
-A URL is good for one method, one object and a time; a PUT also for one size and media type. The SHA-256 is in the key.
-The secret lies beside the objects: every orchestrator that shares the directory shares it.
+A URL is valid for one method, one object and a limited time; a PUT also for one size and media type. The key holds the
+SHA-256. The secret is in the same directory, so orchestrators that share the directory share it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SECRET_BYTES = 32
 
 
 class BadUrl(Forbidden):
-    """The URL was not made by this store, or was changed."""
+    """The URL was not signed by this store, or was changed."""
 
     code = "bad-url"
     default_hint = "use the URL exactly as it was given, with the method that it was given for"
 
 
 class UrlExpired(Forbidden):
-    """The URL's time is over."""
+    """The URL has expired."""
 
     code = "url-expired"
     default_hint = "ask for another one"
@@ -53,9 +53,9 @@ class UrlSigner:
     """Makes and checks URLs.
 
     Args:
-        base_url: Where workers reach this orchestrator.
-        secret: 32 bytes.
-        clock: Whose time counts.
+        base_url: URL by which workers reach this orchestrator.
+        secret: HMAC secret of 32 bytes.
+        clock: Clock of expiry times.
     """
 
     def __init__(self, base_url: str, *, secret: bytes, clock: Clock) -> None:
@@ -64,11 +64,11 @@ class UrlSigner:
         self._clock = clock
 
     def put_url(self, key: ObjectKey, *, size: int, content_type: str, expires: datetime) -> str:
-        """Takes exactly this object."""
+        """Returns a URL that accepts exactly this object."""
         return self._url("PUT", key, {"expires": str(unix_ms(expires)), "size": str(size), "type": content_type})
 
     def get_url(self, key: ObjectKey, *, expires: datetime) -> str:
-        """Reads this object; HEAD is allowed too."""
+        """Returns a URL that serves this object, also for HEAD."""
         return self._url("GET", key, {"expires": str(unix_ms(expires))})
 
     def check_put(self, key: ObjectKey, query: Mapping[str, str]) -> PutTerms:
@@ -83,11 +83,11 @@ class UrlSigner:
         return PutTerms(expires=expires, size=int(terms["size"]), content_type=terms["type"])
 
     def check_get(self, key: ObjectKey, query: Mapping[str, str]) -> None:
-        """Returns if the URL of this GET is good.
+        """Returns if the URL of this GET is valid.
 
         Raises:
-            BadUrl: It is not ours.
-            UrlExpired: It was.
+            BadUrl: The signature is invalid.
+            UrlExpired: The URL has expired.
         """
         self._checked("GET", key, query, ("expires",))
 
@@ -102,7 +102,7 @@ class UrlSigner:
             given.encode(), self._sign(method, key, terms).encode()
         ):
             raise BadUrl(f"this URL does not allow {method} of this object")
-        if int(terms["expires"]) < unix_ms(self._clock.now()):  # an integer, because we signed it
+        if int(terms["expires"]) < unix_ms(self._clock.now()):  # it is an integer, because this service signed it
             raise UrlExpired("the URL has expired")
         return terms
 

@@ -42,9 +42,9 @@ class TaskStore:
         clock: Whose time counts.
     """
 
-    def __init__(self, database: Database, *, seal: SecretCipher, clock: Clock) -> None:
+    def __init__(self, database: Database, *, cipher: SecretCipher, clock: Clock) -> None:
         self._database = database
-        self._seal = seal
+        self._cipher = cipher
         self._clock = clock
 
     async def create(self, new: NewTask, *, actor: str, key: str | None = None) -> Task:
@@ -64,7 +64,7 @@ class TaskStore:
         now = unix_ms(self._clock.now())
         identifier = new_id() if key is None else _id_of(actor, key)
         secret = new.model_dump_json(include={"secrets", "registry"})
-        sealed = self._seal.close(secret.encode()) if new.secrets or new.registry is not None else ""
+        sealed = self._cipher.encrypt(secret.encode()) if new.secrets or new.registry is not None else ""
         fields = {
             "name": new.spec.name,
             "spec": new.spec.model_dump_json(),
@@ -233,7 +233,7 @@ class TaskStore:
             )
         secret = b'"secrets":{},"registry":null'
         if sealed:
-            secret = self._seal.open(sealed.decode()).strip()[1:-1]
+            secret = self._cipher.decrypt(sealed.decode()).strip()[1:-1]
         return b'"spec":' + bytes(spec) + b"," + bytes(secret)
 
     async def _write(

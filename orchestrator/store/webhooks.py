@@ -41,9 +41,9 @@ class WebhookStore:
         clock: Whose time counts.
     """
 
-    def __init__(self, database: Database, *, seal: SecretCipher, clock: Clock) -> None:
+    def __init__(self, database: Database, *, cipher: SecretCipher, clock: Clock) -> None:
         self._database = database
-        self._seal = seal
+        self._cipher = cipher
         self._clock = clock
 
     async def create(self, new: NewWebhook, *, cursor: str) -> CreatedWebhook:
@@ -60,7 +60,7 @@ class WebhookStore:
             "url": new.url,
             "events": json.dumps(new.events),
             "created": str(unix_ms(self._clock.now())),
-            "sealed": self._seal.close(secret.encode()),
+            "sealed": self._cipher.encrypt(secret.encode()),
             "cursor": cursor,
             "delivered": "0",
             "failures": "0",
@@ -101,7 +101,7 @@ class WebhookStore:
     async def secret(self, identifier: str) -> bytes:
         """Returns the secret that signs deliveries."""
         sealed = await self._database.ask("HGET", self._key(identifier), "sealed")
-        return self._seal.open((sealed or b"").decode())
+        return self._cipher.decrypt((sealed or b"").decode())
 
     async def delete(self, identifier: str) -> None:
         """Deletes one.

@@ -10,7 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from cli.shardcast.registration import registered
-from orchestrator.runs.checkpoint_relays import AGAIN, LIFE, check_relay_url
+from orchestrator.runs.checkpoint_relays import LIFE, RENEW_AFTER, check_relay_url
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.clients.relay import RelayClient
 from protocol.errors import Conflict, InvalidInput, NotFound
@@ -49,7 +49,7 @@ async def test_nodes_are_told_of_a_relay_from_its_registration_until_it_falls_si
         assert await told(pool) == ()
         answer = await offer(pool, key, URL + "/")
         lease = RelayLease.model_validate_json(answer.content)
-        assert (lease.relay, lease.url, lease.again_in_ms) == (key.address, URL, AGAIN.total_seconds() * 1000)
+        assert (lease.relay, lease.url, lease.again_in_ms) == (key.address, URL, RENEW_AFTER.total_seconds() * 1000)
         assert await told(pool) == (URL,)
         await pool.clock.turn(LIFE - timedelta(seconds=10))
         assert await told(pool) == (URL,)
@@ -175,7 +175,7 @@ async def test_a_relay_that_serves_stays_on_the_list_and_leaves_it_when_it_ends(
                 await until_said("relay-registered")
                 for _ in range(4):
                     before = (await owner.relays())[0].expires_at_ms
-                    await pool.clock.turn(AGAIN)
+                    await pool.clock.turn(RENEW_AFTER)
                     async with asyncio.timeout(90):
                         while (await owner.relays())[0].expires_at_ms == before:  # noqa: ASYNC110 - nobody tells
                             await asyncio.sleep(0)

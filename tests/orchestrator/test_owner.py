@@ -232,7 +232,7 @@ async def test_following_with_a_tail_shows_that_many_lines_of_a_log_that_nobody_
     assignment = (await pool.beat(key)).assignment
     assert assignment is not None
     opened = unix_ms(pool.clock.now())
-    backlog = Backlog(2, opened_ms=opened, patient_until_ms=opened + 5_000)
+    backlog = Backlog(2, opened_ms=opened, wait_until_ms=opened + 5_000)
     read = reader(pool.parts, key.address, assignment.id, (), backlog=backlog)
 
     async def push(numbers: range, time_ms: int) -> None:
@@ -255,7 +255,7 @@ async def test_a_silent_node_keeps_nobody_from_the_lines_that_are_here(pool: Poo
     assert assignment is not None
     opened = unix_ms(pool.clock.now())
     kept = [LogLine.model_validate(line(number)) for number in range(5)]
-    backlog = Backlog(2, opened_ms=opened, patient_until_ms=opened + 5_000)
+    backlog = Backlog(2, opened_ms=opened, wait_until_ms=opened + 5_000)
     read = reader(pool.parts, key.address, assignment.id, kept[-2:], backlog=backlog)
     assert await read() == []
     await pool.clock.turn(timedelta(seconds=6))

@@ -75,7 +75,7 @@ async def test_secrets_reach_the_node_and_nobody_else(pool: PoolUnderTest) -> No
 async def test_a_secret_without_a_key_to_seal_it_is_refused(make_pool: Any) -> None:
     pool = make_pool()
     bare = pool.parts.tasks
-    bare._seal._fernet = None
+    bare._cipher._fernet = None
     async with pool.http() as http:
         answer = await http.post(
             "/v1/tasks", json={"spec": SPEC, "secrets": {"A": "b"}}, headers={"Authorization": f"Bearer {pool.token}"}

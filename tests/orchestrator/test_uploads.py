@@ -218,7 +218,7 @@ async def test_a_file_that_trickles_in_is_given_up_and_may_come_again(
 async def test_a_file_of_which_nothing_more_comes_is_given_up(
     pool: PoolUnderTest, node: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(local, "PIECE_PATIENCE", timedelta(milliseconds=50))
+    monkeypatch.setattr(local, "PIECE_TIMEOUT", timedelta(milliseconds=50))
 
     async def silence() -> AsyncIterator[bytes]:
         yield CONTENT[:1000]

@@ -101,7 +101,7 @@ def test_the_first_byte_too_many_ends_it(place: Path, target: Path) -> None:
 
 def test_one_at_a_time_sends_an_object(place: Path, target: Path) -> None:
     first = incoming(place, target)
-    with pytest.raises(Conflict, match="now"):
+    with pytest.raises(Conflict, match="another client"):
         incoming(place, target)
     first.close()
     send(place, target)

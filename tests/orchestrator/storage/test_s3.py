@@ -243,7 +243,7 @@ async def test_a_store_that_is_broken_is_said_to_be_and_may_be_asked_again(
     monkeypatch.setattr("orchestrator.storage.s3._ATTEMPTS", 1)
     async with broken(answer) as endpoint:
         patience = timedelta(milliseconds=200) if answer is None else timedelta(seconds=60)
-        bucket = Bucket(name="pool", endpoint=endpoint, access_key="a", secret_key="s", patience=patience)
+        bucket = Bucket(name="pool", endpoint=endpoint, access_key="a", secret_key="s", timeout=patience)
         store = S3Store(bucket, clock=SystemClock())
         with pytest.raises(StorageUnavailable, match=words) as caught:
             await store.head(key_of(CONTENT))
