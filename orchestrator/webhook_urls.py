@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlsplit
-
 from protocol.errors import InvalidInput
-from protocol.http.url_safety import addresses_of, is_public
+from protocol.http.url_safety import addresses_of, is_public, parse_http_url
 
 
 async def check_destination(url: str, *, allow_private: bool) -> list[str]:
@@ -17,13 +15,8 @@ async def check_destination(url: str, *, allow_private: bool) -> list[str]:
         InvalidInput: It is plain http or leads into a private network, and that is not allowed; or it is no URL.
         Unavailable: The name can't be resolved.
     """
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
-    except ValueError as error:
-        raise InvalidInput(f"{url[:100]!r} is not a URL") from error
-    if parts.scheme not in {"http", "https"} or not host or parts.username or parts.password or parts.fragment:
-        raise InvalidInput("a webhook's URL is https://host/path, without user and password", code="bad-webhook-url")
+    parts = parse_http_url(url, what="a webhook's URL", code="bad-webhook-url", query=True)
+    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
     if parts.scheme == "http" and not allow_private:
         raise InvalidInput("webhooks go over https", hint="use an https receiver", code="bad-webhook-url")
     addresses = await addresses_of(host, port)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.chain.interface import NodeStanding, PoolStanding
 from orchestrator.scheduler.requirements import GIBIBYTE
 from orchestrator.settings import Requirements
-from protocol.wire.nodes import Hardware
+from protocol.wire.nodes import Hardware, gpu_fits
 
 
 def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements) -> str | None:
@@ -13,8 +13,7 @@ def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements
     gpus = [
         gpu
         for gpu in hardware.gpus
-        if gpu.memory_bytes >= requirements.min_gpu_memory_bytes
-        and (not requirements.gpu_models or gpu.model in requirements.gpu_models)
+        if gpu_fits(gpu, memory_bytes=requirements.min_gpu_memory_bytes, models=requirements.gpu_models)
     ]
     checks = (
         ("fitting GPUs", len(gpus), requirements.min_gpus, 1, ""),

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import ipaddress
 from datetime import timedelta
-from urllib.parse import urlsplit
 
 from orchestrator.store.checkpoint_relays import CheckpointRelayRow, CheckpointRelayStore
 from protocol.errors import Forbidden, InvalidInput, NotFound
-from protocol.http.url_safety import is_public
+from protocol.http.url_safety import is_public, parse_http_url
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
@@ -123,14 +122,8 @@ def check_relay_url(url: str, *, private: bool) -> str:
         InvalidInput: It is not the URL of a service; or it is plain http or in a private network, and that is not
             allowed.
     """
-    try:
-        parts = urlsplit(url)
-        host, _ = parts.hostname, parts.port
-    except ValueError as error:
-        raise InvalidInput(f"{url[:100]!r} is not a URL", code="bad-relay-url") from error
-    strange = parts.username is not None or parts.password is not None or parts.query or parts.fragment
-    if parts.scheme not in {"http", "https"} or not host or strange:
-        raise InvalidInput("a relay's URL is https://host/path, without user, query or fragment", code="bad-relay-url")
+    parts = parse_http_url(url, what="a relay's URL", code="bad-relay-url")
+    host = parts.hostname or ""
     if parts.scheme == "http" and not private:
         raise InvalidInput("nodes reach relays over https", hint="serve https", code="bad-relay-url")
     if not private and not _may_be_public(host):

@@ -6,9 +6,10 @@ the median are left out, so that nodes with less than half of a step's groups ca
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from cachetools import LRUCache
 
 from orchestrator.domain.slots import Counted
 from orchestrator.domain.steps import StepCount
@@ -71,7 +72,7 @@ class ReportedMetrics:
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
-        self._known: OrderedDict[int, tuple[StepCount, ReportedMeans]] = OrderedDict()
+        self._known: LRUCache[int, tuple[StepCount, ReportedMeans]] = LRUCache(REMEMBERED_STEPS)
 
     async def of(self, steps: Sequence[int], *, floor: int) -> tuple[StepFigures, ...]:
         """Returns the means of the steps that have accepted files, in the order of `steps`."""
@@ -89,9 +90,6 @@ class ReportedMetrics:
             return known[1]
         new = reported_means(await self._slots(step))
         self._known[step] = (count, new)
-        self._known.move_to_end(step)
-        if len(self._known) > REMEMBERED_STEPS:
-            self._known.popitem(last=False)
         return new
 
     async def _slots(self, step: int) -> list[SlotRow]:

@@ -89,11 +89,7 @@ def _bytes(needed: int, what: str, has: int) -> Shortfall:
 
 
 def _gpus(machine: NodeHardware, hardware: Hardware, needs: GpuNeeds) -> list[Shortfall]:
-    fitting = [
-        gpu
-        for gpu in hardware.gpus
-        if gpu.memory_bytes >= needs.memory_bytes and (not needs.models or gpu.model in needs.models)
-    ]
+    fitting = [gpu for gpu in hardware.gpus if needs.accepts(gpu)]
     if len(fitting) < needs.count:
         words = "GPU" if needs.count == 1 else "GPUs"
         if needs.models:

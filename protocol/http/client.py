@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from protocol.errors import Conflict, InvalidInput, Unavailable, plain_message
 from protocol.http.auth import BearerToken, RequestSigner
 from protocol.http.problems import error_of_answer
+from protocol.http.url_safety import parse_http_url
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.retry import DEFAULT_BACKOFF, Backoff, Deadline, DeadlinePassed, is_retryable, retry
 from protocol.versions import SPOKEN, VERSION_HEADER
@@ -265,22 +266,16 @@ class ServiceClient:
 
 
 def check_service_url(url: str, *, allow_plain_http: bool = False) -> None:
-    """Returns if a service may be spoken to at this URL.
+    """Returns if requests may be sent to a service at this URL.
 
     Raises:
-        InvalidInput: It is none of HTTP, or is plain `http` to another machine.
+        InvalidInput: It is not an HTTP URL, or it is plain `http` to another machine.
     """
-    try:
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, TypeError) as error:
-        raise InvalidInput(f"{url[:200]!r} is not a URL") from error
-    if parsed.scheme not in {"http", "https"} or not parsed.host or parsed.query or parsed.userinfo:
+    parts = parse_http_url(url, what="a service's URL")
+    host = parts.hostname or ""
+    if parts.scheme == "http" and not allow_plain_http and not _is_loopback(host):
         raise InvalidInput(
-            f"{parsed.host or url[:200]!r} is not a service's URL", hint="for example https://pool.example"
-        )
-    if parsed.scheme == "http" and not allow_plain_http and not _is_loopback(parsed.host):
-        raise InvalidInput(
-            f"plain http to {parsed.host} would let a party on the path read and change messages",
+            f"plain http to {host} would let a party on the path read and change messages",
             hint="use https; or, inside an encrypted network, allow plain http in the settings",
             code="plain-http",
         )

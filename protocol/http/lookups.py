@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Hashable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Generic, TypeVar
 
 import structlog
+from cachetools import LRUCache
 
 from protocol.errors import NotFound, RateLimited, Unavailable
 from protocol.runtime.clock import Clock
@@ -95,13 +95,14 @@ class Lookups(Generic[K, V]):
         self._stale = stale.total_seconds()
         self._clock = clock
         self._limits = limits or LookupLimits()
-        self._known: OrderedDict[K, _Known[V]] = OrderedDict()
-        self._kept: OrderedDict[K, _Known[V]] = OrderedDict()
-        self._absent: OrderedDict[K, _Absent] = OrderedDict()
+        remembered = self._limits.remembered
+        self._known: LRUCache[K, _Known[V]] = LRUCache(remembered)
+        self._kept: LRUCache[K, _Known[V]] = LRUCache(remembered)
+        self._absent: LRUCache[K, _Absent] = LRUCache(remembered)
         self._reading: dict[K, asyncio.Task[V]] = {}
         self._known_keys = _Lane(self._limits.at_once)
         self._new_keys = _Lane(self._limits.at_once)
-        self._rests: dict[K | None, float] = {}
+        self._rests: LRUCache[K | None, float] = LRUCache(remembered)
 
     async def get(self, key: K) -> V:
         """Returns the answer for a key.
@@ -112,7 +113,7 @@ class Lookups(Generic[K, V]):
             Unavailable: The source can't be read, and the last answer is too old.
             MusterError: The source says so.
         """
-        known = self._used(key)
+        known = self._kept.get(key) or self._known.get(key)
         if known is None:
             self._check_absent(key)
             return await self._shared_read(key, self._new_keys)
@@ -139,7 +140,7 @@ class Lookups(Generic[K, V]):
         """Protects a remembered answer from being dropped for those of strangers' keys."""
         known = self._known.pop(key, None)
         if known is not None:
-            self._remember(self._kept, key, known)
+            self._kept[key] = known
 
     def forget(self, key: K) -> None:
         """Invalidates an entry; the result of a read in progress is not cached either."""
@@ -186,28 +187,11 @@ class Lookups(Generic[K, V]):
             if isinstance(error, NotFound):
                 self._drop(key)
                 self._absent[key] = _Absent(error, self._clock.monotonic() + self._limits.absent.total_seconds())
-                self._absent.move_to_end(key)
-                if len(self._absent) > self._limits.remembered:
-                    self._absent.popitem(last=False)
             return
         self._absent.pop(key, None)
         self._rests.pop(key, None)
-        kind = self._kept if key in self._kept else self._known
-        self._remember(kind, key, _Known(done.result(), self._clock.monotonic()))
-
-    def _used(self, key: K) -> _Known[V] | None:
-        for kind in (self._kept, self._known):
-            if key in kind:
-                kind.move_to_end(key)
-                return kind[key]
-        return None
-
-    def _remember(self, kind: OrderedDict[K, _Known[V]], key: K, known: _Known[V]) -> None:
-        kind[key] = known
-        kind.move_to_end(key)
-        if len(kind) > self._limits.remembered:
-            oldest, _ = kind.popitem(last=False)
-            self._rests.pop(oldest, None)
+        answers = self._kept if key in self._kept else self._known
+        answers[key] = _Known(done.result(), self._clock.monotonic())
 
     def _drop(self, key: K) -> None:
         self._kept.pop(key, None)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import ipaddress
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
+
+from cachetools import LRUCache
 
 from protocol.errors import InvalidInput, RateLimited
 from protocol.runtime.clock import Clock
@@ -59,8 +60,7 @@ class IpRates:
         self._interval = rate.interval_s
         self._tolerance = rate.tolerance_s
         self._clock = clock
-        self._most = most
-        self._due: OrderedDict[str, float] = OrderedDict()
+        self._due: LRUCache[str, float] = LRUCache(most)
 
     def admit(self, ip: str) -> None:
         """Counts one call.
@@ -75,9 +75,6 @@ class IpRates:
         if ahead > self._tolerance:
             raise RateLimited(f"too many requests from {ip}", retry_after=timedelta(seconds=ahead - self._tolerance))
         self._due[bucket] = due + self._interval
-        self._due.move_to_end(bucket)
-        if len(self._due) > self._most:
-            self._due.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._due)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import socket
+from urllib.parse import SplitResult, urlsplit
 
-from protocol.errors import Unavailable
+from protocol.errors import InvalidInput, Unavailable
 
 _GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 """The part of IPv6 that IANA allocates from. Only IPv4 behind a transition prefix is public outside of it."""
@@ -27,8 +28,33 @@ _NEVER_PUBLIC = tuple(
 """Special networks that `is_global` of some supported Python versions calls global."""
 
 
+def parse_http_url(url: str, *, what: str, code: str = InvalidInput.code, query: bool = False) -> SplitResult:
+    """Returns the parts of an http or https URL with a host, and without user, password and fragment.
+
+    Args:
+        url: The URL, possibly a stranger's.
+        what: Names the URL in errors, such as `a relay's URL`.
+        code: Code of the error.
+        query: Whether a query is allowed.
+
+    Raises:
+        InvalidInput: It is not such a URL.
+    """
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port  # both are parsed on access
+    except ValueError as error:
+        raise InvalidInput(f"{url[:100]!r} is not a URL", hint="for example https://pool.example", code=code) from error
+    extra = parts.username is not None or parts.password is not None or parts.fragment or (parts.query and not query)
+    if parts.scheme not in {"http", "https"} or not host or extra:
+        # The URL is not repeated: it may hold a password.
+        excluded = "user and fragment" if query else "user, query and fragment"
+        raise InvalidInput(f"{what} has the form https://host/path, without {excluded}", code=code)
+    return parts
+
+
 async def addresses_of(host: str, port: int) -> list[str]:
-    """The addresses behind a name, sorted. Speak to one of these, not to the name: it may mean another a moment later.
+    """Returns the addresses of a host name, sorted. Connect to one of these: the name may resolve differently later.
 
     Raises:
         Unavailable: The name can't be resolved.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import StrEnum
 from typing import Annotated
 
@@ -24,6 +25,11 @@ class Gpu(WireModel):
     index: Annotated[int, Field(ge=0, le=255)]
     model: ShortText
     memory_bytes: Bytes
+
+
+def gpu_fits(gpu: Gpu, *, memory_bytes: int, models: Collection[str]) -> bool:
+    """Returns whether a GPU has this much memory and is one of the models; without models, any model fits."""
+    return gpu.memory_bytes >= memory_bytes and (not models or gpu.model in models)
 
 
 class Hardware(WireModel):

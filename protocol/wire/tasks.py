@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self
 from pydantic import AfterValidator, Field, SecretStr, StringConstraints, field_serializer, model_validator
 
 from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, ShortText, WireModel
+from protocol.wire.nodes import Gpu, gpu_fits
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
 """Of a post that may be repeated: 32 random hex digits, the same each time."""
@@ -88,6 +89,10 @@ class GpuNeeds(WireModel):
     count: Annotated[int, Field(ge=0, le=64)] = 0
     memory_bytes: Bytes = 0
     models: Annotated[tuple[ShortText, ...], Field(max_length=32)] = ()
+
+    def accepts(self, gpu: Gpu) -> bool:
+        """Returns whether a GPU has enough memory and is one of the models."""
+        return gpu_fits(gpu, memory_bytes=self.memory_bytes, models=self.models)
 
 
 class Volume(WireModel):

@@ -8,7 +8,8 @@ in which this node joined the pool.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
+
+from cachetools import LRUCache
 
 from ledger.client import Ledger
 from ledger.errors import ChainUnavailable
@@ -27,7 +28,7 @@ class LeaseVerifier:
     """Verifies leases against the chain and caches positive results."""
 
     def __init__(self) -> None:
-        self._verified: OrderedDict[_LeaseBasis, None] = OrderedDict()
+        self._verified: LRUCache[_LeaseBasis, None] = LRUCache(MOST_REMEMBERED)
 
     async def fault(self, ledger: Ledger, lease: Lease, *, beacon: Digest) -> str:
         """Returns how a lease contradicts the chain, as text; empty if they agree.
@@ -52,8 +53,6 @@ class LeaseVerifier:
         if found != beacon:
             return f"its beacon is {beacon}, but block {block} has the hash {found}"
         self._verified[basis] = None
-        if len(self._verified) > MOST_REMEMBERED:
-            self._verified.popitem(last=False)
         return ""
 
     async def _blocks(self, ledger: Ledger, lease: Lease, named: int) -> tuple[set[int], str]:

@@ -187,12 +187,7 @@ def choose_gpus(needs: GpuNeeds, installed: Sequence[InstalledGpu]) -> tuple[Ins
     """
     if needs.count == 0:
         return ()
-    fitting = [
-        candidate
-        for candidate in installed
-        if candidate.gpu.memory_bytes >= needs.memory_bytes
-        and (not needs.models or candidate.gpu.model in needs.models)
-    ]
+    fitting = [candidate for candidate in installed if needs.accepts(candidate.gpu)]
     if len(fitting) < needs.count:
         wanted = " or ".join(needs.models) or "GPU"
         raise LaunchRefused(

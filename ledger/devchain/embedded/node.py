@@ -7,11 +7,11 @@ import contextlib
 import itertools
 import sqlite3
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from cachetools import LRUCache
 from eth.abc import SignedTransactionAPI, StateAPI
 from eth.vm.forks.prague import PragueVM
 from eth_utils.exceptions import ValidationError
@@ -67,7 +67,7 @@ class EmbeddedChain:
         """Set when a transaction enters the pool; the mining loop clears it."""
         self._lock = asyncio.Lock()
         self._arrivals = itertools.count()
-        self._call_cache: OrderedDict[tuple[object, ...], bytes] = OrderedDict()
+        self._call_cache: LRUCache[tuple[object, ...], bytes] = LRUCache(_CACHED_CALLS)
         self._snapshots: dict[int, _Snapshot] = {}
         self._snapshot_ids = itertools.count(1)
         self._next_timestamp: int | None = None
@@ -264,14 +264,11 @@ class EmbeddedChain:
         """Runs a call on a block's state, with an LRU cache: the result never changes, and services poll the same."""
         header = block.header
         key = (header.parent_hash, header.timestamp, header.block_number, block.state_root, call)
-        if key in self._call_cache:
-            self._call_cache.move_to_end(key)
-            return self._call_cache[key]
+        if (known := self._call_cache.get(key)) is not None:
+            return known
         result = self.evm.call(call, header=header, state_root=block.state_root)
         if max(len(result), len(call.data)) <= _MAX_CACHED_BYTES:
             self._call_cache[key] = result
-        if len(self._call_cache) > _CACHED_CALLS:
-            self._call_cache.popitem(last=False)
         return result
 
     def estimate(self, call: UnsignedCall) -> int:
