@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import random
 from datetime import timedelta
+
+from protocol.runtime.backoff import backoff
+from protocol.runtime.randomness import jittered
 
 
 class GrowingPause:
@@ -25,6 +27,5 @@ class GrowingPause:
 
     def failed(self) -> timedelta:
         """Counts a failure and returns how long to wait."""
-        doubled: int = 2 ** min(self._failures, 20)
         self._failures += 1
-        return min(self._longest, self._first * doubled) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter
+        return jittered(backoff(self._first, self._longest, self._failures))

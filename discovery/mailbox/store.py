@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -18,7 +17,9 @@ from protocol.errors import Conflict, NotFound
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import jittered
 from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.runtime.waiting import wait_first
 from protocol.wire.invites import SignedInvite
 from protocol.wire.mailbox import MAX_INVITES
 
@@ -145,13 +146,8 @@ class Mailbox:
             found = await self.invites(node)
             if found:
                 return found
-            time_over = self._clock.sleep(patience * random.uniform(0.8, 1.0))  # noqa: S311 - jitter, not a secret
-            waits = [asyncio.ensure_future(wait) for wait in (rung.wait(), stopping.wait(), time_over)]
-            try:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for wait in waits:
-                    wait.cancel()
+            time_over = self._clock.sleep(jittered(patience, least=0.8))
+            await wait_first(rung.wait(), stopping.wait(), time_over)
             return await self.invites(node) if rung.is_set() else ()
 
     async def acknowledge(self, node: Address, nonce: str) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import random
 import signal
 import socket
 import subprocess
@@ -24,6 +23,7 @@ from ledger.devchain.accounts import DevelopmentAccount, development_accounts
 from ledger.devchain.anvil import anvil_command
 from ledger.errors import ChainUnavailable, NoFreePort, WrongChain
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.randomness import shuffled
 
 _POLL = timedelta(milliseconds=50)
 _LOG_TAIL = 4096
@@ -183,7 +183,7 @@ def free_port() -> int:
     Raises:
         NoFreePort: All ports of the range are taken, or were returned by this process before.
     """
-    for port in random.sample(_PORTS, len(_PORTS)):  # random: two processes should not choose the same port
+    for port in shuffled(_PORTS):  # random: two processes should not choose the same port
         if port in _used_ports:
             continue
         with socket.socket() as probe, contextlib.suppress(OSError):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,7 +12,9 @@ from typing import Self
 import structlog
 
 from protocol.errors import MusterError, Unavailable
+from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import jittered
 from protocol.runtime.waiting import sleep_or
 
 _log = structlog.get_logger(__name__)
@@ -172,8 +173,7 @@ class BackgroundLoops:
         state.crashes += 1
         state.crashes_in_a_row += 1
         state.last_error = error.detail if isinstance(error, MusterError) else type(error).__name__
-        ceiling = min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** min(state.crashes_in_a_row - 1, 10))
-        pause: timedelta = ceiling * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        pause = jittered(backoff(FIRST_PAUSE, LONGEST_PAUSE, state.crashes_in_a_row))
         _log.error(
             "loop-crashed",
             loop=state.name,

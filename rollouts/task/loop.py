@@ -21,6 +21,7 @@ import structlog
 
 from protocol.errors import Conflict, InvalidInput, MusterError, RateLimited, Unavailable
 from protocol.identifiers import Digest
+from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
 from protocol.runtime.waiting import sleep_or, wait_first
 from protocol.wire.bridge import HandOver
@@ -343,9 +344,8 @@ class RolloutTask:
         """Logs any other error and returns the pause before the next attempt, which grows."""
         _log.warning("put-off", why=error.detail, hint=error.hint, code=error.code)
         first = _SHORT_PAUSE if error.code in _OF_THE_MOMENT else _PAUSE
-        doubled: int = 2 ** min(self._put_offs, 10)
-        pause = min(first * doubled, _LONGEST_PAUSE)
         self._put_offs += 1
+        pause = backoff(first, _LONGEST_PAUSE, self._put_offs)
         return max(pause, error.retry_after) if isinstance(error, RateLimited) else pause
 
     async def _wait(self, pause: timedelta) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
+from protocol.runtime.backoff import backoff
 from protocol.wire.tasks import AssignmentState, RestartKind, RestartRule
 from worker.runtime.interface import Container, ContainerStatus
 
@@ -168,17 +169,14 @@ def launch_failed(
     if permanent:
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=progress.failures + 1)
     if infrastructure:
-        wait = backoff(progress.failures + 3, jitter)
+        wait = restart_pause(progress.failures + 3, jitter)
         return replace(progress, state=AssignmentState.PENDING, detail=detail, retry_at=now + wait.total_seconds())
     return _failed(progress, rule, detail=detail, now=now, jitter=jitter)
 
 
-def backoff(failures: int, jitter: float) -> timedelta:
+def restart_pause(failures: int, jitter: float) -> timedelta:
     """Returns the pause after consecutive failures: doubled each time up to a limit, then scaled by 0.5 to 1."""
-    exponent = max(0, min(failures - 1, 20))
-    doubled: int = 2**exponent
-    whole = min(LONGEST_BACKOFF, FIRST_BACKOFF * doubled)
-    return whole * (0.5 + jitter / 2)
+    return backoff(FIRST_BACKOFF, LONGEST_BACKOFF, failures) * (0.5 + jitter / 2)
 
 
 def is_stale(*, offered_id: str, offered_generation: int, progress: AssignmentProgress | None) -> bool:
@@ -265,7 +263,7 @@ def _ended(
     code = container.exit_code
     if code == 0:
         if rule.kind is RestartKind.ALWAYS:
-            wait = backoff(1, jitter)
+            wait = restart_pause(1, jitter)
             return replace(
                 progress,
                 state=AssignmentState.RESTARTING,
@@ -296,7 +294,7 @@ def _failed(
     if failures > rule.attempts:
         detail = f"{detail}; failed {failures} times in a row, given up as its rule says"
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=failures)
-    wait = backoff(failures, jitter)
+    wait = restart_pause(failures, jitter)
     return replace(
         progress,
         state=AssignmentState.RESTARTING,

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
@@ -20,6 +19,7 @@ from protocol.errors import MusterError
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import unit
 from protocol.runtime.waiting import sleep_or, wait_first
 from protocol.wire.heartbeat import AssignmentReport
 from protocol.wire.tasks import Assignment, AssignmentState
@@ -187,7 +187,7 @@ class Reconciler:
 
     async def _decide(self, observed: tuple[Container, ...]) -> reconcile.ReconcileStep:
         desired = self._desired()
-        decision = reconcile.reconcile(desired, observed, self.progress, now=self._clock.monotonic(), jitter=_jitter())
+        decision = reconcile.reconcile(desired, observed, self.progress, now=self._clock.monotonic(), jitter=unit())
         progress = decision.progress
         if progress is not None:
             progress = self._reset_failures_if_stable(progress, observed)
@@ -258,7 +258,7 @@ class Reconciler:
                     infrastructure=isinstance(error, RuntimeDown),
                     permanent=permanent,
                     now=self._clock.monotonic(),
-                    jitter=_jitter(),
+                    jitter=unit(),
                 )
             )
 
@@ -315,7 +315,3 @@ def _with_quote(detail: str, progress: AssignmentProgress) -> str:
     """Returns the detail, followed by the last lines of output if the task failed."""
     failed = progress.state in {AssignmentState.FAILED, AssignmentState.RESTARTING}
     return f"{detail}\n{progress.quote}" if failed and progress.quote else detail
-
-
-def _jitter() -> float:
-    return random.random()  # noqa: S311 - jitter, not a secret

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +18,9 @@ from typing import Protocol
 import structlog
 
 from protocol.errors import MusterError, RateLimited
+from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import jittered
 from protocol.runtime.retry import Deadline
 from protocol.runtime.waiting import wait_first
 from worker.delivery.queue.item import ORDER, DeliveryStage, QueueItem
@@ -217,8 +218,7 @@ class QueueRunner:
 
     def _pause(self, item: QueueItem, *, most: timedelta) -> timedelta:
         """Returns the exponential back-off of the current stage, with jitter so that items don't retry in step."""
-        doubled: int = 2 ** min(item.attempts, 20)
-        return min(most, FIRST_WAIT * doubled) * random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
+        return jittered(backoff(FIRST_WAIT, most, item.attempts + 1))
 
     async def _park(self, item: QueueItem, why: str) -> None:
         _log.error("delivery-parked", item=item.id, stage=item.stage, why=why)
