@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+from protocol.runtime.bubblewrap import bind, names_of, outermost, parents, system_files
 from protocol.runtime.extras import installation
-from protocol.runtime.links import names_of
 from rollouts.sandbox import inside
 from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandbox.jobs import JobKind
@@ -73,7 +73,6 @@ _ENVIRONMENT = {
 }
 
 _SYSTEM = ("/usr", "/etc/ld.so.cache")
-_LINKS = ("/bin", "/lib", "/lib32", "/lib64")
 _DEVICES = ("/dev/null", "/dev/urandom")
 
 
@@ -143,20 +142,14 @@ def _bubblewrap(modules: Path, packages: list[Path]) -> list[str]:
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         command += ["--unshare-user", "--uid", str(_FIRST_USER), "--gid", str(_FIRST_USER)]
-    for path in _SYSTEM:
-        command += [*_parents(Path(path)), "--ro-bind-try", path, path]
-    for path in _LINKS:
-        if Path(path).is_symlink():
-            command += ["--symlink", str(Path(path).readlink()), path]
-        else:
-            command += ["--ro-bind-try", path, path]
+    command += system_files(_SYSTEM)
     for device in _DEVICES:
-        command += [*_parents(Path(device)), "--dev-bind", device, device]
-    for directory in _outermost([name for path in (Path(sys.base_prefix), *packages) for name in names_of(path)]):
-        command += [*_parents(directory), "--ro-bind", str(directory), str(directory)]
+        command += bind(device, mode="--dev-bind")
+    for directory in outermost(name for path in (Path(sys.base_prefix), *packages) for name in names_of(path)):
+        command += bind(directory)
     return [
         *command,
-        *_parents(Path(_INSIDE) / "x"),
+        *parents(Path(_INSIDE) / "x"),
         "--ro-bind",
         str(modules),
         f"{_INSIDE}/inside",
@@ -164,17 +157,3 @@ def _bubblewrap(modules: Path, packages: list[Path]) -> list[str]:
         "/",
         "--",
     ]
-
-
-def _outermost(paths: list[Path]) -> list[Path]:
-    """Returns the paths that are not yet visible or inside another one."""
-    kept: list[Path] = []
-    for path in sorted(set(paths), key=lambda each: len(each.parts)):
-        if not any(path.is_relative_to(outer) for outer in (Path("/usr"), *kept)):
-            kept.append(path)
-    return kept
-
-
-def _parents(path: Path) -> list[str]:
-    """Returns a mount's parent directories with open permissions; bubblewrap would restrict them to root."""
-    return [flag for parent in list(path.parents)[-2::-1] for flag in ("--perms", "0755", "--dir", str(parent))]

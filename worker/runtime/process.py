@@ -119,7 +119,7 @@ class ProcessRuntime:
         refuse_foreign(spec.name, self._node)
         command = self._check(spec)
         program = Path(sandbox.__file__).with_name("enter.py")
-        entrance = sandbox.arguments(spec, self._host(), enter=program, links=sandbox.links())
+        entrance = sandbox.arguments(spec, self._host(), enter=program)
         place = self._directory / spec.name
         try:
             place.mkdir(parents=True, mode=0o700)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
-from protocol.runtime.links import names_of
+from protocol.runtime.bubblewrap import LIBRARY_LINKS, bind, names_of, outermost, parents, system_files
 from protocol.wire.tasks import NetworkMode
 from worker.runtime.interface import ContainerSpec, LaunchRefused, Mount
 
@@ -20,7 +20,6 @@ ENTER = "/muster/enter.py"
 """Path inside the sandbox of the program that sets user, limits and environment and then executes the task."""
 
 _SYSTEM = ("/usr", "/etc/alternatives", "/etc/ld.so.cache", "/etc/ssl", "/etc/localtime")
-_LINKS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
 _NETWORK = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/etc/services", "/etc/ca-certificates")
 _TOPOLOGY = ("/sys/devices/system/cpu", "/sys/devices/system/node")
 """CPU topology: inference engines read it (`lscpu`) to bind their threads."""
@@ -51,12 +50,7 @@ def readable_paths(extra: Sequence[Path] = ()) -> tuple[Path, ...]:
     """
     named = {Path(sys.prefix), Path(sys.base_prefix), Path(sys.executable).resolve().parent.parent, *extra}
     wanted = {name for path in named for name in names_of(path)}
-    existing = sorted((path for path in wanted if path.is_dir()), key=lambda path: (len(path.parts), path))
-    kept: list[Path] = []
-    for path in existing:
-        if path != Path("/") and not any(path.is_relative_to(outer) for outer in (Path("/usr"), *kept)):
-            kept.append(path)
-    return tuple(kept)
+    return tuple(outermost(path for path in wanted if path.is_dir()))
 
 
 def refuse_overlaps(mounts: Sequence[Mount], readable: Sequence[Path]) -> None:
@@ -74,7 +68,8 @@ def refuse_overlaps(mounts: Sequence[Mount], readable: Sequence[Path]) -> None:
         LaunchRefused: A mount overlaps with the sandbox's files or another mount.
     """
     own = [
-        PurePosixPath(path) for path in (*_SYSTEM, *_LINKS, "/etc", "/proc", "/dev", "/sys", ENTER, *map(str, readable))
+        PurePosixPath(path)
+        for path in (*_SYSTEM, *LIBRARY_LINKS, "/etc", "/proc", "/dev", "/sys", ENTER, *map(str, readable))
     ]
     targets = [PurePosixPath("/" + mount.target.lstrip("/")) for mount in mounts]
     for position, target in enumerate(targets):
@@ -95,14 +90,13 @@ def _overlap(one: PurePosixPath, other: PurePosixPath) -> bool:
     return one.is_relative_to(other) or other.is_relative_to(one)
 
 
-def arguments(spec: ContainerSpec, host: Host, *, enter: Path, links: dict[str, str]) -> list[str]:
+def arguments(spec: ContainerSpec, host: Host, *, enter: Path) -> list[str]:
     """Returns the command line that enters the sandbox; the environment is passed on standard input.
 
     Args:
         spec: The container spec.
         host: Properties of this machine.
         enter: Path of `enter.py` on this machine.
-        links: Targets of those of `/bin`, `/lib`, … that are symbolic links, as on Debian.
 
     Raises:
         LaunchRefused: A mount overlaps, see `refuse_overlaps`.
@@ -116,39 +110,20 @@ def arguments(spec: ContainerSpec, host: Host, *, enter: Path, links: dict[str, 
         command += ["--unshare-user", "--disable-userns"]
     if spec.network is NetworkMode.NONE:
         command.append("--unshare-net")
-    command += _system_files(links, with_network=spec.network is not NetworkMode.NONE)
+    command += system_files((*_SYSTEM, *(() if spec.network is NetworkMode.NONE else _NETWORK)))
     command += ["--proc", "/proc", "--dev", "/dev"]
     for path in _TOPOLOGY:
-        command += [*_parents(Path(path)), "--ro-bind-try", path, path]
+        command += bind(path, mode="--ro-bind-try")
     shared = str(spec.resources.shared_memory_bytes)
     command += ["--size", shared, "--perms", "1777", "--tmpfs", "/dev/shm"]  # noqa: S108 - the sandbox's own
     command += ["--size", str(_TMP_BYTES), "--perms", "1777", "--tmpfs", "/tmp"]  # noqa: S108 - the sandbox's own
     for readable in host.readable:  # after /tmp, which would hide a Python environment inside it
-        command += [*_parents(readable), "--ro-bind", str(readable), str(readable)]
+        command += bind(readable)
     for mount in spec.mounts:
-        command += _parents(Path(mount.target))
+        command += parents(mount.target)
         command += ["--ro-bind" if mount.read_only else "--bind", str(mount.source), mount.target]
     if spec.gpu_indices:
         for device in (*_GPU_DEVICES, *(f"/dev/nvidia{index}" for index in spec.gpu_indices)):
             command += ["--dev-bind-try", device, device]
     command += ["--ro-bind", str(enter), ENTER, "--remount-ro", "/", "--chdir", "/tmp"]  # noqa: S108
     return [*command, "--", sys.executable, "-I", "-S", ENTER]
-
-
-def _system_files(links: dict[str, str], *, with_network: bool) -> list[str]:
-    flags = ["--perms", "0755", "--dir", "/etc"]
-    for path in (*_SYSTEM, *(_NETWORK if with_network else ())):
-        flags += ["--ro-bind-try", path, path]
-    for path in _LINKS:
-        flags += ["--symlink", links[path], path] if path in links else ["--ro-bind-try", path, path]
-    return flags
-
-
-def _parents(target: Path) -> list[str]:
-    """Returns flags that create a mount's parents with mode 0755; bubblewrap's default lets only root enter them."""
-    return [flag for parent in list(target.parents)[-2::-1] for flag in ("--perms", "0755", "--dir", str(parent))]
-
-
-def links() -> dict[str, str]:
-    """Returns those of `/bin`, `/lib`, … that are symbolic links on this machine, with their targets."""
-    return {path: str(Path(path).readlink()) for path in _LINKS if Path(path).is_symlink()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from protocol.runtime.links import names_of
+from protocol.runtime.bubblewrap import names_of
 
 
 def test_every_step_through_links_is_named(tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""Building blocks of bubblewrap command lines: mounts that show parts of this machine's files at their own paths.
+
+The sandbox of tasks (`worker/runtime/sandbox.py`) and the one of checks (`rollouts/sandbox/launch.py`) use them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+_MOST_LINKS = 40
+"""Number of links that Linux follows in one path."""
+
+
+LIBRARY_LINKS = ("/bin", "/lib", "/lib32", "/lib64", "/sbin")
+"""Directories that are symbolic links into /usr on most distributions."""
+
+
+def bind(path: Path | str, *, mode: str = "--ro-bind") -> list[str]:
+    """Returns flags that mount a path of this machine at the same path."""
+    return [*parents(path), mode, str(path), str(path)]
+
+
+def parents(path: Path | str) -> list[str]:
+    """Returns flags that create a mount's parents with mode 0755; bubblewrap's default lets only root enter them."""
+    return [flag for parent in list(Path(path).parents)[-2::-1] for flag in ("--perms", "0755", "--dir", str(parent))]
+
+
+def system_files(paths: Iterable[str]) -> list[str]:
+    """Returns flags that mount those of `paths` that exist, and `/bin`, `/lib` etc. as links or mounts."""
+    flags = [flag for path in paths for flag in bind(path, mode="--ro-bind-try")]
+    for link in map(Path, LIBRARY_LINKS):
+        if link.is_symlink():
+            flags += ["--symlink", str(link.readlink()), str(link)]
+        else:
+            flags += ["--ro-bind-try", str(link), str(link)]
+    return flags
+
+
+def outermost(paths: Iterable[Path]) -> list[Path]:
+    """Returns the paths that are neither inside another one nor inside /usr, shortest first."""
+    kept: list[Path] = []
+    for path in sorted(set(paths), key=lambda each: (len(each.parts), each)):
+        if path != Path("/") and not any(path.is_relative_to(outer) for outer in (Path("/usr"), *kept)):
+            kept.append(path)
+    return kept
+
+
+def names_of(path: Path) -> list[Path]:
+    """Returns a path and every name that following its symbolic links leads to, the place's own name last.
+
+    A program inside a sandbox follows a link step by step, so each step must be visible there. Directories may be links
+    too: `/link/.venv` has the names `/link/.venv`, `/home/.venv` and `/opt/venv` where both are links.
+    """
+    names = [path.absolute()]
+    for _ in range(_MOST_LINKS):
+        followed = _follow_first_link(names[-1])
+        if followed is None:
+            break
+        names.append(followed)
+    return names
+
+
+def _follow_first_link(path: Path) -> Path | None:
+    for place in (*reversed(path.parents), path):
+        if place.is_symlink():
+            target = place.parent / place.readlink()
+            return _without_dots(target / path.relative_to(place))
+    return None
+
+
+def _without_dots(path: Path) -> Path:
+    """The path without `..`; what stands before one is no link, since links are followed from the left."""
+    parts: list[str] = []
+    for part in path.parts:
+        if part == "..":
+            parts = parts[:-1] or parts
+        else:
+            parts.append(part)
+    return Path(*parts)
