@@ -1,4 +1,4 @@
-"""The digest of a policy's version: what seeds, leases and the ledger name (design: SHARDCAST).
+"""Digest of a policy version, by which seeds, leases and the ledger name it.
 
 A version is a folder of files. Its digest is over what they hold once they are whole, so it is the same however they
 travelled: in one piece, in blocks, or as what changed since another version.

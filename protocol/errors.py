@@ -1,4 +1,4 @@
-"""Every error of Muster carries what a person needs to go on.
+"""Base classes of Muster's errors, with code, detail and hint.
 
     MusterError
     ├── InvalidInput      the caller sent something that can't be accepted          400
@@ -30,10 +30,10 @@ def plain_message(message: str) -> str:
 
 
 class MusterError(Exception):
-    """An error that says what happened, what to do, and whether trying again may help.
+    """An error with its cause, a remedy, and whether a retry may help.
 
     Args:
-        detail: What happened, to what, with the value and the limit.
+        detail: The cause: the object, its value and the limit.
         hint: The next step, for a reader who does not know the code.
         code: A stable kebab-case name for machines; each class has a default.
         retryable: Whether the same call may succeed later; each class has a default.
@@ -57,7 +57,7 @@ class MusterError(Exception):
 
 
 class InvalidInput(MusterError):
-    """The caller sent something that can't be accepted as it is."""
+    """The request, setting or file is malformed."""
 
     code = "invalid-input"
     status = 400
@@ -71,7 +71,7 @@ class Unauthenticated(MusterError):
 
 
 class Forbidden(MusterError):
-    """The speaker is known and may not do this."""
+    """The caller is authenticated and may not do this."""
 
     code = "forbidden"
     status = 403
@@ -102,7 +102,7 @@ class Unprocessable(MusterError):
     """The request can be read, but its fields are wrong.
 
     Args:
-        fields: What is wrong, by the name of the field. Never the values: one of them may be a secret.
+        fields: Error texts by the name of the field, without values: one of them may be a secret.
     """
 
     code = "unprocessable"
@@ -121,7 +121,7 @@ class Unprocessable(MusterError):
 
 
 class UpgradeRequired(MusterError):
-    """The two ends speak no version of the protocol in common."""
+    """Client and service have no protocol version in common."""
 
     code = "upgrade-required"
     status = 426

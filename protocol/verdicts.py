@@ -52,11 +52,11 @@ class ReasonCode(IntEnum):
     """Sampling keys do not follow from the seed."""
 
     BOUNDS_REWARD = 500
-    """A reward is beyond what the environment can give."""
+    """A reward is outside the environment's range."""
     BOUNDS_LENGTH = 501
     """An output is longer than the lease allows."""
     BOUNDS_LOG_PROBABILITY = 502
-    """A log-probability is above zero or below what can be drawn."""
+    """A log-probability is above zero, or lower than any token that can be sampled."""
     BOUNDS_UNITS = 503
     """More work units claimed than are in the file."""
     BOUNDS_ARITHMETIC = 504

@@ -15,7 +15,7 @@ _RANGE = re.compile(r"([1-9][0-9]{0,3})(?:-([1-9][0-9]{0,3}))?")
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:
-    """The versions from `oldest` to `newest` that one end speaks; `1-2` on the wire, or `1`."""
+    """Protocol versions from `oldest` to `newest` that a client or service supports; `1-2` on the wire, or `1`."""
 
     oldest: int
     newest: int
@@ -37,10 +37,10 @@ class VersionRange:
         return cls(int(match[1]), int(match[2] or match[1]))
 
     def agree(self, theirs: VersionRange) -> int:
-        """Returns the newest version that both ends speak.
+        """Returns the newest version that both ends support.
 
         Raises:
-            UpgradeRequired: There is none; the words say who is old.
+            UpgradeRequired: There is none; the text names the older end.
         """
         newest = min(self.newest, theirs.newest)
         if newest >= max(self.oldest, theirs.oldest):

@@ -21,7 +21,7 @@ IDENTITY_LIMIT = 4096
 
 
 class TypedClient:
-    """Speaks to one service with one key or one token; asks it who it is when that matters and was not pinned.
+    """Client of one service, with a key or a token. Asks for the service's address if it is needed and was not pinned.
 
     Args:
         location: Where the service is, with `#0x…` if its address is pinned.
@@ -32,7 +32,7 @@ class TypedClient:
         transport: For tests that serve the other side in the same process.
 
     Raises:
-        InvalidInput: The location can't be spoken to; or neither key nor token is given, or both.
+        InvalidInput: The location's URL is not allowed; or neither key nor token is given, or both.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class TypedClient:
         self._former: list[ServiceClient] = []
 
     async def identity(self) -> ServiceIdentity:
-        """Asks the service who it is.
+        """Asks the service for its address and contract.
 
         Raises:
             Unauthenticated: It is another than the one that is pinned.

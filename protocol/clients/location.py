@@ -15,14 +15,14 @@ class ServiceLocation:
 
     url: str
     address: Address | None = None
-    """Only this key is believed; None believes what TLS believes."""
+    """Address that must have signed the answers; None trusts TLS alone."""
 
     @classmethod
     def parse(cls, text: str, *, allow_plain_http: bool = False) -> Self:
         """Reads a URL with or without `#address`.
 
         Raises:
-            InvalidInput: The URL is none of HTTP, is plain `http` to another machine, or the address is none.
+            InvalidInput: It is not an HTTP URL, is plain `http` to another machine, or the address is malformed.
         """
         url, _, pinned = text.strip().partition("#")
         check_service_url(url, allow_plain_http=allow_plain_http)

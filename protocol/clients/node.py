@@ -32,7 +32,7 @@ class NodeClient(TypedClient):
         """Sends a heartbeat and returns the response.
 
         Raises:
-            Forbidden: The pool refuses this node; the hint says why and what to do.
+            Forbidden: The pool refuses this node; the hint gives the reason and the remedy.
             Unauthenticated: The response was not signed by the orchestrator, or the clocks differ.
         """
         answer = await self.call(
@@ -118,7 +118,7 @@ class NodeClient(TypedClient):
 
         Args:
             work: Signed by this node, under a lease of this pool.
-            figures: What the node says of the file in numbers; for people.
+            figures: Unverified metrics of the file, for display.
 
         Raises:
             Forbidden: The lease is another node's, or not the pool's.

@@ -55,14 +55,14 @@ LONGEST_PAUSE = timedelta(seconds=15)
 class OrchestratorClient(TypedClient):
     """Speaks to a pool's orchestrator with an owner's token, or with the key of the pool's manager.
 
-    Every method raises what the service said, with its code and hint: `NotFound` for a node or task that is not there,
+    Every method raises the service's error with its code and hint: `NotFound` for an unknown node or task,
     `Forbidden` for a token of too small a scope, `Conflict` where the state does not allow it.
     """
 
     # The pool
 
     async def overview(self) -> PoolOverview:
-        """The pool in a few numbers, and what this client may do."""
+        """Returns an overview of the pool, and the scope of this client."""
         return await self._get("/v1/pool", PoolOverview)
 
     # Nodes
@@ -106,7 +106,7 @@ class OrchestratorClient(TypedClient):
             query["cursor"] = page.next_cursor
 
     async def node(self, node: Address) -> NodeView:
-        """One node with what it runs."""
+        """Returns one node with its assignment."""
         return await self._get(f"/v1/nodes/{node}", NodeView)
 
     async def history(self, node: Address, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
@@ -122,7 +122,7 @@ class OrchestratorClient(TypedClient):
         return await self._command(node, "restart", reason)
 
     async def drain(self, node: Address, *, reason: str = "") -> NodeView:
-        """Lets a node finish what runs and gives it nothing new."""
+        """Lets a node finish its task and assigns it no other."""
         return await self._command(node, "drain", reason)
 
     async def resume(self, node: Address, *, reason: str = "") -> NodeView:
@@ -142,7 +142,7 @@ class OrchestratorClient(TypedClient):
     async def logs(
         self, node: Address, *, assignment: str | None = None, since: int | None = None, tail: int = 200
     ) -> NodeLogs:
-        """Lines of what a node's task wrote; the newest assignment's unless told otherwise.
+        """Returns log lines of a node's task; of the newest assignment by default.
 
         Args:
             node: Whose.
@@ -185,7 +185,7 @@ class OrchestratorClient(TypedClient):
         return await self._get(f"/v1/tasks/{task_id}", Task)
 
     async def change_task(self, task_id: str, patch: TaskPatch) -> Task:
-        """Changes a task; what the patch leaves out stays."""
+        """Changes a task; fields that are absent from the patch stay."""
         body = patch.model_dump_json(exclude_none=True).encode()
         answer = await self.call(
             "PATCH", f"/v1/tasks/{task_id}", body=body, headers={"Content-Type": "application/json"}
@@ -193,7 +193,7 @@ class OrchestratorClient(TypedClient):
         return answer.read(Task)
 
     async def delete_task(self, task_id: str) -> None:
-        """Deletes a task; what runs of it is stopped."""
+        """Deletes a task and stops its assignments."""
         await self.call("DELETE", f"/v1/tasks/{task_id}")
 
     async def groups(self) -> tuple[GroupView, ...]:

@@ -17,7 +17,7 @@ from protocol.versions import SPOKEN, VERSION_HEADER
 MOST_EVENT_BYTES = 256 * 1024
 MOST_PROBLEM_BYTES = 64 * 1024
 SILENCE = timedelta(seconds=60)
-"""Services send a comment every 15 s; a connection that says nothing for so long is dead."""
+"""Time without data after which a connection is dead; services send a comment every 15 s."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,11 +87,11 @@ async def listening(
     Args:
         url: Without query.
         query: Its parameters.
-        auth: Who listens.
+        auth: Authentication of the client.
         transport: For tests.
 
     Raises:
-        MusterError: What the service said instead; `Unreachable` if it can't be reached.
+        MusterError: The service refused; `Unreachable` if it can't be reached.
     """
     timeout = httpx.Timeout(10, read=SILENCE.total_seconds())
     headers = {"Accept": "text/event-stream", "Accept-Encoding": "identity", VERSION_HEADER: str(SPOKEN)}

@@ -1,4 +1,4 @@
-"""Signing as httpx has it: give a client `auth=RequestSigner(...)` and every request it sends is signed, each anew."""
+"""Request signing as an httpx auth class: `auth=RequestSigner(...)` signs each attempt of each request."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class RequestSigner(httpx.Auth):
     """Signs requests to one service with a fresh nonce and time.
 
     Args:
-        key: Who speaks.
-        audience: Who is spoken to.
+        key: Key of the sender.
+        audience: Address of the service.
         clock: The system's by default.
     """
 

@@ -50,7 +50,7 @@ class NoAnswer(Unavailable):
 
 
 class BadAnswer(Unavailable):
-    """The answer is not what the service's contract says."""
+    """The answer does not conform to the service's API."""
 
     code = "bad-answer"
     retryable = False
@@ -90,7 +90,7 @@ class ServiceClient:
 
     Args:
         base_url: Where the service is; `https`, or `http` on this machine.
-        signer: Signs every request; its audience is also who must sign answers.
+        signer: Signs every request; answers must be signed by its audience.
         token: A pool owner's token instead.
         clock: The system's by default.
         backoff: How retries wait.
@@ -100,7 +100,7 @@ class ServiceClient:
         transport: For tests that serve the other side in the same process.
 
     Raises:
-        InvalidInput: The URL is none of HTTP, or is `http` to another machine.
+        InvalidInput: It is not an HTTP URL, or it is `http` to another machine.
     """
 
     def __init__(
@@ -144,14 +144,14 @@ class ServiceClient:
         signed_answer: bool = False,
         answer_limit: int | None = None,
     ) -> ServiceResponse:
-        """Makes a request, again where that is safe and may help, until it is answered well.
+        """Sends a request, with retries if they are safe and may help.
 
-        A request that was never sent, or that the service itself calls retryable, is repeated for every method; one
-        whose fate is unknown only if `repeatable`. Each attempt is signed anew.
+        A request that was never sent, or whose error the service marks as retryable, is repeated for every method. A
+        request with an unknown outcome is repeated only if `repeatable`. Each attempt gets a new signature.
 
         Args:
-            method: In capitals.
-            path: Below the base URL, percent-encoded.
+            method: HTTP method in capitals.
+            path: Path below the base URL, percent-encoded.
             query: Parameters.
             body: A model goes as JSON.
             headers: More headers.
@@ -162,7 +162,7 @@ class ServiceClient:
             answer_limit: Bytes of the largest answer.
 
         Raises:
-            MusterError: What the service said, or `Unreachable`, `NoAnswer`, `BadAnswer`;
+            MusterError: The service's error, or `Unreachable`, `NoAnswer`, `BadAnswer`;
                 `Unauthenticated` if an answer that had to be signed was not.
         """
         if signed_answer and self._signer is None:

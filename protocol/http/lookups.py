@@ -111,7 +111,7 @@ class Lookups(Generic[K, V]):
             NotFound: The source does not know the key, or did not a moment ago.
             RateLimited: Too many reads wait already.
             Unavailable: The source can't be read, and the last answer is too old.
-            MusterError: The source says so.
+            MusterError: The source raised it.
         """
         known = self._kept.get(key) or self._known.get(key)
         if known is None:

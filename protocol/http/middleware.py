@@ -242,7 +242,7 @@ class _RequestContext:
         await self._send(message)
 
     async def answer(self, answer: FastResponse) -> None:
-        """Sends what an express route answered, with the same headers of ours."""
+        """Sends the answer of a fast route with the headers that every answer has."""
         self.started = True
         self.status = answer.status
         ours = [

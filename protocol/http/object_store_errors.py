@@ -43,7 +43,7 @@ class UrlStale(TransferError):
 
 
 class UrlRefused(InvalidInput):
-    """A URL that may not be spoken to."""
+    """A URL to which requests are not allowed."""
 
     code = "url-refused"
 

@@ -77,7 +77,7 @@ class ObjectTransfer:
         )
 
     async def put(self, ticket: UploadTicket, path: Path, *, size: int) -> None:
-        """Sends a file; returns when the store has it. Sending again what is there already is no error.
+        """Uploads a file; returns when the store has it. An upload of an existing object succeeds.
 
         Raises:
             UrlStale: Ask for another ticket.
@@ -92,14 +92,14 @@ class ObjectTransfer:
     async def fetch(
         self, url: str, target: Path, *, sha256: Digest, most_bytes: int, claim: DiskClaim | None = None
     ) -> int:
-        """Reads an object into a file, which is there whole and right, or not at all; returns its size.
+        """Downloads an object into a file, which appears only when it is complete and verified; returns its size.
 
         Args:
             url: Presigned.
             target: Where to; its directory exists.
-            sha256: What it must be.
+            sha256: Expected SHA-256.
             most_bytes: Its limit.
-            claim: Room for it; the free space is then read again as it is written.
+            claim: Reserved disk space; the free space is checked again before each piece.
 
         Raises:
             DiskReserved: The disk has filled meanwhile.
@@ -143,7 +143,7 @@ class ObjectTransfer:
 
     async def _put(self, url: str, headers: Mapping[str, str], path: Path) -> None:
         async with self._answer("PUT", url, headers, content=_pieces(path)) as response:
-            # 412: it is there, from a PUT of ours whose answer was lost.
+            # 412: the object exists, probably from our earlier PUT whose answer was lost.
             if not response.is_success and response.status_code != 412:
                 raise await _refused(response)
 
@@ -209,7 +209,7 @@ class ObjectTransfer:
             raise TransferError(f"the store {store} did not answer: {type(error).__name__}") from error
 
     async def _destination(self, url: str) -> tuple[httpx.URL, str | None]:
-        """The URL, and the address to speak to if it is not the orchestrator's own."""
+        """Returns the URL, and the address to connect to if it is not the orchestrator's own."""
         try:
             parsed = httpx.URL(url)
         except (httpx.InvalidURL, TypeError) as error:

@@ -59,13 +59,13 @@ class Problem(BaseModel):
     type: str = Field("about:blank", description="`urn:muster:problem:` and the code", max_length=200)
     title: str = Field("", description="The status in words", max_length=200)
     status: int = Field(description="The HTTP status", ge=100, le=599)
-    detail: str = Field("", description="What happened, to what, with the value and the limit", max_length=4000)
+    detail: str = Field("", description="Cause: the object, its value and the limit", max_length=4000)
     code: str = Field("error", description="A stable name for machines", max_length=100, pattern=r"^[a-z0-9-]+$")
-    hint: str = Field("", description="What to do next", max_length=2000)
+    hint: str = Field("", description="Remedy", max_length=2000)
     retryable: bool = Field(False, description="Whether the same request may succeed later")
     instance: str = Field("", description="The id of this request in the service's log", max_length=200)
     retry_after: float | None = Field(None, description="Seconds to wait, with 429 and 503", ge=0)
-    fields: dict[str, str] | None = Field(None, description="With 422: what is wrong, by field", max_length=100)
+    fields: dict[str, str] | None = Field(None, description="With 422: error texts by field", max_length=100)
 
 
 def problem_of(error: MusterError, *, instance: str = "") -> Problem:
@@ -88,8 +88,8 @@ def error_of(problem: Problem, *, retry_after: timedelta | None = None) -> Muste
     """Reads an error back, with the code and hint that the service gave it.
 
     Args:
-        problem: What the answer said.
-        retry_after: What its `Retry-After` header said.
+        problem: Body of the answer.
+        retry_after: Value of its `Retry-After` header.
     """
     detail = problem.detail or problem.title
     if problem.status == RateLimited.status:

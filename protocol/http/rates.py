@@ -17,7 +17,7 @@ IpNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rate:
-    """`count` calls per `per` on the long run, and up to `burst` at once."""
+    """A rate of `count` calls per `per` on average, with bursts of up to `burst` calls."""
 
     count: int
     per: timedelta
@@ -46,12 +46,12 @@ HEALTH_RATE = Rate(count=20, per=timedelta(seconds=1), burst=100)
 
 
 class IpRates:
-    """One bucket per caller's address, the least recently seen forgotten first, so that memory is bounded.
+    """One rate limit per IP. The least recently used are dropped first, so that memory is bounded.
 
     IPv6 callers count by /64, because one customer usually controls all of its addresses.
 
     Args:
-        rate: What one caller may do.
+        rate: Rate of one caller.
         clock: Whose time counts.
         most: How many callers are remembered.
     """
@@ -81,7 +81,7 @@ class IpRates:
 
 
 class CallerAddresses:
-    """Finds a caller's IP: the peer of the connection, or what proxies of ours say before it.
+    """Finds a caller's IP: the peer of the connection, or the address that a trusted proxy reports.
 
     Args:
         trusted_proxies: Networks whose `X-Forwarded-For` is trusted; none by default.

@@ -79,7 +79,7 @@ def create_service(
         name: The service's name in OpenAPI, logs and metrics.
         version: Of this release.
         description: For OpenAPI.
-        lifespan: Opens and closes what the service needs; loops run inside it.
+        lifespan: Opens and closes the service's resources; loops run inside it.
         checks: What `/readyz` asks, by name; each has two seconds.
         loops: Background work, part of readiness.
         clock: The system's by default.
@@ -152,7 +152,7 @@ async def serve(
     drain: timedelta = DRAIN,
     on_bound: Callable[[int], None] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT, then stops: unready at once, no new connections, open requests end, exit.
+    """Serves until SIGTERM or SIGINT. Then it becomes unready, refuses connections, ends open requests and exits.
 
     The process may open as many files from then on as its hard limit allows: the soft one is often 1024.
 
@@ -188,14 +188,14 @@ def run_service(
     drain: timedelta = DRAIN,
     on_bound: Callable[[int], None] | None = None,
 ) -> None:
-    """`serve` in an event loop of its own (uvloop where it is installed); what a service's command calls."""
+    """Runs `serve` in a new event loop (uvloop if it is installed), for the command of a service."""
     config = uvicorn.Config(app, loop="auto", log_config=None)  # or uvicorn would install its own plain-text handler
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(serve(app, host=host, port=port, drain=drain, on_bound=on_bound))
 
 
 class _Server(BoundedServer):
-    """The bounded server, with a stop that readiness and long answers learn of at once, and exit status 0."""
+    """Bounded server whose stop is signalled to readiness and streams immediately; exits with status 0."""
 
     def __init__(self, app: FastAPI, *, drain: timedelta) -> None:
         drain_s = max(1, round(drain.total_seconds()))
@@ -216,7 +216,7 @@ def _bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
-        listener.listen(BACKLOG)  # at once: who is told the port may connect before the service has started
+        listener.listen(BACKLOG)  # already now: clients that know the port may connect before the service has started
     except OSError as error:
         raise Unavailable(
             f"can't listen on {host}:{port}: {error.strerror}",
@@ -228,7 +228,7 @@ def _bind(host: str, port: int) -> socket.socket:
 
 
 def _quiet_garbage_collection() -> None:
-    """Takes what is loaded out of the collector's rounds: at thousands of requests a second it halves the p99."""
+    """Excludes loaded objects from garbage collection, which halves the p99 at thousands of requests per second."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(50_000, 50, 1000)
@@ -251,7 +251,7 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
     async def readyz() -> JSONResponse:
         nonlocal asking
         if app.state.stopping.is_set():
-            results = {"stopping": "the service was told to stop"}
+            results = {"stopping": "the service is stopping"}
         else:
             # Callers at the same time share one round of checks, so that many of them cost Redis no more than one.
             if asking is None or asking.done():

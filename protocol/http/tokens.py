@@ -36,11 +36,11 @@ _HASH = re.compile(r"scrypt\$([0-9a-f]{8})\$([A-Za-z0-9+/=]{24})\$([A-Za-z0-9+/=
 
 
 class TokenSetting(BaseModel):
-    """One token as it stands in settings."""
+    """One token in the settings."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    name: str = Field(description="Whose it is; stands in logs", min_length=1, max_length=63)
+    name: str = Field(description="Name of its holder, for logs", min_length=1, max_length=63)
     scope: Scope
     hash: str = Field(description="What `muster token hash` prints")
 
@@ -117,7 +117,7 @@ class TokenBook:
         """Returns which token this is.
 
         Raises:
-            Unauthenticated: It is none of ours.
+            Unauthenticated: The token is unknown.
         """
         digest = hmac.digest(self._digest_key, token.encode(), "sha256")
         if (known := self._known.get(digest)) is not None:
@@ -141,14 +141,14 @@ def owner_access(
     is_manager: Callable[[Address, Request], Awaitable[bool]],
     body_limit: int = DEFAULT_BODY_LIMIT,
 ) -> Callable[[Request], Awaitable[OwnerRequest]]:
-    """A FastAPI dependency for the pool owner's API; the app keeps its book in `app.state.tokens`.
+    """Returns a FastAPI dependency for the pool owner's API; the app keeps its tokens in `app.state.tokens`.
 
-    Taken are a bearer token of enough scope, or a request signed by the pool's manager, who may do everything. As with
-    `signed_request`, the route reads its body from what this yields.
+    It accepts a bearer token with the scope, or a request signed by the pool's manager, who has every scope. As with
+    `signed_request`, the route reads its body from the returned value.
 
     Args:
-        scope: What is needed.
-        is_manager: Whether an address is the pool's manager.
+        scope: Required scope.
+        is_manager: Returns whether an address is the pool's manager.
         body_limit: Bytes of the largest body.
     """
 

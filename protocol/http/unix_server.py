@@ -28,9 +28,9 @@ class UnixServer:
     """Serves an application on a unix socket between `start` and `stop`; signals are left to the program.
 
     Args:
-        app: What is served.
+        app: Application to serve.
         path: Where the socket stands; an old one there is replaced.
-        mode: Who may connect.
+        mode: Permissions of the socket file.
     """
 
     def __init__(self, app: FastAPI, path: Path, *, mode: int) -> None:

@@ -72,7 +72,7 @@ class SignedRequest:
 
 
 class RequestVerifier:
-    """Turns HTTP requests into signed requests, or into the error that says what is wrong with them.
+    """Verifies signatures of HTTP requests; raises an error for requests that fail a check.
 
     Args:
         audience: The address this service goes by; a function, where key rotation makes it several for a while.
@@ -97,10 +97,10 @@ class RequestVerifier:
     async def authenticate(
         self, request: Request, *, authorize: Authorize | None = None, body_limit: int | None = None
     ) -> SignedRequest:
-        """Makes all checks but the replay guard's, without I/O.
+        """Makes all checks except the replay guard, without I/O.
 
-        For hot paths only, whose own Redis script begins with the replay guard (`protocol.http.replay_guard`): until
-        that script has run, the request may be a replay.
+        Only for hot paths whose own Redis script includes the replay guard (`protocol.http.replay_guard`): until that
+        script has run, the request may be a replay.
 
         Raises:
             Unauthenticated: Unsigned, stale, altered, or signed for another audience.
@@ -166,13 +166,13 @@ class RequestVerifier:
 def signed_request(
     *, authorize: Authorize | None = None, body_limit: int | None = None
 ) -> Callable[[Request], Awaitable[SignedRequest]]:
-    """A FastAPI dependency that yields the `SignedRequest`; the app keeps its verifier in `app.state.verifier`.
+    """Returns a FastAPI dependency that yields the `SignedRequest`; the app keeps its verifier in `app.state.verifier`.
 
-    The route reads its body from it (`signed.read(Model)`) and declares none of its own, because FastAPI would read
-    that one before any check.
+    The route reads its body with `signed.read(Model)` and declares none, because FastAPI would parse a declared body
+    before any check.
 
     Args:
-        authorize: Whether the signer may do this.
+        authorize: Raises an error if the signer may not do this.
         body_limit: Bytes of the largest body.
     """
 
@@ -275,9 +275,9 @@ def unprocessable(error: ValidationError) -> Unprocessable:
 
 
 def _stamp_headers(scope: Scope) -> tuple[str | None, dict[str, str]]:
-    """The declared size and the five headers, read in one pass.
+    """Returns the declared size and the five headers, read in one pass.
 
-    Each of the five may stand there once: a proxy and we must not read different ones.
+    Each of the five may occur once, so that a proxy and this service can't read different values.
     """
     declared: str | None = None
     found: dict[str, str] = {}

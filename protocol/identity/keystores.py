@@ -176,7 +176,7 @@ def _is_credential(path: Path) -> bool:
 
 
 def _check_form(path: Path, content: dict[str, Any]) -> None:
-    """Checks what the decoder would trust: version, and memory use demanded by the file."""
+    """Checks the fields that the decoder would trust: version, and the memory use that the file demands."""
     if content.get("version") != 3:
         raise _broken(path, f"it has version {str(content.get('version'))[:20]!r}, not 3")
     crypto = content.get("crypto") or content.get("Crypto")

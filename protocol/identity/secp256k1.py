@@ -59,7 +59,7 @@ def sign_hash(key: PrivateKey, hash32: bytes) -> bytes:
 
 
 def recover(hash32: bytes, signature: bytes) -> Address:
-    """Returns who signed `hash32`.
+    """Returns the address that signed `hash32`.
 
     Raises:
         InvalidInput: The signature is not 65 bytes, is malleable (high s), has another v than 27 or 28, or belongs to
@@ -78,7 +78,7 @@ def recover(hash32: bytes, signature: bytes) -> Address:
         )
     try:
         public = PublicKey.from_signature_and_message(signature[:64] + bytes((recovery,)), hash32, hasher=None)
-    except ValueError as error:  # what coincurve raises for r, s out of range and for points off the curve
+    except ValueError as error:  # coincurve's error for r or s out of range and for points off the curve
         raise InvalidInput("the signature belongs to no key", code="bad-signature") from error
     return _address(public.format(compressed=False))
 
@@ -90,5 +90,5 @@ def address_of(key: PrivateKey) -> Address:
 
 @lru_cache(maxsize=65_536)
 def _address(public: bytes) -> Address:
-    """Hashing the key and EIP-55 cost as much as a recovery, and the same few thousand signers speak all day."""
+    """Returns the address of a public key. Cached, as hashing and EIP-55 cost as much as a recovery."""
     return Address(to_checksum_address(keccak(public[1:])[12:]))

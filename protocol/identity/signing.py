@@ -66,7 +66,7 @@ def request_message(
     """The seven lines that a request is signed over.
 
     Args:
-        audience: The service or pool manager that is spoken to.
+        audience: Address of the service or pool manager that receives the request.
         method: In capitals.
         target: Path with query exactly as sent; an empty query has no question mark.
         body_sha256: Lower-case hex; of nothing, if there is no body.
@@ -78,10 +78,10 @@ def request_message(
 
 
 def response_message(*, address: Address, nonce: str, status: int, body_sha256: str) -> bytes:
-    """The five lines that an answer is signed over: scheme, who asked, the request's nonce, status, body hash.
+    """Returns the signed message of an answer: scheme, requester, the request's nonce, status, body hash.
 
-    Who asked is in it, because a nonce alone is the asker's choice: with it alone, somebody on the path could send the
-    same nonce under a name of his own, and pass the answer on.
+    The requester's address is included, because clients choose nonces: otherwise an attacker on the path could send
+    the same nonce under another address and forward the answer.
     """
     return "\n".join((RESPONSE_SCHEME, address, nonce, str(status), body_sha256)).encode("ascii")
 
@@ -99,8 +99,8 @@ def sign_request(
     """Signs a request.
 
     Args:
-        key: Who speaks.
-        audience: Who is spoken to.
+        key: Key of the sender.
+        audience: Address of the recipient.
         method: In capitals.
         target: Path with query exactly as it will be sent.
         body: The bytes of the body exactly as they will be sent.

@@ -1,4 +1,4 @@
-"""EIP-712: what is signed for the ledger. The type strings are those of the contracts, to the letter."""
+"""EIP-712 structs that are signed for the ledger. The type strings are exactly those of the contracts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class SigningDomain:
 
 
 class TypedStruct:
-    """A struct that is signed. Its dataclass fields stand in the order of `TYPE`."""
+    """Base class of a signed struct. Its dataclass fields have the order of `TYPE`."""
 
     __slots__ = ()
 
@@ -64,7 +64,7 @@ class TypedStruct:
         return key.sign_hash(self.signing_hash(domain))
 
     def signer(self, signature: bytes, domain: SigningDomain) -> Address:
-        """Returns who signed it.
+        """Returns the address that signed the struct.
 
         Raises:
             InvalidInput: The signature is broken.

@@ -70,7 +70,7 @@ def _follow_first_link(path: Path) -> Path | None:
 
 
 def _without_dots(path: Path) -> Path:
-    """The path without `..`; what stands before one is no link, since links are followed from the left."""
+    """Returns the path without `..`. The part before it is never a link, since links are resolved from the left."""
     parts: list[str] = []
     for part in path.parts:
         if part == "..":

@@ -1,4 +1,4 @@
-"""Budgets by what the machine has: memory for weights, and disk for versions of the policy."""
+"""Budgets by the machine's capacity: memory for weights, and disk for versions of the policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DISK_SHARE = 10
 """Versions in one folder get a tenth of their disk."""
 
 FREE_SHARE = 5
-"""And at most a fifth of what is free: trainer, relay, validator and worker may start on one disk and leave a fifth."""
+"""Share of the free space that a service may use: trainer, relay, validator and worker on one disk leave a fifth."""
 
 _GROUPS = Path("/sys/fs/cgroup")
 _OWN_GROUPS = Path("/proc/self/cgroup")
@@ -55,10 +55,10 @@ class Needs:
     work: frozenset[int] = frozenset()
 
     def of(self, versions: Sequence[tuple[int, StoredVersion]]) -> list[StoredVersion]:
-        """Marks those of the versions, given with their numbers and newest first, that are needed.
+        """Marks the versions that are needed; they are given with their numbers, newest first.
 
-        Slots are leased for a version until the orchestrator is told of the next one, and a trainer tells it before it
-        writes the one after that. So the last leases of a version end within `leases` after its second successor came.
+        Slots are leased for a version until the orchestrator learns of the next one, which the trainer announces before
+        it writes the one after that. So a version's last leases end within `leases` after its second successor came.
         """
         marked = []
         for place, (number, version) in enumerate(versions):
@@ -85,7 +85,7 @@ class KeepRule:
     """Decides which versions stay in a folder. The oldest go first, and never one that is needed.
 
     Args:
-        most: So many stay at most, besides older ones that are needed.
+        most: Maximum number of versions to keep, in addition to older ones that are needed.
         budget: Bytes; None if only `most` counts.
         least: Number of newest versions that are kept even beyond the budget.
     """
@@ -95,9 +95,9 @@ class KeepRule:
     least: int = 1
 
     def choose(self, versions: Sequence[StoredVersion]) -> Choice:
-        """Decides for each of the versions, which are given newest first.
+        """Decides which of the versions to keep; they are given newest first.
 
-        What is needed takes its part of the budget first; of the others the newest stay that fit into the rest.
+        Needed versions use the budget first; of the others, the newest that fit into the rest are kept.
         """
         stays = [place < self.least or version.needed for place, version in enumerate(versions)]
         total = sum(version.size for version, each in zip(versions, stays, strict=True) if each)
@@ -114,9 +114,9 @@ def keep_rule(folder: Path, *, told: int | None, most: int, least: int = 1) -> K
     """Makes the rule for a folder of versions, and logs it.
 
     Args:
-        folder: Where they lie, or will.
-        told: How many to keep, by the operator; then the disk does not count.
-        most: How many to keep otherwise, if they fit.
+        folder: Folder of the versions; it may not exist yet.
+        told: Number of versions to keep, set by the operator; then free space is ignored.
+        most: Maximum number to keep otherwise, if they fit.
         least: Number of versions that are kept even beyond the budget.
     """
     if told is not None:
@@ -192,12 +192,13 @@ def machine_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
 
 
 def free_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
-    """Returns the bytes that this process can take now.
+    """Returns the bytes of memory that this process can allocate now.
 
-    A process that takes more than its group may is killed without a word, so each group counts besides the machine.
+    The kernel kills a process that exceeds the limit of its control group, so each group counts in addition to the
+    machine.
 
     Args:
-        groups: Where control groups are mounted.
+        groups: Mount point of control groups.
         own: The kernel's list of this process's groups.
     """
     left = [max(0, limit - used) for limit, used in _limits(groups, own)]

@@ -1,4 +1,4 @@
-"""The one clock. Nothing else in Muster asks the system what time it is, so that tests can turn it."""
+"""Clocks. No other module reads the system's time, so that tests can replace it."""
 
 from __future__ import annotations
 

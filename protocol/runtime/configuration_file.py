@@ -1,4 +1,4 @@
-"""The one configuration file of a command: where it is looked for, and what its relative paths start from.
+"""The configuration file of a command: its search path, and the base of its relative paths.
 
 The first of these is used: `--config FILE`, before the command or behind it; the variable `MUSTER_CONFIG`;
 `muster.toml` and `.devnet/muster.toml` in the working directory; `~/.config/muster/muster.toml`.

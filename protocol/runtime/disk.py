@@ -1,4 +1,4 @@
-"""Room on a disk for files that are under way, so that a reserve stays free however many arrive at a time."""
+"""Reservations of disk space for files in progress, so that a reserve stays free also under concurrent uploads."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class DiskReserved(Unavailable):
 class DiskSpace:
     """Counts the bytes of files under way to a disk; for one event loop.
 
-    What other processes write is seen by `writing`, which reads the free space again for each piece.
+    Writes of other processes are noticed by `writing`, which reads the free space again for each piece.
 
     Args:
         directory: On the disk.

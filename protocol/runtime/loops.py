@@ -1,4 +1,4 @@
-"""Background work of a service: loops that outlive their own mistakes, say how they are, and end when told to."""
+"""Background loops of a service: restarted after crashes, with state for readiness checks, ended with the service."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LONGEST_PAUSE = timedelta(seconds=30)
 
 
 class LoopStalled(Unavailable):
-    """A background loop crashes again and again, or has not come round for too long."""
+    """A background loop crashes repeatedly, or has not completed an iteration for too long."""
 
     code = "loop-stalled"
 
@@ -82,10 +82,10 @@ class BackgroundLoops:
         """Adds a loop.
 
         Args:
-            name: As it stands in logs and in `/readyz`.
+            name: Name in logs and in `/readyz`.
             work: One round, if `every` is given; else work that goes on until it is cancelled, and calls `beat`.
             every: From the end of one round to the start of the next.
-            stalled_after: The service is not ready when no round ended well for so long.
+            stalled_after: Time without a successful iteration after which the service is not ready.
             woken: Setting it ends the pause after a round that went well; the loop clears it before each round.
         """
         if name in self._states:
@@ -109,10 +109,10 @@ class BackgroundLoops:
         return list(self._states.values())
 
     async def check(self) -> None:
-        """Returns if every loop comes round; a readiness check.
+        """Returns if no loop crashes repeatedly or is stalled; a readiness check.
 
         Raises:
-            LoopStalled: One does not.
+            LoopStalled: At least one is.
         """
         now = self._clock.monotonic()
         for loop in self._loops:
@@ -148,7 +148,7 @@ class BackgroundLoops:
         state = self._states[loop.name]
         while not self._ending.is_set():
             if loop.woken is not None:
-                loop.woken.clear()  # before the round: what comes during it ends the pause after it
+                loop.woken.clear()  # before the iteration, so that a wake-up during it ends the pause after it
             woken = loop.woken
             try:
                 await loop.work()
@@ -158,7 +158,7 @@ class BackgroundLoops:
                 pause, woken = self._note_crash(state, error), None
             else:
                 self.beat(loop.name)
-                # Work without `every` that returns has nothing left to do; it starts anew after the first pause.
+                # Work without `every` should not return; if it does, it is restarted after the first pause.
                 pause = FIRST_PAUSE if loop.every is None else loop.every
             if not self._ending.is_set():
                 await self._pause(pause, woken)

@@ -1,4 +1,4 @@
-"""Work that depends on something outside, for which its being down is no crash of ours."""
+"""Wrapper of loop work that depends on another service, whose outage is not counted as a crash of the loop."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Aw
     down is another thing, and is handed on.
 
     Args:
-        name: As it stands in the log.
+        name: Name in the log.
         work: One round.
     """
     down = False

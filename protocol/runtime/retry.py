@@ -99,7 +99,7 @@ async def retry(
     beyond the deadline. A `RateLimited` error is waited for as long as it asks.
 
     Args:
-        call: What to call; a fresh awaitable each time.
+        call: Returns a fresh awaitable for each attempt.
         clock: Whose time is waited.
         backoff: How often, and how long between.
         deadline: Time of the last attempt, which limits `backoff`.

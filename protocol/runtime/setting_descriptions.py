@@ -17,16 +17,16 @@ Schema = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettingDescription:
-    """One row of what a service can be told.
+    """One setting of a service, for documentation.
 
     Args:
         key: As in the file, dots for tables.
-        kind: What it may be, with its limits.
+        kind: Type and limits.
         default: As text; empty when the setting is required, `(secret)` for a secret with a default.
         required: Whether there is no default.
         variable: Of the environment.
         flag: As commands name it, where they have it.
-        description: What it is for.
+        description: Purpose.
     """
 
     key: str
@@ -55,7 +55,7 @@ def in_words(schema: Schema, definitions: Mapping[str, Schema]) -> str:  # noqa:
 
     Args:
         schema: Of the value, JSON schema as pydantic writes it (draft 2020-12).
-        definitions: What its `$ref` may name.
+        definitions: Schemas that its `$ref` may name.
     """
     schema = _resolved(schema, definitions)
     if "enum" in schema:
@@ -104,7 +104,7 @@ def _rows(
 
 
 def _resolved(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
-    """The schema with what its `$ref` names; what stands beside the reference goes over that."""
+    """Returns the schema with its `$ref` resolved; keys beside the reference take precedence."""
     if "$ref" not in schema:
         return schema
     return {**definitions[schema["$ref"].rpartition("/")[2]], **schema}

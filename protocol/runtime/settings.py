@@ -76,7 +76,7 @@ class Settings(BaseSettings):
 
         Args:
             file: A TOML file; by default the one in force, as `protocol.runtime.configuration_file` finds it.
-            flags: What the command line said; entries that are `None` were not said.
+            flags: Values from the command line; None for options that were not given.
 
         Raises:
             NotFound: The file is not there.
@@ -231,7 +231,7 @@ def _placed_inside(value: Any, kind: Any, base: Path | None) -> Any:  # noqa: AN
 
 
 def _under(below: dict[str, Any], above: dict[str, Any]) -> dict[str, Any]:
-    """Two tables as one; what stands in `above` counts."""
+    """Merges two tables; entries of `above` take precedence."""
     merged = dict(below)
     for key, value in above.items():
         both = isinstance(value, dict) and isinstance(below.get(key), dict)

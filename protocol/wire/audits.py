@@ -39,7 +39,7 @@ class CheckState(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """It could not be judged; the note says what is missing. Never guilt."""
+    """The check could not run; the note names what is missing. This never counts against the node."""
     SKIPPED = "skipped"
     """A check before it failed, so it was not made."""
 
@@ -50,7 +50,7 @@ class AuditFinding(WireModel):
     reason: Annotated[int, Field(ge=0, lt=1 << 16)]
     """A `protocol.verdicts.ReasonCode`; newer validators may know more of them."""
     what: LongText
-    """In words, with the value and what it had to be."""
+    """Explanation with the value and the expected one."""
     row: Row | None = None
     sample: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
     group: Annotated[int, Field(ge=0, le=MAX_INT64)] | None = None
@@ -125,7 +125,7 @@ class AuditFile(WireModel):
     reason: Annotated[int, Field(ge=0, lt=1 << 16)]
     words: LongText
     """The verdict in one sentence, for the contributor."""
-    # What was submitted
+    # The submission
     node: WireAddress
     run: WireDigest
     step: Step

@@ -38,7 +38,7 @@ class HandOver(WireModel):
 
 
 class HandedOver(WireModel):
-    """The worker has its own copy now: the task may do with its file what it likes."""
+    """The worker has made its own copy, so the task may change or delete its file."""
 
     id: Identifier
     new: bool

@@ -41,13 +41,13 @@ class AssignmentReport(WireModel):
 
 
 class Heartbeat(WireModel):
-    """Body of `POST /v1/heartbeat`. Who sends it is known from the signature alone."""
+    """Body of `POST /v1/heartbeat`. The sender is known only from the signature."""
 
     pool_id: PoolId
     worker_version: ShortText
     assignment: AssignmentReport | None = None
     metrics: Annotated[dict[Name, float], Field(max_length=MAX_METRICS)] = {}
-    """Compact gauges: cpu, memory, gpu use, and what the task reported through the bridge."""
+    """Compact gauges: cpu, memory, gpu use, and gauges that the task reported through the bridge."""
     acknowledged: Annotated[tuple[Identifier, ...], Field(max_length=MAX_COMMANDS)] = ()
     """Commands that were carried out since the last answer."""
     draining: bool = False
@@ -62,7 +62,7 @@ class CommandKind(StrEnum):
 
     It may be an assignment that has ended: its last lines are asked for before its container is forgotten."""
     DRAIN = "drain"
-    """Finish what runs, hand over, take nothing new."""
+    """Finish the task, deliver its work, take no other task."""
     RESUME = "resume"
     """Take work again after a drain."""
     SHOW_NOTICE = "show-notice"
@@ -97,7 +97,7 @@ MOST_SEQUENCE = 2**53 - 2
 
 LONGEST_LINE = 8192
 LINE_OVERHEAD = 100
-"""Characters that a line takes in a batch besides its text."""
+"""Characters of a line in a batch in addition to its text."""
 BATCH_LINES = 500
 BATCH_CHARACTERS = 200_000
 """A node fills each batch up to one of these two limits before it sends another."""

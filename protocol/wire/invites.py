@@ -1,4 +1,4 @@
-"""Invites as they lie at a discovery service until their node fetches them."""
+"""Invites as a discovery service stores them until their node fetches them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class SignedInvite(SignedModel):
         return bytes.fromhex(self.signature[2:])
 
     def signer(self) -> Address:
-        """Returns who signed it, which must be the pool's orchestrator on the ledger.
+        """Returns the address that signed it, which must be the pool's orchestrator on the ledger.
 
         Raises:
             InvalidInput: The signature is broken.

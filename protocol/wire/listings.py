@@ -1,4 +1,4 @@
-"""Listings of what was submitted to a run, for its trainer, its owner and its validators."""
+"""Listings of work submitted to a run, for its trainer, its owner and its validators."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class PoolOverview(WireModel):
     """The orchestrator's clock, from which ages are counted."""
     nodes_known: Annotated[int, Field(ge=0)]
     nodes_expected: Annotated[int, Field(ge=0)]
-    """Of these, how many are expected to speak: healthy, unhealthy and draining ones."""
+    """Number of these from which heartbeats are expected: healthy, unhealthy and draining ones."""
     removals_waiting: Annotated[int, Field(ge=0)]
     """Dead nodes that the ledger still has."""
     tasks_open: Annotated[int, Field(ge=0)]
@@ -104,7 +104,7 @@ class AllowedNode(WireModel):
 
 
 class AllowList(WireModel):
-    """Answer of `GET /v1/nodes/allowlist`: who may fetch checkpoints now."""
+    """Answer of `GET /v1/nodes/allowlist`: nodes that may fetch checkpoints now."""
 
     nodes: tuple[AllowedNode, ...]
     next_cursor: str | None
@@ -138,7 +138,7 @@ class NodeSelf(WireModel):
 
 
 class NodeMetrics(WireModel):
-    """Answer of `GET /v1/nodes/{address}/metrics`: what the last heartbeat carried."""
+    """Answer of `GET /v1/nodes/{address}/metrics`: gauges of the last heartbeat."""
 
     time_ms: Milliseconds | None
     metrics: dict[str, float]
@@ -221,7 +221,7 @@ class Webhook(WireModel):
     events: tuple[str, ...]
     created_at_ms: Milliseconds
     delivered: int
-    """Events that the receiver took."""
+    """Events that the receiver accepted."""
     waiting: bool
     """Whether the last delivery failed and is tried again."""
     last_error: str = ""

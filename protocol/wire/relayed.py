@@ -59,7 +59,7 @@ class SignedDispute(SignedModel):
     key: WireDigest
     """The work key."""
     evidence_hash: WireDigest
-    """SHA-256 of what the node has to say, or zero."""
+    """SHA-256 of the node's statement, or zero."""
     deadline: Count
     """Unix time in seconds until which it may be carried."""
     signature: Signature

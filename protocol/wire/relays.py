@@ -14,7 +14,7 @@ MOST_ALLOWED_RELAYS = 64
 
 
 class RelayOffer(WireModel):
-    """A relay says where it serves; who it is, is who signed."""
+    """Registration of a relay's URL. The signer is the relay."""
 
     url: RelayUrl
 

@@ -1,4 +1,4 @@
-"""A run as its parts speak of it: its numbers, its policy, its steps, and who trains it.
+"""Wire formats of a run: terms, policy version, steps, and the trainer's lease.
 
 The numbers of a run, once for all parts: **version v is the policy that has learned every step below v** (version 0 is
 the base, and one that is published every second step has even numbers). Step s is what the trainer turns into version
@@ -44,7 +44,7 @@ Figures = Annotated[dict[Name, float], Field(max_length=MOST_FIGURES)]
 
 
 class NewCheckpoint(WireModel):
-    """Body of `PUT /v1/run/checkpoint`: the trainer has announced a version on the ledger and tells what leases need.
+    """Body of `PUT /v1/run/checkpoint`: a version that the trainer announced on the ledger, with data for leases.
 
     The digest must be the one that the ledger names for (version, attempt); versions never go back.
     """
@@ -58,11 +58,11 @@ class NewCheckpoint(WireModel):
     arithmetic: Arithmetic = ()
     """Arithmetic that the version's recipe accepts."""
     trainer: ShortText = ""
-    """The lease of the trainer that says so; empty for a person's word, which no lease stands against."""
+    """The trainer's lease; empty for a request by a person, which no lease overrides."""
 
 
 class CheckpointRef(WireModel):
-    """A version of the policy that the ledger names: what slots are leased for now."""
+    """The version of the policy, announced on the ledger, for which slots are leased."""
 
     version: Version
     attempt: Attempt
@@ -83,7 +83,7 @@ class CheckpointRef(WireModel):
 
 
 class StepAnswer(WireModel):
-    """Answer of `GET /v1/run/step`, of the orchestrator and of the bridge: what to work on now."""
+    """Answer of `GET /v1/run/step`, by orchestrator and bridge: the step that needs rollouts."""
 
     run: Name
     run_id: WireDigest
@@ -97,14 +97,14 @@ class StepAnswer(WireModel):
     retry_after_ms: Annotated[int, Field(ge=0, le=3_600_000)]
     """Time until the next request if there is nothing to do."""
     reason: ShortText = ""
-    """In words: why there is nothing to do."""
+    """Reason why there is nothing to do; for display."""
 
 
 class Demand(WireModel):
-    """Body of `PUT /v1/run/demand`: how many groups the trainer wants of a step in all.
+    """Body of `PUT /v1/run/demand`: the trainer's total demand of a step, in groups.
 
-    Raising it is one round; after the run's most rounds a further raise closes the step with what it has. A demand that
-    is not above what was asked before changes nothing, so that it may be sent twice.
+    Each raise is one round; a raise after the run's maximum of rounds closes the step with the rollouts that it has. A
+    demand that is not above the previous one changes nothing, so it may be sent twice.
     """
 
     step: Step
@@ -112,7 +112,7 @@ class Demand(WireModel):
     closed: bool = False
     """The trainer has its batch: the step, and every one below it, wants nothing any more."""
     trainer: ShortText = ""
-    """The lease of the trainer that says so; empty for a person's word."""
+    """The trainer's lease; empty for a request by a person."""
 
 
 class StepView(WireModel):
@@ -155,7 +155,7 @@ class RunView(WireModel):
     """In words: why no slots are leased now, for instance an escrow that can't cover more; empty if they are."""
 
 
-# Who trains
+# The trainer's lease
 
 
 class TrainerWish(WireModel):
@@ -166,13 +166,13 @@ class TrainerWish(WireModel):
     lease: ShortText = ""
     """The lease that it has; empty when it begins."""
     start: Identifier | None = None
-    """This start of it, drawn anew: asked twice by one start, as after an answer that was lost, it is one lease."""
+    """Random id of the trainer's start. A repeated request of one start, after a lost answer, gets the same lease."""
     life_ms: Annotated[int, Field(ge=1, le=600_000)]
     """Life of the lease unless it is renewed; 1 releases it."""
 
 
 class TrainerLease(WireModel):
-    """Answer of `PUT /v1/run/trainer`. What a trainer says under an older lease is refused: it fences the run."""
+    """Answer of `PUT /v1/run/trainer`. Requests under an older lease are refused, which fences off a former trainer."""
 
     lease: ShortText
     life_ms: Annotated[int, Field(ge=1, le=600_000)]

@@ -1,4 +1,4 @@
-"""Slots: what a node asks for, what it is leased, what became of that, and which of them a file is the work of."""
+"""Wire formats of slots: requests, leases, outcomes of leases, and the slot that a file belongs to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class SlotRequest(WireModel):
 
 
 class SlotWish(WireModel):
-    """Body of the bridge's `POST /v1/slots`: what a task asks of its worker."""
+    """Body of the bridge's `POST /v1/slots`: a task's request to its worker."""
 
     step: Step
     groups: SlotGroups
@@ -64,7 +64,7 @@ class LeaseState(StrEnum):
     LATE = "late"
     """Its work came past the time that its step waited for it: it is paid if accepted, and counts as undelivered."""
     REJECTED = "rejected"
-    """Its work was rejected or called forged, or took too long to score: some are free, more count as undelivered."""
+    """Its work was rejected or judged forged, or took too long to score; beyond a few it counts as undelivered."""
     UNDELIVERED = "undelivered"
     """It expired without work: no guilt, but it counts for the node's delivered share."""
     RELEASED = "released"

@@ -1,4 +1,4 @@
-"""Tasks: what a pool owner asks for, and the assignment that one node receives."""
+"""Wire formats of tasks, and of the assignment that a node receives."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class RestartRule(WireModel):
 
 
 class Resources(WireModel):
-    """The limits of a task's container, and what a node must have free for it."""
+    """Resource limits of a task's container; a node must have them free."""
 
     cpus: Annotated[float, Field(gt=0, le=4096)] = 1.0
     memory_bytes: Annotated[int, Field(ge=16 * MEBIBYTE, le=1 << 50)] = 1024 * MEBIBYTE
@@ -164,7 +164,7 @@ class TaskSpec(WireModel):
 
 
 class NewTask(WireModel):
-    """Body of `POST /v1/tasks`: the spec and what must never come back."""
+    """Body of `POST /v1/tasks`: the spec, and secrets that are never returned."""
 
     spec: TaskSpec
     secrets: Annotated[dict[EnvironmentName, SecretValue], Field(max_length=64)] = {}
@@ -183,7 +183,7 @@ class DesiredState(StrEnum):
 
 
 class TaskPatch(WireModel):
-    """Body of `PATCH /v1/tasks/{id}`; what is absent stays. A new spec makes a new generation."""
+    """Body of `PATCH /v1/tasks/{id}`; absent fields stay. A new spec makes a new generation."""
 
     desired_state: DesiredState | None = None
     replicas: Annotated[int, Field(ge=1, le=100_000)] | Literal["every-node"] | None = None

@@ -51,13 +51,13 @@ class UploadKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectKey:
-    """The name of an object: whose it is and what it holds, so that no two can be confused and none overwritten.
+    """The name of an object: its owner and the hash of its content, so that none is confused or overwritten.
 
     `POOL/OWNER/SHA256`, and `POOL/audits/OWNER/SHA256` for audit files.
 
     Args:
         pool_id: The pool.
-        owner: Who uploaded it: a node, or a validator.
+        owner: Address of the node or validator that uploaded it.
         sha256: Of its bytes.
         audit: Whether it is a validator's audit file.
     """
@@ -120,9 +120,9 @@ class UploadTicket(WireModel):
 
     key: WireObjectKey
     already_there: bool
-    """The object is there with these bytes: nothing has to be sent."""
+    """True if the object exists with these bytes, so that nothing has to be sent."""
     url: Annotated[str, Field(max_length=MOST_URL)] = ""
-    """Takes one PUT of exactly the announced bytes; empty if it is there already."""
+    """URL for one PUT of exactly the announced bytes; empty if the object exists already."""
     headers: Annotated[
         dict[
             Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]{1,64}$")],
@@ -130,7 +130,7 @@ class UploadTicket(WireModel):
         ],
         Field(max_length=MOST_HEADERS),
     ] = {}
-    """To be sent with it exactly so; they are part of what was signed."""
+    """Headers to send unchanged with the PUT; they are part of the signature."""
     expires_ms: Milliseconds = 0
     """Expiry of the URL; request another one afterwards."""
 

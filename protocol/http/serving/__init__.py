@@ -1,1 +1,1 @@
-"""Bounds on what strangers can make an HTTP server hold: connections, heads, bodies, time."""
+"""Bounds on the resources of an HTTP server that strangers can occupy: connections, heads, bodies, time."""

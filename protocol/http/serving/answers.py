@@ -22,15 +22,15 @@ LEAST_RATE = 16 * 1024
 
 
 class AnswerBudget:
-    """Counts what transports hold because their readers do not take it.
+    """Counts answer bytes that transports buffer because clients do not read them.
 
-    Beyond the budget of a caller, its connection that has waited for the longest is cut; beyond the budget of all, that
-    of the caller who holds the most. A reader that takes its answers holds them for a short time only.
+    Above the budget of one caller, the caller's connection that has waited longest is closed. Above the total budget, a
+    connection of the caller with the most buffered bytes is closed. Clients that read their answers are not affected.
 
     Args:
-        callers: Knows the trusted proxies, whose answers are limited in all only.
-        most: Bytes in all.
-        most_of_one: Bytes of one caller.
+        callers: Knows the trusted proxies, to which only the total budget applies.
+        most: Total budget in bytes.
+        most_of_one: Budget of one caller in bytes.
         refused: Called with the name of a limit each time it is reached.
     """
 
@@ -52,7 +52,7 @@ class AnswerBudget:
         self._total = 0
 
     def hold(self, connection: asyncio.Transport, address: str) -> float:
-        """Counts what a transport holds, until `release`, and cuts connections that are too many then.
+        """Counts the bytes that a transport buffers until `release`, and closes connections above the limits.
 
         Args:
             connection: Sends the answer.

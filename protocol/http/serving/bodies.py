@@ -72,7 +72,7 @@ class BodyAccount:
 
     Args:
         budget: Of the server.
-        caller: Who sends it, as it is counted.
+        caller: The client's address as it is counted.
     """
 
     __slots__ = ("_budget", "_caller", "_closed", "_held", "refusal")

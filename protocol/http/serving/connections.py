@@ -1,4 +1,4 @@
-"""Connections at once, in all and by address, refused before anything is read from them."""
+"""Limits of open connections, in total and per address, applied before anything is read from them."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ MOST_FIELDS = 128
 """Header fields of a request: each costs some 200 bytes however short it is."""
 
 MOST_PIPELINED = 2
-"""Requests that may wait on a connection for the answer to an earlier one. No client of ours sends any."""
+"""Maximum pipelined requests on a connection. Our clients don't pipeline."""
 
 HEAD_S = 20.0
 """Time limit from the start of a connection, or the first byte after a response, to the end of the head."""
@@ -80,8 +80,8 @@ class Serving:
     clock: Clock
     refused: Callable[[str], None]
     streams: tuple[str, ...] = ()
-    """Beginnings of the paths whose routes check who sends, then write each piece of the body before they read the
-    next. Flow control bounds what such a body holds, so it is not counted and never refused half-way."""
+    """Path prefixes of routes that authenticate the client and then write each piece of the body before they read the
+    next. Flow control bounds their memory, so such bodies are not counted and never refused half-way."""
     now: float = 0.0
     """Seconds of the clock, as of the last tick (0.1 s)."""
 
@@ -95,14 +95,14 @@ class Serving:
         refused: Callable[[str], None],
         streams: tuple[str, ...] = (),
     ) -> Serving:
-        """Makes the bounds.
+        """Builds the bounds.
 
         Args:
-            limits: Of connections.
+            limits: Limits of connections.
             callers: Knows the trusted proxies.
-            clock: Measures the time that peers take.
+            clock: Measures timeouts of peers.
             refused: Called with the name of a limit each time it is reached.
-            streams: Beginnings of the paths whose routes stream their bodies.
+            streams: Path prefixes of routes that stream their bodies.
         """
         return cls(
             guard=ConnectionGuard(limits, callers=callers, refused=refused),
@@ -116,7 +116,7 @@ class Serving:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One HTTP/1.1 connection whose peer can make us hold only so much, and for so long.
+    """One HTTP/1.1 connection with bounds on the memory and time that its peer can occupy.
 
     Args:
         serving: The bounds.
@@ -186,7 +186,7 @@ class BoundedProtocol(HttpToolsProtocol):
             size = self._fitting(len(rest))
 
     def pause_writing(self) -> None:
-        """Counts what the transport could not send, and waits for the client to read it."""
+        """Counts the bytes that the transport could not send, and waits until the client reads them."""
         super().pause_writing()
         scope = None if self._running is None else cast("dict[str, Any]", self._running.scope)
         caller = self._peer or "" if scope is None else self._caller(scope)
@@ -208,7 +208,7 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # What follows is in no protocol that is spoken here. The request itself is served as one without it.
+            # The upgrade's protocol is not supported. The request is served as if it had not asked for one.
             self._deaf = True
             self.cycle.keep_alive = False
         except httptools.HttpParserError:
@@ -219,7 +219,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self._refuse(HeadTooLarge(f"the request's {where} has more than {MOST_HEAD} bytes"), limit="head")
         return not self._deaf
 
-    # As the parser calls them; what they raise ends in `_feed`
+    # Callbacks of the parser; their exceptions surface in `_feed`
 
     def on_message_begin(self) -> None:
         """Begins a head."""
@@ -286,7 +286,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, accounted)
 
     def on_response_complete(self) -> None:
-        """Leaves what is still missing of the body a short time."""
+        """Gives the client a short time to send the rest of the body."""
         self._serving.guard.idle(self.transport)
         super().on_response_complete()
         if self._in_body and self.cycle.response_complete:
@@ -341,7 +341,7 @@ class BoundedProtocol(HttpToolsProtocol):
         of_ours = self._in_body and not self.pipeline and not self.cycle.response_started
         running = self._running
         if not self._in_body and running is not None and not running.response_complete:
-            # The fault is in what follows a request whose answer is still due. That answer closes the connection.
+            # The malformed bytes follow a request whose answer is still due. That answer closes the connection.
             running.keep_alive = False
             self._deadline = None
             return
