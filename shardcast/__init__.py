@@ -4,7 +4,7 @@
 """
 
 from shardcast.client import Client
-from shardcast.download.attempts import Fetched
+from shardcast.download.download import Fetched
 from shardcast.freshness import AnnouncedVersion, Announcements
 from shardcast.manifest.manifest import VersionKey
 from shardcast.origin import Origin

@@ -60,7 +60,7 @@ class Writer:
                 written = os.pwrite(descriptor, data[:WRITE_BYTES], at)
                 data, at = data[written:], at + written
 
-    def settle(self, size: int) -> None:
+    def truncate(self, size: int) -> None:
         """Sets the file's exact length; creates an empty file.
 
         Raises:

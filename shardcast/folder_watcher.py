@@ -128,20 +128,20 @@ class FolderWatcher:
 
     async def _publish_complete(self, version: int, folder: Path, made: int, sizes: dict[str, int]) -> None:
         self._seen[version] = _Seen(made, None)
-        form = next_form(self._origin.shelf, version, anchor_every=self._anchor_every)
+        form = next_form(self._origin.versions, version, anchor_every=self._anchor_every)
         await self._origin.publish_folder(version, folder, base=form.base, full=form.full, sizes=sizes)
 
     def _is_held(self, version: int, folder: Path) -> bool:
         """Returns whether the origin resumed this version after a restart."""
-        holding = self._origin.shelf.get(version)
-        if holding is None or not holding.manifest.sealed:
+        local = self._origin.versions.get(version)
+        if local is None or not local.manifest.sealed:
             return False
-        return all(holding.path(file.index).is_relative_to(folder.absolute()) for file in holding.manifest.files)
+        return all(local.path(file.index).is_relative_to(folder.absolute()) for file in local.manifest.files)
 
     def _withdraw(self, version: int) -> None:
-        holding = self._origin.shelf.get(version)
-        if holding is not None:
-            self._origin.withdraw(holding)
+        local = self._origin.versions.get(version)
+        if local is not None:
+            self._origin.withdraw(local)
         if version in self._seen:
             self._seen[version].publication = None
             self._seen[version].refused = True

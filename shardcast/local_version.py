@@ -46,7 +46,7 @@ class LocalVersion:
         self.manifest = manifest
         self.gone = False
         """Whether it was pruned or voided; waiting readers are notified."""
-        self.held = 0
+        self.present_bytes = 0
         """Verified bytes that are here."""
         self._log = log
         self._locate = locate
@@ -75,11 +75,11 @@ class LocalVersion:
                 except Exception:  # noqa: BLE001 - a damaged line is skipped
                     break
                 spans += found
-                self._note_line(len(line), found)
+                self._index_line(len(line), found)
             file.truncate(self._starts[-1])
         return spans
 
-    def add(self, lines: bytes, spans: Iterable[BlockSpan]) -> None:
+    def append(self, lines: bytes, spans: Iterable[BlockSpan]) -> None:
         """Stores lines that the manifest has accepted, and wakes waiting readers.
 
         Raises:
@@ -89,11 +89,11 @@ class LocalVersion:
             file.write(lines)
         pieces = lines.splitlines(keepends=True)
         for piece in pieces[:-1]:
-            self._note_line(len(piece), ())
-        self._note_line(len(pieces[-1]), spans)
+            self._index_line(len(piece), ())
+        self._index_line(len(pieces[-1]), spans)
         self.wake()
 
-    def take(self, line: bytes) -> list[BlockSpan]:
+    def append_untrusted(self, line: bytes) -> list[BlockSpan]:
         """Adds an untrusted line; returns the blocks that it announces.
 
         Raises:
@@ -101,7 +101,7 @@ class LocalVersion:
             DiskFull: There is no room for it.
         """
         spans = self.manifest.read(line)
-        self.add(line if line.endswith(b"\n") else line + b"\n", spans)
+        self.append(line if line.endswith(b"\n") else line + b"\n", spans)
         return spans
 
     # What is here
@@ -110,7 +110,7 @@ class LocalVersion:
         """Returns whether a block is present and verified."""
         return file < len(self._have) and block < len(self._have[file]) and bool(self._have[file][block])
 
-    def run_of(self, file: int, block: int, most: int) -> int:
+    def count_present(self, file: int, block: int, most: int) -> int:
         """Returns the number of consecutive present blocks from this one on, up to `most`."""
         if file >= len(self._have):
             return 0
@@ -125,18 +125,18 @@ class LocalVersion:
             found += span.without(block for block, here in enumerate(self._have[span.file]) if here)
         return found
 
-    def mark(self, file: int, block: int) -> None:
+    def set_present(self, file: int, block: int) -> None:
         """Marks a block as present and verified."""
         if not self._have[file][block]:
             self._have[file][block] = 1
-            self.held += self.manifest.files[file].size_of(block)
+            self.present_bytes += self.manifest.files[file].size_of(block)
             self._wake_block(file, block)
 
-    def unmark(self, file: int, block: int) -> None:
+    def set_missing(self, file: int, block: int) -> None:
         """Marks a block as missing."""
         if self._have[file][block]:
             self._have[file][block] = 0
-            self.held -= self.manifest.files[file].size_of(block)
+            self.present_bytes -= self.manifest.files[file].size_of(block)
 
     def path(self, file: int) -> Path:
         """Returns the location of a file's bytes."""
@@ -151,7 +151,7 @@ class LocalVersion:
             VersionGone: It will not come.
         """
         while not self.has(file, block):
-            self._check_not_gone()
+            self._raise_if_gone()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._block_waiters.setdefault((file, block), []).append(waiter)
             try:
@@ -181,7 +181,7 @@ class LocalVersion:
         self._change.set()
         self._change = asyncio.Event()
 
-    def leave(self) -> None:
+    def close(self) -> None:
         """Tells all who wait that the version is gone."""
         self.gone = True
         for file, block in list(self._block_waiters):
@@ -228,7 +228,7 @@ class LocalVersion:
                     good.append(block)
         return good
 
-    def settle(self, file: int) -> None:
+    def truncate(self, file: int) -> None:
         """Sets the exact length of a complete file, also of an empty one.
 
         Raises:
@@ -236,11 +236,11 @@ class LocalVersion:
         """
         state = self.manifest.files[file]
         with Writer(self._locate(state)) as writer:
-            writer.settle(state.announced)
+            writer.truncate(state.announced)
 
     # Inside
 
-    def _note_line(self, size: int, spans: Iterable[BlockSpan]) -> None:
+    def _index_line(self, size: int, spans: Iterable[BlockSpan]) -> None:
         self._starts.append(self._starts[-1] + size)
         while len(self._have) < len(self.manifest.files):
             self._have.append(bytearray())
@@ -258,7 +258,7 @@ class LocalVersion:
         if not waiters:
             del self._block_waiters[file, block]
 
-    def _check_not_gone(self) -> None:
+    def _raise_if_gone(self) -> None:
         if self.gone:
             raise VersionGone(f"version {self.manifest.key} is held no longer")
 

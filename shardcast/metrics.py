@@ -27,7 +27,7 @@ class ServingMetrics:
         self.refused.labels(limit).inc()
 
 
-class FetchingMetrics:
+class DownloadMetrics:
     """Metrics of a reader of versions: a relay or a client. Peers are labelled by host and port."""
 
     def __init__(self, registry: CollectorRegistry) -> None:

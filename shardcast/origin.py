@@ -2,7 +2,7 @@
 
     async with Origin(folder, run="devnet", key=publisher, port=8400) as origin:
         async with origin.publish(version=7) as writing:
-            await writing.write("model.safetensors", data)     # as often as there is more
+            await writer.write("model.safetensors", data)     # as often as there is more
         await origin.publish_folder(8, Path("checkpoints/8"))  # or a folder that is complete
         origin.newest                                          # version, attempt, digest: for the ledger
 
@@ -31,9 +31,9 @@ from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock, SystemClock
 from shardcast.errors import VersionGone
 from shardcast.local_version import LocalVersion, Locate
-from shardcast.manifest.author import ManifestAuthor
 from shardcast.manifest.manifest import BlockSpan, Manifest, VersionKey
 from shardcast.manifest.records import DeltaBase
+from shardcast.manifest.writer import ManifestWriter
 from shardcast.publish.deltas import publish_deltas
 from shardcast.publish.publication import Publication, Published, published_of
 from shardcast.publish.version_writer import VersionWriter
@@ -42,7 +42,7 @@ from shardcast.serve.server import Server
 from shardcast.serve.version_index import VersionIndex
 
 KEPT_VERSIONS = 5
-"""Versions that origins and relays hold (design: SHARDCAST), besides the bases that these need."""
+"""Versions that origins and relays hold (design: SHARDCAST), other_signers the bases that these need."""
 
 _CHECK_BLOCKS = 64
 
@@ -88,8 +88,10 @@ class Origin:
             raise InvalidInput(f"an origin keeps at least one version, not {keep}")
         self.folder = folder
         self.run = run_id(run)
-        self.shelf = VersionIndex(run=self.run, publisher=key.address, clock=clock)
-        self.server = Server(self.shelf, host=host, port=port, tls=tls, limits=limits, registry=registry, clock=clock)
+        self.versions = VersionIndex(run=self.run, publisher=key.address, clock=clock)
+        self.server = Server(
+            self.versions, host=host, port=port, tls=tls, limits=limits, registry=registry, clock=clock
+        )
         self._key = key
         self._keep = keep
         self._state = folder / STATE_FOLDER if state is None else state
@@ -104,11 +106,11 @@ class Origin:
     @property
     def newest(self) -> Published | None:
         """The newest version that is complete."""
-        return next((published_of(holding.manifest) for holding in self.shelf if holding.manifest.sealed), None)
+        return next((published_of(local.manifest) for local in self.versions if local.manifest.sealed), None)
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._make_state_folder)
-        await self._take_up()
+        await self._resume()
         await self._stack.enter_async_context(self.server)
         return self
 
@@ -130,13 +132,13 @@ class Origin:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True)
         publication = self.begin(version, folder=folder, base=base)
-        writing = VersionWriter(folder, publication)
+        writer = VersionWriter(folder, publication)
         try:
-            yield writing
-            await writing.catch_up()
+            yield writer
+            await writer.catch_up()
         finally:
-            await writing.leave()
-        writing.published = await self.finish(publication)
+            await writer.stop()
+        writer.published = await self.finish(publication)
 
     async def publish_folder(
         self,
@@ -167,7 +169,7 @@ class Origin:
         publication = self.begin(version, folder=folder, base=based)
         deltas: set[str] = set()
         if based is not None:
-            key = publication.holding.manifest.key
+            key = publication.local.manifest.key
             old = self.content_folder(VersionKey(based.version, based.attempt))
             deltas = await publish_deltas(publication, old=old, new=folder, deltas=self.delta_folder(key), sizes=sizes)
         for path, size in sizes.items():
@@ -184,38 +186,38 @@ class Origin:
             base: What deltas in it are applied to.
         """
         key = VersionKey(version, self._last_attempt(version) + 1)
-        author = ManifestAuthor(run=self.run, key=key, publisher=self._key, base=base)
+        writer = ManifestWriter(run=self.run, key=key, publisher=self._key, base=base)
         _write_whole(self._attempts(version), str(key.attempt))
-        holding = LocalVersion(author.manifest, log=self._path(key, "manifest"), locate=self._locate(key, folder))
-        holding.start()
+        local = LocalVersion(writer.manifest, log=self._path(key, "manifest"), locate=self._locate(key, folder))
+        local.start()
         _write_whole(self._path(key, "folder"), str(folder.absolute()))
-        voided = self.shelf.put(holding)
+        voided = self.versions.put(local)
         if voided is not None:
             self._forget(voided.manifest.key)
-        publication = Publication(author, holding, advanced=self.server.metrics.published.inc)
+        publication = Publication(writer, local, advanced=self.server.metrics.published.inc)
         publication.open()
-        self.shelf.changed()
+        self.versions.changed()
         _log.info("publishing", version=version, attempt=key.attempt)
         return publication
 
     async def finish(self, publication: Publication) -> Published:
         """Ends every file that is still open, seals the version, and lets go of what is too old."""
-        for file in publication.holding.manifest.files:
+        for file in publication.local.manifest.files:
             if not file.ended:
                 await publication.advance(file.path, kind=file.kind, ended=True)
         await publication.seal()
-        self.shelf.changed()
-        for old in self.shelf.surplus(self.shelf.ranked()[: self._keep]):
+        self.versions.changed()
+        for old in self.versions.surplus(self.versions.ranked()[: self._keep]):
             self.withdraw(old)
-        published = published_of(publication.holding.manifest)
+        published = published_of(publication.local.manifest)
         _log.info("published", version=published.version, attempt=published.attempt, digest=published.digest)
         return published
 
-    def withdraw(self, holding: LocalVersion) -> None:
+    def withdraw(self, local: LocalVersion) -> None:
         """Stops serving a version. Deletes files that the origin wrote, but not a trainer's files."""
-        self.shelf.drop(holding)
-        self._forget(holding.manifest.key)
-        shutil.rmtree(self._state / "files" / str(holding.manifest.key.version), ignore_errors=True)
+        self.versions.remove(local)
+        self._forget(local.manifest.key)
+        shutil.rmtree(self._state / "files" / str(local.manifest.key.version), ignore_errors=True)
 
     def content_folder(self, key: VersionKey) -> Path:
         """Returns the location of a held version's whole files."""
@@ -226,11 +228,11 @@ class Origin:
         return self._state / "deltas" / str(key)
 
     def _base(self, version: int) -> DeltaBase:
-        holding = self.shelf.get(version)
-        if holding is None or holding.manifest.digest is None:
+        local = self.versions.get(version)
+        if local is None or local.manifest.digest is None:
             raise VersionGone(f"version {version} can't be a base: it is not here, or not complete")
-        key = holding.manifest.key
-        return DeltaBase(version=key.version, attempt=key.attempt, digest=holding.manifest.digest)
+        key = local.manifest.key
+        return DeltaBase(version=key.version, attempt=key.attempt, digest=local.manifest.digest)
 
     def _locate(self, key: VersionKey, folder: Path) -> Locate:
         deltas = self.delta_folder(key)
@@ -264,8 +266,8 @@ class Origin:
         except FileNotFoundError:
             return 0
 
-    async def _take_up(self) -> None:
-        """Puts back on the shelf what was complete before a restart; each block is given once it was read again.
+    async def _resume(self) -> None:
+        """Puts back on the versions what was complete before a restart; each block is given once it was read again.
 
         What a former key of this origin signed stays as it is: whether it counts still is for readers to say.
         """
@@ -277,14 +279,14 @@ class Origin:
                 folder = self.content_folder(key)
             except OSError:
                 continue
-            manifest = Manifest(run=self.run, key=key, signer=self._key.address, besides=former)
-            holding = LocalVersion(manifest, log=log, locate=self._locate(key, folder))
-            spans = holding.resume()
-            newer = self.shelf.get(key.version)
+            manifest = Manifest(run=self.run, key=key, signer=self._key.address, other_signers=former)
+            local = LocalVersion(manifest, log=log, locate=self._locate(key, folder))
+            spans = local.resume()
+            newer = self.versions.get(key.version)
             if manifest.sealed and (newer is None or newer.manifest.key < key):
-                self.shelf.put(holding)
-                self._checking.append(asyncio.create_task(self._check_again(holding, spans)))
-        for old in self.shelf.surplus(self.shelf.ranked()[: self._keep]):
+                self.versions.put(local)
+                self._checking.append(asyncio.create_task(self._verify_on_disk(local, spans)))
+        for old in self.versions.surplus(self.versions.ranked()[: self._keep]):
             self.withdraw(old)
 
     def _former_keys(self) -> list[Address]:
@@ -295,17 +297,15 @@ class Origin:
             _write_whole(path, "\n".join([*known, self._key.address]) + "\n")
         return [each for each in known if each != self._key.address]
 
-    async def _check_again(self, holding: LocalVersion, spans: list[BlockSpan]) -> None:
+    async def _verify_on_disk(self, local: LocalVersion, spans: list[BlockSpan]) -> None:
         for span in spans:
             for part in span.parts(_CHECK_BLOCKS):
-                good = await asyncio.to_thread(holding.check, part)
+                good = await asyncio.to_thread(local.check, part)
                 for block in good:
-                    holding.mark(span.file, block)
+                    local.set_present(span.file, block)
                 if len(good) != part.count:
-                    _log.warning(
-                        "files-changed", version=holding.manifest.key.version, path=str(holding.path(span.file))
-                    )
-                    self.withdraw(holding)
+                    _log.warning("files-changed", version=local.manifest.key.version, path=str(local.path(span.file)))
+                    self.withdraw(local)
                     return
 
 

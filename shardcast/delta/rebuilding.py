@@ -9,11 +9,11 @@ from shardcast.delta.errors import BadDelta, WrongBase
 from shardcast.local_version import LocalVersion
 
 
-def rebuild(holding: LocalVersion, *, base: Path, into: Path) -> None:
+def rebuild(local: LocalVersion, *, base: Path, into: Path) -> None:
     """Makes every file that came as a delta, and deletes the delta. What was made before a crash is made again.
 
     Args:
-        holding: A sealed version whose deltas are here, as the publisher signed them.
+        local: A sealed version whose deltas are here, as the publisher signed them.
         base: The base's complete folder.
         into: The version's folder.
 
@@ -21,10 +21,10 @@ def rebuild(holding: LocalVersion, *, base: Path, into: Path) -> None:
         WrongBase: The base on disk does not give what the publisher says; the deltas themselves are right.
         OSError: A file can't be written.
     """
-    for file in holding.manifest.files:
+    for file in local.manifest.files:
         if file.kind != "delta" or file.whole is None:
             continue
-        delta, target = holding.path(file.index), into / file.path
+        delta, target = local.path(file.index), into / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
         try:
@@ -33,4 +33,4 @@ def rebuild(holding: LocalVersion, *, base: Path, into: Path) -> None:
             raise WrongBase(f"{file.path} of {base} is not what its delta was made on: {error}") from None
         if sha256 != file.whole.sha256:
             target.unlink()
-            raise WrongBase(f"{file.path} of {base} and its delta do not give version {holding.manifest.key}")
+            raise WrongBase(f"{file.path} of {base} and its delta do not give version {local.manifest.key}")

@@ -20,8 +20,7 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 from protocol.versions import SPOKEN, VERSION_HEADER
-from shardcast.download.peers import Fault
-from shardcast.errors import PeerFailed
+from shardcast.errors import FailureKind, PeerFailed
 from shardcast.manifest.manifest import BlockSpan, FileProgress, VersionKey
 from shardcast.manifest.records import BLOCK
 
@@ -34,14 +33,6 @@ _TICK = timedelta(seconds=1)
 
 Sink = Callable[[int, memoryview], None]
 """Takes a block that came: verifies it and puts it into its place, or raises BadBlock."""
-
-
-class Failed(PeerFailed):
-    """A peer did not bring what it was asked for; `fault` says how."""
-
-    def __init__(self, fault: Fault, detail: str) -> None:
-        super().__init__(detail)
-        self.fault = fault
 
 
 class BlockConnection:
@@ -77,7 +68,7 @@ class BlockConnection:
         """Asks for blocks and hands each to `sink` as it comes.
 
         Raises:
-            Failed: The peer did not bring all of them. Those that were handed on are good.
+            PeerFailed: The peer did not bring all of them. Those that were handed on are good.
             BadBlock: One is not what the publisher signed.
         """
         first = span.first * BLOCK
@@ -136,7 +127,7 @@ class BlockConnection:
             self._http.connect()
         self._set_stall()
         if self._cut.is_set():
-            raise Failed(Fault.CUT, f"the connection to {self.url} was cut")
+            raise PeerFailed(FailureKind.CUT, f"the connection to {self.url} was cut")
         self._http.request("GET", target, headers=headers)
         response = self._http.getresponse()
         self._check(response, first, last)
@@ -148,14 +139,14 @@ class BlockConnection:
 
     def _check(self, response: http.client.HTTPResponse, first: int, last: int) -> None:
         if response.status == 404:
-            raise Failed(Fault.GONE, f"{self.url} does not have the version")
+            raise PeerFailed(FailureKind.GONE, f"{self.url} does not have the version")
         if response.status != 206:
-            raise Failed(Fault.REFUSED, f"{self.url} answered {response.status} instead of 206")
+            raise PeerFailed(FailureKind.REFUSED, f"{self.url} answered {response.status} instead of 206")
         found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if found is None or (int(found[1]), int(found[2])) != (first, last):
-            raise Failed(Fault.REFUSED, f"{self.url} sent another range than it was asked for")
+            raise PeerFailed(FailureKind.REFUSED, f"{self.url} sent another range than it was asked for")
         if response.length != last - first + 1 or response.headers.get("Content-Encoding", "identity") != "identity":
-            raise Failed(Fault.REFUSED, f"{self.url} sent another length than its range has")
+            raise PeerFailed(FailureKind.REFUSED, f"{self.url} sent another length than its range has")
 
     def _body(self, response: http.client.HTTPResponse) -> _Body:
         sock = self._http.sock
@@ -168,22 +159,22 @@ class BlockConnection:
         while at < len(piece):
             read = body.read(piece[at:])
             if not read:
-                raise Failed(Fault.CUT, f"{self.url} closed the connection in the middle of an answer")
+                raise PeerFailed(FailureKind.CUT, f"{self.url} closed the connection in the middle of an answer")
             at += read
             self._unnoted += read
             if self._unnoted >= _SLICE or at == len(piece):
                 self.received, self._unnoted = self.received + self._unnoted, 0
 
-    def _failure(self, error: OSError | http.client.HTTPException) -> Failed:
+    def _failure(self, error: OSError | http.client.HTTPException) -> PeerFailed:
         if isinstance(error, TimeoutError):
-            fault, what = Fault.STALLED, "stopped sending"
+            kind, what = FailureKind.STALLED, "stopped sending"
         elif isinstance(error, (http.client.IncompleteRead, ConnectionResetError, BrokenPipeError)):
-            fault, what = Fault.CUT, "closed the connection"
+            kind, what = FailureKind.CUT, "closed the connection"
         elif isinstance(error, http.client.HTTPException):
-            fault, what = Fault.REFUSED, "did not answer in HTTP"
+            kind, what = FailureKind.REFUSED, "did not answer in HTTP"
         else:
-            fault, what = Fault.UNREACHABLE, "can't be reached"
-        return Failed(fault, f"{self.url} {what} ({type(error).__name__})")
+            kind, what = FailureKind.UNREACHABLE, "can't be reached"
+        return PeerFailed(kind, f"{self.url} {what} ({type(error).__name__})")
 
 
 class _Body:

@@ -24,19 +24,19 @@ its share of the writing."""
 
 
 class FileHasher:
-    """Hashes the wanted files of a holding, one after another, as far as they are there.
+    """Hashes the wanted files of a local, one after another, as far as they are there.
 
     Args:
-        holding: What is arriving.
+        local: What is arriving.
         wanted: Which files.
     """
 
-    def __init__(self, holding: LocalVersion, *, wanted: Callable[[FileProgress], bool] = lambda _: True) -> None:
-        self._holding = holding
+    def __init__(self, local: LocalVersion, *, wanted: Callable[[FileProgress], bool] = lambda _: True) -> None:
+        self._local = local
         self._wanted = wanted
         self._buffer = memoryview(bytearray(BLOCK))
 
-    async def wrong(self) -> list[int]:
+    async def wrong_files(self) -> list[int]:
         """Waits for the last byte; returns the files whose SHA-256 is not what the publisher signed.
 
         Raises:
@@ -44,10 +44,10 @@ class FileHasher:
         """
         wrong: list[int] = []
         index = 0
-        manifest = self._holding.manifest
+        manifest = self._local.manifest
         while True:
             while index >= len(manifest.files) and not manifest.sealed:
-                await self._holding.next_change()
+                await self._local.next_change()
             if index >= len(manifest.files):
                 return wrong
             if self._wanted(manifest.files[index]) and not await self._is_right(index):
@@ -55,21 +55,21 @@ class FileHasher:
             index += 1
 
     async def _is_right(self, index: int) -> bool:
-        holding = self._holding
+        local = self._local
         sha256 = hashlib.sha256()
         done = 0
         while True:
-            state = holding.manifest.files[index]
+            state = local.manifest.files[index]
             if done < state.blocks:
-                await holding.wait_for_block(index, done)
-                await holding.wait_for_block(index, min(done + _LAG_BLOCKS, state.blocks) - 1)
-                run = holding.run_of(index, done, _STEP_BLOCKS)
-                await asyncio.to_thread(self._update, sha256, holding.path(index), done * BLOCK, (done + run) * BLOCK)
+                await local.wait_for_block(index, done)
+                await local.wait_for_block(index, min(done + _LAG_BLOCKS, state.blocks) - 1)
+                run = local.count_present(index, done, _STEP_BLOCKS)
+                await asyncio.to_thread(self._update, sha256, local.path(index), done * BLOCK, (done + run) * BLOCK)
                 done += run
             elif state.ended:
                 return sha256.hexdigest() == state.sha256
             else:
-                await holding.next_change()
+                await local.next_change()
 
     def _update(self, sha256: hashlib._Hash, path: Path, start: int, end: int) -> None:
         with path.open("rb", buffering=0) as file:

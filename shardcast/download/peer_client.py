@@ -22,8 +22,8 @@ from protocol.errors import InvalidInput
 from protocol.http.client import check_service_url
 from protocol.versions import SPOKEN, VERSION_HEADER
 from protocol.wire.base import parse_answer
-from shardcast.download.connection import BlockConnection, Failed
-from shardcast.download.peers import Fault
+from shardcast.download.connection import BlockConnection
+from shardcast.errors import FailureKind, PeerFailed
 from shardcast.manifest.manifest import VersionKey
 from shardcast.manifest.records import MOST_EXTENSION_BYTES
 from shardcast.serve.server import PROBE_BYTES
@@ -78,12 +78,12 @@ class PeerClient:
     """Speaks to peers, over connections that are kept while it is entered.
 
     Args:
-        patience: How long they may take.
+        timeouts: How long they may take.
         tls: For https; the system's authorities by default.
     """
 
-    def __init__(self, *, patience: PeerTimeouts | None = None, tls: ssl.SSLContext | None = None) -> None:
-        self.patience = patience or PeerTimeouts()
+    def __init__(self, *, timeouts: PeerTimeouts | None = None, tls: ssl.SSLContext | None = None) -> None:
+        self.timeouts = timeouts or PeerTimeouts()
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
 
@@ -105,13 +105,13 @@ class PeerClient:
 
     def connection(self, url: str) -> BlockConnection:
         """A new connection that brings blocks."""
-        return BlockConnection(url, connect=self.patience.connect, stall=self.patience.stall, tls=self._tls)
+        return BlockConnection(url, connect=self.timeouts.connect, stall=self.timeouts.stall, tls=self._tls)
 
     async def listing(self, url: str) -> Listing:
         """Returns a peer's listing.
 
         Raises:
-            Failed: The peer sent no valid listing.
+            PeerFailed: The peer sent no valid listing.
         """
         return _listing(url, await self._read(url, "/v1/versions", MOST_LISTING_BYTES))
 
@@ -119,19 +119,19 @@ class PeerClient:
         """Measures the way to a peer; returns bytes per second, the waiting included.
 
         Raises:
-            Failed: It did not give what a probe is.
+            PeerFailed: It did not give what a probe is.
         """
         began = time.perf_counter()  # a measurement of the network itself, which no clock of ours can turn
         body = await self._read(url, "/v1/probe", PROBE_BYTES)
         if len(body) != PROBE_BYTES:
-            raise Failed(Fault.REFUSED, f"{url} sent a probe of {len(body)} bytes")
+            raise PeerFailed(FailureKind.REFUSED, f"{url} sent a probe of {len(body)} bytes")
         return len(body) / max(time.perf_counter() - began, 1e-6)
 
     async def listings(self, url: str) -> AsyncIterator[Listing]:
         """Yields a peer's listing now and after each change, until the connection ends.
 
         Raises:
-            Failed: It sends something else, or nothing at all for too long.
+            PeerFailed: It sends something else, or nothing at all for too long.
         """
         async for line in self._lines(url, "/v1/versions?follow=1", MOST_LISTING_BYTES):
             yield _listing(url, line)
@@ -140,7 +140,7 @@ class PeerClient:
         """The lines of a manifest from extension `start` on, as they come; an empty one says that the peer is there.
 
         Raises:
-            Failed: The peer has no such version, sends something else, or nothing at all for too long.
+            PeerFailed: The peer has no such version, sends something else, or nothing at all for too long.
         """
         path = f"/v1/versions/{key.version}/{key.attempt}/manifest?from={start}"
         async for line in self._lines(url, path, _MOST_LINE, empty=True):
@@ -149,11 +149,11 @@ class PeerClient:
     async def _read(self, url: str, path: str, most: int) -> bytes:
         body = bytearray()
         try:
-            async with asyncio.timeout(self.patience.answer.total_seconds()), self._get(url, path) as response:
+            async with asyncio.timeout(self.timeouts.answer.total_seconds()), self._get(url, path) as response:
                 async for piece in response.content.iter_any():
                     body += piece
                     if len(body) > most:
-                        raise Failed(Fault.REFUSED, f"{url} sent more than {most} bytes")
+                        raise PeerFailed(FailureKind.REFUSED, f"{url} sent more than {most} bytes")
         except _FAILURES as error:
             raise _failed(url, error) from error
         return bytes(body)
@@ -163,14 +163,16 @@ class PeerClient:
         async with self._get(url, path) as response:
             while True:
                 try:
-                    async with asyncio.timeout(self.patience.silence.total_seconds()):  # and not for each byte of it
+                    async with asyncio.timeout(self.timeouts.silence.total_seconds()):  # and not for each byte of it
                         line = await response.content.readline()
                 except _FAILURES as error:
                     raise _failed(url, error) from error
                 if not line:
                     return
                 if len(line) > most or not line.endswith(b"\n"):
-                    raise Failed(Fault.CUT if len(line) <= most else Fault.REFUSED, f"{url} sent no whole line")
+                    raise PeerFailed(
+                        FailureKind.CUT if len(line) <= most else FailureKind.REFUSED, f"{url} sent no whole line"
+                    )
                 if line == b"\n" or not empty:
                     await pacing.turn()
                 if empty or line != b"\n":
@@ -179,11 +181,11 @@ class PeerClient:
     @asynccontextmanager
     async def _get(self, url: str, path: str) -> AsyncIterator[aiohttp.ClientResponse]:
         if self._session is None:
-            raise RuntimeError("an Upstream is used inside its `async with`")
+            raise RuntimeError("a PeerClient is used inside its `async with`")
         timeout = aiohttp.ClientTimeout(
             total=None,  # aiohttp's own can swallow a cancellation that comes with it (docs/decisions/0042)
-            sock_connect=self.patience.connect.total_seconds(),
-            sock_read=self.patience.silence.total_seconds(),
+            sock_connect=self.timeouts.connect.total_seconds(),
+            sock_read=self.timeouts.silence.total_seconds(),
         )
         try:
             response = await self._session.get(url + path, timeout=timeout, allow_redirects=False)
@@ -191,9 +193,9 @@ class PeerClient:
             raise _failed(url, error) from error
         try:
             if response.status == 404:
-                raise Failed(Fault.GONE, f"{url} does not have that")
+                raise PeerFailed(FailureKind.GONE, f"{url} does not have that")
             if response.status != 200 or response.headers.get("Content-Encoding", "identity") != "identity":
-                raise Failed(Fault.REFUSED, f"{url} answered {response.status} instead of 200")
+                raise PeerFailed(FailureKind.REFUSED, f"{url} answered {response.status} instead of 200")
             yield response
         finally:
             response.close()
@@ -216,16 +218,16 @@ def _listing(url: str, body: bytes) -> Listing:
     try:
         return parse_answer(Listing, body)
     except ValidationError:
-        raise Failed(Fault.REFUSED, f"{url} sent no listing of versions") from None
+        raise PeerFailed(FailureKind.REFUSED, f"{url} sent no listing of versions") from None
 
 
-def _failed(url: str, error: Exception) -> Failed:
+def _failed(url: str, error: Exception) -> PeerFailed:
     if isinstance(error, TimeoutError):
-        fault = Fault.STALLED
+        kind = FailureKind.STALLED
     elif isinstance(error, (aiohttp.ClientConnectorError, aiohttp.InvalidURL)):
-        fault = Fault.UNREACHABLE
+        kind = FailureKind.UNREACHABLE
     elif isinstance(error, (aiohttp.ClientPayloadError, aiohttp.ServerDisconnectedError, ConnectionError)):
-        fault = Fault.CUT
+        kind = FailureKind.CUT
     else:
-        fault = Fault.REFUSED
-    return Failed(fault, f"{url} did not answer well ({type(error).__name__})")
+        kind = FailureKind.REFUSED
+    return PeerFailed(kind, f"{url} did not answer well ({type(error).__name__})")

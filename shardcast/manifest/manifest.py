@@ -105,15 +105,15 @@ class Manifest:
         run: The run it must be of.
         key: The version and the attempt it must be of.
         signer: The publisher.
-        besides: Other accepted signers. The signer of the first extension must sign all.
+        other_signers: Other accepted signers. The signer of the first extension must sign all.
     """
 
-    def __init__(self, *, run: Digest, key: VersionKey, signer: Address, besides: Sequence[Address] = ()) -> None:
+    def __init__(self, *, run: Digest, key: VersionKey, signer: Address, other_signers: Sequence[Address] = ()) -> None:
         self.run = run
         self.key = key
         self.signer = signer
         """Returns the signer; the publisher before the first extension."""
-        self.besides = tuple(besides)
+        self.other_signers = tuple(other_signers)
         self.head: Digest = ZERO_DIGEST
         """Hash of the newest extension."""
         self.length = 0
@@ -137,7 +137,7 @@ class Manifest:
         Raises:
             BadManifest: It is not the publisher's next word on this version. Nothing has changed then.
         """
-        signers = (self.signer,) if self.length else (self.signer, *self.besides)
+        signers = (self.signer,) if self.length else (self.signer, *self.other_signers)
         extension, hashed, signer = read_extension(line, signers=signers)
         spans = self.extend(extension, hashed)
         self.signer = signer
@@ -150,18 +150,18 @@ class Manifest:
             BadManifest: It does not follow from what was said before. Nothing has changed then.
         """
         self._check_place(extension)
-        planned = _Plan(self)
-        planned.take(extension)
-        planned.settle()
-        self.files = planned.files
-        self.names = planned.names
-        self.size = planned.size
+        plan = _Plan(self)
+        plan.apply(extension)
+        plan.commit()
+        self.files = plan.files
+        self.names = plan.names
+        self.size = plan.size
         if extension.opening is not None:
             self.base = extension.opening.base
         self.digest = extension.digest
         self.head = hashed
         self.length += 1
-        return planned.spans
+        return plan.spans
 
     def spans(self) -> Iterator[BlockSpan]:
         """Every block announced so far, a span for each file."""
@@ -221,7 +221,7 @@ class _Plan:
         self._hashes: list[tuple[FileProgress, bytes]] = []
         self._changed: set[int] = set()
 
-    def take(self, extension: Extension) -> None:
+    def apply(self, extension: Extension) -> None:
         """Checks everything that the extension says.
 
         Raises:
@@ -242,7 +242,7 @@ class _Plan:
         if extension.digest is not None:
             self._seal(extension.digest)
 
-    def settle(self) -> None:
+    def commit(self) -> None:
         """Adds the new hashes, which the copies share with what they were made from, once all is known to be well."""
         for file, hashes in self._hashes:
             file.hashes += hashes

@@ -22,14 +22,14 @@ class Signers:
     former: Address | None = None
     former_until: datetime | None = None
 
-    def besides(self, now: datetime) -> tuple[Address, ...]:
+    def former_at(self, now: datetime) -> tuple[Address, ...]:
         """Former key while it is accepted."""
         counts = self.former is not None and self.former_until is not None and now < self.former_until
         return (self.former,) if counts and self.former is not None else ()
 
-    def at(self, now: datetime) -> tuple[Address, ...]:
+    def accepted_at(self, now: datetime) -> tuple[Address, ...]:
         """Returns all accepted signers, the publisher first."""
-        return (self.publisher, *self.besides(now))
+        return (self.publisher, *self.former_at(now))
 
 
 def signers_of(signer: Address | Signers) -> Signers:

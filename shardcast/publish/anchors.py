@@ -18,23 +18,23 @@ class Form:
     """Whether whole files are published too."""
 
 
-def next_form(shelf: VersionIndex, version: int, *, anchor_every: int) -> Form:
+def next_form(versions: VersionIndex, version: int, *, anchor_every: int) -> Form:
     """Returns how a version travels, after what its origin holds.
 
     Args:
-        shelf: The origin's.
+        versions: The origin's.
         version: The new one.
         anchor_every: One in so many travels whole, and what changed since the one before besides; 1 for whole ones
             without deltas.
     """
-    before = next((each for each in shelf if each.manifest.sealed and each.manifest.key.version < version), None)
+    before = next((each for each in versions if each.manifest.sealed and each.manifest.key.version < version), None)
     # A reader that accepts only the new key could not use a base signed by the former one.
-    if before is None or anchor_every == 1 or before.manifest.signer != shelf.publisher:
+    if before is None or anchor_every == 1 or before.manifest.signer != versions.publisher:
         return Form(base=None, full=True)
     links, at = 1, before
     while not stands_alone(at.manifest):
         base = at.manifest.base
-        held = None if base is None else shelf.get(base.version)
+        held = None if base is None else versions.get(base.version)
         if held is None:
             links = anchor_every
             break

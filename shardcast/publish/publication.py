@@ -15,9 +15,9 @@ from blake3 import blake3
 from protocol.errors import Conflict, InvalidInput
 from protocol.identifiers import Digest
 from shardcast.local_version import LocalVersion
-from shardcast.manifest.author import ManifestAuthor
 from shardcast.manifest.manifest import Manifest
 from shardcast.manifest.records import BLOCK, FileEnd, FileEntry, Shard, Whole
+from shardcast.manifest.writer import ManifestWriter
 
 FIRST_BLOCKS = 4
 BATCH_BLOCKS = 16
@@ -54,17 +54,17 @@ class Publication:
 
     Args:
         author: Signs the extensions.
-        holding: Where the version is given from.
+        local: Where the version is given from.
         advanced: Told the bytes after each step.
     """
 
-    def __init__(self, author: ManifestAuthor, holding: LocalVersion, *, advanced: Callable[[int], None]) -> None:
-        self.holding = holding
+    def __init__(self, author: ManifestWriter, local: LocalVersion, *, advanced: Callable[[int], None]) -> None:
+        self.local = local
         self._author = author
         self._advanced = advanced
         self._files: dict[tuple[str, Kind], _Progress] = {}
         self._buffer = memoryview(bytearray(BLOCK))
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def digest(self) -> Digest | None:
@@ -78,7 +78,7 @@ class Publication:
 
     def open(self) -> None:
         """Announces the version before its first byte."""
-        self._say()
+        self._extend()
 
     async def advance(
         self,
@@ -101,7 +101,7 @@ class Publication:
         Raises:
             InvalidInput: The file became shorter, or its name can't stand in a version.
         """
-        async with self._turn:
+        async with self._lock:
             progress = self._files.get((path, kind)) or self._declare(path, kind, expected)
             if progress.ended:
                 raise Conflict(f"{path} has ended already")
@@ -113,7 +113,7 @@ class Publication:
                 progress.ended = ended and not grown
                 end = [self._end(progress, whole)] if progress.ended else []
                 if shards or end:
-                    self._say(shards=shards, ended=end)
+                    self._extend(shards=shards, ended=end)
 
     async def seal(self) -> Digest:
         """Completes the version; returns its digest.
@@ -121,25 +121,25 @@ class Publication:
         Raises:
             BadManifest: A file has not ended.
         """
-        async with self._turn:
+        async with self._lock:
             line, spans = self._author.extend(seal=True)
-            self.holding.add(line, spans)
+            self.local.append(line, spans)
         return self._author.manifest.digest or self._unsealed()
 
     def _declare(self, path: str, kind: Kind, expected: int | None) -> _Progress:
         index = len(self._files)
-        self._say(files=[FileEntry(path=path, kind=kind, expected=expected)])
-        self._files[path, kind] = _Progress(index, self.holding.path(index))
+        self._extend(files=[FileEntry(path=path, kind=kind, expected=expected)])
+        self._files[path, kind] = _Progress(index, self.local.path(index))
         return self._files[path, kind]
 
-    def _say(
+    def _extend(
         self, *, files: Sequence[FileEntry] = (), shards: Sequence[Shard] = (), ended: Sequence[FileEnd] = ()
     ) -> None:
         line, spans = self._author.extend(files=files, shards=shards, ended=ended)
-        self.holding.add(line, spans)
+        self.local.append(line, spans)
         for span in spans:
             for block in range(span.first, span.first + span.count):
-                self.holding.mark(span.file, block)
+                self.local.set_present(span.file, block)
         self._advanced(sum(shard.size for shard in shards))
 
     def _end(self, progress: _Progress, whole: Whole | None) -> FileEnd:

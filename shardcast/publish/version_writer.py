@@ -58,7 +58,7 @@ class VersionWriter:
         if self._publishing is not None:
             await asyncio.shield(self._publishing)
 
-    async def leave(self) -> None:
+    async def stop(self) -> None:
         """Publishes nothing more."""
         if self._publishing is not None:
             self._publishing.cancel()

@@ -21,7 +21,7 @@ class ServingLimits:
     """At a time."""
     rate: Rate = field(default_factory=lambda: Rate(count=500, per=timedelta(seconds=1), burst=2000))
     """Requests from one address."""
-    patience: timedelta = timedelta(seconds=30)
+    timeout: timedelta = timedelta(seconds=30)
     """Longest wait of a response for a future block, or for a reader that reads nothing."""
     idle: timedelta = timedelta(seconds=20)
     """From a connection's begin, or its last answer, to the end of the next request's head: who sends a byte now and
@@ -80,8 +80,8 @@ class _Gate(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._inner is not None and self._transport is not None:
             self._inner.pause_writing()
-            patience = self._answers.hold(self._transport, self._peer)
-            self._stalled = asyncio.get_running_loop().call_later(patience, self._transport.abort)
+            timeout_s = self._answers.hold(self._transport, self._peer)
+            self._stalled = asyncio.get_running_loop().call_later(timeout_s, self._transport.abort)
 
     def resume_writing(self) -> None:
         if self._inner is not None:

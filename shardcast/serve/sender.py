@@ -49,28 +49,28 @@ class RangeSender:
         sent: Told the bytes of each hand-over.
     """
 
-    def __init__(self, *, patience: timedelta, sent: Callable[[float], None]) -> None:
-        self._patience = patience
+    def __init__(self, *, timeout: timedelta, sent: Callable[[float], None]) -> None:
+        self._timeout = timeout
         self.sent = sent
         self._strides: WeakKeyDictionary[asyncio.Transport, Strides] = WeakKeyDictionary()
         """By connection, which is kept from one request to the next."""
 
-    async def wait(self, holding: LocalVersion, file: int, block: int) -> None:
+    async def wait(self, local: LocalVersion, file: int, block: int) -> None:
         """Returns when a block is here.
 
         Raises:
             TimeoutError: It did not come in time.
             VersionGone: It will not come.
         """
-        if not holding.has(file, block):
-            async with asyncio.timeout(self._patience.total_seconds()):
-                await holding.wait_for_block(file, block)
+        if not local.has(file, block):
+            async with asyncio.timeout(self._timeout.total_seconds()):
+                await local.wait_for_block(file, block)
 
     async def send(
         self,
         request: web.Request,
         response: web.StreamResponse,
-        holding: LocalVersion,
+        local: LocalVersion,
         *,
         file: int,
         span: tuple[int, int],
@@ -85,14 +85,14 @@ class RangeSender:
         loop = asyncio.get_running_loop()
         strides = self._strides_of(request.transport)
         at, last = span
-        with holding.path(file).open("rb", buffering=0) as source:
+        with local.path(file).open("rb", buffering=0) as source:
             while at <= last:
                 block = at // BLOCK
-                await self.wait(holding, file, block)
-                run = holding.run_of(file, block, strides.blocks)
+                await self.wait(local, file, block)
+                run = local.count_present(file, block, strides.blocks)
                 size = min((block + run) * BLOCK, last + 1) - at
                 began = loop.time()
-                async with asyncio.timeout(self._patience.total_seconds() * max(1.0, size / (LEAST_BLOCKS * BLOCK))):
+                async with asyncio.timeout(self._timeout.total_seconds() * max(1.0, size / (LEAST_BLOCKS * BLOCK))):
                     await _hand_over(request, response, source, at, size)
                 strides.note(loop.time() - began)
                 self.sent(size)

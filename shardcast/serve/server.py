@@ -72,7 +72,7 @@ class Server:
     """Serves the versions of an index while it is entered.
 
     Args:
-        shelf: What there is to give.
+        versions: What there is to give.
         host: Address to listen on.
         port: 0 for any free one; `port` tells which it became.
         tls: A certificate to serve with; without one, TLS is a reverse proxy's work.
@@ -84,7 +84,7 @@ class Server:
 
     def __init__(
         self,
-        shelf: VersionIndex,
+        versions: VersionIndex,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -98,7 +98,7 @@ class Server:
         self.port = port
         self.registry = CollectorRegistry() if registry is None else registry
         self.metrics = ServingMetrics(self.registry)
-        self._shelf = shelf
+        self._versions = versions
         self._tls = tls
         self._limits = limits or ServingLimits()
         self._clock = SystemClock() if clock is None else clock
@@ -112,7 +112,7 @@ class Server:
         self._answers = AnswerBudget(callers=self._callers, refused=self.metrics.refuse)
         raise_descriptor_limit()
         self._guard.fit(connection_room())
-        self.sender = RangeSender(patience=self._limits.patience, sent=self.metrics.sent.inc)
+        self.sender = RangeSender(timeout=self._limits.timeout, sent=self.metrics.sent.inc)
         self._stopping = False
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -169,7 +169,7 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping = True
-        self._shelf.wake()
+        self._versions.wake()
         if self._listener is not None:
             self._listener.close()
         if self._runner is not None:
@@ -228,7 +228,7 @@ class Server:
     async def _list(self, request: web.Request) -> web.StreamResponse:
         if "follow" not in request.query:
             return web.Response(
-                text=self._shelf.listing().model_dump_json(),
+                text=self._versions.listing().model_dump_json(),
                 content_type="application/json",
                 headers={"Cache-Control": "no-store"},
             )
@@ -236,38 +236,38 @@ class Server:
         said = -1
         with _broken_off(request):
             while not self._stopping:
-                if self._shelf.revision != said:
-                    said = self._shelf.revision
-                    await self._say(response, self._shelf.listing().model_dump_json().encode() + b"\n")
-                elif not await _soon(self._shelf.next_change()):
+                if self._versions.revision != said:
+                    said = self._versions.revision
+                    await self._say(response, self._versions.listing().model_dump_json().encode() + b"\n")
+                elif not await _soon(self._versions.next_change()):
                     await self._say(response, b"\n")
             await response.write_eof()
         return response
 
     async def _send_manifest(self, request: web.Request) -> web.StreamResponse:
-        holding = self._holding(request)
+        local = self._local(request)
         sequence = _number(request.query.get("from", "0"), 1 << 32, "from")
         response = await self._begin_stream(request)
         with _broken_off(request):
             while not self._stopping:
-                data, sequence = holding.lines_from(sequence)
+                data, sequence = local.lines_from(sequence)
                 if data:
                     await self._say(response, data)
-                elif holding.manifest.sealed or holding.gone:
+                elif local.manifest.sealed or local.gone:
                     break
-                elif not await _soon(holding.next_change()):
+                elif not await _soon(local.next_change()):
                     await self._say(response, b"\n")
             await response.write_eof()
         return response
 
     async def _send_file(self, request: web.Request) -> web.StreamResponse:
-        holding = self._holding(request)
+        local = self._local(request)
         index = _number(request.match_info["file"], 1 << 16, "file")
-        if index >= len(holding.manifest.files):
-            raise NotFound(f"version {holding.manifest.key} has no file {index}")
-        state = holding.manifest.files[index]
+        if index >= len(local.manifest.files):
+            raise NotFound(f"version {local.manifest.key} has no file {index}")
+        state = local.manifest.files[index]
         first, last = _range(request.headers.get("Range", ""), state)
-        await self.sender.wait(holding, index, first // BLOCK)
+        await self.sender.wait(local, index, first // BLOCK)
         response = web.StreamResponse(
             status=206,
             headers={
@@ -280,7 +280,7 @@ class Server:
         response.content_length = last - first + 1
         await response.prepare(request)
         with _broken_off(request):
-            await self.sender.send(request, response, holding, file=index, span=(first, last))
+            await self.sender.send(request, response, local, file=index, span=(first, last))
             await response.write_eof()
         return response
 
@@ -302,10 +302,10 @@ class Server:
 
     # Small parts of them
 
-    def _holding(self, request: web.Request) -> LocalVersion:
+    def _local(self, request: web.Request) -> LocalVersion:
         version = _number(request.match_info["version"], MOST_VERSION, "version")
         attempt = _number(request.match_info["attempt"], MOST_ATTEMPT, "attempt")
-        return self._shelf.find(VersionKey(version, attempt))
+        return self._versions.find(VersionKey(version, attempt))
 
     async def _begin_stream(self, request: web.Request) -> web.StreamResponse:
         # nginx gathers an answer before it passes it on, unless it is told not to.
@@ -315,20 +315,20 @@ class Server:
         return response
 
     async def _say(self, response: web.StreamResponse, data: bytes) -> None:
-        await self._in_time(response.write(data), self._limits.patience)
+        await self._in_time(response.write(data), self._limits.timeout)
 
-    async def _in_time(self, work: Awaitable[None], patience: timedelta) -> None:
+    async def _in_time(self, work: Awaitable[None], limit: timedelta) -> None:
         """Awaits a write with a time limit, else closes the connection: a reader must not hold it for ever."""
-        async with asyncio.timeout(patience.total_seconds()):
+        async with asyncio.timeout(limit.total_seconds()):
             await work
 
     def _measure_shelf(self) -> None:
-        listed = self._shelf.listing().versions
+        listed = self._versions.listing().versions
         self.metrics.held.labels("sealed").set(sum(each.sealed for each in listed))
         self.metrics.held.labels("growing").set(sum(not each.sealed for each in listed))
-        if listed and self._shelf.newest_since is not None:
+        if listed and self._versions.newest_since is not None:
             self.metrics.newest.set(listed[0].version)
-            self.metrics.age.set((self._clock.now() - self._shelf.newest_since).total_seconds())
+            self.metrics.age.set((self._clock.now() - self._versions.newest_since).total_seconds())
 
 
 @contextmanager

@@ -69,19 +69,19 @@ class VersionIndex:
         self.newest_since: datetime | None = None
         """Time at which the newest version was first seen."""
         self._clock = SystemClock() if clock is None else clock
-        self._holdings: dict[int, LocalVersion] = {}
+        self._versions: dict[int, LocalVersion] = {}
         self._change = asyncio.Event()
 
     def __iter__(self) -> Iterator[LocalVersion]:
         """Newest first."""
-        return iter(sorted(self._holdings.values(), key=lambda holding: holding.manifest.key, reverse=True))
+        return iter(sorted(self._versions.values(), key=lambda local: local.manifest.key, reverse=True))
 
     def __len__(self) -> int:
-        return len(self._holdings)
+        return len(self._versions)
 
     def get(self, version: int) -> LocalVersion | None:
         """The version in its newest attempt; None if it is not here."""
-        return self._holdings.get(version)
+        return self._versions.get(version)
 
     def find(self, key: VersionKey) -> LocalVersion:
         """One attempt at a version.
@@ -89,43 +89,43 @@ class VersionIndex:
         Raises:
             VersionGone: It is not here.
         """
-        holding = self._holdings.get(key.version)
-        if holding is None or holding.manifest.key != key:
+        local = self._versions.get(key.version)
+        if local is None or local.manifest.key != key:
             raise VersionGone(f"version {key} is not here")
-        return holding
+        return local
 
-    def put(self, holding: LocalVersion) -> LocalVersion | None:
+    def put(self, local: LocalVersion) -> LocalVersion | None:
         """Adds a version; returns the older attempt that it voids."""
-        key = holding.manifest.key
-        voided = self._holdings.get(key.version)
-        if not self._holdings or key.version > max(self._holdings):
+        key = local.manifest.key
+        voided = self._versions.get(key.version)
+        if not self._versions or key.version > max(self._versions):
             self.newest_since = self._clock.now()
-        self._holdings[key.version] = holding
+        self._versions[key.version] = local
         if voided is not None:
-            voided.leave()
+            voided.close()
         self.changed()
         return voided
 
-    def drop(self, holding: LocalVersion) -> None:
+    def remove(self, local: LocalVersion) -> None:
         """Takes a version away; those who wait for it are told."""
-        if self._holdings.get(holding.manifest.key.version) is holding:
-            del self._holdings[holding.manifest.key.version]
-        holding.leave()
+        if self._versions.get(local.manifest.key.version) is local:
+            del self._versions[local.manifest.key.version]
+        local.close()
         self.changed()
 
     def ranked(self, signers: Collection[Address] | None = None) -> list[LocalVersion]:
         """Returns versions, newest first; those of other signers come last."""
-        return sorted(self, key=lambda holding: signers is None or holding.manifest.signer in signers, reverse=True)
+        return sorted(self, key=lambda local: signers is None or local.manifest.signer in signers, reverse=True)
 
     def surplus(self, kept: Collection[LocalVersion]) -> list[LocalVersion]:
         """Returns removable versions: all but these and their bases."""
         newest = list(self)
-        needed = {holding.manifest.key.version for holding in kept}
-        for holding in newest:  # newest first, so a base's base is found too
-            base = holding.manifest.base
-            if holding.manifest.key.version in needed and base is not None and not stands_alone(holding.manifest):
+        needed = {local.manifest.key.version for local in kept}
+        for local in newest:  # newest first, so a base's base is found too
+            base = local.manifest.base
+            if local.manifest.key.version in needed and base is not None and not stands_alone(local.manifest):
                 needed.add(base.version)
-        return [holding for holding in newest if holding.manifest.key.version not in needed]
+        return [local for local in newest if local.manifest.key.version not in needed]
 
     def listing(self) -> Listing:
         """Returns the present listing, without versions that have no data yet."""
@@ -139,7 +139,7 @@ class VersionIndex:
                 base=None if manifest.base is None else manifest.base.version,
                 signer=None if manifest.signer == self.publisher else manifest.signer,
             )
-            for manifest in (holding.manifest for holding in self)
+            for manifest in (local.manifest for local in self)
             if manifest.length
         ]
         return Listing(run=self.run, publisher=self.publisher, versions=tuple(listed[:MOST_LISTED]))
@@ -154,8 +154,8 @@ class VersionIndex:
         """Wakes all waiting readers."""
         self._change.set()
         self._change = asyncio.Event()
-        for holding in self:
-            holding.wake()
+        for local in self:
+            local.wake()
 
     async def next_change(self) -> None:
         """Returns when the listing is another than now."""

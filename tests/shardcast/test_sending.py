@@ -61,7 +61,7 @@ async def test_what_a_connection_has_shown_counts_for_its_next_request(
 
 
 class Here:
-    """A holding with all blocks of one file."""
+    """A local version with all blocks of one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class Here:
     def has(self, _file: int, _block: int) -> bool:
         return True
 
-    def run_of(self, _file: int, _block: int, most: int) -> int:
+    def count_present(self, _file: int, _block: int, most: int) -> int:
         return most
 
 
@@ -90,7 +90,7 @@ async def test_a_reader_whose_first_blocks_the_kernel_took_need_not_be_quicker_t
     monkeypatch.setattr("shardcast.serve.sender._hand_over", hand_over)
     monkeypatch.setattr("shardcast.serve.sender.QUICK_S", 60.0)
     (tmp_path / "file").touch()
-    sender = RangeSender(patience=patience, sent=lambda size: sizes.append(int(size) // BLOCK))
+    sender = RangeSender(timeout=patience, sent=lambda size: sizes.append(int(size) // BLOCK))
     sending = sender.send(
         cast("Any", SimpleNamespace(transport=None)),
         cast("Any", None),

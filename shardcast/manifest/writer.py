@@ -11,7 +11,7 @@ from shardcast.manifest.manifest import BlockSpan, Manifest, VersionKey
 from shardcast.manifest.records import DeltaBase, Extension, FileEnd, FileEntry, Opening, Shard, sign_extension
 
 
-class ManifestAuthor:
+class ManifestWriter:
     """Extends the manifest of one attempt at one version, and signs each extension.
 
     Args:
