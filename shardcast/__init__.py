@@ -1,6 +1,6 @@
 """SHARDCAST: broadcast of checkpoints from an origin over untrusted relays to clients.
 
-`from shardcast import Origin, Relay, Client`: each is an async context manager, and says in its module how it is used.
+`from shardcast import Origin, Relay, Client`: each is an async context manager. Its module shows its use.
 """
 
 from shardcast.client import Client

@@ -1,13 +1,13 @@
-"""The origin: publishes a run's checkpoints while they are written, and keeps the last few.
+"""Origin: publishes a run's checkpoints while they are written, and keeps the last few.
 
     async with Origin(folder, run="devnet", key=publisher, port=8400) as origin:
-        async with origin.publish(version=7) as writing:
-            await writer.write("model.safetensors", data)     # as often as there is more
+        async with origin.publish(version=7) as writer:
+            await writer.write("model.safetensors", data)     # once per piece of data
         await origin.publish_folder(8, Path("checkpoints/8"))  # or a folder that is complete
         origin.newest                                          # version, attempt, digest: for the ledger
 
-The data is never copied: blocks are offsets into the files that are there. What the origin remembers (manifests, and
-files that it wrote itself) lies in the folder's `.shardcast`.
+The origin serves blocks from the given files without copying them. It keeps its own state (manifests, counts of
+attempts, files written through it) in the folder's `.shardcast`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from shardcast.serve.server import Server
 from shardcast.serve.version_index import VersionIndex
 
 KEPT_VERSIONS = 5
-"""Versions that origins and relays hold (design: SHARDCAST), other_signers the bases that these need."""
+"""Versions that origins and relays hold, besides the bases that these need."""
 
 _CHECK_BLOCKS = 64
 
@@ -55,16 +55,16 @@ class Origin:
     """Publishes checkpoints of one run, while it is entered.
 
     Args:
-        folder: Where checkpoints are, one folder for each version.
+        folder: Folder of checkpoints, with one folder for each version.
         state: The origin's own folder; `.shardcast` in `folder` by default. With another one, `folder` is only read.
-        run: The run's name, or its id.
-        key: The publisher's.
-        keep: Versions that are held, besides the bases that they need.
+        run: Name or id of the run.
+        key: The publisher's key.
+        keep: Versions to hold, besides the bases that they need.
         host: Address to listen on.
         port: 0 for any free one.
-        tls: A certificate to serve with; without one, TLS is a reverse proxy's work.
-        limits: For strangers.
-        registry: For metrics.
+        tls: Certificate to serve https with; without one a reverse proxy has to provide TLS.
+        limits: Limits of the requests that the origin serves.
+        registry: Registry of the metrics.
         clock: The system's by default.
     """
 
@@ -105,7 +105,7 @@ class Origin:
 
     @property
     def newest(self) -> Published | None:
-        """The newest version that is complete."""
+        """Returns the newest complete version."""
         return next((published_of(local.manifest) for local in self.versions if local.manifest.sealed), None)
 
     async def __aenter__(self) -> Self:
@@ -152,16 +152,17 @@ class Origin:
         """Publishes a complete folder; it must stay as it is while the version is held.
 
         Args:
-            version: Its number.
-            folder: With the version's files.
-            base: A version that is held here: what changed since it is published first, for those who have it.
-            full: Whether whole files travel, too. Without them (and with a base) only those files do whose change
-                would be nearly as large; readers without the base download that first.
-            sizes: The files that belong to it, with their sizes; all in the folder by default.
+            version: Number of the version.
+            folder: Folder with its files.
+            base: A complete version that the origin holds. Deltas against it are published first, for readers that
+                have it.
+            full: Whether whole files are published, too. Without them (and with a base) only those files are whose
+                delta would be nearly as large; readers without the base download the base first.
+            sizes: Files of the version with their sizes; all in the folder by default.
 
         Raises:
-            InvalidInput: Something in it can't stand in a version, or the base is not older.
-            VersionGone: The base is not held, or not complete.
+            InvalidInput: A file can't be part of a version, or the base is not older.
+            VersionGone: The origin does not hold the base, or holds it incomplete.
         """
         if sizes is None:
             sizes = await asyncio.to_thread(file_sizes, folder)
@@ -178,12 +179,12 @@ class Origin:
         return await self.finish(publication)
 
     def begin(self, version: int, *, folder: Path, base: DeltaBase | None = None) -> Publication:
-        """Opens the next attempt at a version; what is advanced on it is published at once.
+        """Opens the next attempt at a version, and voids an earlier one.
 
         Args:
-            version: Its number; an attempt at it that was published before is voided.
-            folder: Where its full files lie, or will.
-            base: What deltas in it are applied to.
+            version: Number of the version.
+            folder: Location of its whole files, present or future.
+            base: The version that its deltas are applied to.
         """
         key = VersionKey(version, self._last_attempt(version) + 1)
         writer = ManifestWriter(run=self.run, key=key, publisher=self._key, base=base)
@@ -201,7 +202,7 @@ class Origin:
         return publication
 
     async def finish(self, publication: Publication) -> Published:
-        """Ends every file that is still open, seals the version, and lets go of what is too old."""
+        """Ends every open file, seals the version, and withdraws versions beyond the number to keep."""
         for file in publication.local.manifest.files:
             if not file.ended:
                 await publication.advance(file.path, kind=file.kind, ended=True)
@@ -230,7 +231,7 @@ class Origin:
     def _base(self, version: int) -> DeltaBase:
         local = self.versions.get(version)
         if local is None or local.manifest.digest is None:
-            raise VersionGone(f"version {version} can't be a base: it is not here, or not complete")
+            raise VersionGone(f"version {version} can't be a base: it is not held here, or not complete")
         key = local.manifest.key
         return DeltaBase(version=key.version, attempt=key.attempt, digest=local.manifest.digest)
 
@@ -247,11 +248,15 @@ class Origin:
         shutil.rmtree(self.delta_folder(key), ignore_errors=True)
 
     def _attempts(self, version: int) -> Path:
-        """Remembers how often a version was begun, also after it is withdrawn: no attempt is ever used twice."""
+        """Returns the file with a version's last attempt; it outlives the version, so no attempt is used twice."""
         return self._state / f"{version}.attempts"
 
     def _make_state_folder(self) -> None:
-        """Makes the origin's own folder, unless its counts of attempts would be left behind in the default one."""
+        """Creates the state folder.
+
+        Raises:
+            InvalidInput: The default folder holds state, such as counts of attempts, that would be lost.
+        """
         former = self.folder / STATE_FOLDER
         if former != self._state and former.exists() and not self._state.joinpath("publishers").exists():
             raise InvalidInput(
@@ -267,11 +272,11 @@ class Origin:
             return 0
 
     async def _resume(self) -> None:
-        """Puts back on the versions what was complete before a restart; each block is given once it was read again.
+        """Restores versions that were complete before a restart; each block is served once it is verified again.
 
-        What a former key of this origin signed stays as it is: whether it counts still is for readers to say.
+        Versions signed by a former key keep their signatures; readers decide whether they accept them.
         """
-        former = self._former_keys()
+        former_keys = self._former_keys()
         for log in sorted(self._state.glob("*.manifest")):
             version, attempt, _ = log.name.split(".")
             key = VersionKey(int(version), int(attempt))
@@ -279,7 +284,7 @@ class Origin:
                 folder = self.content_folder(key)
             except OSError:
                 continue
-            manifest = Manifest(run=self.run, key=key, signer=self._key.address, other_signers=former)
+            manifest = Manifest(run=self.run, key=key, signer=self._key.address, other_signers=former_keys)
             local = LocalVersion(manifest, log=log, locate=self._locate(key, folder))
             spans = local.resume()
             newer = self.versions.get(key.version)
@@ -290,7 +295,7 @@ class Origin:
             self.withdraw(old)
 
     def _former_keys(self) -> list[Address]:
-        """Returns the former publisher address of this origin, and records the present one."""
+        """Returns the former publisher addresses of this origin, and records the present one."""
         path = self._state / "publishers"
         known = [address(line) for line in path.read_text().splitlines()] if path.exists() else []
         if self._key.address not in known:
@@ -310,10 +315,10 @@ class Origin:
 
 
 def file_sizes(folder: Path, *, may_be_empty: bool = False) -> dict[str, int]:
-    """The files of a complete folder, as a version names them, in the order of their names.
+    """Returns the files of a folder with their sizes, sorted by path; leaves out hidden ones.
 
     Raises:
-        InvalidInput: Something in it is no plain file, or has a name that no version may hold; or there is nothing.
+        InvalidInput: The folder holds a special file or an invalid name, or it is empty.
     """
     sizes: dict[str, int] = {}
     for path in sorted(folder.rglob("*")):

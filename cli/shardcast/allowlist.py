@@ -32,9 +32,7 @@ def allowlist(
     apply: Annotated[bool, typer.Option("--apply", help="And run `nft -f` on them.")] = False,
     also: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="NETWORK", help="Let this network in besides: validators, other relays. May be repeated."
-        ),
+        typer.Option(metavar="NETWORK", help="Let this network in besides: validators, other relays. May be repeated."),
     ] = None,
     every: Annotated[
         float | None, typer.Option(min=0.2, help="Refresh every so many seconds until interrupted.")

@@ -45,9 +45,7 @@ Signer = Annotated[
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")]
-Keep = Annotated[
-    int, typer.Option(min=1, max=64, help="Versions that are held, besides the bases that these need.")
-]
+Keep = Annotated[int, typer.Option(min=1, max=64, help="Versions that are held, besides the bases that these need.")]
 RelayKeep = Annotated[
     int | None,
     typer.Option(

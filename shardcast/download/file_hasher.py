@@ -1,6 +1,7 @@
-"""SHA-256 of a version's files while they arrive: the second line behind the blocks' own hashes.
+"""SHA-256 of a version's files while they arrive: a second check after the hash of each block.
 
-Blocks come in any order and SHA-256 does not, so it follows the part of a file that has no gap, in a thread.
+Blocks arrive in any order, but SHA-256 needs them in sequence. So it hashes the part of a file that has no gap yet, in
+a thread.
 """
 
 from __future__ import annotations
@@ -16,19 +17,18 @@ from shardcast.manifest.manifest import FileProgress
 from shardcast.manifest.records import BLOCK
 
 _STEP_BLOCKS = 32
-"""Blocks hashed between two looks at whether the work was cancelled."""
+"""Blocks hashed per call into a thread; a cancellation takes effect between calls."""
 
 _LAG_BLOCKS = 8
-"""Announced blocks that are waited for before a thread hashes them: a hand-over for each block would cost as much as
-its share of the writing."""
+"""Blocks that are hashed together at least: a call into a thread for each block would cost as much as writing it."""
 
 
 class FileHasher:
-    """Hashes the wanted files of a local, one after another, as far as they are there.
+    """Hashes the wanted files of a version, one after another, as their blocks arrive.
 
     Args:
-        local: What is arriving.
-        wanted: Which files.
+        local: The version.
+        wanted: Selects the files.
     """
 
     def __init__(self, local: LocalVersion, *, wanted: Callable[[FileProgress], bool] = lambda _: True) -> None:
@@ -37,10 +37,10 @@ class FileHasher:
         self._buffer = memoryview(bytearray(BLOCK))
 
     async def wrong_files(self) -> list[int]:
-        """Waits for the last byte; returns the files whose SHA-256 is not what the publisher signed.
+        """Waits for the last block; returns the indexes of files whose SHA-256 differs from the signed one.
 
         Raises:
-            VersionGone: The version was voided meanwhile.
+            VersionGone: The version was removed meanwhile.
         """
         wrong: list[int] = []
         index = 0
@@ -50,11 +50,11 @@ class FileHasher:
                 await self._local.next_change()
             if index >= len(manifest.files):
                 return wrong
-            if self._wanted(manifest.files[index]) and not await self._is_right(index):
+            if self._wanted(manifest.files[index]) and not await self._is_correct(index):
                 wrong.append(index)
             index += 1
 
-    async def _is_right(self, index: int) -> bool:
+    async def _is_correct(self, index: int) -> bool:
         local = self._local
         sha256 = hashlib.sha256()
         done = 0

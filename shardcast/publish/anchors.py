@@ -1,4 +1,4 @@
-"""Choice of versions that are published whole: every n-th, which bounds chains of deltas."""
+"""Chooses the versions that are published whole: every n-th, which bounds chains of deltas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from shardcast.serve.version_index import VersionIndex
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Form:
-    """Form of the next version."""
+    """Form in which a version is published."""
 
     base: int | None
     """The version that its deltas are built on; None for no deltas."""
@@ -19,11 +19,11 @@ class Form:
 
 
 def next_form(versions: VersionIndex, version: int, *, anchor_every: int) -> Form:
-    """Returns how a version travels, after what its origin holds.
+    """Returns the form of a version, given the versions that its origin holds.
 
     Args:
-        versions: The origin's.
-        version: The new one.
+        versions: The origin's versions.
+        version: Number of the new version.
         anchor_every: One in so many travels whole, and what changed since the one before besides; 1 for whole ones
             without deltas.
     """

@@ -1,4 +1,4 @@
-"""The versions that an origin or a relay has to give, newest first, and who wants to know when that changes."""
+"""Index of the versions that an origin or a relay serves, newest first, with notification of changes."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ MOST_LISTED = 64
 
 
 class ListedVersion(WireModel):
-    """Listed version of a peer; unverified until its manifest is read."""
+    """Entry of a listing; unverified until the version's manifest is read."""
 
     version: int = Field(ge=0, le=MOST_VERSION)
     attempt: int = Field(ge=1, le=MOST_ATTEMPT)
     sealed: bool
     size: int = Field(ge=0)
-    """Bytes that are announced so far."""
+    """Bytes announced so far."""
     digest: WireDigest | None = None
     base: int | None = Field(None, ge=0, le=MOST_VERSION)
     signer: WireAddress | None = None
-    """Signer if it is not the listing's publisher: the former key."""
+    """Signer if it differs from the listing's publisher: the publisher's former key."""
 
     @property
     def key(self) -> VersionKey:
-        """The version and its attempt."""
+        """Returns the version and its attempt."""
         return VersionKey(self.version, self.attempt)
 
 
 class Listing(WireModel):
-    """Listing of a peer, newest first."""
+    """Versions of a peer, newest first."""
 
     run: WireDigest
     publisher: WireAddress
     versions: tuple[ListedVersion, ...] = Field((), max_length=MOST_LISTED)
 
     def only(self, signers: Collection[Address]) -> Listing:
-        """Returns the part of it that names one of these signers."""
+        """Returns the listing without versions of other signers."""
         kept = tuple(each for each in self.versions if (each.signer or self.publisher) in signers)
         return self if kept == self.versions else self.model_copy(update={"versions": kept})
 
 
 class VersionIndex:
-    """Holdings by version, at most one attempt of each.
+    """Local versions by number, with at most one attempt at each.
 
     Args:
-        run: The run that all are of.
-        publisher: Who signs them now; older ones may carry the name of the key before.
+        run: Id of the run.
+        publisher: The present publisher; its former key may have signed older versions.
         clock: The system's by default.
     """
 
@@ -73,25 +73,25 @@ class VersionIndex:
         self._change = asyncio.Event()
 
     def __iter__(self) -> Iterator[LocalVersion]:
-        """Newest first."""
+        """Iterates over the versions, newest first."""
         return iter(sorted(self._versions.values(), key=lambda local: local.manifest.key, reverse=True))
 
     def __len__(self) -> int:
         return len(self._versions)
 
     def get(self, version: int) -> LocalVersion | None:
-        """The version in its newest attempt; None if it is not here."""
+        """Returns the newest attempt at a version; None if the index lacks the version."""
         return self._versions.get(version)
 
     def find(self, key: VersionKey) -> LocalVersion:
-        """One attempt at a version.
+        """Returns one attempt at a version.
 
         Raises:
-            VersionGone: It is not here.
+            VersionGone: The index lacks it.
         """
         local = self._versions.get(key.version)
         if local is None or local.manifest.key != key:
-            raise VersionGone(f"version {key} is not here")
+            raise VersionGone(f"version {key} is not held here")
         return local
 
     def put(self, local: LocalVersion) -> LocalVersion | None:
@@ -107,7 +107,7 @@ class VersionIndex:
         return voided
 
     def remove(self, local: LocalVersion) -> None:
-        """Takes a version away; those who wait for it are told."""
+        """Removes a version and wakes its waiting readers."""
         if self._versions.get(local.manifest.key.version) is local:
             del self._versions[local.manifest.key.version]
         local.close()
@@ -158,5 +158,5 @@ class VersionIndex:
             local.wake()
 
     async def next_change(self) -> None:
-        """Returns when the listing is another than now."""
+        """Returns at the next change of the listing."""
         await self._change.wait()
