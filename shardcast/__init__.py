@@ -1,10 +1,10 @@
 """SHARDCAST: broadcast of checkpoints from an origin over untrusted relays to clients.
 
-`from shardcast import Origin, Relay, Client`: each is an async context manager, and says in its module how it is used.
+`from shardcast import Origin, Relay, Client`: each is an async context manager. Its module shows its use.
 """
 
 from shardcast.client import Client
-from shardcast.download.attempts import Fetched
+from shardcast.download.download import Fetched
 from shardcast.freshness import AnnouncedVersion, Announcements
 from shardcast.manifest.manifest import VersionKey
 from shardcast.origin import Origin

@@ -21,33 +21,33 @@ from protocol.errors import InvalidInput, Unavailable
 
 Network = IPv4Network | IPv6Network
 
-NFT_PATIENCE: Final = timedelta(seconds=30)
+NFT_TIMEOUT: Final = timedelta(seconds=30)
 TABLE: Final = "inet muster"
-"""Of nftables; `deploy/nftables/shardcast.nft` has the chain that looks into its sets."""
+"""Table of nftables; `deploy/nftables/shardcast.nft` has the chain that uses its sets."""
 _PER_LINE: Final = 16
 
 _HEAD: Final = "# Written by `muster shardcast allowlist`. Manual changes are lost.\n"
 
 
 class ReloadFailed(Unavailable):
-    """The list is written, and who should read it has not."""
+    """The list is written, but nginx or nft could not be told to load it."""
 
     code = "reload-failed"
 
 
 def allowed_networks(ips: Iterable[IPv4Address | IPv6Address], *, also: Iterable[str] = ()) -> tuple[Network, ...]:
-    """Returns the fewest networks that hold these addresses and no other, IPv4 first.
+    """Returns the smallest set of networks that covers exactly these addresses, IPv4 first.
 
     Args:
-        ips: Of nodes. An IPv4 address inside an IPv6 one counts as itself: that is how packets will carry it.
-        also: Networks that are let in besides, such as `203.0.113.0/24`.
+        ips: Addresses of nodes. An IPv4-mapped IPv6 address counts as its IPv4 address, as packets carry that one.
+        also: Further networks to allow, such as `203.0.113.0/24`.
 
     Raises:
-        InvalidInput: One of `also` is no network.
+        InvalidInput: One of `also` is not a network.
     """
     four: list[IPv4Network] = []
     six: list[IPv6Network] = []
-    for network in [*map(_alone, ips), *map(_network, also)]:
+    for network in [*map(_single, ips), *map(_network, also)]:
         if isinstance(network, IPv4Network):
             four.append(network)
         else:
@@ -56,12 +56,12 @@ def allowed_networks(ips: Iterable[IPv4Address | IPv6Address], *, also: Iterable
 
 
 def nginx_list(networks: Iterable[Network]) -> str:
-    """Lines of a `geo` block: `203.0.113.7/32 1;`."""
+    """Returns the lines of an nginx `geo` block: `203.0.113.7/32 1;`."""
     return _HEAD + "".join(f"{network} 1;\n" for network in networks)
 
 
 def nftables_list(networks: Iterable[Network]) -> str:
-    """Commands for `nft -f`, which does all of them at once or none: no packet sees half a list."""
+    """Returns commands for `nft -f`, which applies all or none of them, so no packet sees half a list."""
     listed = list(networks)
     parts = [_HEAD, f"add table {TABLE}\n"]
     for name, kind, version in (("allowed4", "ipv4_addr", 4), ("allowed6", "ipv6_addr", 6)):
@@ -77,13 +77,13 @@ def nftables_list(networks: Iterable[Network]) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class FirewallRules:
-    """Targets of the list: files, and the processes to reload.
+    """Targets of the list: files, and the processes that load them.
 
     Args:
-        nginx: The file that a `geo` block includes.
-        nginx_pid: nginx's pid file: its master is told to read its configuration again.
-        nftables: The file of commands for `nft`.
-        apply: Whether `nft` is run on it.
+        nginx: File that a `geo` block includes.
+        nginx_pid: nginx's pid file; its master process is told to reload its configuration.
+        nftables: File of commands for `nft`.
+        apply: Whether to run `nft` on that file.
     """
 
     nginx: Path | None = None
@@ -91,27 +91,27 @@ class FirewallRules:
     nftables: Path | None = None
     apply: bool = False
     _behind: set[str] = field(default_factory=lambda: {"nginx", "nftables"}, init=False)
-    """Targets that have not loaded the newest list yet, as far as is known."""
+    """Targets that may not have loaded the newest list yet."""
 
     async def install(self, networks: Iterable[Network]) -> bool:
-        """Writes the list where it differs, and has it read. Returns whether anything was told to read it.
+        """Writes changed files and makes their processes load them; returns whether any process did.
 
         Raises:
-            ReloadFailed: A process could not be notified; the next call tries again.
-            OSError: A file can't be written; the old one stands.
+            ReloadFailed: A process could not be told; the next call tries again.
+            OSError: A file can't be written; the old one is unchanged.
         """
         listed = list(networks)
         if self.nginx is not None and replace_file(self.nginx, nginx_list(listed)):
             self._behind.add("nginx")
         if self.nftables is not None and replace_file(self.nftables, nftables_list(listed)):
             self._behind.add("nftables")
-        told = [await self._tell_nftables(), self._tell_nginx()]
-        for outcome in told:
+        outcomes = [await self._reload_nftables(), self._reload_nginx()]
+        for outcome in outcomes:
             if isinstance(outcome, ReloadFailed):
                 raise outcome
-        return True in told
+        return True in outcomes
 
-    async def _tell_nftables(self) -> bool | ReloadFailed:
+    async def _reload_nftables(self) -> bool | ReloadFailed:
         if self.nftables is None or not self.apply or "nftables" not in self._behind:
             return False
         try:
@@ -121,7 +121,7 @@ class FirewallRules:
         self._behind.discard("nftables")
         return True
 
-    def _tell_nginx(self) -> bool | ReloadFailed:
+    def _reload_nginx(self) -> bool | ReloadFailed:
         if self.nginx_pid is None or "nginx" not in self._behind:
             return False
         try:
@@ -159,24 +159,24 @@ def replace_file(path: Path, text: str) -> bool:
 
 
 def hang_up(pid_file: Path) -> None:
-    """Tells nginx to read its configuration again; running downloads go on in its old workers.
+    """Makes nginx reload its configuration by SIGHUP; running downloads continue in its old workers.
 
     Raises:
-        ReloadFailed: It does not run, or is not ours to tell.
+        ReloadFailed: nginx does not run, or may not be signalled.
     """
     try:
         os.kill(int(pid_file.read_text().strip()), signal.SIGHUP)
     except (OSError, ValueError) as error:
         raise ReloadFailed(
-            f"can't tell nginx by {pid_file}: {error}", hint="is it running, and may this user signal it?"
+            f"can't signal nginx by {pid_file}: {error}", hint="is it running, and may this user signal it?"
         ) from None
 
 
 async def apply_nftables(path: Path) -> None:
-    """Runs `nft -f`.
+    """Loads a file by `nft -f`.
 
     Raises:
-        ReloadFailed: There is no nft, or it refuses or hangs; the sets in force stay.
+        ReloadFailed: `nft` is not installed, fails, or takes too long; the active sets are unchanged.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -185,20 +185,20 @@ async def apply_nftables(path: Path) -> None:
     except OSError as error:
         raise ReloadFailed(f"can't run nft: {error}", hint="install nftables") from None
     try:
-        async with asyncio.timeout(NFT_PATIENCE.total_seconds()):
-            _, said = await process.communicate()
+        async with asyncio.timeout(NFT_TIMEOUT.total_seconds()):
+            _, stderr = await process.communicate()
     except TimeoutError:
         process.kill()
         await process.wait()
-        raise ReloadFailed(f"nft took longer than {NFT_PATIENCE.total_seconds():.0f} s") from None
+        raise ReloadFailed(f"nft took longer than {NFT_TIMEOUT.total_seconds():.0f} s") from None
     if process.returncode:
-        words = said.decode(errors="replace").strip().splitlines()
+        lines = stderr.decode(errors="replace").strip().splitlines()
         raise ReloadFailed(
-            f"nft refuses {path}: {words[0] if words else process.returncode}", hint="it needs CAP_NET_ADMIN"
+            f"nft refuses {path}: {lines[0] if lines else process.returncode}", hint="it needs CAP_NET_ADMIN"
         )
 
 
-def _alone(ip: IPv4Address | IPv6Address) -> Network:
+def _single(ip: IPv4Address | IPv6Address) -> Network:
     if isinstance(ip, IPv6Address) and ip.ipv4_mapped is not None:
         ip = ip.ipv4_mapped
     return IPv4Network(ip) if isinstance(ip, IPv4Address) else IPv6Network(ip.packed)

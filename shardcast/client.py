@@ -1,12 +1,12 @@
-"""The client: the newest checkpoint, whole and verified, in a folder of this machine.
+"""Client: downloads verified checkpoints of one run into local folders.
 
     async with Client(relays, run="devnet", signer=publisher_address) as client:
         fetched = await client.fetch(7, Path("models"))        # models/7, complete
-        async for fetched in client.follow(Path("models")):    # and each newer one as it comes
+        async for fetched in client.follow(Path("models")):    # and each newer version as it appears
             load(fetched.path)
 
-A folder appears under its version's number in one step, when everything in it is verified. What is half there lies in
-`.partial-N` beside it, and the next fetch goes on with it.
+A version's folder appears in one step, when every file in it is verified. An incomplete version lies in `.partial-N`
+beside it, and the next fetch continues with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import ssl
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,36 +29,33 @@ from protocol.errors import MusterError
 from protocol.identifiers import Address, run_id
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.retry import Deadline, DeadlinePassed
-from shardcast.download.assembly import OnProgress
-from shardcast.download.attempts import Attempts, Fetched
-from shardcast.download.delta_bases import DeltaBases
-from shardcast.download.delta_chains import DeltaDownloader
+from shardcast.download.context import DownloadContext, RequestLimits
+from shardcast.download.download import Download, Fetched, OnProgress
 from shardcast.download.peer_catalog import PeerCatalog
 from shardcast.download.peer_client import PeerClient, PeerTimeouts, check_peers
 from shardcast.download.peers import Peers
-from shardcast.download.transfer import TransferPace
 from shardcast.errors import NoProgress, StaleRelays, VersionDropped, VersionGone
 from shardcast.freshness import AnnouncedVersion, Announcements
 from shardcast.manifest.manifest import VersionKey
 from shardcast.manifest.signers import Signers, signers_of
-from shardcast.metrics import FetchingMetrics
+from shardcast.metrics import DownloadMetrics
 
 KEPT_FOLDERS = 2
-"""Versions that `follow` leaves on disk: the newest, and the one that may still be in use."""
+"""Versions that `follow` leaves on disk: the newest, and the one before it, which may still be in use."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offered:
-    """A version that relays have."""
+    """A version that at least one relay can prove."""
 
     version: int
     attempt: int
     sealed: bool
     """Whether any peer has it complete."""
     size: int
-    """Bytes that are announced so far."""
+    """Bytes announced so far."""
     relays: int
     """Number of peers that have it."""
 
@@ -69,21 +65,22 @@ class Client:
 
     Args:
         relays: URLs of relays, or of the origin.
-        run: The run's name, or its id.
-        signer: The publisher's address: nothing that somebody else signed is believed. Or `Signers`, with the key
-            before it and until when that one counts.
-        announcements: What the ledger says is newest; without it, the newest that any relay can prove.
-        patience: How long relays may take.
-        pace: How much is asked for at a time.
-        allow_plain_http: Lets `http` go beyond this machine: only inside a network that is itself encrypted. What is
-            fetched is verified either way.
-        tls: For https; the system's authorities by default.
-        registry: For metrics.
+        run: Name or id of the run.
+        signer: The publisher's address; versions signed by other keys are refused. Or `Signers`, with the publisher's
+            former key and the time until which it is accepted.
+        announcements: Announcements of versions on the ledger; without them the newest version is the newest that any
+            relay can prove.
+        timeouts: Time-outs of relays.
+        requests: Limits of concurrent requests.
+        allow_plain_http: Allows `http` to other machines, for use inside an encrypted network. Content is verified
+            either way.
+        tls: For https; the system's certificate authorities by default.
+        registry: Registry of the metrics.
         clock: The system's by default.
-        draws: Randomness of the draws between relays.
+        rng: Source of randomness of the choice between relays.
 
     Raises:
-        InvalidInput: There is no relay, or one has no URL that may be spoken to.
+        InvalidInput: `relays` is empty, or a URL in it is invalid or not allowed.
     """
 
     def __init__(
@@ -93,48 +90,31 @@ class Client:
         run: str,
         signer: Address | Signers,
         announcements: Announcements | None = None,
-        patience: PeerTimeouts | None = None,
-        pace: TransferPace | None = None,
+        timeouts: PeerTimeouts | None = None,
+        requests: RequestLimits | None = None,
         allow_plain_http: bool = False,
         tls: ssl.SSLContext | None = None,
         registry: CollectorRegistry | None = None,
         clock: Clock | None = None,
-        draws: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.run = run_id(run)
-        self.peers = Peers(check_peers(relays, allow_plain_http=allow_plain_http), draws=draws)
-        self.metrics = FetchingMetrics(CollectorRegistry() if registry is None else registry)
+        self.peers = Peers(check_peers(relays, allow_plain_http=allow_plain_http), rng=rng)
+        self.metrics = DownloadMetrics(CollectorRegistry() if registry is None else registry)
         self._announcements = announcements
-        self._clock = SystemClock() if clock is None else clock
-        self._upstream = PeerClient(patience=patience, tls=tls)
-        self._directory = PeerCatalog(
-            run=self.run,
-            signers=signers_of(signer),
+        self._context = DownloadContext(
             peers=self.peers,
-            upstream=self._upstream,
+            client=PeerClient(timeouts=timeouts, tls=tls),
             metrics=self.metrics,
-            clock=self._clock,
+            clock=SystemClock() if clock is None else clock,
+            requests=requests or RequestLimits(),
         )
-        self._attempts = Attempts(
-            self._directory,
-            peers=self.peers,
-            upstream=self._upstream,
-            announcements=announcements,
-            metrics=self.metrics,
-            clock=self._clock,
-            pace=pace,
-        )
-        self._chains = DeltaDownloader(
-            DeltaBases(self._directory),
-            directory=self._directory,
-            patience=self._upstream.patience.progress,
-            clock=self._clock,
-        )
+        self._catalog = PeerCatalog(self._context, run=self.run, signers=signers_of(signer))
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        await self._stack.enter_async_context(self._upstream)
-        await self._stack.enter_async_context(self._directory)
+        await self._stack.enter_async_context(self._context.client)
+        await self._stack.enter_async_context(self._catalog)
         return self
 
     async def __aexit__(
@@ -144,88 +124,90 @@ class Client:
 
     def trust(self, signers: Signers) -> None:
         """Sets the accepted signers after a rotation of the publisher role."""
-        self._directory.trust(signers)
+        self._catalog.trust(signers)
 
     async def latest(self) -> VersionKey:
-        """The newest version: the one that the ledger names, else the newest that a relay can prove.
+        """Returns the newest version: the one that the ledger names, else the newest that a relay can prove.
 
         Raises:
-            StaleRelays: No relay has come to show the version that the ledger names.
-            VersionGone: No relay has anything.
+            StaleRelays: No relay proved the version that the ledger names within the time-out.
+            VersionGone: No relay has any version.
+            NoProgress: No relay answers.
         """
         announced = await self._announced()
         if announced is None:
-            await self._directory.first_look()
-            newest = await self._directory.newest()
+            await self._catalog.first_look()
+            newest = await self._catalog.newest()
             if newest is None:
-                raise self._nothing()
+                raise self._none_found()
             return newest
-        deadline = Deadline.after(self._upstream.patience.progress, clock=self._clock)
+        deadline = Deadline.after(self._context.timeouts.progress, clock=self._context.clock)
         while True:
-            seen = self._directory.revision
-            if await self._shown(announced):
+            seen = self._catalog.revision
+            if await self._is_verified(announced):
                 return announced.key
             try:
-                await deadline.bound(self._directory.next_change(seen), what="the wait for the announced version")
+                await deadline.bound(self._catalog.next_change(seen), what="the wait for the announced version")
             except DeadlinePassed:
-                raise StaleRelays(f"the ledger names version {announced.key}, and no relay shows it") from None
+                raise StaleRelays(f"the ledger names version {announced.key}, and no relay has it") from None
 
     async def offers(self) -> list[Offered]:
-        """All versions that some relay has and can prove, newest first.
+        """Returns all versions that at least one relay can prove, newest first.
 
         Raises:
             NoProgress: No relay answers.
         """
-        await self._directory.first_look()
-        if not self._directory.answered:
-            raise self._nothing()
+        await self._catalog.first_look()
+        if not self._catalog.answered:
+            raise self._none_found()
         found = []
-        for key in self._directory.listed():
-            listed = self._directory.said_of(key)
-            if await self._directory.newest(version=key.version) == key and listed:
+        for key in self._catalog.listed():
+            entries = self._catalog.entries_of(key)
+            if await self._catalog.newest(version=key.version) == key and entries:
                 found.append(
                     Offered(
                         version=key.version,
                         attempt=key.attempt,
-                        sealed=any(each.sealed for each in listed),
-                        size=max(each.size for each in listed),
-                        relays=len(listed),
+                        sealed=any(each.sealed for each in entries),
+                        size=max(each.size for each in entries),
+                        relays=len(entries),
                     )
                 )
         return found
 
     async def fetch(self, version: int, to: Path, *, on_progress: OnProgress | None = None) -> Fetched:
-        """Returns when the version stands whole and verified in the folder `to/VERSION`.
+        """Returns when the folder `to/VERSION` holds the version, complete and verified.
 
         A version that is still being written is fetched as it grows.
 
         Args:
-            version: Which one; see `latest`.
-            to: The folder that versions stand in.
-            on_progress: Told after each block.
+            version: Number of the version; see `latest`.
+            to: The folder of local versions.
+            on_progress: Called after each block.
 
         Raises:
-            VersionGone: No relay has it (any more).
-            NoProgress: No peer sends the missing blocks; the next fetch continues from there.
-            VersionDropped: The publisher's own blocks don't make what was announced.
-            DiskFull: There is no room for it.
-            Conflict: Another process is fetching the same version into the same folder.
+            VersionGone: No relay has the version.
+            NoProgress: No relay sends the missing blocks; the next fetch continues from there.
+            StaleRelays: The ledger names a newer attempt than any relay can prove.
+            VersionDropped: The publisher's own blocks do not make the announced content.
+            VersionDiskFull: There is no room for it.
+            Conflict: Another process fetches the same version into the same folder.
         """
-        await self._directory.first_look(version=version)
-        refused: set[VersionKey] = set()
+        await self._catalog.first_look(version=version)
+        voided: set[VersionKey] = set()
         while True:
             announced = await self._announced()
-            key = await self._appeared(version, refused)
+            key = await self._newest_attempt(version, without=voided)
             if key is None:
-                raise self._nothing(version)
+                raise self._none_found(version)
             if announced is not None and announced.version == version and key.attempt < announced.attempt:
                 raise StaleRelays(
-                    f"the ledger names attempt {announced.attempt} at version {version}; relays are behind"
+                    f"the ledger names attempt {announced.attempt} at version {version}, and relays have {key.attempt}"
                 )
-            fetched = await self._fetch_unless_voided(key, to, on_progress, overtaken=False)
+            fetched = await self._download(key, to, on_progress).run()
             if fetched is not None:
                 return fetched
-            refused.add(key)
+            voided.add(key)
 
     async def follow(
         self, to: Path, *, keep: int = KEPT_FOLDERS, on_progress: OnProgress | None = None
@@ -235,71 +217,75 @@ class Client:
         An unavailable or dropped version is skipped. Versions older than the newest `keep` are deleted.
 
         Raises:
-            DiskFull: There is no room.
+            VersionDiskFull: There is no room.
         """
         last: VersionKey | None = None
-        refused: set[VersionKey] = set()
+        skipped: set[VersionKey] = set()
         while True:
-            seen = self._directory.revision
-            key = await self._directory.newest(but=refused)
+            seen = self._catalog.revision
+            key = await self._catalog.newest(without=skipped)
             if key is None or (last is not None and key <= last):
-                await self._directory.next_change(seen)
+                await self._catalog.next_change(seen)
                 continue
             try:
-                fetched = await self._fetch_unless_voided(key, to, on_progress, overtaken=True)
+                fetched = await self._download(key, to, on_progress, yields_to_newer=True).run()
             except (VersionDropped, VersionGone, NoProgress, StaleRelays) as error:
-                _log.warning("version-passed-over", version=str(key), why=error.detail)
+                _log.warning("version-skipped", version=str(key), why=error.detail)
                 if not isinstance(error, NoProgress):
-                    refused.add(key)
+                    skipped.add(key)
                 continue
             if fetched is None:
                 continue
             last = key
-            refused = {each for each in refused if each > key}
+            skipped = {each for each in skipped if each > key}
             await asyncio.to_thread(_prune, to, keep)
             yield fetched
 
-    async def _fetch_unless_voided(
-        self, key: VersionKey, to: Path, on_progress: OnProgress | None, *, overtaken: bool
-    ) -> Fetched | None:
-        """Fetches one attempt; None if a newer one voids it, or takes its place before it is sealed."""
-        wanted = partial(self._attempts.fetch, to=to, on_progress=on_progress, overtaken=overtaken)
-        between = partial(self._attempts.fetch, to=to, on_progress=None, overtaken=False)
-        return await self._chains.fetch(key, to, wanted=wanted, between=between)
+    def _download(
+        self, key: VersionKey, to: Path, on_progress: OnProgress | None, *, yields_to_newer: bool = False
+    ) -> Download:
+        return Download(
+            key=key,
+            to=to,
+            context=self._context,
+            catalog=self._catalog,
+            announcements=self._announcements,
+            on_progress=on_progress,
+            yields_to_newer=yields_to_newer,
+        )
 
-    async def _shown(self, announced: AnnouncedVersion) -> bool:
-        found = await self._directory.newest(version=announced.version)
+    async def _is_verified(self, announced: AnnouncedVersion) -> bool:
+        found = await self._catalog.newest(version=announced.version)
         return found is not None and found.attempt >= announced.attempt
 
-    async def _appeared(self, version: int, refused: set[VersionKey]) -> VersionKey | None:
-        """The newest attempt at a version; waits a moment for it to show up."""
-        deadline = Deadline.after(self._upstream.patience.appear, clock=self._clock)
+    async def _newest_attempt(self, version: int, *, without: set[VersionKey]) -> VersionKey | None:
+        """Returns the newest attempt at a version; waits `PeerTimeouts.appear` for a relay to list one."""
+        deadline = Deadline.after(self._context.timeouts.appear, clock=self._context.clock)
         while True:
-            seen = self._directory.revision
-            key = await self._directory.newest(version=version, but=refused)
+            seen = self._catalog.revision
+            key = await self._catalog.newest(version=version, without=without)
             if key is not None:
                 return key
             try:
-                await deadline.bound(self._directory.next_change(seen), what="the wait for a version")
+                await deadline.bound(self._catalog.next_change(seen), what="the wait for a version")
             except DeadlinePassed:
                 return None
 
     async def _announced(self) -> AnnouncedVersion | None:
         return None if self._announcements is None else await self._announcements.latest()
 
-    def _nothing(self, version: int | None = None) -> MusterError:
-        if not self._directory.answered:
-            return NoProgress(f"none of {len(self.peers.urls)} relays can be reached, or they serve another run")
-        what = "any version" if version is None else f"version {version}"
-        return VersionGone(f"no relay has {what}")
+    def _none_found(self, version: int | None = None) -> MusterError:
+        if not self._catalog.answered:
+            return NoProgress(f"none of {len(self.peers)} relays can be reached, or they serve another run")
+        return VersionGone(f"no relay has {'any version' if version is None else f'version {version}'}")
 
 
 def _prune(to: Path, keep: int) -> None:
-    """Deletes all but the newest versions, and what is left of fetches of older ones."""
-    whole = sorted((path for path in to.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
-    for path in whole[:-keep]:
+    """Deletes all but the newest versions, and partial folders of versions older than the newest."""
+    complete = sorted((path for path in to.iterdir() if path.name.isdecimal()), key=lambda path: int(path.name))
+    for path in complete[:-keep]:
         shutil.rmtree(path, ignore_errors=True)
-    newest = int(whole[-1].name) if whole else -1
+    newest = int(complete[-1].name) if complete else -1
     for path in to.glob(".partial-*"):
         number = path.name.removeprefix(".partial-")
         if number.isdecimal() and int(number) < newest:

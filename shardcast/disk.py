@@ -1,4 +1,4 @@
-"""Bytes into files, from worker threads: room that is reserved before, and errors that help."""
+"""Writes to files from worker threads, with reserved room and disk errors that carry a hint."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from protocol.errors import Unavailable
 from shardcast.errors import VersionDiskFull
 
 WRITE_BYTES = 1 << 17
-"""Bytes written at a time. On virtual machines writes of 1 MiB cost the kernel about a third more (measured; probably
-because each is kept in one large page, out of memory that the host must give first). It may not matter elsewhere."""
+"""Bytes per `pwrite`. On virtual machines writes of 1 MiB cost the kernel about a third more (measured; probably
+because each goes to one large page, which the host must allocate first). It may not matter elsewhere."""
 
 
 class Writer:
-    """A file that is written to while it is entered; it is made, with its folders, when the first byte is.
+    """Opens a file for writing at its first use, creating its folders; closes it on exit.
 
     Args:
-        path: The file. A link in its place is not followed.
+        path: The file. A symbolic link in its place is refused.
     """
 
     def __init__(self, path: Path) -> None:
@@ -40,19 +40,19 @@ class Writer:
             self._descriptor = None
 
     def reserve(self, start: int, end: int) -> None:
-        """Makes room from one place to another.
+        """Allocates disk blocks for the bytes from `start` to `end`.
 
         Raises:
-            DiskFull: There is none.
+            VersionDiskFull: There is no room for them.
         """
         with disk_errors(self._path):
             os.posix_fallocate(self._open(), start, end - start)
 
     def write(self, data: memoryview, *, at: int) -> None:
-        """Puts bytes into their place.
+        """Writes bytes at an offset.
 
         Raises:
-            DiskFull: There is no room for them.
+            VersionDiskFull: There is no room for them.
         """
         with disk_errors(self._path):
             descriptor = self._open()
@@ -60,11 +60,11 @@ class Writer:
                 written = os.pwrite(descriptor, data[:WRITE_BYTES], at)
                 data, at = data[written:], at + written
 
-    def settle(self, size: int) -> None:
+    def truncate(self, size: int) -> None:
         """Sets the file's exact length; creates an empty file.
 
         Raises:
-            DiskFull: There is no room even for that.
+            VersionDiskFull: There is no room for the file's entry.
         """
         with disk_errors(self._path):
             descriptor = self._open()
@@ -87,8 +87,8 @@ def disk_errors(path: Path) -> Iterator[None]:
     """Converts disk errors into errors with a hint.
 
     Raises:
-        DiskFull: There is no room left.
-        Unavailable: Anything else.
+        VersionDiskFull: There is no room left.
+        Unavailable: Any other disk error.
     """
     try:
         yield
@@ -97,7 +97,7 @@ def disk_errors(path: Path) -> Iterator[None]:
             raise VersionDiskFull(f"there is no room for {path.name} in {path.parent}: {error.strerror}") from error
         raise Unavailable(
             f"{path}: {error.strerror or error}",
-            hint="check that disk, and who may write there",
+            hint="check that disk and the permissions of the folder",
             retryable=False,
             code="disk-failed",
         ) from error

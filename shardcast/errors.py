@@ -2,25 +2,43 @@
 
 MusterError
 ├── InvalidInput
-│   ├── BadManifest     an extension that the publisher did not sign, or that contradicts the ones before it
-│   └── BadBlock        bytes that are not those the publisher signed
+│   ├── BadManifest      an extension without the publisher's signature, or one that contradicts earlier extensions
+│   └── BadBlock         bytes that differ from those that the publisher signed
 ├── NotFound
-│   └── VersionGone     the version is held no longer, or never was
+│   └── VersionGone      no peer holds the version: it was removed, or it never existed
 ├── Conflict
-│   └── VersionDropped  the signed blocks contradict the announced content, which can't be repaired
+│   └── VersionDropped   the signed blocks contradict the announced content; no peer can repair that
 └── Unavailable
-    ├── PeerFailed      one relay answered wrongly, too slowly, or not at all
-    ├── NoProgress      no relay gives what is missing, and the patience for it is over
-    ├── StaleRelays     the ledger knows a newer version than any relay shows
-    └── DiskFull        there is no room for the version; nothing half-done is left behind
+    ├── PeerFailed       one peer sent a wrong answer, was too slow, or did not answer
+    ├── NoProgress       no peer sent a missing block or extension within the time-out
+    ├── StaleRelays      the ledger names a newer version than any relay can prove
+    └── VersionDiskFull  there is no room for the version; nothing of it stays on the disk
 
-Whoever only fetches meets `VersionGone`, `VersionDropped` and the last three: what one relay does wrong is made good at
-another, and counted.
+Callers of `Client` meet `VersionGone`, `VersionDropped`, `NoProgress`, `StaleRelays` and `VersionDiskFull`. A download
+handles the other errors itself: it counts the failure and asks another peer.
 """
 
 from __future__ import annotations
 
+from enum import Enum
+
 from protocol.errors import Conflict, InvalidInput, NotFound, Unavailable
+
+
+class FailureKind(Enum):
+    """Kind of a peer's failure; the values label a metric."""
+
+    UNREACHABLE = "unreachable"
+    REFUSED = "refused"
+    """The peer answered with an error, or with something that was not requested."""
+    STALLED = "stalled"
+    """The peer stopped sending, or sent too slowly."""
+    CUT = "cut"
+    """The connection closed in the middle of an answer."""
+    BAD_BLOCK = "bad-block"
+    BAD_MANIFEST = "bad-manifest"
+    GONE = "gone"
+    """The peer does not have the version."""
 
 
 class BadManifest(InvalidInput):
@@ -31,48 +49,57 @@ class BadManifest(InvalidInput):
 
 
 class BadBlock(InvalidInput):
-    """Bytes that are not those the publisher signed."""
+    """Bytes that differ from those that the publisher signed."""
 
     code = "bad-block"
     default_hint = "the relay altered it: use another relay"
 
 
 class VersionGone(NotFound):
-    """The version is held no longer, or never was."""
+    """No peer holds the version: it was removed, or it never existed."""
 
     code = "version-gone"
     default_hint = "ask for the newest version: only the last few are kept"
 
 
 class VersionDropped(Conflict):
-    """The signed blocks themselves don't make the content that was announced."""
+    """The signed blocks themselves do not make the content that was announced."""
 
     code = "version-dropped"
     default_hint = "the publisher's fault: go on to the next version"
 
 
 class PeerFailed(Unavailable):
-    """One relay answered wrongly, too slowly, or not at all."""
+    """One peer sent a wrong answer, was too slow, or did not answer.
+
+    Args:
+        kind: Kind of the failure.
+        detail: Description for logs.
+    """
 
     code = "peer-failed"
 
+    def __init__(self, kind: FailureKind, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+
 
 class NoProgress(Unavailable):
-    """No relay gives what is missing, and the patience for it is over."""
+    """No peer sent a missing block or extension within the time-out."""
 
     code = "no-progress"
-    default_hint = "check the relays' URLs and the network; what is there already is kept for the next try"
+    default_hint = "check the relays' URLs and the network; verified blocks are kept for the next try"
 
 
 class StaleRelays(Unavailable):
-    """The ledger knows a newer version than any relay shows."""
+    """The ledger names a newer version than any relay can prove."""
 
     code = "stale-relays"
     default_hint = "the relays are behind or withhold it: try again, or add another relay"
 
 
 class VersionDiskFull(Unavailable):
-    """There is no room for the version; nothing half-done is left behind."""
+    """There is no room for the version; nothing of it stays on the disk."""
 
     code = "disk-full"
     retryable = False

@@ -1,11 +1,12 @@
-"""An origin's folder: each version that appears in it is published, while it is written where that can be told.
+"""Watches an origin's folder and publishes each version that appears in it.
 
     DIR/7/                 version 7; also checkpoint-7, step_7, v7
-    DIR/7/.writing         there while it grows: its files are only added to, and published as they are
-    DIR/7/.anything        hidden, and *.tmp, *.part: no part of the version
+    DIR/7/.writing         exists while version 7 is written: its files only grow, and are published as they do
+    DIR/7/.anything        hidden files, *.tmp, *.part and *.partial are not part of the version
 
-Without `.writing` a folder counts as complete the moment it is seen, so it is moved there whole (`mv` on the same
-disk), or made with `.writing` in it first. A folder that is made anew is a new attempt at its version.
+Without `.writing` a folder counts as complete when it is first seen. So either move a complete folder there (`mv` on
+the same disk), or create `.writing` before any other file. A folder that is deleted and created again is a new attempt
+at its version.
 """
 
 from __future__ import annotations
@@ -29,32 +30,32 @@ WRITING = ".writing"
 
 _FOLDER = re.compile(r"(?:[A-Za-z]+[-_]?)?([0-9]{1,15})")
 _UNFINISHED = (".tmp", ".part", ".partial")
-_SETTLING_MS = 20
-"""The kernel's notices are gathered for so long: writers make thousands of them a second."""
+_DEBOUNCE_MS = 20
+"""Time for which notifications of the kernel are gathered; a writer can cause thousands per second."""
 
-logging.getLogger("watchfiles.main").setLevel(logging.WARNING)  # at INFO it writes a line for every notice
+logging.getLogger("watchfiles.main").setLevel(logging.WARNING)  # at INFO it logs every notification
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True)
 class _Seen:
-    """A version's folder, as it was published."""
+    """State of a version's folder when it was published."""
 
     made: int
     """Inode of the folder, to distinguish folders of the same name."""
     publication: Publication | None
-    """None once the version is complete, or was refused."""
+    """None once the version is complete or refused."""
     refused: bool = False
 
 
 class FolderWatcher:
-    """Publishes what appears in an origin's folder.
+    """Publishes the versions that appear in an origin's folder.
 
     Args:
-        origin: Publishes.
-        keep: Of the versions that are there, only so many of the newest are published.
-        anchor_every: One version in so many travels whole, and the others as what changed since the one before. More
-            than 1 means that a version is published when it is complete, and not while it grows.
+        origin: The origin.
+        keep: Number of the newest versions to publish.
+        anchor_every: Distance of versions that are published whole; the others are published as deltas. With more than
+            1 a version is published when it is complete, not while it grows.
     """
 
     def __init__(self, origin: Origin, *, keep: int = KEPT_VERSIONS, anchor_every: int = 1) -> None:
@@ -64,29 +65,29 @@ class FolderWatcher:
         self._seen: dict[int, _Seen] = {}
 
     async def run(self) -> None:
-        """Goes on until it is cancelled."""
+        """Runs until it is cancelled."""
         stop = asyncio.Event()
-        notices = awatch(
+        changes = awatch(
             self._origin.folder,
-            watch_filter=_is_of_a_version,
-            step=_SETTLING_MS,
-            debounce=5 * _SETTLING_MS,
+            watch_filter=_is_outside_state,
+            step=_DEBOUNCE_MS,
+            debounce=5 * _DEBOUNCE_MS,
             stop_event=stop,
         )
-        # The watch is there after the first step of its first round, and the first look comes then: nothing is missed.
-        notice = asyncio.ensure_future(anext(notices, None))
+        # The first step of `anext` sets up the watch. The first scan comes after it, so that no change is missed.
+        change = asyncio.ensure_future(anext(changes, None))
         try:
             await asyncio.sleep(0)
             await self.look()
-            while await notice is not None:
+            while await change is not None:
                 await self.look()
-                notice = asyncio.ensure_future(anext(notices, None))
+                change = asyncio.ensure_future(anext(changes, None))
         finally:
             stop.set()
-            await asyncio.wait({notice})
+            await asyncio.wait({change})
 
     async def look(self) -> None:
-        """Publishes files that are new since the last scan."""
+        """Scans the folder once and publishes new data."""
         found = await asyncio.to_thread(_versions, self._origin.folder)
         for version in set(self._seen) - set(found):
             self._withdraw(version)
@@ -109,7 +110,7 @@ class FolderWatcher:
                 return
             sizes = await asyncio.to_thread(published_sizes, folder)
             if not sizes and not growing:
-                return  # just made: the files, or `.writing`, are still to come
+                return  # just created: its files, or `.writing`, are still to come
             if self._anchor_every > 1:
                 if not growing:
                     await self._publish_complete(version, folder, made, sizes)
@@ -119,7 +120,7 @@ class FolderWatcher:
             return
         sizes = await asyncio.to_thread(published_sizes, folder)
         if missing := set(seen.publication.paths) - set(sizes):
-            raise InvalidInput(f"{min(missing)} was published and is there no longer")
+            raise InvalidInput(f"{min(missing)} was published and was deleted")
         for path, size in sizes.items():
             await seen.publication.advance(path, expected=None if growing else size, ended=not growing)
         if not growing:
@@ -128,27 +129,27 @@ class FolderWatcher:
 
     async def _publish_complete(self, version: int, folder: Path, made: int, sizes: dict[str, int]) -> None:
         self._seen[version] = _Seen(made, None)
-        form = next_form(self._origin.shelf, version, anchor_every=self._anchor_every)
+        form = next_form(self._origin.versions, version, anchor_every=self._anchor_every)
         await self._origin.publish_folder(version, folder, base=form.base, full=form.full, sizes=sizes)
 
     def _is_held(self, version: int, folder: Path) -> bool:
         """Returns whether the origin resumed this version after a restart."""
-        holding = self._origin.shelf.get(version)
-        if holding is None or not holding.manifest.sealed:
+        local = self._origin.versions.get(version)
+        if local is None or not local.manifest.sealed:
             return False
-        return all(holding.path(file.index).is_relative_to(folder.absolute()) for file in holding.manifest.files)
+        return all(local.path(file.index).is_relative_to(folder.absolute()) for file in local.manifest.files)
 
     def _withdraw(self, version: int) -> None:
-        holding = self._origin.shelf.get(version)
-        if holding is not None:
-            self._origin.withdraw(holding)
+        local = self._origin.versions.get(version)
+        if local is not None:
+            self._origin.withdraw(local)
         if version in self._seen:
             self._seen[version].publication = None
             self._seen[version].refused = True
 
 
 def _versions(folder: Path) -> dict[int, Path]:
-    """The folders that are versions, by number; of two with one number the one that sorts last."""
+    """Returns the folders of versions by number; of two with the same number the one that sorts last."""
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
         match = _FOLDER.fullmatch(path.name)
@@ -163,11 +164,11 @@ def _state_of(folder: Path) -> tuple[int, bool]:
 
 
 def published_sizes(folder: Path) -> dict[str, int]:
-    """The files of a folder that belong to its version now."""
+    """Returns the files of a folder that belong to its version, with their sizes."""
     return {
         path: size for path, size in file_sizes(folder, may_be_empty=True).items() if not path.endswith(_UNFINISHED)
     }
 
 
-def _is_of_a_version(_change: Change, path: str) -> bool:
+def _is_outside_state(_change: Change, path: str) -> bool:
     return f"{os.sep}{STATE_FOLDER}{os.sep}" not in path

@@ -19,7 +19,7 @@ class AnnouncedVersion:
 
     @property
     def key(self) -> VersionKey:
-        """The version and its attempt."""
+        """Returns the version and its attempt."""
         return VersionKey(self.version, self.attempt)
 
 
@@ -27,5 +27,5 @@ class Announcements(Protocol):
     """Source of announcements: the ledger, where one is configured."""
 
     async def latest(self) -> AnnouncedVersion | None:
-        """The newest announced version of the run; None before the first."""
+        """Returns the newest announced version of the run; None before the first."""
         ...

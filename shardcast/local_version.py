@@ -1,7 +1,7 @@
-"""One attempt at one version on this disk: its manifest, which of its blocks are there, and who waits for the next.
+"""Local version: one attempt at a version on this disk, with its manifest and the blocks that are present.
 
-Everything but `writing` and `check` runs on the event loop; these two are what worker threads do with bytes, and they
-touch nothing but the disk.
+Tasks can wait for further blocks and extensions. `writing` and `check` run in worker threads, and touch nothing but the
+disk; everything else runs on the event loop.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from shardcast.manifest.manifest import BlockSpan, FileProgress, Manifest
 from shardcast.manifest.records import BLOCK
 
 MANIFEST_NAME = ".manifest"
-"""Hidden, so that it is no part of the version that it describes."""
+"""Hidden, because hidden files are not part of a version."""
 
 _STREAM_BYTES = 1 << 18
 
@@ -30,24 +30,26 @@ Locate = Callable[[FileProgress], Path]
 """Location of a file's bytes."""
 
 Write = Callable[[int, memoryview], None]
-"""Puts a verified block into its place."""
+"""Writes a verified block to its place in a file."""
 
 
 class LocalVersion:
-    """A version as this process has it, whole or in part.
+    """A version on this disk, complete or partial.
+
+    Call `start` or `resume` before anything else.
 
     Args:
-        manifest: What it is; nothing may be known of it yet.
-        log: The file that keeps the manifest's lines; emptied, unless `resume` reads it.
-        locate: Where each file's bytes lie.
+        manifest: Its manifest, still empty.
+        log: File with the lines of the manifest.
+        locate: Returns the location of a file's bytes.
     """
 
     def __init__(self, manifest: Manifest, *, log: Path, locate: Locate) -> None:
         self.manifest = manifest
         self.gone = False
         """Whether it was pruned or voided; waiting readers are notified."""
-        self.held = 0
-        """Verified bytes that are here."""
+        self.present_bytes = 0
+        """Verified bytes on this disk."""
         self._log = log
         self._locate = locate
         self._starts = array("Q", [0])
@@ -59,13 +61,13 @@ class LocalVersion:
         log.parent.mkdir(parents=True, exist_ok=True)
 
     def start(self) -> None:
-        """Begins with an empty log."""
+        """Starts with an empty manifest log."""
         self._log.write_bytes(b"")
 
     def resume(self) -> list[BlockSpan]:
-        """Adds lines of the local log, unverified like a peer's; returns the blocks that they announce.
+        """Reads the manifest log, which is verified like a peer's lines; returns the blocks that it announces.
 
-        A line that was cut by a crash, and all behind it, is left out and fetched again.
+        The log is cut at the first invalid line, such as one that a crash left incomplete; peers send the rest again.
         """
         spans: list[BlockSpan] = []
         with disk_errors(self._log), self._log.open("r+b") as file:
@@ -75,42 +77,42 @@ class LocalVersion:
                 except Exception:  # noqa: BLE001 - a damaged line is skipped
                     break
                 spans += found
-                self._note_line(len(line), found)
+                self._index_line(len(line), found)
             file.truncate(self._starts[-1])
         return spans
 
-    def add(self, lines: bytes, spans: Iterable[BlockSpan]) -> None:
+    def append(self, lines: bytes, spans: Iterable[BlockSpan]) -> None:
         """Stores lines that the manifest has accepted, and wakes waiting readers.
 
         Raises:
-            DiskFull: There is no room for them.
+            VersionDiskFull: There is no room for them.
         """
         with disk_errors(self._log), self._log.open("ab") as file:
             file.write(lines)
         pieces = lines.splitlines(keepends=True)
         for piece in pieces[:-1]:
-            self._note_line(len(piece), ())
-        self._note_line(len(pieces[-1]), spans)
+            self._index_line(len(piece), ())
+        self._index_line(len(pieces[-1]), spans)
         self.wake()
 
-    def take(self, line: bytes) -> list[BlockSpan]:
-        """Adds an untrusted line; returns the blocks that it announces.
+    def append_untrusted(self, line: bytes) -> list[BlockSpan]:
+        """Verifies and stores a line of a peer; returns the blocks that it announces.
 
         Raises:
-            BadManifest: It is not the publisher's next word.
-            DiskFull: There is no room for it.
+            BadManifest: It is not the publisher's next extension.
+            VersionDiskFull: There is no room for it.
         """
         spans = self.manifest.read(line)
-        self.add(line if line.endswith(b"\n") else line + b"\n", spans)
+        self.append(line if line.endswith(b"\n") else line + b"\n", spans)
         return spans
 
-    # What is here
+    # Blocks
 
     def has(self, file: int, block: int) -> bool:
         """Returns whether a block is present and verified."""
         return file < len(self._have) and block < len(self._have[file]) and bool(self._have[file][block])
 
-    def run_of(self, file: int, block: int, most: int) -> int:
+    def count_present(self, file: int, block: int, most: int) -> int:
         """Returns the number of consecutive present blocks from this one on, up to `most`."""
         if file >= len(self._have):
             return 0
@@ -125,18 +127,18 @@ class LocalVersion:
             found += span.without(block for block, here in enumerate(self._have[span.file]) if here)
         return found
 
-    def mark(self, file: int, block: int) -> None:
+    def set_present(self, file: int, block: int) -> None:
         """Marks a block as present and verified."""
         if not self._have[file][block]:
             self._have[file][block] = 1
-            self.held += self.manifest.files[file].size_of(block)
+            self.present_bytes += self.manifest.files[file].size_of(block)
             self._wake_block(file, block)
 
-    def unmark(self, file: int, block: int) -> None:
+    def set_missing(self, file: int, block: int) -> None:
         """Marks a block as missing."""
         if self._have[file][block]:
             self._have[file][block] = 0
-            self.held -= self.manifest.files[file].size_of(block)
+            self.present_bytes -= self.manifest.files[file].size_of(block)
 
     def path(self, file: int) -> Path:
         """Returns the location of a file's bytes."""
@@ -145,19 +147,19 @@ class LocalVersion:
     # Waiting
 
     async def wait_for_block(self, file: int, block: int) -> None:
-        """Returns when a block is here.
+        """Returns when a block is present.
 
         Raises:
-            VersionGone: It will not come.
+            VersionGone: The version was removed.
         """
         while not self.has(file, block):
-            self._check_not_gone()
+            self._raise_if_gone()
             waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._block_waiters.setdefault((file, block), []).append(waiter)
             try:
                 await waiter
             finally:
-                self._forget(file, block, waiter)
+                self._remove_waiter(file, block, waiter)
 
     async def next_change(self) -> None:
         """Returns when the manifest has grown, was sealed, or the version is gone."""
@@ -181,8 +183,8 @@ class LocalVersion:
         self._change.set()
         self._change = asyncio.Event()
 
-    def leave(self) -> None:
-        """Tells all who wait that the version is gone."""
+    def close(self) -> None:
+        """Marks the version as removed, and wakes all waiting readers."""
         self.gone = True
         for file, block in list(self._block_waiters):
             self._wake_block(file, block)
@@ -195,7 +197,7 @@ class LocalVersion:
         """Yields a writer of verified blocks of one file, for the duration of one request.
 
         Raises:
-            DiskFull: There is no room for them; here or at a block.
+            VersionDiskFull: There is no room for the file; raised by the writer.
         """
         state = self.manifest.files[file]
         with Writer(self._locate(state)) as writer:
@@ -213,7 +215,7 @@ class LocalVersion:
             yield write
 
     def check(self, span: BlockSpan) -> list[int]:
-        """Returns the blocks of a span whose bytes on disk are the right ones."""
+        """Returns the blocks of a span whose bytes on disk match the signed hashes."""
         state = self.manifest.files[span.file]
         good: list[int] = []
         try:
@@ -228,19 +230,19 @@ class LocalVersion:
                     good.append(block)
         return good
 
-    def settle(self, file: int) -> None:
-        """Sets the exact length of a complete file, also of an empty one.
+    def truncate(self, file: int) -> None:
+        """Cuts a complete file to its exact length, as room may have been reserved beyond it; creates an empty file.
 
         Raises:
-            DiskFull: There is no room even for that.
+            VersionDiskFull: There is no room for the file's entry.
         """
         state = self.manifest.files[file]
         with Writer(self._locate(state)) as writer:
-            writer.settle(state.announced)
+            writer.truncate(state.announced)
 
-    # Inside
+    # Private
 
-    def _note_line(self, size: int, spans: Iterable[BlockSpan]) -> None:
+    def _index_line(self, size: int, spans: Iterable[BlockSpan]) -> None:
         self._starts.append(self._starts[-1] + size)
         while len(self._have) < len(self.manifest.files):
             self._have.append(bytearray())
@@ -252,15 +254,15 @@ class LocalVersion:
             if not waiter.done():
                 waiter.set_result(None)
 
-    def _forget(self, file: int, block: int, waiter: asyncio.Future[None]) -> None:
+    def _remove_waiter(self, file: int, block: int, waiter: asyncio.Future[None]) -> None:
         waiters = self._block_waiters[file, block]
         waiters.remove(waiter)
         if not waiters:
             del self._block_waiters[file, block]
 
-    def _check_not_gone(self) -> None:
+    def _raise_if_gone(self) -> None:
         if self.gone:
-            raise VersionGone(f"version {self.manifest.key} is held no longer")
+            raise VersionGone(f"version {self.manifest.key} is no longer held")
 
 
 def matches(state: FileProgress, block: int, data: memoryview) -> bool:
@@ -269,10 +271,10 @@ def matches(state: FileProgress, block: int, data: memoryview) -> bool:
 
 
 def verify(state: FileProgress, block: int, data: memoryview) -> None:
-    """Returns if these are the bytes that the publisher signed.
+    """Verifies the bytes of a block.
 
     Raises:
-        BadBlock: They are not.
+        BadBlock: They differ from those that the publisher signed.
     """
     if not matches(state, block, data):
-        raise BadBlock(f"block {block} of {state.path} is not what the publisher signed")
+        raise BadBlock(f"block {block} of {state.path} differs from the one that the publisher signed")

@@ -9,13 +9,18 @@ class ServingMetrics:
     """Metrics of a server of versions: an origin or a relay."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.answers = Counter("muster_shardcast_answers", "Answers given", ("route", "status"), registry=registry)
+        self.answers = Counter("muster_shardcast_answers", "Responses sent", ("route", "status"), registry=registry)
         self.sent = Counter("muster_shardcast_sent_bytes", "Bytes of blocks sent", registry=registry)
-        self.open = Gauge("muster_shardcast_open_requests", "Requests being answered", registry=registry)
+        self.open = Gauge("muster_shardcast_open_requests", "Requests in progress", registry=registry)
         self.refused = Counter(
-            "muster_shardcast_refused", "Connections and requests over a limit", ("limit",), registry=registry
+            "muster_shardcast_refused",
+            "Connections and requests refused because of a limit",
+            ("limit",),
+            registry=registry,
         )
-        self.held = Gauge("muster_shardcast_versions", "Versions held", ("state",), registry=registry)
+        self.held = Gauge(
+            "muster_shardcast_versions", "Versions held, complete or growing", ("state",), registry=registry
+        )
         self.newest = Gauge("muster_shardcast_newest_version", "The newest version held", registry=registry)
         self.age = Gauge(
             "muster_shardcast_newest_age_seconds", "Time since the newest version was first seen", registry=registry
@@ -27,18 +32,21 @@ class ServingMetrics:
         self.refused.labels(limit).inc()
 
 
-class FetchingMetrics:
-    """Metrics of a reader of versions: a relay or a client. Peers are labelled by host and port."""
+class DownloadMetrics:
+    """Metrics of downloads by a relay or a client. Peers are labelled by their URL."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self.received = Counter(
             "muster_shardcast_received_bytes", "Verified bytes received", ("peer",), registry=registry
         )
         self.wasted = Counter(
-            "muster_shardcast_wasted_bytes", "Bytes that came twice, by hedging", ("peer",), registry=registry
+            "muster_shardcast_wasted_bytes",
+            "Bytes received twice, because of hedged requests",
+            ("peer",),
+            registry=registry,
         )
         self.errors = Counter(
-            "muster_shardcast_peer_errors", "What peers did wrong", ("peer", "kind"), registry=registry
+            "muster_shardcast_peer_errors", "Failures of peers, by kind", ("peer", "kind"), registry=registry
         )
         self.bandwidth = Gauge(
             "muster_shardcast_peer_bandwidth",
@@ -47,19 +55,19 @@ class FetchingMetrics:
             registry=registry,
         )
         self.success = Gauge(
-            "muster_shardcast_peer_success", "Share of requests that went well, smoothed", ("peer",), registry=registry
+            "muster_shardcast_peer_success", "Share of successful requests, smoothed", ("peer",), registry=registry
         )
         self.versions = Counter(
-            "muster_shardcast_fetched_versions", "Versions fetched, by how it ended", ("end",), registry=registry
+            "muster_shardcast_fetched_versions", "Downloads of versions, by result", ("end",), registry=registry
         )
         self.over_budget = Gauge(
             "muster_shardcast_over_budget_bytes",
-            "Bytes beyond the budget, of versions that leases or open work need",
+            "Bytes beyond the disk budget, held for versions that leases or open work need",
             registry=registry,
         )
         self.seconds = Histogram(
             "muster_shardcast_fetch_seconds",
-            "From the wish for a version to its last verified byte",
+            "Time from the start of a download to its last verified byte",
             registry=registry,
             buckets=(0.1, 0.5, 1, 2, 5, 10, 30, 60, 120, 300, 900, 3600),
         )

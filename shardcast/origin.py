@@ -1,13 +1,13 @@
-"""The origin: publishes a run's checkpoints while they are written, and keeps the last few.
+"""Origin: publishes a run's checkpoints while they are written, and keeps the last few.
 
     async with Origin(folder, run="devnet", key=publisher, port=8400) as origin:
-        async with origin.publish(version=7) as writing:
-            await writing.write("model.safetensors", data)     # as often as there is more
+        async with origin.publish(version=7) as writer:
+            await writer.write("model.safetensors", data)     # once per piece of data
         await origin.publish_folder(8, Path("checkpoints/8"))  # or a folder that is complete
         origin.newest                                          # version, attempt, digest: for the ledger
 
-The data is never copied: blocks are offsets into the files that are there. What the origin remembers (manifests, and
-files that it wrote itself) lies in the folder's `.shardcast`.
+The origin serves blocks from the given files without copying them. It keeps its own state (manifests, counts of
+attempts, files written through it) in the folder's `.shardcast`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock, SystemClock
 from shardcast.errors import VersionGone
 from shardcast.local_version import LocalVersion, Locate
-from shardcast.manifest.author import ManifestAuthor
 from shardcast.manifest.manifest import BlockSpan, Manifest, VersionKey
 from shardcast.manifest.records import DeltaBase
+from shardcast.manifest.writer import ManifestWriter
 from shardcast.publish.deltas import publish_deltas
 from shardcast.publish.publication import Publication, Published, published_of
 from shardcast.publish.version_writer import VersionWriter
@@ -42,7 +42,7 @@ from shardcast.serve.server import Server
 from shardcast.serve.version_index import VersionIndex
 
 KEPT_VERSIONS = 5
-"""Versions that origins and relays hold (design: SHARDCAST), besides the bases that these need."""
+"""Versions that origins and relays hold, besides the bases that these need."""
 
 _CHECK_BLOCKS = 64
 
@@ -55,16 +55,16 @@ class Origin:
     """Publishes checkpoints of one run, while it is entered.
 
     Args:
-        folder: Where checkpoints are, one folder for each version.
+        folder: Folder of checkpoints, with one folder for each version.
         state: The origin's own folder; `.shardcast` in `folder` by default. With another one, `folder` is only read.
-        run: The run's name, or its id.
-        key: The publisher's.
-        keep: Versions that are held, besides the bases that they need.
+        run: Name or id of the run.
+        key: The publisher's key.
+        keep: Versions to hold, besides the bases that they need.
         host: Address to listen on.
         port: 0 for any free one.
-        tls: A certificate to serve with; without one, TLS is a reverse proxy's work.
-        limits: For strangers.
-        registry: For metrics.
+        tls: Certificate to serve https with; without one a reverse proxy has to provide TLS.
+        limits: Limits of the requests that the origin serves.
+        registry: Registry of the metrics.
         clock: The system's by default.
     """
 
@@ -88,8 +88,10 @@ class Origin:
             raise InvalidInput(f"an origin keeps at least one version, not {keep}")
         self.folder = folder
         self.run = run_id(run)
-        self.shelf = VersionIndex(run=self.run, publisher=key.address, clock=clock)
-        self.server = Server(self.shelf, host=host, port=port, tls=tls, limits=limits, registry=registry, clock=clock)
+        self.versions = VersionIndex(run=self.run, publisher=key.address, clock=clock)
+        self.server = Server(
+            self.versions, host=host, port=port, tls=tls, limits=limits, registry=registry, clock=clock
+        )
         self._key = key
         self._keep = keep
         self._state = folder / STATE_FOLDER if state is None else state
@@ -103,12 +105,12 @@ class Origin:
 
     @property
     def newest(self) -> Published | None:
-        """The newest version that is complete."""
-        return next((published_of(holding.manifest) for holding in self.shelf if holding.manifest.sealed), None)
+        """Returns the newest complete version."""
+        return next((published_of(local.manifest) for local in self.versions if local.manifest.sealed), None)
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self._make_state_folder)
-        await self._take_up()
+        await self._resume()
         await self._stack.enter_async_context(self.server)
         return self
 
@@ -130,13 +132,13 @@ class Origin:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True)
         publication = self.begin(version, folder=folder, base=base)
-        writing = VersionWriter(folder, publication)
+        writer = VersionWriter(folder, publication)
         try:
-            yield writing
-            await writing.catch_up()
+            yield writer
+            await writer.catch_up()
         finally:
-            await writing.leave()
-        writing.published = await self.finish(publication)
+            await writer.stop()
+        writer.published = await self.finish(publication)
 
     async def publish_folder(
         self,
@@ -150,16 +152,17 @@ class Origin:
         """Publishes a complete folder; it must stay as it is while the version is held.
 
         Args:
-            version: Its number.
-            folder: With the version's files.
-            base: A version that is held here: what changed since it is published first, for those who have it.
-            full: Whether whole files travel, too. Without them (and with a base) only those files do whose change
-                would be nearly as large; readers without the base download that first.
-            sizes: The files that belong to it, with their sizes; all in the folder by default.
+            version: Number of the version.
+            folder: Folder with its files.
+            base: A complete version that the origin holds. Deltas against it are published first, for readers that
+                have it.
+            full: Whether whole files are published, too. Without them (and with a base) only those files are whose
+                delta would be nearly as large; readers without the base download the base first.
+            sizes: Files of the version with their sizes; all in the folder by default.
 
         Raises:
-            InvalidInput: Something in it can't stand in a version, or the base is not older.
-            VersionGone: The base is not held, or not complete.
+            InvalidInput: A file can't be part of a version, or the base is not older.
+            VersionGone: The origin does not hold the base, or holds it incomplete.
         """
         if sizes is None:
             sizes = await asyncio.to_thread(file_sizes, folder)
@@ -167,7 +170,7 @@ class Origin:
         publication = self.begin(version, folder=folder, base=based)
         deltas: set[str] = set()
         if based is not None:
-            key = publication.holding.manifest.key
+            key = publication.local.manifest.key
             old = self.content_folder(VersionKey(based.version, based.attempt))
             deltas = await publish_deltas(publication, old=old, new=folder, deltas=self.delta_folder(key), sizes=sizes)
         for path, size in sizes.items():
@@ -176,46 +179,46 @@ class Origin:
         return await self.finish(publication)
 
     def begin(self, version: int, *, folder: Path, base: DeltaBase | None = None) -> Publication:
-        """Opens the next attempt at a version; what is advanced on it is published at once.
+        """Opens the next attempt at a version, and voids an earlier one.
 
         Args:
-            version: Its number; an attempt at it that was published before is voided.
-            folder: Where its full files lie, or will.
-            base: What deltas in it are applied to.
+            version: Number of the version.
+            folder: Location of its whole files, present or future.
+            base: The version that its deltas are applied to.
         """
         key = VersionKey(version, self._last_attempt(version) + 1)
-        author = ManifestAuthor(run=self.run, key=key, publisher=self._key, base=base)
+        writer = ManifestWriter(run=self.run, key=key, publisher=self._key, base=base)
         _write_whole(self._attempts(version), str(key.attempt))
-        holding = LocalVersion(author.manifest, log=self._path(key, "manifest"), locate=self._locate(key, folder))
-        holding.start()
+        local = LocalVersion(writer.manifest, log=self._path(key, "manifest"), locate=self._locate(key, folder))
+        local.start()
         _write_whole(self._path(key, "folder"), str(folder.absolute()))
-        voided = self.shelf.put(holding)
+        voided = self.versions.put(local)
         if voided is not None:
             self._forget(voided.manifest.key)
-        publication = Publication(author, holding, advanced=self.server.metrics.published.inc)
+        publication = Publication(writer, local, advanced=self.server.metrics.published.inc)
         publication.open()
-        self.shelf.changed()
+        self.versions.changed()
         _log.info("publishing", version=version, attempt=key.attempt)
         return publication
 
     async def finish(self, publication: Publication) -> Published:
-        """Ends every file that is still open, seals the version, and lets go of what is too old."""
-        for file in publication.holding.manifest.files:
+        """Ends every open file, seals the version, and withdraws versions beyond the number to keep."""
+        for file in publication.local.manifest.files:
             if not file.ended:
                 await publication.advance(file.path, kind=file.kind, ended=True)
         await publication.seal()
-        self.shelf.changed()
-        for old in self.shelf.surplus(self.shelf.ranked()[: self._keep]):
+        self.versions.changed()
+        for old in self.versions.surplus(self.versions.ranked()[: self._keep]):
             self.withdraw(old)
-        published = published_of(publication.holding.manifest)
+        published = published_of(publication.local.manifest)
         _log.info("published", version=published.version, attempt=published.attempt, digest=published.digest)
         return published
 
-    def withdraw(self, holding: LocalVersion) -> None:
+    def withdraw(self, local: LocalVersion) -> None:
         """Stops serving a version. Deletes files that the origin wrote, but not a trainer's files."""
-        self.shelf.drop(holding)
-        self._forget(holding.manifest.key)
-        shutil.rmtree(self._state / "files" / str(holding.manifest.key.version), ignore_errors=True)
+        self.versions.remove(local)
+        self._forget(local.manifest.key)
+        shutil.rmtree(self._state / "files" / str(local.manifest.key.version), ignore_errors=True)
 
     def content_folder(self, key: VersionKey) -> Path:
         """Returns the location of a held version's whole files."""
@@ -226,11 +229,11 @@ class Origin:
         return self._state / "deltas" / str(key)
 
     def _base(self, version: int) -> DeltaBase:
-        holding = self.shelf.get(version)
-        if holding is None or holding.manifest.digest is None:
-            raise VersionGone(f"version {version} can't be a base: it is not here, or not complete")
-        key = holding.manifest.key
-        return DeltaBase(version=key.version, attempt=key.attempt, digest=holding.manifest.digest)
+        local = self.versions.get(version)
+        if local is None or local.manifest.digest is None:
+            raise VersionGone(f"version {version} can't be a base: it is not held here, or not complete")
+        key = local.manifest.key
+        return DeltaBase(version=key.version, attempt=key.attempt, digest=local.manifest.digest)
 
     def _locate(self, key: VersionKey, folder: Path) -> Locate:
         deltas = self.delta_folder(key)
@@ -245,11 +248,15 @@ class Origin:
         shutil.rmtree(self.delta_folder(key), ignore_errors=True)
 
     def _attempts(self, version: int) -> Path:
-        """Remembers how often a version was begun, also after it is withdrawn: no attempt is ever used twice."""
+        """Returns the file with a version's last attempt; it outlives the version, so no attempt is used twice."""
         return self._state / f"{version}.attempts"
 
     def _make_state_folder(self) -> None:
-        """Makes the origin's own folder, unless its counts of attempts would be left behind in the default one."""
+        """Creates the state folder.
+
+        Raises:
+            InvalidInput: The default folder holds state, such as counts of attempts, that would be lost.
+        """
         former = self.folder / STATE_FOLDER
         if former != self._state and former.exists() and not self._state.joinpath("publishers").exists():
             raise InvalidInput(
@@ -264,12 +271,12 @@ class Origin:
         except FileNotFoundError:
             return 0
 
-    async def _take_up(self) -> None:
-        """Puts back on the shelf what was complete before a restart; each block is given once it was read again.
+    async def _resume(self) -> None:
+        """Restores versions that were complete before a restart; each block is served once it is verified again.
 
-        What a former key of this origin signed stays as it is: whether it counts still is for readers to say.
+        Versions signed by a former key keep their signatures; readers decide whether they accept them.
         """
-        former = self._former_keys()
+        former_keys = self._former_keys()
         for log in sorted(self._state.glob("*.manifest")):
             version, attempt, _ = log.name.split(".")
             key = VersionKey(int(version), int(attempt))
@@ -277,43 +284,41 @@ class Origin:
                 folder = self.content_folder(key)
             except OSError:
                 continue
-            manifest = Manifest(run=self.run, key=key, signer=self._key.address, besides=former)
-            holding = LocalVersion(manifest, log=log, locate=self._locate(key, folder))
-            spans = holding.resume()
-            newer = self.shelf.get(key.version)
+            manifest = Manifest(run=self.run, key=key, signer=self._key.address, other_signers=former_keys)
+            local = LocalVersion(manifest, log=log, locate=self._locate(key, folder))
+            spans = local.resume()
+            newer = self.versions.get(key.version)
             if manifest.sealed and (newer is None or newer.manifest.key < key):
-                self.shelf.put(holding)
-                self._checking.append(asyncio.create_task(self._check_again(holding, spans)))
-        for old in self.shelf.surplus(self.shelf.ranked()[: self._keep]):
+                self.versions.put(local)
+                self._checking.append(asyncio.create_task(self._verify_on_disk(local, spans)))
+        for old in self.versions.surplus(self.versions.ranked()[: self._keep]):
             self.withdraw(old)
 
     def _former_keys(self) -> list[Address]:
-        """Returns the former publisher address of this origin, and records the present one."""
+        """Returns the former publisher addresses of this origin, and records the present one."""
         path = self._state / "publishers"
         known = [address(line) for line in path.read_text().splitlines()] if path.exists() else []
         if self._key.address not in known:
             _write_whole(path, "\n".join([*known, self._key.address]) + "\n")
         return [each for each in known if each != self._key.address]
 
-    async def _check_again(self, holding: LocalVersion, spans: list[BlockSpan]) -> None:
+    async def _verify_on_disk(self, local: LocalVersion, spans: list[BlockSpan]) -> None:
         for span in spans:
             for part in span.parts(_CHECK_BLOCKS):
-                good = await asyncio.to_thread(holding.check, part)
+                good = await asyncio.to_thread(local.check, part)
                 for block in good:
-                    holding.mark(span.file, block)
+                    local.set_present(span.file, block)
                 if len(good) != part.count:
-                    _log.warning(
-                        "files-changed", version=holding.manifest.key.version, path=str(holding.path(span.file))
-                    )
-                    self.withdraw(holding)
+                    _log.warning("files-changed", version=local.manifest.key.version, path=str(local.path(span.file)))
+                    self.withdraw(local)
                     return
 
 
 def file_sizes(folder: Path, *, may_be_empty: bool = False) -> dict[str, int]:
-    """The files of a complete folder, as a version names them, in the order of their names.
+    """Returns the files of a folder with their sizes, sorted by path; leaves out hidden ones.
 
     Raises:
-        InvalidInput: Something in it is no plain file, or has a name that no version may hold; or there is nothing.
+        InvalidInput: The folder holds a special file or an invalid name, or it is empty.
     """
     sizes: dict[str, int] = {}
     for path in sorted(folder.rglob("*")):

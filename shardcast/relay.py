@@ -1,10 +1,10 @@
-"""A relay: pulls versions from an origin or from other relays and streams them on, block by block, as they verify.
+"""Relay: downloads versions from an origin or other relays, and serves each block as soon as it is verified.
 
     async with Relay(store, upstreams=["https://origin.example"], run="devnet", signer=publisher_address) as relay:
         await relay.run()
 
-It needs no trust and gives none: a block is passed on when it is what the publisher signed, and not before. What lies
-in the store after a crash is read again, and only what is not right is fetched again.
+A relay is untrusted and trusts no upstream: it serves a block only after checking it against the signed manifest. After
+a restart it verifies the blocks in its store again, and fetches only those that are missing or wrong.
 """
 
 from __future__ import annotations
@@ -27,55 +27,59 @@ from prometheus_client import CollectorRegistry
 
 from protocol.errors import InvalidInput, MusterError, Unavailable
 from protocol.identifiers import Address, run_id
+from protocol.runtime.backoff import backoff
 from protocol.runtime.budgets import KeepRule, Needs, OverBudget, StoredVersion
 from protocol.runtime.clock import Clock, SystemClock
 from shardcast.delta.selection import stands_alone
+from shardcast.download.context import DownloadContext, RequestLimits
 from shardcast.download.peer_catalog import PeerCatalog
 from shardcast.download.peer_client import PeerClient, PeerTimeouts, check_peers
 from shardcast.download.peers import Peers
-from shardcast.download.transfer import Transfer, TransferPace
+from shardcast.download.transfer import Transfer
 from shardcast.errors import VersionDiskFull
 from shardcast.local_version import MANIFEST_NAME, LocalVersion
 from shardcast.manifest.manifest import BlockSpan, VersionKey
 from shardcast.manifest.signers import Signers, signers_of
-from shardcast.metrics import FetchingMetrics
+from shardcast.metrics import DownloadMetrics
 from shardcast.origin import KEPT_VERSIONS
 from shardcast.serve.connection_limits import ServingLimits
 from shardcast.serve.server import Server
 from shardcast.serve.version_index import VersionIndex
 
 _FOLDER = re.compile(r"([0-9]{1,16})\.([0-9]{1,10})")
-_AGAIN_FIRST = timedelta(milliseconds=200)
-_AGAIN_MOST = timedelta(seconds=30)
-"""Pause before a failed version is tried again; doubles from the first to the maximum."""
+_FIRST_RETRY = timedelta(milliseconds=200)
+_LONGEST_RETRY = timedelta(seconds=30)
+"""Back-off before a failed version is tried again; doubles from the first to the longest."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Relay:
-    """Holds a run's newest versions and passes them on, while it is entered.
+    """Holds the newest versions of a run and serves them, while it is entered.
 
     Args:
-        store: Where versions are kept; the relay's own.
-        upstreams: URLs of the origin or of other relays; more than one lets it leave one that lies.
-        run: The run's name, or its id.
-        signer: The publisher's address; or `Signers`, with the key before it and until when that one counts.
-        keep: Which versions are held, besides the bases that they need; a number, or a rule with a budget.
-        follows_needs: Whether `need` reports which versions leases and open work need; until then nothing is removed.
+        store: The relay's own folder, for the versions that it holds.
+        upstreams: URLs of the origin or of other relays. With more than one the relay can avoid a faulty one.
+        run: Name or id of the run.
+        signer: The publisher's address; or `Signers`, with the publisher's former key and the time until which it is
+            accepted.
+        keep: Number of versions to hold, or a rule with a budget. Bases that these versions need are held besides.
+        follows_needs: Whether the caller reports by `need` which versions leases and open work need. Then no version is
+            removed before the first report.
         host: Address to listen on.
         port: 0 for any free one.
-        tls: A certificate to serve with; without one, TLS is a reverse proxy's work.
-        upstream_tls: For https upstreams; the system's authorities by default.
-        limits: For strangers.
-        patience: How long upstreams may take.
-        pace: How much is asked for at a time.
-        allow_plain_http: Lets `http` go to upstreams beyond this machine.
-        registry: For metrics.
+        tls: Certificate to serve https with; without one a reverse proxy has to provide TLS.
+        upstream_tls: For https upstreams; the system's certificate authorities by default.
+        limits: Limits of the requests that the relay serves.
+        timeouts: Time-outs of upstreams.
+        requests: Limits of concurrent requests to upstreams.
+        allow_plain_http: Allows `http` to upstreams on other machines.
+        registry: Registry of the metrics.
         clock: The system's by default.
-        draws: Randomness of the draws between upstreams.
+        rng: Source of randomness of the choice between upstreams.
 
     Raises:
-        InvalidInput: There is no upstream, or one has no URL that may be spoken to.
+        InvalidInput: `upstreams` is empty, or a URL in it is invalid or not allowed.
     """
 
     def __init__(
@@ -92,12 +96,12 @@ class Relay:
         tls: ssl.SSLContext | None = None,
         upstream_tls: ssl.SSLContext | None = None,
         limits: ServingLimits | None = None,
-        patience: PeerTimeouts | None = None,
-        pace: TransferPace | None = None,
+        timeouts: PeerTimeouts | None = None,
+        requests: RequestLimits | None = None,
         allow_plain_http: bool = False,
         registry: CollectorRegistry | None = None,
         clock: Clock | None = None,
-        draws: random.Random | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         keep = KeepRule(most=keep) if isinstance(keep, int) else keep
         if keep.most < 1:
@@ -106,10 +110,10 @@ class Relay:
         registry = CollectorRegistry() if registry is None else registry
         self.run_id = run_id(run)
         signers = signers_of(signer)
-        self.peers = Peers(check_peers(upstreams, allow_plain_http=allow_plain_http), draws=draws)
-        self.shelf = VersionIndex(run=self.run_id, publisher=signers.publisher, clock=clock)
+        self.peers = Peers(check_peers(upstreams, allow_plain_http=allow_plain_http), rng=rng)
+        self.versions = VersionIndex(run=self.run_id, publisher=signers.publisher, clock=clock)
         self.server = Server(
-            self.shelf,
+            self.versions,
             host=host,
             port=port,
             tls=tls,
@@ -118,33 +122,34 @@ class Relay:
             check=self._check_ready,
             clock=clock,
         )
-        self.metrics = FetchingMetrics(registry)
+        self.metrics = DownloadMetrics(registry)
         self._store = store
         self._keep = keep
         self._follows_needs = follows_needs
         self._needs: Needs | None = None
         self._over_budget = OverBudget(store)
         self._clock = clock
-        self._pace = pace
-        self._upstream = PeerClient(patience=patience, tls=upstream_tls)
-        self._directory = PeerCatalog(
-            run=self.run_id,
-            signers=signers,
+        self._context = DownloadContext(
             peers=self.peers,
-            upstream=self._upstream,
+            client=PeerClient(timeouts=timeouts, tls=upstream_tls),
             metrics=self.metrics,
             clock=clock,
+            requests=requests or RequestLimits(),
         )
+        self._catalog = PeerCatalog(self._context, run=self.run_id, signers=signers)
         self._stack = AsyncExitStack()
-        self._keeping_up: asyncio.Task[None] | None = None
-        self._work: dict[LocalVersion, asyncio.Task[None]] = {}
+        self._reconciler: asyncio.Task[None] | None = None
+        self._transfers: dict[LocalVersion, asyncio.Task[None]] = {}
         self._known: dict[LocalVersion, list[BlockSpan]] = {}
+        """Announced blocks of each version to verify on the disk or to fetch when its transfer starts."""
         self._complete: set[LocalVersion] = set()
         self._failures: dict[VersionKey, int] = {}
-        self._later: dict[VersionKey, float] = {}
-        self._turn = asyncio.Event()
-        self._given_up = -1
-        """The newest version that the budget took away."""
+        """Failed transfers of each version in a row."""
+        self._retry_at: dict[VersionKey, float] = {}
+        self._changed = asyncio.Event()
+        """Wakes the reconciler."""
+        self._newest_evicted = -1
+        """The newest version that was removed to stay within the budget."""
 
     @property
     def url(self) -> str:
@@ -154,239 +159,233 @@ class Relay:
     @property
     def signers(self) -> Signers:
         """Returns the accepted signers."""
-        return self._directory.signers
+        return self._catalog.signers
 
     def trust(self, signers: Signers) -> None:
         """Sets the accepted signers after a rotation. Held versions stay until their place is needed."""
-        self._directory.trust(signers)
-        self.shelf.publisher = signers.publisher
-        self.shelf.changed()
-        self._turn.set()
+        self._catalog.trust(signers)
+        self.versions.publisher = signers.publisher
+        self.versions.changed()
+        self._changed.set()
 
     def held(self) -> list[int]:
-        """The versions that are held."""
-        return [holding.manifest.key.version for holding in self.shelf]
+        """Returns the versions that the relay holds, complete or not."""
+        return [local.manifest.key.version for local in self.versions]
 
     def need(self, needs: Needs | None) -> None:
         """Sets the versions that leases and open work need; with None (unknown) nothing may be removed."""
         self._needs = needs
-        self._turn.set()
+        self._changed.set()
 
     async def __aenter__(self) -> Self:
         self._store.mkdir(parents=True, exist_ok=True)
-        self._take_up()
+        self._resume()
         await self._stack.enter_async_context(self.server)
-        await self._stack.enter_async_context(self._upstream)
-        await self._stack.enter_async_context(self._directory)
-        self._keeping_up = asyncio.create_task(self._keep_up())
+        await self._stack.enter_async_context(self._context.client)
+        await self._stack.enter_async_context(self._catalog)
+        self._reconciler = asyncio.create_task(self._reconcile())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = [*self._work.values(), *([self._keeping_up] if self._keeping_up else [])]
+        tasks = [*self._transfers.values(), *([self._reconciler] if self._reconciler else [])]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._stack.aclose()
 
     async def run(self) -> None:
-        """Goes on until it is cancelled.
+        """Runs until it is cancelled.
 
         Raises:
-            Exception: What ended the relay's work, if something did.
+            Exception: The error that ended the relay's work, if one did.
         """
-        if self._keeping_up is not None:
-            await asyncio.shield(self._keeping_up)
+        if self._reconciler is not None:
+            await asyncio.shield(self._reconciler)
 
-    async def _keep_up(self) -> None:
-        """Adopts what is newest, fetches what is missing, lets go of what is old; at each change, and never by rote."""
+    async def _reconcile(self) -> None:
+        """Adds new versions, removes old ones, and starts transfers, after each change."""
         while True:
-            seen = self._directory.revision
-            await self._adopt()
-            for old in self.shelf.surplus(self._kept()):
-                await self._let_go(old)
-            self._start_work()
-            await self._next_turn(seen)
+            seen = self._catalog.revision
+            await self._add_new_versions()
+            for old in self.versions.surplus(self._kept()):
+                await self._remove(old)
+            self._start_transfers()
+            await self._next_change(seen)
 
-    async def _adopt(self) -> None:
-        """Takes up each version that is real and among the newest, and the bases of those that are held."""
-        passed = {key for key in self._directory.listed() if self._has(key)}
-        while (key := await self._directory.newest(but=passed)) is not None:
-            passed.add(key)
-            newer = sum(self._counts(holding) and holding.manifest.key.version > key.version for holding in self.shelf)
-            wanted = newer < self._keep.most and key.version > self._given_up
-            if (wanted or self._is_base(key)) and self._later.get(key, 0.0) <= self._clock.monotonic():
-                await self._begin(key)
+    async def _add_new_versions(self) -> None:
+        """Adds each verified version that is among the newest, and the bases of held versions."""
+        seen = {key for key in self._catalog.listed() if self._has(key)}
+        while (key := await self._catalog.newest(without=seen)) is not None:
+            seen.add(key)
+            newer = sum(
+                self._is_accepted(local) and local.manifest.key.version > key.version for local in self.versions
+            )
+            wanted = newer < self._keep.most and key.version > self._newest_evicted
+            if (wanted or self._is_base(key)) and self._retry_at.get(key, 0.0) <= self._clock.monotonic():
+                await self._add(key)
 
     def _kept(self) -> list[LocalVersion]:
-        """The versions that stay; those that the budget removed are not fetched again."""
-        ranked = self.shelf.ranked(self._directory.counting())
-        choice = self._keep.choose(self._marked(ranked))
+        """Returns the versions to keep. A version that the budget removes is not fetched again."""
+        ranked = self.versions.ranked(self._catalog.accepted_signers())
+        choice = self._keep.choose(self._stored_versions(ranked))
         self.metrics.over_budget.set(choice.over)
         self._over_budget.note(choice.over)
-        for holding, stays in zip(ranked[: self._keep.most], choice.stays, strict=False):
-            if not stays and self._counts(holding):
-                self._given_up = max(self._given_up, holding.manifest.key.version)
-        return [holding for holding, stays in zip(ranked, choice.stays, strict=True) if stays]
+        for local, stays in zip(ranked[: self._keep.most], choice.stays, strict=False):
+            if not stays and self._is_accepted(local):
+                self._newest_evicted = max(self._newest_evicted, local.manifest.key.version)
+        return [local for local, stays in zip(ranked, choice.stays, strict=True) if stays]
 
-    def _marked(self, ranked: list[LocalVersion]) -> list[StoredVersion]:
+    def _stored_versions(self, ranked: list[LocalVersion]) -> list[StoredVersion]:
         """Returns the versions for the keep rule. Versions of signers that are no longer accepted are not needed."""
-        stored = [self._stored(holding) for holding in ranked]
+        stored = [self._stored(local) for local in ranked]
         if not self._follows_needs:
             return stored
         if self._needs is None:
             return [replace(each, needed=True) for each in stored]
         pairs = zip(ranked, stored, strict=True)
-        counting = [(holding.manifest.key.version, each) for holding, each in pairs if self._counts(holding)]
-        return self._needs.of(counting) + stored[len(counting) :]
+        accepted = [(local.manifest.key.version, each) for local, each in pairs if self._is_accepted(local)]
+        return self._needs.of(accepted) + stored[len(accepted) :]
 
-    def _stored(self, holding: LocalVersion) -> StoredVersion:
+    def _stored(self, local: LocalVersion) -> StoredVersion:
         try:
-            since = (self._store / str(holding.manifest.key)).stat().st_mtime
+            since = (self._store / str(local.manifest.key)).stat().st_mtime
         except OSError:
             since = 0.0
-        return StoredVersion(holding.manifest.size, since)
+        return StoredVersion(local.manifest.size, since)
 
     def _has(self, key: VersionKey) -> bool:
-        held = self.shelf.get(key.version)
-        return held is not None and self._counts(held) and held.manifest.key >= key
+        held = self.versions.get(key.version)
+        return held is not None and self._is_accepted(held) and held.manifest.key >= key
 
-    def _counts(self, holding: LocalVersion) -> bool:
-        """Returns whether a version may displace others: versions of a stolen key can have any number."""
-        return holding.manifest.signer in self._directory.counting()
+    def _is_accepted(self, local: LocalVersion) -> bool:
+        """Returns whether a version may displace others; versions of a stolen key can have any number."""
+        return local.manifest.signer in self._catalog.accepted_signers()
 
     def _is_base(self, key: VersionKey) -> bool:
-        needing = (holding.manifest for holding in self.shelf if not stands_alone(holding.manifest))
-        return any(each.base is not None and each.base.version == key.version for each in needing)
+        dependent = (local.manifest for local in self.versions if not stands_alone(local.manifest))
+        return any(each.base is not None and each.base.version == key.version for each in dependent)
 
-    async def _begin(self, key: VersionKey) -> None:
+    async def _add(self, key: VersionKey) -> None:
         folder = self._store / str(key)
-        voided = self.shelf.get(key.version)
+        voided = self.versions.get(key.version)
         if voided is not None:
-            # Much of the older attempt may be the same: its bytes are looked at before any are fetched.
+            # Much of the older attempt may be the same: the transfer verifies its bytes before it fetches any.
             await self._stop(voided)
             (self._store / str(voided.manifest.key)).rename(folder)
-        holding = self._holding(key)
-        holding.start()
-        self._known[holding] = []
-        self.shelf.put(holding)
-        _log.info("adopted", version=key.version, attempt=key.attempt)
+        local = self._local(key)
+        local.start()
+        self._known[local] = []
+        self.versions.put(local)
+        _log.info("version-added", version=key.version, attempt=key.attempt)
 
-    def _holding(self, key: VersionKey) -> LocalVersion:
+    def _local(self, key: VersionKey) -> LocalVersion:
         folder = self._store / str(key)
         return LocalVersion(
-            self._directory.manifest(key),
+            self._catalog.manifest(key),
             log=folder / MANIFEST_NAME,
             locate=lambda file: folder / ("deltas" if file.kind == "delta" else "files") / file.path,
         )
 
-    def _take_up(self) -> None:
+    def _resume(self) -> None:
         """Restores versions from before a restart; their blocks count as missing until they are verified again."""
         for folder in self._store.iterdir():
             match = _FOLDER.fullmatch(folder.name)
             if match is None:
                 continue
-            holding = self._holding(VersionKey(int(match[1]), int(match[2])))
-            held = self.shelf.get(holding.manifest.key.version)
-            known = holding.resume() if (folder / MANIFEST_NAME).exists() else []
-            if holding.manifest.length and (held is None or held.manifest.key < holding.manifest.key):
-                self._known[holding] = known
-                self.shelf.put(holding)
+            local = self._local(VersionKey(int(match[1]), int(match[2])))
+            held = self.versions.get(local.manifest.key.version)
+            known = local.resume() if (folder / MANIFEST_NAME).exists() else []
+            if local.manifest.length and (held is None or held.manifest.key < local.manifest.key):
+                self._known[local] = known
+                self.versions.put(local)
             else:
                 shutil.rmtree(folder, ignore_errors=True)
 
-    def _start_work(self) -> None:
-        """The newest version that is not complete is fetched at once, and one of the others beside it."""
+    def _start_transfers(self) -> None:
+        """Starts the transfer of the newest incomplete version at once, and of one other besides."""
         now = self._clock.monotonic()
-        waiting = [
-            holding
-            for holding in self.shelf.ranked(self._directory.counting())
-            if holding not in self._complete and self._later.get(holding.manifest.key, 0.0) <= now
+        incomplete = [
+            local
+            for local in self.versions.ranked(self._catalog.accepted_signers())
+            if local not in self._complete and self._retry_at.get(local.manifest.key, 0.0) <= now
         ]
-        for place, holding in enumerate(waiting):
-            if holding not in self._work and (place == 0 or len(self._work) < 2):
-                self._work[holding] = asyncio.create_task(self._complete_one(holding))
+        for place, local in enumerate(incomplete):
+            if local not in self._transfers and (place == 0 or len(self._transfers) < 2):
+                self._transfers[local] = asyncio.create_task(self._transfer(local))
 
-    async def _complete_one(self, holding: LocalVersion) -> None:
-        key = holding.manifest.key
-        transfer = Transfer(
-            holding,
-            peers=self.peers,
-            upstream=self._upstream,
-            metrics=self.metrics,
-            clock=self._clock,
-            pace=self._pace,
-            advanced=self._noticing(holding),
-        )
+    async def _transfer(self, local: LocalVersion) -> None:
+        key = local.manifest.key
+        transfer = Transfer(local, self._context, on_progress=self._progress_listener(local))
         began = self._clock.monotonic()
         try:
-            await transfer.run(self._known[holding])
-            for file in holding.manifest.files:
-                await asyncio.to_thread(holding.settle, file.index)
+            await transfer.run(self._known[local])
+            for file in local.manifest.files:
+                await asyncio.to_thread(local.truncate, file.index)
         except MusterError as error:
-            await self._note_failure(holding, error)
+            await self._record_failure(local, error)
         else:
-            self._complete.add(holding)
+            self._complete.add(local)
             self._failures.pop(key, None)
             self.metrics.versions.labels("complete").inc()
             self.metrics.seconds.observe(self._clock.monotonic() - began)
-            _log.info("complete", version=key.version, attempt=key.attempt, received=transfer.received)
+            _log.info("version-complete", version=key.version, attempt=key.attempt, received=transfer.received)
         finally:
-            self._work.pop(holding, None)
-            self._turn.set()
+            self._transfers.pop(local, None)
+            self._changed.set()
 
-    async def _note_failure(self, holding: LocalVersion, error: MusterError) -> None:
-        key = holding.manifest.key
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        wait = min(_AGAIN_FIRST * 2 ** min(failures, 10), _AGAIN_MOST)
-        self._later[key] = self._clock.monotonic() + wait.total_seconds()
+    async def _record_failure(self, local: LocalVersion, error: MusterError) -> None:
+        key = local.manifest.key
+        self._failures[key] = self._failures.get(key, 0) + 1
+        wait = backoff(_FIRST_RETRY, _LONGEST_RETRY, self._failures[key])
+        self._retry_at[key] = self._clock.monotonic() + wait.total_seconds()
         self.metrics.versions.labels(error.code).inc()
         _log.warning("version-incomplete", version=str(key), why=error.detail, again_in_s=wait.total_seconds())
         if isinstance(error, VersionDiskFull):
-            self.shelf.drop(holding)
+            self.versions.remove(local)
             await asyncio.to_thread(shutil.rmtree, self._store / str(key), ignore_errors=True)
         else:
-            self._known[holding] = holding.missing()
+            self._known[local] = local.missing()
 
-    def _noticing(self, holding: LocalVersion) -> Callable[[], None]:
-        """Tells those below when a version has its first extension, and when it is sealed."""
-        said: list[tuple[bool, bool]] = [(holding.manifest.length > 0, holding.manifest.sealed)]
+    def _progress_listener(self, local: LocalVersion) -> Callable[[], None]:
+        """Returns a callback that announces a version downstream at its first extension, and again at its seal."""
+        announced = (local.manifest.length > 0, local.manifest.sealed)
 
-        def look() -> None:
-            now = (holding.manifest.length > 0, holding.manifest.sealed)
-            if now != said[0]:
-                said[0] = now
-                self.shelf.changed()
-                self._turn.set()
+        def on_progress() -> None:
+            nonlocal announced
+            state = (local.manifest.length > 0, local.manifest.sealed)
+            if state != announced:
+                announced = state
+                self.versions.changed()
+                self._changed.set()
 
-        return look
+        return on_progress
 
-    async def _let_go(self, holding: LocalVersion) -> None:
-        await self._stop(holding)
-        self.shelf.drop(holding)
-        await asyncio.to_thread(shutil.rmtree, self._store / str(holding.manifest.key), ignore_errors=True)
-        _log.info("let-go", version=holding.manifest.key.version)
+    async def _remove(self, local: LocalVersion) -> None:
+        await self._stop(local)
+        self.versions.remove(local)
+        await asyncio.to_thread(shutil.rmtree, self._store / str(local.manifest.key), ignore_errors=True)
+        _log.info("version-removed", version=local.manifest.key.version)
 
-    async def _stop(self, holding: LocalVersion) -> None:
-        work = self._work.pop(holding, None)
-        if work is not None:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
-        self._complete.discard(holding)
-        self._known.pop(holding, None)
+    async def _stop(self, local: LocalVersion) -> None:
+        transfer = self._transfers.pop(local, None)
+        if transfer is not None:
+            transfer.cancel()
+            await asyncio.gather(transfer, return_exceptions=True)
+        self._complete.discard(local)
+        self._known.pop(local, None)
 
-    async def _next_turn(self, seen: int) -> None:
-        """Waits until an upstream has something else, some work ended, or something may be tried again."""
+    async def _next_change(self, seen: int) -> None:
+        """Waits until the catalog changes, a transfer ends, or a back-off is over."""
         now = self._clock.monotonic()
-        self._later = {key: at for key, at in self._later.items() if at > now}
-        wait_s = min((at - now for at in self._later.values()), default=_AGAIN_MOST.total_seconds())
+        self._retry_at = {key: at for key, at in self._retry_at.items() if at > now}
+        wait_s = min((at - now for at in self._retry_at.values()), default=_LONGEST_RETRY.total_seconds())
         waiting = [
             asyncio.ensure_future(each)
             for each in (
-                self._directory.next_change(seen),
-                self._turn.wait(),
+                self._catalog.next_change(seen),
+                self._changed.wait(),
                 self._clock.sleep(timedelta(seconds=wait_s)),
             )
         ]
@@ -395,10 +394,10 @@ class Relay:
         finally:
             for each in waiting:
                 each.cancel()
-            self._turn.clear()
+            self._changed.clear()
 
     async def _check_ready(self) -> None:
-        if not self._directory.answered and not len(self.shelf):
+        if not self._catalog.answered and not len(self.versions):
             raise Unavailable("no upstream has answered yet")
-        if self._keeping_up is not None and self._keeping_up.done():
-            raise Unavailable("the relay's work has ended; the log says why")
+        if self._reconciler is not None and self._reconciler.done():
+            raise Unavailable("the relay's reconciler has ended; the log has the error")

@@ -20,7 +20,7 @@ from aiohttp import web
 from benchmarks.shardcast_run.ours import FILE, PIECE, PUBLISHER, RUN
 from benchmarks.shardcast_run.processes import say
 from shardcast.client import Client
-from shardcast.download.peers import Fault
+from shardcast.errors import FailureKind
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from shardcast.relay import Relay
@@ -117,7 +117,7 @@ async def _client(folder: Path, number: int, ports: list[int]) -> None:
 
 
 def _bad_blocks(client: Client, url: str) -> int:
-    wanted = {"peer": url, "kind": Fault.BAD_BLOCK.value}
+    wanted = {"peer": url, "kind": FailureKind.BAD_BLOCK.value}
     samples = (each for metric in client.metrics.errors.collect() for each in metric.samples)
     return int(sum(each.value for each in samples if each.name.endswith("_total") and each.labels == wanted))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.shardcast_run.processes import Measured, all_stopped, role, say
 from protocol.identity.keys import Key
 from shardcast.client import Client
-from shardcast.download.assembly import DownloadProgress
+from shardcast.download.download import DownloadProgress
 from shardcast.origin import Origin
 from shardcast.relay import Relay
 
@@ -111,11 +111,11 @@ async def _origin(source: Path, size: int, folder: Path, host: str) -> None:
 
 async def _watch(origin: Origin, timeline: list[tuple[float, int]]) -> None:
     """Notes how much is published, each time that more is."""
-    while (holding := origin.shelf.get(VERSION)) is None:
-        await origin.shelf.next_change()
+    while (local := origin.versions.get(VERSION)) is None:
+        await origin.versions.next_change()
     while True:
-        timeline.append((time.monotonic(), holding.held))
-        await holding.next_change()
+        timeline.append((time.monotonic(), local.present_bytes))
+        await local.next_change()
 
 
 async def _relay(upstream: str, folder: Path, host: str) -> None:

@@ -23,8 +23,8 @@ from protocol.runtime.budgets import keep_rule
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
 from shardcast.client import KEPT_FOLDERS, Client
-from shardcast.download.attempts import Fetched
-from shardcast.download.delta_bases import LONGEST_CHAIN
+from shardcast.download.delta_chains import LONGEST_CHAIN
+from shardcast.download.download import Fetched
 from shardcast.folder_watcher import FolderWatcher
 from shardcast.origin import KEPT_VERSIONS, Origin
 from shardcast.relay import Relay
@@ -119,11 +119,11 @@ def origin(
         )
         async with publishing:
             say(f"publishing {watch} as {publisher.address} at {publishing.url}")
-            with Bars(publishing.shelf, doing="published"):
+            with Bars(publishing.versions, doing="published"):
                 await until_told(FolderWatcher(publishing, keep=keep, anchor_every=anchor_every).run())
             newest = publishing.newest
             last = "nothing complete" if newest is None else f"newest version {newest.version}, digest {newest.digest}"
-            say(f"stopped: {len(publishing.shelf)} versions, {last}, {served_bytes(publishing.server)} sent")
+            say(f"stopped: {len(publishing.versions)} versions, {last}, {served_bytes(publishing.server)} sent")
 
     run(command())
 
@@ -189,9 +189,9 @@ def relay(
                         )
                         url = public_url or passing_on.url
                         await stack.enter_async_context(registered(client, url, clock=SystemClock()))
-                    with Bars(passing_on.shelf, doing="held"):
+                    with Bars(passing_on.versions, doing="held"):
                         await until_told(passing_on.run())
-                say(f"stopped: {len(passing_on.shelf)} versions held, {served_bytes(passing_on.server)} sent")
+                say(f"stopped: {len(passing_on.versions)} versions held, {served_bytes(passing_on.server)} sent")
 
     run(command())
 

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TransferSpeedColumn
 
 from cli.quantities import format_size
-from shardcast.download.assembly import DownloadProgress as FetchProgress
+from shardcast.download.download import DownloadProgress as FetchProgress
 from shardcast.serve.server import Server
 from shardcast.serve.version_index import VersionIndex
 
@@ -23,13 +23,13 @@ class Bars:
     """Bars on standard error, while it is entered; nothing where nobody looks.
 
     Args:
-        shelf: Versions to show; without one, those that `fetching` is told of.
+        versions: Versions to show; without one, those that `fetching` is told of.
         doing: What is counted, in a word.
     """
 
-    def __init__(self, shelf: VersionIndex | None = None, *, doing: str = "verified") -> None:
+    def __init__(self, versions: VersionIndex | None = None, *, doing: str = "verified") -> None:
         console = Console(stderr=True)
-        self._shelf = shelf
+        self._versions = versions
         self._bars: dict[int, TaskID] = {}
         self._progress = Progress(
             TextColumn("version {task.description}"),
@@ -46,8 +46,8 @@ class Bars:
 
     def __enter__(self) -> Self:
         self._progress.start()
-        if self._shelf is not None and not self._progress.disable:
-            self._looking = asyncio.get_running_loop().create_task(self._look(self._shelf))
+        if self._versions is not None and not self._progress.disable:
+            self._looking = asyncio.get_running_loop().create_task(self._look(self._versions))
         return self
 
     def __exit__(
@@ -62,13 +62,13 @@ class Bars:
         # While a version grows, its whole size isn't known; the bar stands at what is announced.
         self._show(progress.version, progress.done, progress.announced, growing=not progress.sealed)
 
-    async def _look(self, shelf: VersionIndex) -> None:
+    async def _look(self, versions: VersionIndex) -> None:
         while True:
-            for holding in shelf:
-                manifest = holding.manifest
-                whole = manifest.sealed and holding.held >= manifest.size
+            for local in versions:
+                manifest = local.manifest
+                whole = manifest.sealed and local.present_bytes >= manifest.size
                 if not whole or manifest.key.version in self._bars:
-                    self._show(manifest.key.version, holding.held, manifest.size, growing=not manifest.sealed)
+                    self._show(manifest.key.version, local.present_bytes, manifest.size, growing=not manifest.sealed)
             await asyncio.sleep(_EVERY_S)
 
     def _show(self, version: int, done: int, size: int, *, growing: bool) -> None:

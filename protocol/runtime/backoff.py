@@ -18,4 +18,4 @@ def backoff(first: timedelta, most: timedelta, failures: int) -> timedelta:
     if failures < 1:
         return timedelta()
     doublings = min(failures - 1, (most // first).bit_length())  # more would exceed `most`, and later overflow
-    return min(first * 2**doublings, most)
+    return min(first * (1 << doublings), most)

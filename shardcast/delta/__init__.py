@@ -1,7 +1,8 @@
 """Deltas: bit-exact differences between two versions of a file, built by the publisher, applied by readers.
 
 Consecutive checkpoints at a small learning rate share nearly all of their bf16 values (PULSE, arXiv 2602.03839). A
-delta holds where values differ and by how much; with its base it gives the very file, so both ways lead to one digest.
+delta holds the positions and sizes of differences. Applied to its base it produces the exact file, so a version has the
+same digest either way.
 
     build_delta(base=old, target=new, delta=out)
     apply_delta(base=old, delta=out, target=again, size=new.stat().st_size)

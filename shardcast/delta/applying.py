@@ -1,4 +1,4 @@
-"""Applies a delta of untrusted bytes; all sizes are bounded before use."""
+"""Applies an untrusted delta; all sizes are checked before use."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from shardcast.delta.errors import BadDelta
 from shardcast.delta.segments import HEADER, MAGIC, SEGMENT, WORDS, Bytes, Mode, Segment, Words, from_planes, unzigzag
 
 _MOST_WINDOW = 8 * 1024 * 1024
-"""Bytes that zstd may look back: a segment's payload unpacks to less."""
+"""Largest zstd window in bytes; a segment's payload is smaller."""
 
 
 def apply_delta(*, base: Path, delta: Path, target: Path, size: int) -> str:
-    """Writes the file that `delta` makes of `base`, and returns its SHA-256 as 64 hex digits.
+    """Applies `delta` to `base`, writes the result to `target`, and returns its SHA-256 as 64 hex digits.
 
-    The delta is untrusted: the caller compares the target's SHA-256. Memory stays at some
-    tens of MiB, and not more than `size` bytes are written.
+    The delta is untrusted: the caller compares the target's SHA-256. It takes some tens of MiB of memory and writes at
+    most `size` bytes.
 
     Args:
         base: The file that the delta was built on.
-        delta: What changed.
-        target: Is written; must not be there yet. Nothing is left of it after an error.
+        delta: The delta.
+        target: The file to write, which must not exist. It is deleted after an error.
         size: The target's size in bytes, from the signed manifest.
 
     Raises:
-        BadDelta: The bytes are no delta of this base, or one to another size.
-        FileExistsError: There is a target already.
-        OSError: A file can't be read or written; a full disk shows before anything is written.
+        BadDelta: The bytes are not a delta of this base, or produce another size.
+        FileExistsError: The target exists.
+        OSError: A file can't be read or written; a full disk is noticed before anything is written.
     """
     with base.open("rb") as old, delta.open("rb") as changes, target.open("xb") as new:
         try:
@@ -62,18 +62,18 @@ class _Application:
             self._new.write(made)
             missing -= segment.length
         if self._changes.read(1):
-            raise BadDelta("the delta goes on after the target's end")
+            raise BadDelta("the delta continues after the target's end")
         return sha256.hexdigest()
 
     def _header(self) -> None:
         data = self._changes.read(HEADER.size)
         if len(data) != HEADER.size or not data.startswith(MAGIC):
-            raise BadDelta("the bytes do not begin as a delta does")
+            raise BadDelta("the bytes do not start with the header of a delta")
         _, base_size, size = HEADER.unpack(data)
         if base_size != self._base_size:
-            raise BadDelta(f"a delta of a base of {base_size} bytes, not of {self._base_size}")
+            raise BadDelta(f"the delta is for a base of {base_size} bytes, not of {self._base_size}")
         if size != self._size:
-            raise BadDelta(f"a delta to a file of {size} bytes, not of {self._size}")
+            raise BadDelta(f"the delta is for a target of {size} bytes, not of {self._size}")
 
     def _make(self, segment: Segment) -> memoryview:
         payload = self._payload(segment)
@@ -98,22 +98,22 @@ class _Application:
         try:
             # zstd allocates the size in its frame even if it exceeds `max_output_size`: check it first.
             if zstandard.frame_content_size(packed) != segment.unpacked:
-                raise BadDelta(f"a payload that does not unpack to {segment.unpacked} bytes")
+                raise BadDelta(f"a payload does not unpack to {segment.unpacked} bytes")
             unpacked = self._zstd.decompress(packed, max_output_size=segment.unpacked, allow_extra_data=False)
         except zstandard.ZstdError as error:
-            raise BadDelta(f"a payload that zstd can't read: {error}") from None
+            raise BadDelta(f"zstd can't unpack a payload: {error}") from None
         if len(unpacked) != segment.unpacked:
-            raise BadDelta(f"a payload that does not unpack to {segment.unpacked} bytes")
+            raise BadDelta(f"a payload does not unpack to {segment.unpacked} bytes")
         return np.frombuffer(unpacked, dtype=np.uint8)
 
 
 def _changed(words: Words, payload: Bytes, segment: Segment) -> Words:
-    """The words with the segment's changes made in them, in place."""
+    """Applies a sparse segment's changes to the words in place, and returns them."""
     cut = segment.changed * segment.planes
     gaps = from_planes(payload[:cut], word=4, planes=segment.planes)
     places = np.cumsum(gaps + np.uint32(1), dtype=np.int64) - 1
     if places[-1] >= len(words):
-        raise BadDelta(f"a change of word {places[-1]} of {len(words)}")
+        raise BadDelta(f"a segment changes word {places[-1]} of {len(words)}")
     words[places] += unzigzag(from_planes(payload[cut:], word=segment.word, planes=segment.word))
     return words
 

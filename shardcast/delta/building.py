@@ -1,4 +1,4 @@
-"""Builds the delta between two files, a segment at a time, in some tens of MiB of memory at any file size."""
+"""Builds the delta between two files, one segment at a time, within some tens of MiB of memory."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from shardcast.delta.layout import SpanPair, pairs, spans
 from shardcast.delta.segments import HEADER, MAGIC, MOST_LENGTH, WORDS, Mode, Segment, Words, to_planes, zigzag
 
 LEVEL: Final = 1
-"""Of zstd. Higher ones cost several times as much and gain a percent: the planes have been made to fit it."""
+"""zstd level. Higher ones cost several times as much for one percent, as byte planes already compress well."""
 
 SPARSE_BELOW: Final = 0.5
-"""Share of changed values up to which their places are cheaper than a change for every value."""
+"""Share of changed values up to which listing their positions is cheaper than storing a change of every value."""
 
 
 @dataclass(slots=True)
@@ -31,26 +31,26 @@ class BuiltDelta:
     """Bytes of the delta."""
     target_size: int = 0
     sha256: str = ""
-    """Of the target, 64 hex digits."""
+    """SHA-256 of the target, 64 hex digits."""
     values: int = 0
-    """Values that were compared with a like in the base; in a file of unknown kind, bytes."""
+    """Values that were compared with the base; bytes, in a file of unknown format."""
     changed: int = 0
-    """Of these, how many differ."""
+    """Number of compared values that differ."""
     modes: dict[Mode, int] = field(default_factory=lambda: dict.fromkeys(Mode, 0))
     """Segments of each mode."""
 
 
 def build_delta(*, base: Path, target: Path, delta: Path, limit: int | None = None) -> BuiltDelta:
-    """Writes what turns `base` into `target`. Neither may change meanwhile.
+    """Writes the delta that turns `base` into `target`. Neither may change meanwhile.
 
     Args:
-        base: The file that receivers have.
-        target: The file that they shall have.
-        delta: Is written; replaced if it is there. Nothing is left of it after an error.
-        limit: The most bytes that it may take.
+        base: The file that readers have.
+        target: The file that they are to get.
+        delta: The file to write, replacing an existing one. It is deleted after an error.
+        limit: Most bytes of the delta.
 
     Raises:
-        DeltaTooLarge: It would take more than `limit`.
+        DeltaTooLarge: The delta would exceed `limit`.
         OSError: A file can't be read or written; the disk may be full.
     """
     try:
@@ -81,7 +81,7 @@ class _Builder:
 
     def _segment(self, piece: SpanPair) -> None:
         new = _read(self._new, piece.start, piece.length)
-        self._sha256.update(new)  # pieces come in the target's order, and leave nothing out
+        self._sha256.update(new)  # the pieces cover the target in order
         if piece.base is None:
             self._emit(Mode.LITERAL, piece, to_planes(_words(new, piece.word), piece.word))
             return
@@ -119,7 +119,7 @@ class _Builder:
     def _write(self, data: bytes) -> None:
         self._built.size += len(data)
         if self._limit is not None and self._built.size > self._limit:
-            raise DeltaTooLarge(f"what changed takes more than {self._limit} bytes")
+            raise DeltaTooLarge(f"the delta has more than {self._limit} bytes")
         self._out.write(data)
 
 

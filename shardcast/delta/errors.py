@@ -12,7 +12,7 @@ from protocol.errors import Conflict, InvalidInput, TooLarge
 
 
 class BadDelta(InvalidInput):
-    """The bytes are no delta between the base at hand and a file of the expected size."""
+    """The bytes are not a delta from the given base to a file of the expected size."""
 
     code = "bad-delta"
     default_hint = "fetch the whole version instead"
@@ -26,14 +26,14 @@ class DeltaTooLarge(TooLarge):
 
 
 class WrongBase(Conflict):
-    """The base on this disk is not what a version's deltas were made on."""
+    """The base on this disk differs from the one that a version's deltas were made on."""
 
     code = "wrong-base"
     default_hint = "delete the base's folder, and fetch again"
 
 
 class BaseNeeded(Conflict):
-    """A version has files that travel as deltas only, and its base is not here."""
+    """A version has files that exist as deltas only, and its base is not on this disk."""
 
     code = "base-needed"
     default_hint = "fetch the base first"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 LONGEST_HEADER: Final = 64 * 1024 * 1024
-"""A file whose header is longer is taken for plain bytes: the header is the one thing that is held as a whole."""
+"""Longest safetensors header; a file with a longer one counts as plain bytes, because the header is read as a whole."""
 
 WORD_OF: Final = {
     **dict.fromkeys(("BF16", "F16", "I16", "U16"), 2),
@@ -24,7 +24,7 @@ WORD_OF: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorSpan:
-    """A run of bytes of one kind: a tensor, or what stands between tensors."""
+    """Bytes of a tensor, or bytes between tensors."""
 
     name: str
     """The tensor's name; empty for anything else."""
@@ -35,7 +35,7 @@ class TensorSpan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanPair:
-    """A run of the target, and where the base has its like; None where it has none."""
+    """Bytes of the target and the offset of the corresponding bytes of the base; None if there are none."""
 
     start: int
     length: int
@@ -44,10 +44,7 @@ class SpanPair:
 
 
 def spans(path: Path, *, size: int) -> list[TensorSpan]:
-    """The runs of a file in order; together they are the whole file.
-
-    A header that does not describe a safetensors file makes it one run.
-    """
+    """Returns spans that cover a file in order; a file that is not valid safetensors is one span."""
     whole = [TensorSpan(name="", start=0, length=size)] if size else []
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -73,7 +70,7 @@ def spans(path: Path, *, size: int) -> list[TensorSpan]:
 
 
 def pairs(base: list[TensorSpan], target: list[TensorSpan]) -> Iterator[SpanPair]:
-    """Every run of the target with its like in the base: the tensor of that name and size, else the bytes there."""
+    """Pairs each span of the target with a tensor of the same name and size in the base, else with the same offset."""
     named = {span.name: span for span in base if span.name}
     end = max((span.start + span.length for span in base), default=0)
     for span in target:
@@ -87,7 +84,7 @@ def pairs(base: list[TensorSpan], target: list[TensorSpan]) -> Iterator[SpanPair
 
 
 def _unnamed(span: TensorSpan, end: int) -> Iterator[SpanPair]:
-    """Headers and files of other kinds: against the base's bytes at the same place, as far as it reaches."""
+    """Pairs a header, or a file of another format, with the base's bytes at the same offset, up to the base's end."""
     shared = min(max(end - span.start, 0), span.length)
     if shared:
         yield SpanPair(start=span.start, length=shared, base=span.start, word=1)

@@ -1,4 +1,4 @@
-"""The wire format of a delta: a header, then one segment after another until the target is complete.
+"""Wire format of a delta: a header, then segments until the target is complete.
 
 Little-endian throughout. The header is `MUSTDLT1`, the base's size (u64) and the target's (u64). A segment is 24 bytes
 and a payload: mode (u8), word (u8: bytes of a value, 1, 2, 4 or 8), planes (u8: bytes of a gap), zero (u8), length
@@ -10,11 +10,12 @@ and a payload: mode (u8), word (u8: bytes of a value, 1, 2, 4 or 8), planes (u8:
     DENSE    planes of the change of every word                        the base's words, all changed
     LITERAL  planes of the words                                       these words
 
-A gap is how many words stand unchanged before a changed one. A change is `new - old` modulo 2^bits, zigzag-coded so
-that small steps either way are small numbers: the next bf16 value up or down is a 2 or a 1. Planes are all lowest
-bytes, then all second bytes, and so on: high ones are nearly all zero, and zstd makes nothing of them.
+A gap is the number of unchanged words before a changed one. A change is `new - old` modulo 2^bits, zigzag-coded so
+that small changes in either direction are small numbers: the next bf16 value up or down is a 2 or a 1. Planes hold the
+lowest bytes of all words, then their second bytes, and so on. High planes are nearly all zero, which zstd compresses to
+almost nothing.
 
-Applying a delta needs no knowledge of the files' content, and holds one segment at a time.
+Applying a delta needs no knowledge of the files' format, and holds one segment in memory at a time.
 """
 
 from __future__ import annotations
@@ -34,11 +35,11 @@ HEADER: Final = struct.Struct("<8sQQ")
 SEGMENT: Final = struct.Struct("<BBBBIIIQ")
 
 MOST_LENGTH: Final = 1 * 1024 * 1024
-"""Bytes of target in a segment: bounds the memory of both ends to a few times this. Part of the format."""
+"""Most target bytes of a segment, which bounds the memory of both ends. Part of the format."""
 MOST_PAYLOAD: Final = MOST_LENGTH + 64 * 1024
-"""zstd adds less than this to what it can't compress."""
+"""zstd adds less than 64 KiB to data that it can't compress."""
 MOST_PLANES: Final = 3
-"""Bytes of a gap: there are at most 2^22 words in a segment."""
+"""Most bytes of a gap: a segment has at most 2^20 words."""
 
 Bytes = NDArray[np.uint8]
 Words = NDArray[np.unsignedinteger]
@@ -46,7 +47,7 @@ WORDS: Final[dict[int, type[np.unsignedinteger]]] = {1: np.uint8, 2: np.uint16, 
 
 
 class Mode(IntEnum):
-    """Mode by which a segment produces its part of the target."""
+    """Way in which a segment produces its part of the target."""
 
     SAME = 0
     SPARSE = 1
@@ -56,7 +57,7 @@ class Mode(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One segment's 24 bytes."""
+    """Header of a segment, 24 bytes."""
 
     mode: Mode
     word: int
@@ -67,20 +68,20 @@ class Segment:
     payload: int = 0
 
     def pack(self) -> bytes:
-        """Encodes the segment."""
+        """Returns the 24 bytes."""
         return SEGMENT.pack(self.mode, self.word, self.planes, 0, self.length, self.changed, self.payload, self.offset)
 
     @classmethod
     def unpack(cls, data: bytes, *, base_size: int, room: int) -> Self:
-        """Reads a segment and checks everything that can be checked before a byte is allocated for it.
+        """Decodes and checks a header, before anything is allocated for its segment.
 
         Args:
-            data: 24 bytes.
-            base_size: Of the base, in bytes.
-            room: Bytes of the target that are still missing.
+            data: The 24 bytes.
+            base_size: Size of the base in bytes.
+            room: Bytes that the target still lacks.
 
         Raises:
-            BadDelta: It is malformed, or reaches past the base's or the target's end.
+            BadDelta: It is malformed, or exceeds the base or the target.
         """
         if len(data) != SEGMENT.size:
             raise BadDelta("the delta ends in the middle of a segment")
@@ -104,7 +105,7 @@ class Segment:
 
     @property
     def unpacked(self) -> int:
-        """Bytes of the payload once it is decompressed."""
+        """Returns the size of the decompressed payload in bytes."""
         match self.mode:
             case Mode.SAME:
                 return 0
@@ -115,13 +116,13 @@ class Segment:
 
 
 def to_planes(words: Words, planes: int) -> bytes:
-    """The lowest bytes of all words, then the second ones, up to `planes`; higher bytes are zero and left out."""
+    """Returns the lowest bytes of all words, then the second bytes, up to `planes`; higher ones must be zero."""
     table = words.astype(words.dtype.newbyteorder("<"), copy=False).view(np.uint8).reshape(len(words), -1)
     return np.ascontiguousarray(table[:, :planes].T).tobytes()
 
 
 def from_planes(data: Bytes, *, word: int, planes: int) -> Words:
-    """The words again: `data` holds `planes` runs of the same length."""
+    """Returns the words of `planes` byte planes: the inverse of `to_planes`."""
     count = len(data) // planes
     table = np.zeros((count, word), dtype=np.uint8)
     table[:, :planes] = data.reshape(planes, count).T
@@ -130,13 +131,13 @@ def from_planes(data: Bytes, *, word: int, planes: int) -> Words:
 
 
 def zigzag(change: Words) -> Words:
-    """0, -1, 1, -2, 2 … as 0, 1, 2, 3, 4 …; modulo the word's size."""
+    """Encodes 0, -1, 1, -2, 2 … as 0, 1, 2, 3, 4 …, modulo the word's size."""
     bits = change.dtype.itemsize * 8
     coded: Words = (change << 1) ^ np.negative(change >> (bits - 1))
     return coded
 
 
 def unzigzag(coded: Words) -> Words:
-    """The inverse of `zigzag`."""
+    """Decodes `zigzag`."""
     change: Words = (coded >> 1) ^ np.negative(coded & 1)
     return change

@@ -1,4 +1,4 @@
-"""Files of a version to transfer, with and without its base."""
+"""Chooses the files of a version to transfer, with and without its base."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ Wanted = Callable[[FileProgress], bool]
 
 
 def wanted_alone(file: FileProgress) -> bool:
-    """Returns the files to transfer without the base: all whole files, no delta."""
+    """Returns whether a reader without the base needs a file: whole files only."""
     return file.kind == "full"
 
 
 def wanted_with_base(manifest: Manifest) -> Wanted:
-    """With the base: every delta, and the whole files that have none. A delta is declared before its file."""
+    """Returns the choice of a reader with the base: every delta, and the whole files that have none.
+
+    Works while the manifest grows, because a delta is declared before its file.
+    """
     deltas: set[str] = set()
     looked = 0
 

@@ -1,8 +1,9 @@
-"""One HTTP connection to a peer that brings blocks: blocking, in a thread, into a buffer and from there to disk.
+"""Blocking HTTP connection to a peer, used in a thread to receive blocks.
 
-`http.client` rather than an asynchronous client, because it reads into memory of ours and leaves the interpreter free
-meanwhile: half the CPU per byte (docs/decisions/0012). Nothing here trusts the peer: status, range and length are
-checked before a byte is read, no more is read than was asked for, and redirects and encodings are refused.
+It uses `http.client` rather than an asynchronous client, because `http.client` reads into a buffer of the caller and
+releases the GIL meanwhile: half the CPU per byte (docs/decisions/0012). The peer is untrusted: status, range and length
+are checked before a byte of the body is read, no more is read than was requested, and redirects and encodings are
+refused.
 """
 
 from __future__ import annotations
@@ -20,46 +21,37 @@ from datetime import timedelta
 from urllib.parse import urlsplit
 
 from protocol.versions import SPOKEN, VERSION_HEADER
-from shardcast.download.peers import Fault
-from shardcast.errors import PeerFailed
+from shardcast.errors import FailureKind, PeerFailed
 from shardcast.manifest.manifest import BlockSpan, FileProgress, VersionKey
 from shardcast.manifest.records import BLOCK
 
 _CONTENT_RANGE = re.compile(r"bytes ([0-9]{1,14})-([0-9]{1,14})/([0-9]{1,14}|\*)")
 _SLICE = 1 << 17
-"""Bytes after which progress is noted; a peer that takes longer for them than a stall is as good as silent."""
+"""Bytes after which progress is recorded. A peer that is slower than one slice per stall time-out counts as silent."""
 
 _TICK = timedelta(seconds=1)
-"""The kernel gathers a whole block before it wakes the thread, but for no longer than this."""
+"""Longest time that the kernel gathers a whole block before it wakes the thread."""
 
 Sink = Callable[[int, memoryview], None]
-"""Takes a block that came: verifies it and puts it into its place, or raises BadBlock."""
-
-
-class Failed(PeerFailed):
-    """A peer did not bring what it was asked for; `fault` says how."""
-
-    def __init__(self, fault: Fault, detail: str) -> None:
-        super().__init__(detail)
-        self.fault = fault
+"""Verifies a received block and writes it to its place, or raises BadBlock."""
 
 
 class BlockConnection:
-    """A connection that is kept between requests; used by one thread at a time, and cut by any.
+    """A persistent connection to a peer; used by one thread at a time, while any thread may `cut` it.
 
     Args:
-        url: The peer's.
-        connect: How long connecting, and each wait for bytes, may take.
-        stall: The longest silence in an answer.
-        tls: For https.
+        url: URL of the peer.
+        connect: Time-out of connecting.
+        stall: Longest silence in an answer.
+        tls: For https; the system's certificate authorities by default.
     """
 
     def __init__(self, url: str, *, connect: timedelta, stall: timedelta, tls: ssl.SSLContext | None) -> None:
         parts = urlsplit(url)
         self.url = url
         self.received = 0
-        """Bytes that came so far; a watchman looks whether it grows."""
-        self._unnoted = 0
+        """Bytes received so far; a watchdog cuts the connection when this stops growing."""
+        self._uncounted = 0
         self._prefix = parts.path.rstrip("/")
         self._stall = stall.total_seconds()
         self._tick = min(_TICK, stall / 4).total_seconds()
@@ -74,16 +66,16 @@ class BlockConnection:
         self._buffer = memoryview(bytearray(BLOCK))
 
     def fetch(self, key: VersionKey, state: FileProgress, span: BlockSpan, sink: Sink) -> None:
-        """Asks for blocks and hands each to `sink` as it comes.
+        """Requests blocks and passes each to `sink` as it arrives.
 
         Raises:
-            Failed: The peer did not bring all of them. Those that were handed on are good.
-            BadBlock: One is not what the publisher signed.
+            PeerFailed: The peer did not send all of them. Blocks that were passed on are verified.
+            BadBlock: `sink` refused a block, which differs from the one that the publisher signed.
         """
         first = span.first * BLOCK
         last = min((span.first + span.count) * BLOCK, state.announced) - 1
         try:
-            response = self._answer(key, state.index, first, last)
+            response = self._request(key, state.index, first, last)
             body = self._body(response)
             for block in range(span.first, span.first + span.count):
                 piece = self._buffer[: state.size_of(block)]
@@ -98,33 +90,33 @@ class BlockConnection:
 
     @property
     def is_cut(self) -> bool:
-        """Returns whether the connection is closed."""
+        """Returns whether `cut` was called."""
         return self._cut.is_set()
 
     def cut(self) -> None:
-        """Ends what the connection is at, from another thread."""
+        """Ends the running request, from another thread; the connection can't be used again."""
         self._cut.set()
         sock = self._http.sock
         if sock is not None:
-            with suppress(OSError, ValueError):  # closed meanwhile
+            with suppress(OSError, ValueError):  # already closed
                 sock.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """Closes it; the next request connects anew."""
+        """Closes the connection; the next request opens a new one."""
         self._http.close()
 
-    def _answer(self, key: VersionKey, file: int, first: int, last: int) -> http.client.HTTPResponse:
-        """The head of a good answer; asked for again on a new connection if the kept one had been closed."""
+    def _request(self, key: VersionKey, file: int, first: int, last: int) -> http.client.HTTPResponse:
+        """Returns a valid response, its head read; retries on a new connection if the peer had closed the kept one."""
         kept = self._http.sock is not None
         try:
-            return self._ask(key, file, first, last)
+            return self._request_once(key, file, first, last)
         except (ConnectionError, http.client.BadStatusLine):
             if not kept or self._cut.is_set():
                 raise
         self.close()
-        return self._ask(key, file, first, last)
+        return self._request_once(key, file, first, last)
 
-    def _ask(self, key: VersionKey, file: int, first: int, last: int) -> http.client.HTTPResponse:
+    def _request_once(self, key: VersionKey, file: int, first: int, last: int) -> http.client.HTTPResponse:
         target = f"{self._prefix}/v1/versions/{key.version}/{key.attempt}/files/{file}"
         headers = {
             "Range": f"bytes={first}-{last}",
@@ -136,7 +128,7 @@ class BlockConnection:
             self._http.connect()
         self._set_stall()
         if self._cut.is_set():
-            raise Failed(Fault.CUT, f"the connection to {self.url} was cut")
+            raise PeerFailed(FailureKind.CUT, f"the connection to {self.url} was cut")
         self._http.request("GET", target, headers=headers)
         response = self._http.getresponse()
         self._check(response, first, last)
@@ -148,14 +140,14 @@ class BlockConnection:
 
     def _check(self, response: http.client.HTTPResponse, first: int, last: int) -> None:
         if response.status == 404:
-            raise Failed(Fault.GONE, f"{self.url} does not have the version")
+            raise PeerFailed(FailureKind.GONE, f"{self.url} does not have the version")
         if response.status != 206:
-            raise Failed(Fault.REFUSED, f"{self.url} answered {response.status} instead of 206")
+            raise PeerFailed(FailureKind.REFUSED, f"{self.url} answered {response.status} instead of 206")
         found = _CONTENT_RANGE.fullmatch(response.headers.get("Content-Range", ""))
         if found is None or (int(found[1]), int(found[2])) != (first, last):
-            raise Failed(Fault.REFUSED, f"{self.url} sent another range than it was asked for")
+            raise PeerFailed(FailureKind.REFUSED, f"{self.url} sent another range than was requested")
         if response.length != last - first + 1 or response.headers.get("Content-Encoding", "identity") != "identity":
-            raise Failed(Fault.REFUSED, f"{self.url} sent another length than its range has")
+            raise PeerFailed(FailureKind.REFUSED, f"{self.url} sent another length than its range has")
 
     def _body(self, response: http.client.HTTPResponse) -> _Body:
         sock = self._http.sock
@@ -168,36 +160,36 @@ class BlockConnection:
         while at < len(piece):
             read = body.read(piece[at:])
             if not read:
-                raise Failed(Fault.CUT, f"{self.url} closed the connection in the middle of an answer")
+                raise PeerFailed(FailureKind.CUT, f"{self.url} closed the connection in the middle of an answer")
             at += read
-            self._unnoted += read
-            if self._unnoted >= _SLICE or at == len(piece):
-                self.received, self._unnoted = self.received + self._unnoted, 0
+            self._uncounted += read
+            if self._uncounted >= _SLICE or at == len(piece):
+                self.received, self._uncounted = self.received + self._uncounted, 0
 
-    def _failure(self, error: OSError | http.client.HTTPException) -> Failed:
+    def _failure(self, error: OSError | http.client.HTTPException) -> PeerFailed:
         if isinstance(error, TimeoutError):
-            fault, what = Fault.STALLED, "stopped sending"
+            kind, what = FailureKind.STALLED, "stopped sending"
         elif isinstance(error, (http.client.IncompleteRead, ConnectionResetError, BrokenPipeError)):
-            fault, what = Fault.CUT, "closed the connection"
+            kind, what = FailureKind.CUT, "closed the connection"
         elif isinstance(error, http.client.HTTPException):
-            fault, what = Fault.REFUSED, "did not answer in HTTP"
+            kind, what = FailureKind.REFUSED, "did not answer in HTTP"
         else:
-            fault, what = Fault.UNREACHABLE, "can't be reached"
-        return Failed(fault, f"{self.url} {what} ({type(error).__name__})")
+            kind, what = FailureKind.UNREACHABLE, "can't be reached"
+        return PeerFailed(kind, f"{self.url} {what} ({type(error).__name__})")
 
 
 class _Body:
-    """The bytes of an answer, as `http.client` gives them: what TLS needs."""
+    """Body of a response, read through `http.client`, as TLS requires."""
 
     def __init__(self, response: http.client.HTTPResponse) -> None:
         self._response = response
 
     def read(self, piece: memoryview) -> int:
-        """Reads what there is; 0 at the end."""
+        """Reads available bytes into the buffer; returns their number, 0 at the end."""
         return self._response.readinto(piece[:_SLICE])
 
     def end(self) -> None:
-        """Frees the connection for the next request; nothing is left of the answer."""
+        """Frees the connection for the next request, after the whole body was read."""
         self._response.read()
 
 
@@ -207,41 +199,41 @@ class _WholeBlocks(_Body):
     With several connections in one process each wake-up waits for the GIL, which cost more than the bytes.
 
     Args:
-        response: Its head was read, and some of its body with it.
-        sock: Where the rest comes from.
-        tick: Seconds after which a call returns with less than it was asked for.
-        stall: Seconds without a byte that are too many.
+        response: The response; `http.client` has read its head, and may have buffered the first bytes of its body.
+        sock: Socket of the rest of the body.
+        tick: Seconds after which a call returns the bytes that arrived so far.
+        stall: Seconds without a byte after which the peer counts as stalled.
     """
 
     def __init__(self, response: http.client.HTTPResponse, sock: socket.socket, *, tick: float, stall: float) -> None:
         super().__init__(response)
         self._sock = sock
-        self._most_silent = max(1, round(stall / tick))
+        self._most_silent_ticks = max(1, round(stall / tick))
         self._drained = False
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(tick), int(tick % 1 * 1e6)))
 
     def read(self, piece: memoryview) -> int:
-        """Fills the piece, or what came of it in a tick; 0 at the end.
+        """Fills the buffer with the bytes that arrive within a tick; returns their number, 0 at the end.
 
         Raises:
-            TimeoutError: Nothing came for too long.
+            TimeoutError: No byte arrived for too long.
         """
         if self._drained:
             return self._receive(piece)
         most = min(len(piece), io.DEFAULT_BUFFER_SIZE)
-        early = self._response.fp.read1(most)  # all that was read with the head, and of what was not, a little
+        early = self._response.fp.read1(most)  # the bytes that `http.client` has buffered
         piece[: len(early)] = early
         if most == io.DEFAULT_BUFFER_SIZE:
             self._drained = True
-            self._sock.settimeout(None)  # the kernel keeps the time from here on
+            self._sock.settimeout(None)  # SO_RCVTIMEO limits each read from here on
         return len(early)
 
     def end(self) -> None:
-        """Frees the connection for the next request; nothing is left of the answer."""
+        """Frees the connection for the next request, after the whole body was read."""
         self._response.close()
 
     def _receive(self, piece: memoryview) -> int:
-        for _ in range(self._most_silent):
+        for _ in range(self._most_silent_ticks):
             with suppress(BlockingIOError):  # a tick without a byte
                 return self._sock.recv_into(piece, len(piece), socket.MSG_WAITALL)
-        raise TimeoutError("nothing came")
+        raise TimeoutError("no byte arrived")

@@ -1,129 +1,73 @@
-"""Downloads a version as deltas, whole, or after its base, by the fewest bytes."""
+"""Choice between whole files and a chain of deltas from a local version, by bytes to transfer."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from datetime import timedelta
+import asyncio
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Final
 
-import structlog
-
-from protocol.errors import Unavailable
-from protocol.identifiers import Digest
-from protocol.runtime.clock import Clock
-from protocol.runtime.retry import Deadline
-from shardcast.delta.errors import BaseNeeded, WrongBase
-from shardcast.download.delta_bases import LONGEST_CHAIN, DeltaBases, DeltaChain
+from shardcast.delta.selection import bytes_with_base
 from shardcast.download.peer_catalog import PeerCatalog
-from shardcast.errors import VersionDropped, VersionGone
-from shardcast.manifest.manifest import VersionKey
+from shardcast.errors import BadManifest
+from shardcast.local_version import MANIFEST_NAME
+from shardcast.manifest.manifest import Manifest, VersionKey
+from shardcast.manifest.records import DeltaBase
 
-_log = structlog.get_logger(__name__)
-
-
-class Made(Protocol):
-    """Result of a download."""
-
-    @property
-    def path(self) -> Path:
-        """The version's complete folder."""
-        ...
+LONGEST_CHAIN: Final = 16
+"""Most versions between a whole one and the wanted one. Publishers write whole versions more often than that."""
 
 
-M = TypeVar("M", bound=Made)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaChain:
+    """Chain of deltas from a complete local folder to a version."""
 
-FetchOnce = Callable[[VersionKey, Digest | None, Path | None], Awaitable[M | None]]
-"""Fetches a version: with the digest that it must have, if one is known, and with its base's folder, or whole. Gives
-None if something newer takes its place, and raises `BaseNeeded` or `WrongBase` where it has to be done otherwise."""
+    start: Path
+    """The complete folder that the first delta applies to."""
+    links: tuple[DeltaBase, ...]
+    """Versions to rebuild on the way, oldest first; the last is the wanted version's base. Empty if `start` is."""
 
 
-class DeltaDownloader:
-    """Decides how versions are fetched.
+async def find_chain(catalog: PeerCatalog, key: VersionKey, to: Path) -> DeltaChain | None:
+    """Returns the chain of deltas to a version; None if fetching the version whole is cheaper, or the only way.
+
+    A chain is cheaper when its deltas are fewer bytes than the version that it starts with: versions of one model have
+    the same size, so the wanted one would be as large.
 
     Args:
-        bases: Knows what lies here.
-        directory: Knows what relays have.
-        patience: How long relays may take to show a base.
-        clock: Of deadlines.
+        catalog: Versions that peers have.
+        key: The wanted version.
+        to: The folder of local versions.
     """
-
-    def __init__(self, bases: DeltaBases, *, directory: PeerCatalog, patience: timedelta, clock: Clock) -> None:
-        self._bases = bases
-        self._directory = directory
-        self._patience = patience
-        self._clock = clock
-
-    async def fetch(
-        self,
-        key: VersionKey,
-        to: Path,
-        *,
-        wanted: FetchOnce[M],
-        between: FetchOnce[M],
-        expected: Digest | None = None,
-        depth: int = 0,
-    ) -> M | None:
-        """Returns the version, however it came; None if something newer takes its place.
-
-        What changed since a version that lies here is enough, if that is fewer bytes; if it turns out that the version
-        travels in no other way, its base is fetched first.
-
-        Args:
-            key: The version.
-            to: The folder that versions stand in.
-            wanted: Fetches it.
-            between: Fetches versions on the way to it.
-            expected: The digest that it must have.
-            depth: How many versions wait for this one.
-
-        Raises:
-            VersionGone: It, or what it is built on, is held by no relay.
-            VersionDropped: It can't be made from what its publisher signed, or is built on too many others.
-        """
-        chain = await self._bases.chain(key, to)
-        base = None if chain is None else await self._walk(chain, between)
-        for _ in range(3):  # with what lies here; whole; with a base that was fetched or mended for it
-            try:
-                return await wanted(key, expected, base)
-            except WrongBase as error:
-                _log.warning("wrong-base", version=str(key), why=error.detail)
-                base = None
-            except BaseNeeded:
-                base = await self._fetch_base(key, to, between, depth)
-        raise VersionDropped(f"version {key} can't be made from its base, which is as its publisher signed it")
-
-    async def _walk(self, chain: DeltaChain, between: FetchOnce[M]) -> Path | None:
-        """Makes the versions of a chain; the last one's folder, or None if that does not work out."""
-        folder = chain.start
-        for link in chain.links:
-            key = VersionKey(link.version, link.attempt)
-            try:
-                made = await between(key, link.digest, folder)
-            except (WrongBase, VersionGone, VersionDropped) as error:
-                _log.info("chain-broken", version=str(key), why=error.detail)
+    links: list[DeltaBase] = []
+    cost = 0
+    base = catalog.base_of(key)
+    while base is not None and len(links) < LONGEST_CHAIN:
+        found = await asyncio.to_thread(_local_manifest, catalog, to, base)
+        if found is not None:
+            start_bytes = sum(file.size for file in found.content())
+            if links and cost >= start_bytes:
                 return None
-            if made is None:
-                return None
-            folder = made.path
-        return folder
+            return DeltaChain(start=to / str(base.version), links=tuple(reversed(links)))
+        manifest = await catalog.sealed(VersionKey(base.version, base.attempt))
+        if manifest is None or manifest.digest != base.digest:
+            return None
+        links.append(base)
+        cost += bytes_with_base(manifest)
+        base = manifest.base
+    return None
 
-    async def _fetch_base(self, key: VersionKey, to: Path, between: FetchOnce[M], depth: int) -> Path:
-        base = self._directory.base_of(key)
-        if base is None or depth == LONGEST_CHAIN:
-            raise VersionDropped(f"version {key} is built on more than {LONGEST_CHAIN} others, none of which is whole")
-        wanted = VersionKey(base.version, base.attempt)
-        gone = VersionGone(f"version {wanted}, on which {key} is built, is held by no relay")
-        deadline = Deadline.after(self._patience, clock=self._clock)
-        while True:
-            seen = self._directory.revision
-            if await self._directory.newest(version=base.version) == wanted:
-                break
-            try:  # a relay that is new itself fetches what is newest first, and then its base
-                await deadline.bound(self._directory.next_change(seen), what="the wait for a base")
-            except Unavailable:
-                raise gone from None
-        made = await self.fetch(wanted, to, wanted=between, between=between, expected=base.digest, depth=depth + 1)
-        if made is None:
-            raise gone
-        return made.path
+
+def _local_manifest(catalog: PeerCatalog, to: Path, base: DeltaBase) -> Manifest | None:
+    """Returns the manifest in a complete folder if it is this version's.
+
+    The files are not read here: a wrong one is found when a delta is applied to it.
+    """
+    manifest = catalog.manifest(VersionKey(base.version, base.attempt))
+    try:
+        with (to / str(base.version) / MANIFEST_NAME).open("rb") as file:
+            for line in file:
+                manifest.read(line)
+    except (OSError, BadManifest):
+        return None
+    return manifest if manifest.digest == base.digest else None

@@ -1,6 +1,7 @@
-"""SHA-256 of a version's files while they arrive: the second line behind the blocks' own hashes.
+"""SHA-256 of a version's files while they arrive: a second check after the hash of each block.
 
-Blocks come in any order and SHA-256 does not, so it follows the part of a file that has no gap, in a thread.
+Blocks arrive in any order, but SHA-256 needs them in sequence. So it hashes the part of a file that has no gap yet, in
+a thread.
 """
 
 from __future__ import annotations
@@ -16,60 +17,59 @@ from shardcast.manifest.manifest import FileProgress
 from shardcast.manifest.records import BLOCK
 
 _STEP_BLOCKS = 32
-"""Blocks hashed between two looks at whether the work was cancelled."""
+"""Blocks hashed per call into a thread; a cancellation takes effect between calls."""
 
 _LAG_BLOCKS = 8
-"""Announced blocks that are waited for before a thread hashes them: a hand-over for each block would cost as much as
-its share of the writing."""
+"""Blocks that are hashed together at least: a call into a thread for each block would cost as much as writing it."""
 
 
 class FileHasher:
-    """Hashes the wanted files of a holding, one after another, as far as they are there.
+    """Hashes the wanted files of a version, one after another, as their blocks arrive.
 
     Args:
-        holding: What is arriving.
-        wanted: Which files.
+        local: The version.
+        wanted: Selects the files.
     """
 
-    def __init__(self, holding: LocalVersion, *, wanted: Callable[[FileProgress], bool] = lambda _: True) -> None:
-        self._holding = holding
+    def __init__(self, local: LocalVersion, *, wanted: Callable[[FileProgress], bool] = lambda _: True) -> None:
+        self._local = local
         self._wanted = wanted
         self._buffer = memoryview(bytearray(BLOCK))
 
-    async def wrong(self) -> list[int]:
-        """Waits for the last byte; returns the files whose SHA-256 is not what the publisher signed.
+    async def wrong_files(self) -> list[int]:
+        """Waits for the last block; returns the indexes of files whose SHA-256 differs from the signed one.
 
         Raises:
-            VersionGone: The version was voided meanwhile.
+            VersionGone: The version was removed meanwhile.
         """
         wrong: list[int] = []
         index = 0
-        manifest = self._holding.manifest
+        manifest = self._local.manifest
         while True:
             while index >= len(manifest.files) and not manifest.sealed:
-                await self._holding.next_change()
+                await self._local.next_change()
             if index >= len(manifest.files):
                 return wrong
-            if self._wanted(manifest.files[index]) and not await self._is_right(index):
+            if self._wanted(manifest.files[index]) and not await self._is_correct(index):
                 wrong.append(index)
             index += 1
 
-    async def _is_right(self, index: int) -> bool:
-        holding = self._holding
+    async def _is_correct(self, index: int) -> bool:
+        local = self._local
         sha256 = hashlib.sha256()
         done = 0
         while True:
-            state = holding.manifest.files[index]
+            state = local.manifest.files[index]
             if done < state.blocks:
-                await holding.wait_for_block(index, done)
-                await holding.wait_for_block(index, min(done + _LAG_BLOCKS, state.blocks) - 1)
-                run = holding.run_of(index, done, _STEP_BLOCKS)
-                await asyncio.to_thread(self._update, sha256, holding.path(index), done * BLOCK, (done + run) * BLOCK)
+                await local.wait_for_block(index, done)
+                await local.wait_for_block(index, min(done + _LAG_BLOCKS, state.blocks) - 1)
+                run = local.count_present(index, done, _STEP_BLOCKS)
+                await asyncio.to_thread(self._update, sha256, local.path(index), done * BLOCK, (done + run) * BLOCK)
                 done += run
             elif state.ended:
                 return sha256.hexdigest() == state.sha256
             else:
-                await holding.next_change()
+                await local.next_change()
 
     def _update(self, sha256: hashlib._Hash, path: Path, start: int, end: int) -> None:
         with path.open("rb", buffering=0) as file:

@@ -1,6 +1,7 @@
 """Catalog of the versions that peers list, kept current by a stream from each peer, with verification.
 
-Listings are unverified. A version counts as real once its first extension, signed by the publisher, was received.
+Listings are unverified. A version counts as verified once its first extension, signed by an accepted signer, was
+received. Why this happens in the background: docs/decisions/0025.
 """
 
 from __future__ import annotations
@@ -15,84 +16,76 @@ from typing import Self
 import structlog
 
 from protocol.identifiers import Address, Digest
-from protocol.runtime.clock import Clock
-from shardcast.download.connection import Failed
-from shardcast.download.peer_client import PeerClient
-from shardcast.download.peers import Fault, Peers
-from shardcast.errors import BadManifest
+from protocol.runtime.backoff import backoff
+from shardcast.download.context import DownloadContext
+from shardcast.errors import BadManifest, FailureKind, PeerFailed
 from shardcast.manifest.manifest import Manifest, VersionKey
 from shardcast.manifest.records import DeltaBase
 from shardcast.manifest.signers import Signers
-from shardcast.metrics import FetchingMetrics
 from shardcast.serve.version_index import ListedVersion, Listing
 
 STRAGGLERS = timedelta(seconds=1)
 """Wait for further peers after the first listing."""
 
-FIRST_DOUBT = timedelta(milliseconds=250)
-LONGEST_DOUBT = timedelta(minutes=1)
-"""Time in which new listings of a peer that failed verification are ignored; doubles with each failure in a row."""
+FIRST_IGNORE = timedelta(milliseconds=250)
+LONGEST_IGNORE = timedelta(minutes=1)
+"""Back-off of verification: a peer that could not show a version that it lists is ignored for this time. It doubles
+from the first to the longest with each failure in a row."""
+
+FIRST_RECONNECT = timedelta(milliseconds=200)
+LONGEST_RECONNECT = timedelta(seconds=5)
+"""Back-off before a peer's stream of listings is opened again."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Check:
-    """A peer that is being asked to show what it lists."""
+class _Verification:
+    """Running verification of the versions that one peer lists."""
 
     task: asyncio.Task[None]
     began: float
 
 
 class PeerCatalog:
-    """Follows what all peers have, while it is entered, and measures the way to each.
+    """Follows the listings of all peers while it is entered, and measures the bandwidth to each.
 
     Args:
-        run: Listings of another run are not looked at.
-        signers: Whose versions count.
-        peers: Who is followed.
-        upstream: How they are spoken to.
-        metrics: Where faults are counted.
-        clock: Of pauses.
+        context: The peers.
+        run: Listings of other runs are refused.
+        signers: Accepted signers; versions of others are ignored.
     """
 
-    def __init__(
-        self,
-        *,
-        run: Digest,
-        signers: Signers,
-        peers: Peers,
-        upstream: PeerClient,
-        metrics: FetchingMetrics,
-        clock: Clock,
-    ) -> None:
+    def __init__(self, context: DownloadContext, *, run: Digest, signers: Signers) -> None:
         self.revision = 0
-        """Grows with each listing that comes or goes, and with each version that is found to be real."""
-        self._run = run
+        """Grows with each change of a listing, and with each version that was verified."""
         self.signers = signers
-        self._peers = peers
-        self._upstream = upstream
-        self._metrics = metrics
-        self._clock = clock
+        self._run = run
+        self._context = context
+        self._client = context.client
+        self._clock = context.clock
         self._listings: dict[str, Listing] = {}
-        self._asked: set[str] = set()
-        self._real: set[VersionKey] = set()
+        self._contacted: set[str] = set()
+        """Peers that sent a listing, or failed to."""
+        self._verified: set[VersionKey] = set()
         self._bases: dict[VersionKey, DeltaBase | None] = {}
-        self._lies: set[tuple[str, VersionKey]] = set()
-        self._checks: dict[str, _Check] = {}
-        self._doubts: dict[str, int] = {}
-        self._doubted: set[str] = set()
+        self._disproved: set[tuple[str, VersionKey]] = set()
+        """Entries of a peer's listing for which it had no valid manifest."""
+        self._verifications: dict[str, _Verification] = {}
+        self._failures: dict[str, int] = {}
+        """Verifications of each peer that failed in a row."""
+        self._ignored: set[str] = set()
         self._change = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> Self:
-        self._tasks = [asyncio.create_task(self._follow(url)) for url in self._peers.urls]
+        self._tasks = [asyncio.create_task(self._follow(url)) for url in self._context.peers.urls]
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        tasks = [*self._tasks, *(check.task for check in self._checks.values())]
+        tasks = [*self._tasks, *(each.task for each in self._verifications.values())]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -103,29 +96,29 @@ class PeerCatalog:
         return bool(self._listings)
 
     async def first_look(self, *, version: int | None = None) -> None:
-        """Returns when all peers have said what they have or failed to, or the others have been waited for enough.
+        """Returns when every peer has sent a listing or failed, or `STRAGGLERS` after the first listing.
 
         Args:
-            version: If this one is listed, there is nothing more to wait for.
+            version: Returns as soon as this version is listed.
         """
-        patience = self._upstream.patience.answer
-        waiting = asyncio.ensure_future(self._all_asked(version))
-        alarm = asyncio.ensure_future(self._clock.sleep(patience))
+        time_limit = self._context.timeouts.answer
+        waiting = asyncio.ensure_future(self._all_contacted(version))
+        alarm = asyncio.ensure_future(self._clock.sleep(time_limit))
         try:
             while not waiting.done() and not alarm.done():
-                heard = bool(self._listings)
+                had_listing = bool(self._listings)
                 change = asyncio.ensure_future(self.next_change())
                 await asyncio.wait({waiting, alarm, change}, return_when=asyncio.FIRST_COMPLETED)
                 change.cancel()
-                if self._listings and not heard:
+                if self._listings and not had_listing:
                     alarm.cancel()
-                    alarm = asyncio.ensure_future(self._clock.sleep(min(STRAGGLERS, patience)))
+                    alarm = asyncio.ensure_future(self._clock.sleep(min(STRAGGLERS, time_limit)))
         finally:
             waiting.cancel()
             alarm.cancel()
 
     async def next_change(self, seen: int | None = None) -> None:
-        """Returns when a peer has something else than now, or than at revision `seen`."""
+        """Returns when the catalog changes, or at once if it has changed since revision `seen`."""
         seen = self.revision if seen is None else seen
         while self.revision == seen:
             await self._change.wait()
@@ -133,49 +126,52 @@ class PeerCatalog:
     def trust(self, signers: Signers) -> None:
         """Sets the accepted signers and verifies listings again."""
         self.signers = signers
-        self._real.clear()
+        self._verified.clear()
         self._bases.clear()
-        self._lies.clear()
-        self._say_changed()
+        self._disproved.clear()
+        self._notify()
 
-    def counting(self) -> tuple[Address, ...]:
-        """Returns the accepted signers."""
-        return self.signers.at(self._clock.now())
+    def accepted_signers(self) -> tuple[Address, ...]:
+        """Returns the signers that are accepted now."""
+        return self.signers.accepted_at(self._clock.now())
 
     def listed(self) -> list[VersionKey]:
-        """Returns all listed versions, newest first, with the newest attempt of each."""
+        """Returns all listed versions, newest first, with the newest attempt of each; unverified."""
         newest: dict[int, VersionKey] = {}
-        for url, listing in self._that_count():
-            for key in (each.key for each in listing.versions):
-                if (url, key) not in self._lies:
+        for url, listing in self._accepted_listings():
+            for key in _keys(listing):
+                if (url, key) not in self._disproved:
                     newest[key.version] = max(key, newest.get(key.version, key))
         return sorted(newest.values(), reverse=True)
 
-    def said_of(self, key: VersionKey) -> list[ListedVersion]:
-        """Returns each peer's entry for a version."""
-        return [each for _, listing in self._that_count() for each in listing.versions if each.key == key]
+    def entries_of(self, key: VersionKey) -> list[ListedVersion]:
+        """Returns each peer's entry for a version; unverified."""
+        return [each for _, listing in self._accepted_listings() for each in listing.versions if each.key == key]
 
-    async def newest(self, *, version: int | None = None, but: Iterable[VersionKey] = ()) -> VersionKey | None:
-        """The newest version that is real; None if there is none.
+    async def newest(self, *, version: int | None = None, without: Iterable[VersionKey] = ()) -> VersionKey | None:
+        """Returns the newest verified version; None if there is none.
+
+        Waits for the verification of newer listed versions: up to `PeerTimeouts.answer` while nothing is verified, and
+        no longer than `STRAGGLERS` after its start otherwise.
 
         Args:
             version: Only attempts at this one.
-            but: These are not wanted.
+            without: Versions to leave out.
         """
-        unwanted = set(but)
-        until = self._clock.monotonic() + self._upstream.patience.answer.total_seconds()
+        excluded = set(without)
+        until = self._clock.monotonic() + self._context.timeouts.answer.total_seconds()
         while True:
-            keys = [key for key in self.listed() if key not in unwanted and (version is None or key.version == version)]
-            best = next((key for key in keys if key in self._real), None)
+            keys = [key for key in self.listed() if key not in excluded and (version is None or key.version == version)]
+            best = next((key for key in keys if key in self._verified), None)
             now = self._clock.monotonic()
-            checks = self._checks_of([key for key in keys if best is None or key > best])
-            # A peer that is slow to prove its listing delays no other: it counts once it has.
-            left = [(until if best is None else check.began + STRAGGLERS.total_seconds()) - now for check in checks]
+            pending = self._verify([key for key in keys if best is None or key > best])
+            # A peer that is slow to prove its listing delays no other peer's versions for more than `STRAGGLERS`.
+            left = [(until if best is None else each.began + STRAGGLERS.total_seconds()) - now for each in pending]
             if max(left, default=0.0) <= 0:
                 return best
             alarm = asyncio.ensure_future(self._clock.sleep(timedelta(seconds=max(left))))
             try:
-                await asyncio.wait({alarm, *(check.task for check in checks)}, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait({alarm, *(each.task for each in pending)}, return_when=asyncio.FIRST_COMPLETED)
             finally:
                 alarm.cancel()
 
@@ -185,154 +181,164 @@ class PeerCatalog:
 
     def manifest(self, key: VersionKey) -> Manifest:
         """Returns an empty manifest that accepts the present signers."""
-        besides = self.signers.besides(self._clock.now())
-        return Manifest(run=self._run, key=key, signer=self.signers.publisher, besides=besides)
+        former = self.signers.former_at(self._clock.now())
+        return Manifest(run=self._run, key=key, signer=self.signers.publisher, other_signers=former)
 
     async def sealed(self, key: VersionKey) -> Manifest | None:
         """Returns the sealed manifest of a version; None if no peer has it."""
         for url in self._holders(key):
             try:
-                async with asyncio.timeout(self._upstream.patience.progress.total_seconds()):
+                async with asyncio.timeout(self._context.timeouts.progress.total_seconds()):
                     return await self._read_sealed(url, key)
             except BadManifest as error:
-                self._note_lie(url, key, error)
-            except (Failed, TimeoutError) as error:
-                self._note(url, error.fault if isinstance(error, Failed) else Fault.STALLED)
+                self._disprove(url, key, error)
+            except (PeerFailed, TimeoutError) as error:
+                self._context.record_failure(url, _kind_of(error))
         return None
 
     async def _read_sealed(self, url: str, key: VersionKey) -> Manifest:
         manifest = self.manifest(key)
-        async for line in self._upstream.manifest_lines(url, key, start=0):
+        async for line in self._client.manifest_lines(url, key, start=0):
             if line == b"\n":
                 break
             manifest.read(line)
             if manifest.sealed:
                 return manifest
-        raise Failed(Fault.GONE, f"{url} does not have version {key} sealed")
+        raise PeerFailed(FailureKind.GONE, f"{url} does not have version {key} sealed")
 
     def _holders(self, key: VersionKey) -> list[str]:
-        return [url for url, listing in self._that_count() if key in _keys(listing) and (url, key) not in self._lies]
+        return [
+            url
+            for url, listing in self._accepted_listings()
+            if key in _keys(listing) and (url, key) not in self._disproved
+        ]
 
-    def _note_lie(self, url: str, key: VersionKey, error: BadManifest) -> None:
-        _log.warning("bad-manifest", peer=url, version=str(key), why=error.detail)
-        self._note(url, Fault.BAD_MANIFEST)
-        self._lies.add((url, key))
+    # Verification of listings
 
-    def _checks_of(self, keys: Iterable[VersionKey]) -> list[_Check]:
-        """One check for each peer that says it has one of these and did not show it yet; begun if need be."""
-        unproven = set(keys)
+    def _verify(self, keys: Iterable[VersionKey]) -> list[_Verification]:
+        """Starts a verification of each peer that lists one of these versions, unless one runs; returns them all."""
+        unverified = set(keys)
         found = []
-        for url, listing in self._that_count():
-            claimed = {key for key in _keys(listing) & unproven if (url, key) not in self._lies}
-            if claimed and url not in self._doubted:
-                if url not in self._checks:
-                    task = asyncio.create_task(self._check(url))
-                    self._checks[url] = _Check(task, self._clock.monotonic())
-                found.append(self._checks[url])
+        for url, listing in self._accepted_listings():
+            claimed = {key for key in _keys(listing) & unverified if (url, key) not in self._disproved}
+            if claimed and url not in self._ignored:
+                if url not in self._verifications:
+                    task = asyncio.create_task(self._verify_peer(url))
+                    self._verifications[url] = _Verification(task, self._clock.monotonic())
+                found.append(self._verifications[url])
         return found
 
-    async def _check(self, url: str) -> None:
+    async def _verify_peer(self, url: str) -> None:
         """Verifies a peer's listed versions, newest first, until one fails."""
         try:
-            while (key := self._unproven(url)) is not None:
+            while (key := self._next_unverified(url)) is not None:
                 try:
                     # `wait_for` of Python 3.11 swallows a cancellation that comes as its work ends.
-                    async with asyncio.timeout(self._upstream.patience.answer.total_seconds()):
-                        await self._prove(url, key)
+                    async with asyncio.timeout(self._context.timeouts.answer.total_seconds()):
+                        await self._verify_version(url, key)
                 except BadManifest as error:
-                    self._note_lie(url, key, error)
-                except (Failed, TimeoutError) as error:
-                    fault = error.fault if isinstance(error, Failed) else Fault.STALLED
-                    self._note(url, fault)
-                    if fault is Fault.GONE:
-                        self._lies.add((url, key))
+                    self._disprove(url, key, error)
+                except (PeerFailed, TimeoutError) as error:
+                    kind = _kind_of(error)
+                    self._context.record_failure(url, kind)
+                    if kind is FailureKind.GONE:
+                        self._disproved.add((url, key))
                     else:
-                        self._doubt(url)
+                        self._ignore(url)
                         return
                 else:
-                    self._doubts.pop(url, None)
-                    self._say_changed()
+                    self._failures.pop(url, None)
+                    self._notify()
         finally:
-            del self._checks[url]
+            del self._verifications[url]
 
-    def _unproven(self, url: str) -> VersionKey | None:
-        keys = {key for each, listing in self._that_count() if each == url for key in _keys(listing)}
-        return max((key for key in keys - self._real if (url, key) not in self._lies), default=None)
+    def _next_unverified(self, url: str) -> VersionKey | None:
+        keys = {key for each, listing in self._accepted_listings() if each == url for key in _keys(listing)}
+        return max((key for key in keys - self._verified if (url, key) not in self._disproved), default=None)
 
-    async def _prove(self, url: str, key: VersionKey) -> None:
-        """Returns when a peer has shown the first extension of a version. An empty line is none: it lists too early."""
-        async for line in self._upstream.manifest_lines(url, key, start=0):
+    async def _verify_version(self, url: str, key: VersionKey) -> None:
+        """Returns when a peer has sent the first extension of a version; a keep-alive line in its place is invalid."""
+        async for line in self._client.manifest_lines(url, key, start=0):
             manifest = self.manifest(key)
             manifest.read(line)
             self._bases[key] = manifest.base
-            self._real.add(key)
+            self._verified.add(key)
             return
-        raise Failed(Fault.CUT, f"{url} lists version {key} and shows nothing of it")
+        raise PeerFailed(FailureKind.CUT, f"{url} lists version {key} and shows nothing of it")
 
-    def _doubt(self, url: str) -> None:
+    def _disprove(self, url: str, key: VersionKey, error: BadManifest) -> None:
+        _log.warning("bad-manifest", peer=url, version=str(key), why=error.detail)
+        self._context.record_failure(url, FailureKind.BAD_MANIFEST)
+        self._disproved.add((url, key))
+
+    def _ignore(self, url: str) -> None:
         """Ignores a peer's unverified listings for a while."""
-        doubts = self._doubts.get(url, 0)
-        self._doubts[url] = doubts + 1
-        self._doubted.add(url)
+        self._failures[url] = self._failures.get(url, 0) + 1
+        self._ignored.add(url)
         self._tasks = [task for task in self._tasks if not task.done()]
-        pause = min(FIRST_DOUBT * 2 ** min(doubts, 10), LONGEST_DOUBT)
-        self._tasks.append(asyncio.create_task(self._forgive(url, after=pause)))
+        delay = backoff(FIRST_IGNORE, LONGEST_IGNORE, self._failures[url])
+        self._tasks.append(asyncio.create_task(self._end_ignore(url, after=delay)))
 
-    async def _forgive(self, url: str, *, after: timedelta) -> None:
+    async def _end_ignore(self, url: str, *, after: timedelta) -> None:
         await self._clock.sleep(after)
-        self._doubted.discard(url)
-        self._say_changed()
+        self._ignored.discard(url)
+        self._notify()
 
-    async def _all_asked(self, version: int | None) -> None:
-        while len(self._asked) < len(self._peers.urls):
+    # Streams of listings
+
+    async def _all_contacted(self, version: int | None) -> None:
+        while len(self._contacted) < len(self._context.peers):
             if version is not None and any(key.version == version for key in self.listed()):
                 return
             await self._change.wait()
 
     async def _follow(self, url: str) -> None:
-        """Measures a peer, then hears what it has, for ever."""
+        """Measures the bandwidth to a peer, then reads its stream of listings; starts again when it ends."""
         failures = 0
         while True:
             try:
-                self._peers[url].note_bandwidth(await self._upstream.probe(url))
-                async for listing in self._upstream.listings(url):
+                self._context.peers[url].record_bandwidth(await self._client.probe(url))
+                async for listing in self._client.listings(url):
                     failures = 0
-                    self._take(url, listing)
-            except Failed as error:
+                    self._update(url, listing)
+            except PeerFailed as error:
                 _log.info("peer-failed", peer=url, why=error.detail)
-                self._note(url, error.fault)
+                self._context.record_failure(url, error.kind)
             self._listings.pop(url, None)
-            self._asked.add(url)
-            self._say_changed()
+            self._contacted.add(url)
+            self._notify()
             failures += 1
-            await self._clock.sleep(min(timedelta(milliseconds=100) * 2 ** min(failures, 6), timedelta(seconds=5)))
+            await self._clock.sleep(backoff(FIRST_RECONNECT, LONGEST_RECONNECT, failures))
 
-    def _take(self, url: str, listing: Listing) -> None:
-        signers = self.counting()
+    def _update(self, url: str, listing: Listing) -> None:
+        signers = self.accepted_signers()
         if listing.run != self._run or (listing.publisher not in signers and not listing.only(signers).versions):
-            raise Failed(Fault.REFUSED, f"{url} serves run {listing.run} of {listing.publisher}, not ours")
+            raise PeerFailed(
+                FailureKind.REFUSED, f"{url} serves run {listing.run} of publisher {listing.publisher}, not this run"
+            )
         if self._listings.get(url) == listing:
             return
         self._listings[url] = listing
         keys = _keys(listing)
-        self._lies = {lie for lie in self._lies if lie[0] != url or lie[1] in keys}
-        self._asked.add(url)
-        self._say_changed()
+        # An entry that was withdrawn is forgotten, so that what a peer lists over time cannot fill the memory.
+        self._disproved = {each for each in self._disproved if each[0] != url or each[1] in keys}
+        self._contacted.add(url)
+        self._notify()
 
-    def _that_count(self) -> Iterator[tuple[str, Listing]]:
+    def _accepted_listings(self) -> Iterator[tuple[str, Listing]]:
         """Returns each peer's listing without versions of signers that are not accepted."""
-        signers = self.counting()
+        signers = self.accepted_signers()
         return ((url, listing.only(signers)) for url, listing in self._listings.items())
 
-    def _say_changed(self) -> None:
+    def _notify(self) -> None:
         self.revision += 1
         self._change.set()
         self._change = asyncio.Event()
 
-    def _note(self, url: str, fault: Fault) -> None:
-        self._metrics.errors.labels(url, fault.value).inc()
-        self._peers[url].note_fault(fault, self._clock.monotonic())
-
 
 def _keys(listing: Listing) -> set[VersionKey]:
     return {each.key for each in listing.versions}
+
+
+def _kind_of(error: PeerFailed | TimeoutError) -> FailureKind:
+    return error.kind if isinstance(error, PeerFailed) else FailureKind.STALLED

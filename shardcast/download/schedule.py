@@ -12,29 +12,30 @@ from dataclasses import dataclass, field
 from shardcast.manifest.manifest import BlockSpan
 
 GATHERING_S = 0.05
-"""Seconds that a few blocks may wait for more to be asked for with them, while another request is on its way."""
+"""Seconds that a few blocks may wait for more, to be requested together, while another request is in flight."""
 
 
 @dataclass(eq=False, slots=True)
 class BlockClaim:
-    """Blocks that one connection was sent for."""
+    """Blocks that one request is to fetch."""
 
     span: BlockSpan
     at: float
     """Time of the claim, or of its last block."""
     hedge_of: BlockClaim | None = None
+    """The late claim whose blocks this one requests from another peer."""
     peer: str = ""
-    left: set[int] = field(default_factory=set)
-    """Blocks that it has not brought yet."""
+    remaining: set[int] = field(default_factory=set)
+    """Blocks that have not arrived yet, from this request or another one."""
 
     @property
     def done(self) -> bool:
         """Returns whether all its blocks arrived."""
-        return not self.left
+        return not self.remaining
 
 
 class BlockSchedule:
-    """The blocks of one version that are still missing, in the order of their announcement.
+    """Missing blocks of one version, in the order of their announcement.
 
     Args:
         span_blocks: Most blocks of one request.
@@ -46,17 +47,12 @@ class BlockSchedule:
         self._claims: list[BlockClaim] = []
         self._gathering_since: float | None = None
         self.missing = 0
-        """Blocks that are not here yet, asked for or not."""
+        """Blocks that have not arrived yet, claimed or not."""
 
     @property
     def claims(self) -> list[BlockClaim]:
         """Claims in flight."""
         return list(self._claims)
-
-    @property
-    def has_waiting(self) -> bool:
-        """Returns whether a block is unclaimed."""
-        return bool(self._waiting)
 
     def announce(self, spans: Iterable[BlockSpan]) -> None:
         """Adds missing blocks."""
@@ -73,15 +69,15 @@ class BlockSchedule:
 
         Args:
             now: Monotonic time in seconds.
-            connections: How many share what is left.
-            growing: Whether more is still to be announced. Then a request takes all there is, and while one is on its
-                way the next is not made for a few blocks: many small ones would cost more than the bytes.
+            connections: Connections that share the unclaimed blocks.
+            growing: Whether more blocks will be announced. Then a request takes all that are waiting, and while it is
+                in flight a few new ones wait for more: many small requests would cost more than the bytes.
         """
         if not self._waiting or (growing and self._gathers(now)):
             return None
         self._gathering_since = None
         span = self._waiting.popleft()
-        # The end of a version is shared out, so that the connections end together.
+        # The last blocks of a version are divided among the connections, so that all finish at the same time.
         ready = span.count + sum(each.count for each in self._waiting)
         most = max(1, min(self._span_blocks, -(-ready // (1 if growing else connections))))
         if span.count > most:
@@ -90,55 +86,55 @@ class BlockSchedule:
         return self._start(BlockClaim(span, now))
 
     def next_gathered(self) -> float | None:
-        """Returns the time at which a partial span is requested anyway; None if there is none."""
+        """Returns the time from which on the gathered blocks are requested, however few; None if none are gathered."""
         return None if self._gathering_since is None else self._gathering_since + GATHERING_S
 
     def hedge(self, now: float, *, after: float) -> BlockClaim | None:
-        """A second claim on blocks of the one that has brought nothing for longest; None if none is late.
+        """Claims blocks of the claim that has been without a block for longest again; None if no claim is late.
 
         Args:
             now: Monotonic time in seconds.
-            after: Seconds without a block from which on a claim is late.
+            after: Seconds without a block after which a claim is late.
         """
         hedged = {id(each.hedge_of) for each in self._claims if each.hedge_of is not None}
         late = [
             each
             for each in self._claims
-            if each.left and each.hedge_of is None and id(each) not in hedged and now - each.at >= after
+            if each.remaining and each.hedge_of is None and id(each) not in hedged and now - each.at >= after
         ]
         if not late:
             return None
         slowest = min(late, key=lambda each: each.at)
-        # From its end, and half of it: where it is slow and not dead the two meet, and few blocks come twice.
-        most, last, count = -(-len(slowest.left) // 2), max(slowest.left), 1
-        while count < most and last - count in slowest.left:
+        # The last half of its blocks: if the late request is slow but alive, both meet and few blocks arrive twice.
+        most, last, count = -(-len(slowest.remaining) // 2), max(slowest.remaining), 1
+        while count < most and last - count in slowest.remaining:
             count += 1
         return self._start(BlockClaim(BlockSpan(slowest.span.file, last - count + 1, count), now, hedge_of=slowest))
 
     def next_hedge(self, *, after: float) -> float | None:
         """Returns the time at which the next claim is late; None if there is none."""
-        times = [each.at + after for each in self._claims if each.left and each.hedge_of is None]
+        times = [each.at + after for each in self._claims if each.remaining and each.hedge_of is None]
         return min(times, default=None)
 
-    def brought(self, claim: BlockClaim, block: int, now: float) -> list[BlockClaim]:
-        """A block is here: all who were sent for it are free of it.
+    def record_block(self, claim: BlockClaim, block: int, now: float) -> list[BlockClaim]:
+        """Records that a claim's request delivered a block, which no other claim needs to wait for then.
 
         Returns:
-            Those, besides the bringer, who have nothing left to bring now.
+            Other claims that this block completed.
         """
         claim.at = now
-        had = [each for each in self._claims if each.span.file == claim.span.file and block in each.left]
-        for each in had:
-            each.left.discard(block)
-        if had:
+        waiting = [each for each in self._claims if each.span.file == claim.span.file and block in each.remaining]
+        for each in waiting:
+            each.remaining.discard(block)
+        if waiting:
             self.missing -= 1
-        return [each for each in had if each.done and each is not claim]
+        return [each for each in waiting if each.done and each is not claim]
 
-    def give_up(self, claim: BlockClaim) -> None:
-        """Ends a claim; missing blocks that no other claim covers are requested again first."""
+    def release(self, claim: BlockClaim) -> None:
+        """Ends a claim; its missing blocks that no other claim covers are requested again first."""
         self._claims.remove(claim)
-        others = {block for each in self._claims if each.span.file == claim.span.file for block in each.left}
-        for span in reversed(claim.span.without(set(_all(claim.span)) - claim.left | others)):
+        covered = {block for each in self._claims if each.span.file == claim.span.file for block in each.remaining}
+        for span in reversed(claim.span.without(set(_blocks(claim.span)) - claim.remaining | covered)):
             self._waiting.appendleft(span)
 
     def _gathers(self, now: float) -> bool:
@@ -149,10 +145,10 @@ class BlockSchedule:
         return now - self._gathering_since < GATHERING_S
 
     def _start(self, claim: BlockClaim) -> BlockClaim:
-        claim.left = set(_all(claim.span))
+        claim.remaining = set(_blocks(claim.span))
         self._claims.append(claim)
         return claim
 
 
-def _all(span: BlockSpan) -> range:
+def _blocks(span: BlockSpan) -> range:
     return range(span.first, span.first + span.count)

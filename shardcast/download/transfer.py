@@ -1,134 +1,129 @@
-"""Brings what is missing of one version here: several connections to several peers, every block verified on its way.
+"""Transfer of the missing blocks of one version: several connections to several peers, every block verified.
 
-Followers read the manifest as it grows (`following`), lanes fetch the blocks that it announces, a watchman cuts what
-has gone silent and ends the transfer when no peer sends anything any more. Relays and clients share this code.
+A transfer runs four kinds of tasks side by side. Manifest readers follow the growing manifest. The dispatcher requests
+the blocks that the manifest announces, one request per free connection. A disk check looks for blocks that an earlier
+transfer left on the disk. The watchdog cuts silent connections, and ends the transfer when no peer sends anything any
+more. Relays and clients share this code.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable
+from collections.abc import Set as AbstractSet
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import timedelta
 
-from protocol.runtime.clock import Clock
-from shardcast.download.connection import BlockConnection, Failed
-from shardcast.download.manifest_stream import ManifestStream
-from shardcast.download.peer_client import PeerClient
-from shardcast.download.peer_selection import PeerSelection
-from shardcast.download.peers import Fault, Peers
+import structlog
+
+from protocol.runtime.retry import Deadline, DeadlinePassed
+from shardcast.download.connection import BlockConnection
+from shardcast.download.context import DownloadContext
+from shardcast.download.peers import INVALID_DATA
 from shardcast.download.schedule import BlockClaim, BlockSchedule
-from shardcast.download.wakeups import Wakeups
-from shardcast.errors import BadBlock, NoProgress, VersionGone
+from shardcast.errors import BadBlock, BadManifest, FailureKind, NoProgress, PeerFailed, VersionGone
 from shardcast.local_version import LocalVersion, verify
 from shardcast.manifest.manifest import BlockSpan, FileProgress
 from shardcast.manifest.records import BLOCK
-from shardcast.metrics import FetchingMetrics
+
+MANIFEST_READERS = 2
+"""Peers whose manifest is read at the start, so that one peer that withholds a growing manifest delays nothing."""
+
+MOST_MANIFEST_READERS = 8
+"""Peers whose manifest is read in the end. While the manifest is not sealed, one more is added each time that
+`PeerTimeouts.answer` has passed, so that slow or unwilling peers that were drawn first cannot hold up a transfer."""
 
 _CHECK_BLOCKS = 64
+"""Blocks that are read back from the disk per call into a thread."""
+
 _GONE_FOR = timedelta(seconds=5)
 """Time after which a version that all peers lack counts as gone."""
+
+_RETRY_LACKING = timedelta(milliseconds=250)
+"""Time after which a peer that lacked the version is asked again: the version may reach it any moment."""
 
 _WATCH_EVERY = timedelta(seconds=1)
 _LONGEST_PAUSE = timedelta(seconds=5)
 _SHORTEST_PAUSE = timedelta(milliseconds=5)
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransferPace:
-    """Sizes of requests."""
-
-    connections: int = 4
-    """At most; each holds one block in memory."""
-    span_blocks: int = 16
-    """Most blocks of one request: few enough to share between peers, enough that asking costs little beside them."""
+_log = structlog.get_logger(__name__)
 
 
 class Transfer:
-    """Completes one holding.
+    """Fetches the missing blocks of one local version.
 
     Args:
-        holding: What is to be completed.
-        peers: Who may be asked.
-        upstream: How.
-        metrics: Where it is counted.
-        clock: Of deadlines.
-        pace: How much at a time.
-        wanted: Which files; all by default.
-        advanced: Told after each block and each new extension.
+        local: The version; its manifest grows meanwhile.
+        context: Peers to ask.
+        wanted: Selects the files to fetch; all by default.
+        on_progress: Called after each block and each new extension.
     """
 
     def __init__(
         self,
-        holding: LocalVersion,
+        local: LocalVersion,
+        context: DownloadContext,
         *,
-        peers: Peers,
-        upstream: PeerClient,
-        metrics: FetchingMetrics,
-        clock: Clock,
-        pace: TransferPace | None = None,
         wanted: Callable[[FileProgress], bool] = lambda _: True,
-        advanced: Callable[[], None] = lambda: None,
+        on_progress: Callable[[], None] = lambda: None,
     ) -> None:
-        self.holding = holding
+        self.local = local
         self.received = 0
-        """Verified bytes that came, those that came twice too."""
-        self._givers = PeerSelection(peers, key=holding.manifest.key, metrics=metrics, clock=clock)
-        self._upstream = upstream
-        self._metrics = metrics
-        self._clock = clock
-        self._pace = pace or TransferPace()
+        """Verified bytes received, including those that arrived twice."""
+        self._context = context
+        self._clock = context.clock
+        self._timeouts = context.timeouts
         self._wanted = wanted
-        self._lying: dict[int, int] = {}
-        """Bytes of each file that lay here before anything of it was announced."""
-        self._advanced = advanced
-        self._schedule = BlockSchedule(span_blocks=self._pace.span_blocks)
+        self._on_progress = on_progress
+        self._schedule = BlockSchedule(span_blocks=context.requests.span_blocks)
+        self._initial_sizes: dict[int, int] = {}
+        """Size of each file on the disk before the transfer wrote to it."""
         self._to_check: asyncio.Queue[BlockSpan] = asyncio.Queue()
         self._unchecked = 0
+        self._requests: set[asyncio.Task[None]] = set()
         self._busy: dict[BlockClaim, BlockConnection] = {}
         self._idle: dict[str, list[BlockConnection]] = {}
-        self._resting = Wakeups(clock=clock)
-        self._progress_at = clock.monotonic()
-        self._following = ManifestStream(
-            holding,
-            givers=self._givers,
-            upstream=upstream,
-            clock=clock,
-            announced=self._hear,
-            pause=lambda: self._resting.pause(self._until_next(_LONGEST_PAUSE)),
-        )
+        self._changed = asyncio.Event()
+        """Wakes the dispatcher: there are new blocks, a connection is free, or the transfer is complete."""
+        self._progress_at = context.clock.monotonic()
+        self._lacking: dict[str, float] = {}
+        """Peers that lack the version, with the time at which each is asked again."""
+        self._all_lacking_since: float | None = None
+        self._manifest_peers: set[str] = set()
+        """Peers whose manifest is being read."""
+        self._quiet_peers: set[str] = set()
+        """Peers whose manifest did not grow; the other peers are read before these are again."""
 
     @property
     def finished(self) -> bool:
-        """Returns whether the download is complete: sealed, and all wanted blocks present."""
-        return self.holding.manifest.sealed and not self._schedule.missing and not self._unchecked
+        """Returns whether the transfer is complete: manifest sealed, and all wanted blocks present."""
+        return self.local.manifest.sealed and not self._schedule.missing and not self._unchecked
 
     async def run(self, known: Iterable[BlockSpan] = ()) -> None:
-        """Returns when the version is complete.
+        """Returns when the transfer is complete.
 
         Args:
-            known: Blocks that the manifest announced before, and that are to be looked for on disk or fetched.
+            known: Blocks that the manifest announced before; each is looked for on the disk, then fetched.
 
         Raises:
             NoProgress: No peer sent anything for too long.
-            VersionGone: No peer has it any more.
-            DiskFull: There is no room for it.
+            VersionGone: No peer has the version any more.
+            VersionDiskFull: There is no room for it.
         """
         self._announce(known)
-        threads = ThreadPoolExecutor(self._pace.connections, thread_name_prefix="shardcast")
-        finish = asyncio.create_task(self._until_finished())
-        tasks = [finish, asyncio.create_task(self._watch()), asyncio.create_task(self._check_what_lies_here())]
-        tasks += [asyncio.create_task(line) for line in self._following.lines()]
-        tasks += [asyncio.create_task(self._lane(threads)) for _ in range(self._pace.connections)]
+        threads = ThreadPoolExecutor(self._context.requests.connections, thread_name_prefix="shardcast")
+        readers = min(MOST_MANIFEST_READERS, len(self._context.peers))
+        dispatcher = asyncio.create_task(self._dispatch(threads))
+        tasks = {dispatcher, asyncio.create_task(self._watch()), asyncio.create_task(self._check_disk())}
+        tasks |= {asyncio.create_task(self._follow_manifest(number)) for number in range(readers)}
         try:
-            while not finish.done():
-                done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            while not dispatcher.done():
+                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
                 for task in done:
                     task.result()
-                tasks = [task for task in tasks if task not in done]
         finally:
+            tasks |= self._requests
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
@@ -137,109 +132,141 @@ class Transfer:
                     connection.close()
             threads.shutdown(wait=False)
 
-    async def _until_finished(self) -> None:
-        while not self.finished:
-            await self._resting.change()
-
     # The manifest
 
-    def _hear(self, spans: Iterable[BlockSpan]) -> None:
-        self._announce(spans)
-        self._note_progress()
+    async def _follow_manifest(self, number: int) -> None:
+        """Reads the manifest from one peer after another until it is sealed; later readers start later."""
+        await self._clock.sleep(max(0, number + 1 - MANIFEST_READERS) * self._timeouts.answer)
+        while not self.local.manifest.sealed:
+            url = self._draw(without=self._manifest_peers | self._quiet_peers)
+            if url is None and self._quiet_peers:
+                self._quiet_peers.clear()
+                continue
+            if url is None:
+                await self._clock.sleep(self._until_next(_LONGEST_PAUSE))
+                continue
+            self._manifest_peers.add(url)
+            try:
+                await self._read_manifest(url)
+            except PeerFailed as error:
+                self._record_failure(url, error.kind)
+            except BadManifest as error:
+                _log.warning("bad-manifest", peer=url, why=error.detail)
+                self._record_failure(url, FailureKind.BAD_MANIFEST)
+            finally:
+                self._manifest_peers.discard(url)
+
+    async def _read_manifest(self, url: str) -> None:
+        """Reads the manifest of one peer until it is sealed, or until the peer has been quiet for long.
+
+        Raises:
+            PeerFailed: The peer failed, or ended its manifest without a seal.
+            BadManifest: It sent a line that is not the publisher's next extension.
+        """
+        manifest = self.local.manifest
+        sequence = manifest.length
+        heard_at = self._clock.monotonic()
+        async for line in self._context.client.manifest_lines(url, manifest.key, start=sequence):
+            if line == b"\n":  # a keep-alive
+                # Not a failure: an origin may have nothing new for long. But a relay may withhold lines, so another
+                # peer is read instead, if there is one.
+                quiet = self._clock.monotonic() - heard_at > self._timeouts.answer.total_seconds()
+                if quiet and len(self._context.peers) > MANIFEST_READERS:
+                    self._quiet_peers.add(url)
+                    return
+                continue
+            heard_at = self._clock.monotonic()
+            if sequence == manifest.length:  # else another reader was first
+                self._announce(self.local.append_untrusted(line))
+                self._record_progress()
+            sequence += 1
+            if manifest.sealed:
+                return
+        raise PeerFailed(FailureKind.GONE, f"{url} ended the manifest without a seal")
 
     def _announce(self, spans: Iterable[BlockSpan]) -> None:
+        """Schedules new blocks: requested at once, or looked for on the disk first if their file was there before."""
         for span in spans:
-            state = self.holding.manifest.files[span.file]
+            state = self.local.manifest.files[span.file]
             if not self._wanted(state):
                 continue
-            if span.first * BLOCK < self._lies_here(state):
+            if span.first * BLOCK < self._initial_size(span.file):
                 self._unchecked += 1
                 self._to_check.put_nowait(span)
             else:
                 self._schedule.announce([span])
-        self._resting.wake_one()
-        if self.finished:
-            self._resting.wake()
+        self._changed.set()
 
-    def _lies_here(self, state: FileProgress) -> int:
-        if state.index not in self._lying:
+    def _initial_size(self, file: int) -> int:
+        if file not in self._initial_sizes:
             try:
-                self._lying[state.index] = self.holding.path(state.index).stat().st_size
+                self._initial_sizes[file] = self.local.path(file).stat().st_size
             except OSError:
-                self._lying[state.index] = 0
-        return self._lying[state.index]
+                self._initial_sizes[file] = 0
+        return self._initial_sizes[file]
 
-    async def _check_what_lies_here(self) -> None:
-        """Looks for blocks on the disk, before they are asked for, in files that were there at the start."""
+    async def _check_disk(self) -> None:
+        """Verifies blocks on the disk, in files that existed at the start; requests only those that are wrong."""
         while True:
             span = await self._to_check.get()
             for part in span.parts(_CHECK_BLOCKS):
-                good = await asyncio.to_thread(self.holding.check, part)
+                good = await asyncio.to_thread(self.local.check, part)
                 for block in good:
-                    self.holding.mark(part.file, block)
+                    self.local.set_present(part.file, block)
                 self._schedule.announce(part.without(good))
-                self._note_progress()
-                self._resting.wake()
+                self._record_progress()
+                self._changed.set()
             self._unchecked -= 1
-            self._resting.wake()
+            self._changed.set()
 
     # The blocks
 
-    async def _lane(self, threads: ThreadPoolExecutor) -> None:
-        """One connection's worth of work, until all is here."""
+    async def _dispatch(self, threads: ThreadPoolExecutor) -> None:
+        """Starts a request for each free connection, until the transfer is complete."""
         while not self.finished:
-            claim = self._next_claim()
-            if claim is None:
-                await self._rest()
-                continue
-            if self._schedule.has_waiting:
-                self._resting.wake_one()
-            try:
-                await self._bring(claim, threads)
-            finally:
-                self._schedule.give_up(claim)
-                if claim.left or self.finished:
-                    self._resting.wake()
+            self._changed.clear()
+            for task in [task for task in self._requests if task.done()]:
+                self._requests.remove(task)
+                task.result()
+            while len(self._requests) < self._context.requests.connections:
+                claim = self._next_claim()
+                if claim is None:
+                    break
+                task = asyncio.create_task(self._fetch(claim, threads))
+                task.add_done_callback(lambda _: self._changed.set())
+                self._requests.add(task)
+            with suppress(DeadlinePassed):
+                deadline = Deadline.after(self._until_next(self._timeouts.hedge), clock=self._clock)
+                await deadline.bound(self._changed.wait(), what="the wait for blocks to request")
 
     def _next_claim(self) -> BlockClaim | None:
         """Returns the next request and its peer; None if there is nothing to request or no available peer."""
         now = self._clock.monotonic()
-        peer = self._givers.draw()
+        peer = self._draw()
         if peer is None:
             return None
-        claim = self._schedule.claim(now, connections=self._pace.connections, growing=not self.holding.manifest.sealed)
-        if claim is None and self._givers.count > 1:
-            claim = self._schedule.hedge(now, after=self._upstream.patience.hedge.total_seconds())
+        growing = not self.local.manifest.sealed
+        claim = self._schedule.claim(now, connections=self._context.requests.connections, growing=growing)
+        if claim is None and len(self._context.peers) > 1:
+            claim = self._schedule.hedge(now, after=self._timeouts.hedge.total_seconds())
             if claim is not None and claim.hedge_of is not None:
-                peer = self._givers.draw(without={claim.hedge_of.peer})
+                peer = self._draw(without={claim.hedge_of.peer})
                 if peer is None:
-                    self._schedule.give_up(claim)
+                    self._schedule.release(claim)
                     return None
         if claim is not None:
             claim.peer = peer
         return claim
 
-    async def _bring(self, claim: BlockClaim, threads: ThreadPoolExecutor) -> None:
+    async def _fetch(self, claim: BlockClaim, threads: ThreadPoolExecutor) -> None:
+        """Fetches the blocks of one claim; blocks that do not arrive become free for other requests."""
         url, began = claim.peer, self._clock.monotonic()
         idle = self._idle.setdefault(url, [])
-        connection = idle.pop() if idle else self._upstream.connection(url)
+        connection = idle.pop() if idle else self._context.client.connection(url)
         received = connection.received
         self._busy[claim] = connection
         loop = asyncio.get_running_loop()
-        state = self.holding.manifest.files[claim.span.file]
-
-        def fetch() -> None:
-            with self.holding.writing(state.index) as write:
-
-                def sink(block: int, data: memoryview) -> None:
-                    verify(state, block, data)
-                    if not self.holding.has(state.index, block):
-                        write(block, data)
-                    loop.call_soon_threadsafe(self._note_block, claim, state, block)
-
-                connection.fetch(self.holding.manifest.key, state, claim.span, sink)
-
-        work = loop.run_in_executor(threads, fetch)
+        work = loop.run_in_executor(threads, self._fetch_blocks, claim, connection, loop)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
@@ -248,44 +275,80 @@ class Transfer:
                 await work
             connection.close()
             raise
-        except (BadBlock, Failed) as error:
-            if not claim.done:  # or it was cut because another had brought the rest
-                self._givers.note_fault(url, Fault.BAD_BLOCK if isinstance(error, BadBlock) else error.fault)
+        except (BadBlock, PeerFailed) as error:
+            if not claim.done:  # else the connection was cut because another one delivered the rest
+                self._record_failure(url, FailureKind.BAD_BLOCK if isinstance(error, BadBlock) else error.kind)
         else:
             if not connection.is_cut:
                 idle.append(connection)
             took_s = self._clock.monotonic() - began
-            self._givers.note_good(url, received=connection.received - received, took_s=took_s)
+            self._context.record_success(url, received=connection.received - received, took_s=took_s)
         finally:
             del self._busy[claim]
+            self._schedule.release(claim)
 
-    def _note_block(self, claim: BlockClaim, state: FileProgress, block: int) -> None:
+    def _fetch_blocks(self, claim: BlockClaim, connection: BlockConnection, loop: asyncio.AbstractEventLoop) -> None:
+        """Runs in a thread: receives each block into a buffer, verifies it there, and writes it to its place."""
+        state = self.local.manifest.files[claim.span.file]
+        with self.local.writing(state.index) as write:
+
+            def take(block: int, data: memoryview) -> None:
+                verify(state, block, data)
+                if not self.local.has(state.index, block):
+                    write(block, data)
+                loop.call_soon_threadsafe(self._record_block, claim, state, block)
+
+            connection.fetch(self.local.manifest.key, state, claim.span, take)
+
+    def _record_block(self, claim: BlockClaim, state: FileProgress, block: int) -> None:
         size = state.size_of(block)
-        counter = self._metrics.wasted if self.holding.has(state.index, block) else self._metrics.received
+        metrics = self._context.metrics
+        counter = metrics.wasted if self.local.has(state.index, block) else metrics.received
         counter.labels(claim.peer).inc(size)
         self.received += size
-        freed = self._schedule.brought(claim, block, self._clock.monotonic())
-        self.holding.mark(state.index, block)
-        for other in freed:
+        completed = self._schedule.record_block(claim, block, self._clock.monotonic())
+        self.local.set_present(state.index, block)
+        for other in completed:
             if other in self._busy:
-                self._busy[other].cut()  # all that it was sent for is here
-        self._note_progress()
+                self._busy[other].cut()  # every block that it still waits for is present
+        self._record_progress()
         if self.finished:
-            self._resting.wake()
+            self._changed.set()
 
-    def _note_progress(self) -> None:
+    # Peers and time
+
+    def _draw(self, *, without: AbstractSet[str] = frozenset()) -> str | None:
+        """Draws an available peer that is not known to lack the version; None if there is none."""
+        now = self._clock.monotonic()
+        lacking = {url for url, until in self._lacking.items() if until > now}
+        return self._context.peers.draw(now, without=without | lacking)
+
+    def _record_failure(self, url: str, kind: FailureKind) -> None:
+        if kind is not FailureKind.GONE:
+            self._context.record_failure(url, kind)
+            if kind in INVALID_DATA:
+                _log.warning("peer-sent-invalid-data", peer=url, kind=kind.value, version=str(self.local.manifest.key))
+            return
+        # The peer's score does not suffer: the version may have been removed there, or not have arrived yet.
+        now = self._clock.monotonic()
+        self._context.metrics.errors.labels(url, kind.value).inc()
+        self._lacking[url] = now + _RETRY_LACKING.total_seconds()
+        if self._all_lacking_since is None and all(each in self._lacking for each in self._context.peers.urls):
+            self._all_lacking_since = now
+
+    def _record_progress(self) -> None:
+        """Records that the version grew here, which proves that it still exists."""
         self._progress_at = self._clock.monotonic()
-        self._givers.note_progress()
-        self._advanced()
-
-    # For how long
+        self._all_lacking_since = None
+        self._lacking.clear()
+        self._on_progress()
 
     async def _watch(self) -> None:
-        """Closes silent connections, and gives up when no peer sends anything any more."""
-        patience = self._upstream.patience
+        """Cuts connections that have gone silent; raises an error when no peer sends anything any more."""
+        timeouts, key = self._timeouts, self.local.manifest.key
         seen: dict[BlockConnection, tuple[int, float]] = {}
         while True:
-            await self._clock.sleep(min(_WATCH_EVERY, patience.stall / 4, patience.progress / 4))
+            await self._clock.sleep(min(_WATCH_EVERY, timeouts.stall / 4, timeouts.progress / 4))
             now = self._clock.monotonic()
             seen = {
                 connection: seen[connection]
@@ -294,28 +357,21 @@ class Transfer:
                 for connection in self._busy.values()
             }
             for connection, (_, since) in seen.items():
-                if now - since > patience.stall.total_seconds():
+                if now - since > timeouts.stall.total_seconds():
                     connection.cut()
-            if self._givers.gone_for > _GONE_FOR:
-                raise VersionGone(f"no relay holds version {self.holding.manifest.key} any more")
-            if now - self._progress_at > patience.progress.total_seconds():
-                raise NoProgress(
-                    f"nothing new of version {self.holding.manifest.key} came for "
-                    f"{patience.progress.total_seconds():.0f} s"
-                )
-
-    async def _rest(self) -> None:
-        """Pauses a lane until it is its turn, or a claim may have become late."""
-        # Claims that others make meanwhile are not late before this has passed.
-        await self._resting.rest(self._until_next(self._upstream.patience.hedge))
+            if self._all_lacking_since is not None and now - self._all_lacking_since > _GONE_FOR.total_seconds():
+                raise VersionGone(f"no relay holds version {key} any more")
+            if now - self._progress_at > timeouts.progress.total_seconds():
+                raise NoProgress(f"nothing new of version {key} came for {timeouts.progress.total_seconds():.0f} s")
 
     def _until_next(self, most: timedelta) -> timedelta:
-        """Returns the time until the next possible request; `most` if unknown."""
+        """Returns the time until the next request may become possible; at most `most`."""
         now = self._clock.monotonic()
         moments = [
-            self._schedule.next_hedge(after=self._upstream.patience.hedge.total_seconds()),
+            self._schedule.next_hedge(after=self._timeouts.hedge.total_seconds()),
             self._schedule.next_gathered(),
-            self._givers.next_return(),
+            self._context.peers.next_return(now),
+            *self._lacking.values(),
         ]
         wait_s = min([each - now for each in moments if each is not None and each > now], default=most.total_seconds())
         return max(min(timedelta(seconds=wait_s), most), _SHORTEST_PAUSE)

@@ -30,7 +30,7 @@ from shardcast.manifest.records import (
 
 @dataclass(frozen=True, slots=True, order=True)
 class VersionKey:
-    """Names one attempt at one version of a run; the newest is the greatest."""
+    """Number of a version and of the attempt at it; sorts by age, newest last."""
 
     version: int
     attempt: int
@@ -65,16 +65,16 @@ class BlockSpan:
 
 @dataclass(slots=True)
 class FileProgress:
-    """One file of a version, as far as it is announced."""
+    """Announced state of one file of a version."""
 
     index: int
     path: str
     kind: Literal["full", "delta"]
     expected: int | None
     announced: int = 0
-    """Bytes that shards have named so far."""
+    """Bytes announced so far."""
     sha256: str | None = None
-    """Of the bytes that travel; known when the file has ended."""
+    """SHA-256 of the announced bytes; None until the file has ended."""
     whole: Whole | None = None
     hashes: bytearray = field(default_factory=bytearray, repr=False)
     """BLAKE3 of the announced blocks, 32 bytes each."""
@@ -90,11 +90,11 @@ class FileProgress:
         return -(-self.announced // BLOCK)
 
     def hash_of(self, block: int) -> bytes:
-        """BLAKE3 of a block."""
+        """Returns the BLAKE3 hash of an announced block."""
         return bytes(self.hashes[32 * block : 32 * block + 32])
 
     def size_of(self, block: int) -> int:
-        """Bytes of an announced block."""
+        """Returns the size of an announced block in bytes."""
         return min(BLOCK, self.announced - block * BLOCK)
 
 
@@ -102,26 +102,26 @@ class Manifest:
     """The manifest of one attempt at one version.
 
     Args:
-        run: The run it must be of.
-        key: The version and the attempt it must be of.
+        run: Id of the run.
+        key: The version and the attempt at it.
         signer: The publisher.
-        besides: Other accepted signers. The signer of the first extension must sign all.
+        other_signers: Further accepted signers. One of them all must sign every extension.
     """
 
-    def __init__(self, *, run: Digest, key: VersionKey, signer: Address, besides: Sequence[Address] = ()) -> None:
+    def __init__(self, *, run: Digest, key: VersionKey, signer: Address, other_signers: Sequence[Address] = ()) -> None:
         self.run = run
         self.key = key
         self.signer = signer
-        """Returns the signer; the publisher before the first extension."""
-        self.besides = tuple(besides)
+        """Signer of the first extension, which must sign all others too; before it, the publisher."""
+        self.other_signers = tuple(other_signers)
         self.head: Digest = ZERO_DIGEST
         """Hash of the newest extension."""
         self.length = 0
-        """Extensions so far; the sequence number of the next one."""
+        """Number of extensions, which is the sequence number of the next one."""
         self.files: list[FileProgress] = []
         self.base: DeltaBase | None = None
         self.digest: Digest | None = None
-        """The version digest, once the manifest is sealed."""
+        """Version digest; None until the manifest is sealed."""
         self.size = 0
         """Bytes announced so far, over all files."""
         self.names = _Names()
@@ -132,43 +132,43 @@ class Manifest:
         return self.digest is not None
 
     def read(self, line: bytes) -> list[BlockSpan]:
-        """Adds one untrusted line; returns the blocks that it announces.
+        """Verifies and adds one untrusted line; returns the blocks that it announces.
 
         Raises:
-            BadManifest: It is not the publisher's next word on this version. Nothing has changed then.
+            BadManifest: It is not the publisher's next extension of this version. The manifest is unchanged then.
         """
-        signers = (self.signer,) if self.length else (self.signer, *self.besides)
+        signers = (self.signer,) if self.length else (self.signer, *self.other_signers)
         extension, hashed, signer = read_extension(line, signers=signers)
         spans = self.extend(extension, hashed)
         self.signer = signer
         return spans
 
     def extend(self, extension: Extension, hashed: Digest) -> list[BlockSpan]:
-        """Takes an extension whose signature was checked; returns the blocks that it announces, in their order.
+        """Adds an extension whose signature was verified; returns the blocks that it announces, in order.
 
         Raises:
-            BadManifest: It does not follow from what was said before. Nothing has changed then.
+            BadManifest: It contradicts earlier extensions. The manifest is unchanged then.
         """
         self._check_place(extension)
-        planned = _Plan(self)
-        planned.take(extension)
-        planned.settle()
-        self.files = planned.files
-        self.names = planned.names
-        self.size = planned.size
+        plan = _Plan(self)
+        plan.apply(extension)
+        plan.commit()
+        self.files = plan.files
+        self.names = plan.names
+        self.size = plan.size
         if extension.opening is not None:
             self.base = extension.opening.base
         self.digest = extension.digest
         self.head = hashed
         self.length += 1
-        return planned.spans
+        return plan.spans
 
     def spans(self) -> Iterator[BlockSpan]:
-        """Every block announced so far, a span for each file."""
+        """Returns all announced blocks, one span per file."""
         return (BlockSpan(file.index, 0, file.blocks) for file in self.files if file.blocks)
 
     def content(self) -> list[VersionFile]:
-        """The files as the version has them; see `content_of`."""
+        """Returns the files of the version; see `content_of`."""
         return content_of(self.files)
 
     def _check_place(self, extension: Extension) -> None:
@@ -180,22 +180,22 @@ class Manifest:
                 code="wrong-version",
             )
         if self.sealed:
-            raise BadManifest(f"version {self.key} is sealed, and something was added to it")
+            raise BadManifest(f"version {self.key} is sealed; an extension was added to it")
         if extension.sequence != self.length or extension.previous != self.head:
             raise BadManifest(f"extension {extension.sequence} does not follow number {self.length - 1} of {self.key}")
         if (extension.opening is not None) != (extension.sequence == 0):
             raise BadManifest("an opening stands in the first extension, and nowhere else")
-        # Everything that can be said has a bound, so a manifest that only grows by what is said has one, too.
-        said = extension.opening or extension.files or extension.shards or extension.ended or extension.digest
-        if not said:
-            raise BadManifest(f"extension {extension.sequence} of {self.key} says nothing")
+        # Every kind of content is bounded, so without empty extensions the manifest is bounded, too.
+        content = extension.opening or extension.files or extension.shards or extension.ended or extension.digest
+        if not content:
+            raise BadManifest(f"extension {extension.sequence} of {self.key} is empty")
 
 
 def content_of(files: Iterable[FileProgress]) -> list[VersionFile]:
-    """The files as a version has them: deltas stand as what they make, and nothing stands twice.
+    """Returns the files of a version: a delta counts as the file that it produces, and each path occurs once.
 
     Raises:
-        BadManifest: A file has not ended, or the same path is said to be two different things.
+        BadManifest: A file has not ended, or a path has two different contents.
     """
     found: dict[str, VersionFile] = {}
     for each in files:
@@ -210,7 +210,7 @@ def content_of(files: Iterable[FileProgress]) -> list[VersionFile]:
 
 
 class _Plan:
-    """An extension tried on copies of what it changes, so that a bad one changes nothing."""
+    """Applies an extension to copies of the manifest's state, so that an invalid one changes nothing."""
 
     def __init__(self, manifest: Manifest) -> None:
         self.files = list(manifest.files)
@@ -221,11 +221,11 @@ class _Plan:
         self._hashes: list[tuple[FileProgress, bytes]] = []
         self._changed: set[int] = set()
 
-    def take(self, extension: Extension) -> None:
-        """Checks everything that the extension says.
+    def apply(self, extension: Extension) -> None:
+        """Checks and applies an extension to the copies.
 
         Raises:
-            BadManifest: Something in it can't be.
+            BadManifest: The extension contradicts itself or earlier ones.
         """
         if extension.opening is not None:
             self.base = extension.opening.base
@@ -242,8 +242,8 @@ class _Plan:
         if extension.digest is not None:
             self._seal(extension.digest)
 
-    def settle(self) -> None:
-        """Adds the new hashes, which the copies share with what they were made from, once all is known to be well."""
+    def commit(self) -> None:
+        """Adds the new hashes to the files; copies share the hash arrays with the originals, so this comes last."""
         for file, hashes in self._hashes:
             file.hashes += hashes
 
@@ -262,7 +262,7 @@ class _Plan:
         if shard.offset != file.announced:
             raise BadManifest(f"a shard of {file.path} begins at {shard.offset}, not at {file.announced}")
         if shard.offset + shard.size > (MOST_FILE_BYTES if file.expected is None else file.expected):
-            raise BadManifest(f"{file.path} grows beyond the size that was said")
+            raise BadManifest(f"{file.path} grows beyond its expected size")
         self.size += shard.size
         if self.size > MOST_VERSION_BYTES:
             raise BadManifest(f"the version is larger than {MOST_VERSION_BYTES} bytes")
@@ -276,20 +276,20 @@ class _Plan:
         if end.size != file.announced or file.expected not in {None, end.size}:
             raise BadManifest(f"{file.path} ends at {end.size} bytes, and {file.announced} were announced")
         if (end.whole is not None) != (file.kind == "delta"):
-            raise BadManifest(f"{file.path}: a delta says what it makes, and a full file is what it is")
+            raise BadManifest(f"{file.path}: a delta names the file that it produces, and a full file must not")
         file.sha256 = end.sha256
         file.whole = end.whole
 
     def _seal(self, digest: Digest) -> None:
         try:
-            said = version_digest(content_of(self.files))
+            digest_of_files = version_digest(content_of(self.files))
         except InvalidInput as error:
-            raise BadManifest(f"the seal does not fit: {error.detail}") from None
-        if said != digest:
-            raise BadManifest(f"the seal says digest {digest}, and the files make {said}")
+            raise BadManifest(f"the seal is invalid: {error.detail}") from None
+        if digest_of_files != digest:
+            raise BadManifest(f"the seal has digest {digest}, and the files have {digest_of_files}")
 
     def _open(self, index: int) -> FileProgress:
-        """The file, as a copy that may be changed."""
+        """Returns a copy of the file that may be changed."""
         if index >= len(self.files) or self.files[index].ended:
             raise BadManifest(f"the version has no open file {index}")
         if index not in self._changed:
@@ -299,7 +299,7 @@ class _Plan:
 
 
 class _Names:
-    """The paths of a version, of which none may be both a file and a folder."""
+    """Paths of a version; refuses duplicates and a path that is both a file and a folder."""
 
     def __init__(self) -> None:
         self._files: set[tuple[str, str]] = set()

@@ -1,4 +1,4 @@
-"""The pieces that a manifest grows by, as they cross the wire: canonical JSON, chained by hash, signed.
+"""Wire format of manifests: extensions in canonical JSON, chained by hash and signed.
 
 One extension is one line:
 
@@ -29,21 +29,21 @@ from shardcast.errors import BadManifest
 SCHEME = "muster-manifest-v1"
 
 BLOCK = 1 << 20
-"""Bytes of a block: the unit of hashing, of verification and of forwarding (design: SHARDCAST). Only the last block of
-a file is shorter. Another value is another protocol."""
+"""Bytes of a block: the unit of hashing, verification and forwarding. Only the last block of a file is shorter. The
+value is part of the wire format."""
 
 MOST_SHARD_BLOCKS = 1024
 """Blocks that one shard of an extension may add: their hashes are 64 KiB of text."""
 
 MOST_FILE_BYTES = 1 << 41
 MOST_VERSION_BYTES = 1 << 42
-"""4 TiB. Sizes above are refused before anything is allocated."""
+"""2 TiB per file, 4 TiB per version. Larger sizes are refused before anything is allocated."""
 
 MOST_EXTENSION_BYTES = 1 << 18
-"""Bytes of one line. It is checked before the line is parsed."""
+"""Bytes of one line; checked before the line is parsed."""
 
 MOST_VERSION = (1 << 53) - 1
-"""The largest whole number that every JSON reader keeps; the ledger's is 64 bits."""
+"""The largest integer that every JSON parser represents exactly."""
 MOST_ATTEMPT = (1 << 32) - 1
 
 _Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
@@ -68,23 +68,23 @@ class Opening(SignedModel):
 
 
 class FileEntry(SignedModel):
-    """A file that the version has. Its index is its place among all entries, in order of announcement."""
+    """Declaration of a file. Its index is its position among all declarations of the manifest."""
 
     path: str = Field(max_length=LONGEST_NAME)
     kind: Literal["full", "delta"] = "full"
-    """`delta`: what travels is the change since the base; applied, it makes the file at `path`."""
+    """`delta`: the bytes are a delta; applied to the base's file it produces the file at `path`."""
     expected: _Size | None = None
-    """Bytes it will have, if that is known before they are written; lets a reader reserve the room at once."""
+    """Final size in bytes, if known before the file is written; lets a reader reserve the room at once."""
 
 
 class Shard(SignedModel):
-    """Bytes of a file that are there now: they follow those of its shard before without a gap."""
+    """Announcement of further bytes of a file, directly after those of its previous shard."""
 
     file: _FileIndex
     offset: _Offset
     size: int = Field(ge=1, le=MOST_SHARD_BLOCKS * BLOCK)
     blocks: _Hashes
-    """BLAKE3 of each block, 64 hex digits after one another."""
+    """BLAKE3 of each block, 64 hex digits each, concatenated."""
 
     @model_validator(mode="after")
     def _as_many_hashes_as_blocks(self) -> Self:
@@ -94,7 +94,7 @@ class Shard(SignedModel):
 
 
 class Whole(SignedModel):
-    """Whole file that a delta produces."""
+    """File that a delta produces."""
 
     size: _Size
     sha256: _Sha256
@@ -106,13 +106,13 @@ class FileEnd(SignedModel):
     file: _FileIndex
     size: _Size
     sha256: _Sha256
-    """Of the bytes that travelled."""
+    """SHA-256 of the announced bytes: of the delta, if the file is one."""
     whole: Whole | None = None
-    """For a delta: what it makes. None for a full file."""
+    """For a delta: the file that it produces. None for a full file."""
 
 
 class Extension(SignedModel):
-    """Extension of a manifest."""
+    """Next part of a manifest: new files, new bytes of files, ends of files, or the seal."""
 
     scheme: Literal["muster-manifest-v1"] = "muster-manifest-v1"
     run: WireDigest
@@ -120,17 +120,17 @@ class Extension(SignedModel):
     attempt: int = Field(ge=1, le=MOST_ATTEMPT)
     sequence: int = Field(ge=0, lt=1 << 32)
     previous: WireDigest
-    """Hash of the extension before; zeros for the first."""
+    """Hash of the previous extension; zeros in the first."""
     opening: Opening | None = None
-    """In the first extension, and in no other."""
+    """In the first extension only."""
     files: tuple[FileEntry, ...] = Field((), max_length=MOST_FILES)
     shards: tuple[Shard, ...] = Field((), max_length=64)
     ended: tuple[FileEnd, ...] = Field((), max_length=MOST_FILES)
     digest: WireDigest | None = None
-    """The version digest; it seals the manifest, so it stands in the last extension only."""
+    """Version digest, which seals the manifest; in the last extension only."""
 
     def canonical(self) -> bytes:
-        """The bytes that are hashed."""
+        """Returns the canonical bytes, which are hashed."""
         return canonical_json(self.model_dump(mode="json"))
 
     def digest_of_bytes(self) -> Digest:
@@ -146,12 +146,12 @@ class SignedExtension(SignedModel):
 
 
 def canonical_json(value: object) -> bytes:
-    """Returns the one spelling of a JSON value: keys sorted, no spaces, ASCII."""
+    """Returns a JSON value in canonical form: keys sorted, no spaces, ASCII."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
 
 
 def signed_message(extension: Extension, hashed: Digest) -> bytes:
-    """The seven lines that an extension is signed over."""
+    """Returns the signed message of an extension: seven lines."""
     e = extension
     lines = (SCHEME, e.run, str(e.version), str(e.attempt), str(e.sequence), e.previous, hashed)
     return "\n".join(lines).encode("ascii")
@@ -165,23 +165,23 @@ def sign_extension(extension: Extension, key: Key) -> bytes:
 
 
 def read_extension(line: bytes, *, signers: Sequence[Address]) -> tuple[Extension, Digest, Address]:
-    """Reads a line that a publisher signed; returns the extension, its hash, and who signed it.
+    """Parses and verifies an untrusted line; returns the extension, its hash, and its signer.
 
     Args:
-        line: With or without its line feed.
-        signers: Whose signature counts; the publisher first.
+        line: The line, with or without its line feed.
+        signers: Accepted signers, the publisher first.
 
     Raises:
-        BadManifest: The line is too long, is not canonical, has another form, or has another signer.
+        BadManifest: The line is too long, malformed, not canonical, or signed by another key.
     """
     text = line.rstrip(b"\n")
     if len(text) > MOST_EXTENSION_BYTES:
-        raise BadManifest(f"an extension of {len(text)} bytes; at most {MOST_EXTENSION_BYTES} are read")
+        raise BadManifest(f"an extension has {len(text)} bytes, and at most {MOST_EXTENSION_BYTES} are allowed")
     try:
         signed = SignedExtension.model_validate_json(text)
     except ValidationError as error:
         places = ", ".join(".".join(map(str, item["loc"])) or "line" for item in error.errors()[:3])
-        raise BadManifest(f"this is no extension of a manifest: {places}") from None
+        raise BadManifest(f"the line is not an extension of a manifest: {places}") from None
     if canonical_json(signed.model_dump(mode="json")) != text:
         raise BadManifest("an extension is not in canonical JSON")
     hashed = signed.extension.digest_of_bytes()
@@ -190,7 +190,7 @@ def read_extension(line: bytes, *, signers: Sequence[Address]) -> tuple[Extensio
             secp256k1.personal_hash(signed_message(signed.extension, hashed)), bytes.fromhex(signed.signature[2:])
         )
     except InvalidInput as error:
-        raise BadManifest(f"an extension's signature is broken: {error.detail}") from None
+        raise BadManifest(f"an extension's signature is invalid: {error.detail}") from None
     if found not in signers:
         raise BadManifest(
             f"an extension of version {signed.extension.version} was signed by {found}, "

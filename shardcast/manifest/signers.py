@@ -10,28 +10,28 @@ from protocol.identifiers import Address
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Signers:
-    """Publisher keys as the pool's role on the ledger names them.
+    """Publisher keys, as the pool's role on the ledger names them.
 
     Args:
-        publisher: Signs now.
-        former: Key before the rotation; None if there was none, or if its signatures are not accepted.
-        former_until: When its signatures stop to count; None if they have.
+        publisher: The present publisher.
+        former: The publisher before the last rotation; None without one.
+        former_until: Time until which the former publisher's signatures are accepted; None if they are not.
     """
 
     publisher: Address
     former: Address | None = None
     former_until: datetime | None = None
 
-    def besides(self, now: datetime) -> tuple[Address, ...]:
-        """Former key while it is accepted."""
+    def former_at(self, now: datetime) -> tuple[Address, ...]:
+        """Returns the former publisher while it is accepted, in a tuple."""
         counts = self.former is not None and self.former_until is not None and now < self.former_until
         return (self.former,) if counts and self.former is not None else ()
 
-    def at(self, now: datetime) -> tuple[Address, ...]:
+    def accepted_at(self, now: datetime) -> tuple[Address, ...]:
         """Returns all accepted signers, the publisher first."""
-        return (self.publisher, *self.besides(now))
+        return (self.publisher, *self.former_at(now))
 
 
 def signers_of(signer: Address | Signers) -> Signers:
-    """One address is a publisher that was never rotated."""
+    """Returns `Signers` for an address: a publisher that was never rotated."""
     return signer if isinstance(signer, Signers) else Signers(publisher=signer)

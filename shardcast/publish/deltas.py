@@ -1,7 +1,7 @@
-"""The publisher's side of delta versions: what changed since a version that receivers have.
+"""Publishes deltas against a version that readers may have.
 
-A file's delta is always declared before the file itself, so a reader that has the base knows at each declaration
-whether it needs what follows.
+A file's delta is always declared before the file itself. So when a file is declared, a reader that has the base knows
+whether it needs that file.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from shardcast.manifest.records import Whole
 from shardcast.publish.publication import Publication
 
 MOST_SHARE: Final = 0.5
-"""A delta of more than this share of its file is not published: a reader with the base takes a delta without asking
-what the file would cost, and is never much worse off."""
+"""Largest delta that is published, as a share of its file. A reader with the base takes each delta without comparing
+it with the file, so the limit bounds the cost of a bad one."""
 
 
 async def publish_deltas(
     publication: Publication, *, old: Path, new: Path, deltas: Path, sizes: Mapping[str, int]
 ) -> set[str]:
-    """Publishes the delta of every file that has one worth its bytes; returns their paths.
+    """Publishes the delta of each file whose delta is small enough; returns the paths of these files.
 
     Args:
-        publication: Of the version, opened with its base.
+        publication: Publication of the version, opened with its base.
         old: The base's complete folder.
         new: The version's complete folder.
-        deltas: Where the publication looks for deltas.
+        deltas: Folder in which the publication expects deltas.
         sizes: The version's files, with their sizes.
 
     Raises:
-        DiskFull: There is no room for a delta.
+        OSError: A delta can't be written.
     """
     done = set()
     for path, size in sizes.items():
-        built = await asyncio.to_thread(_built, old / path, new / path, deltas / path, int(size * MOST_SHARE))
+        built = await asyncio.to_thread(_build, old / path, new / path, deltas / path, int(size * MOST_SHARE))
         if built is not None:
             whole = Whole(size=size, sha256=built.sha256)
             await publication.advance(path, kind="delta", expected=built.size, whole=whole, ended=True)
@@ -46,7 +46,7 @@ async def publish_deltas(
     return done
 
 
-def _built(old: Path, new: Path, delta: Path, limit: int) -> BuiltDelta | None:
+def _build(old: Path, new: Path, delta: Path, limit: int) -> BuiltDelta | None:
     if not old.is_file():
         return None
     delta.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""One version on its way out: what is on disk becomes blocks, hashes, signed extensions, and at the end a seal."""
+"""Publication of one version: files on disk become hashed blocks, signed extensions, and in the end a seal."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from blake3 import blake3
 from protocol.errors import Conflict, InvalidInput
 from protocol.identifiers import Digest
 from shardcast.local_version import LocalVersion
-from shardcast.manifest.author import ManifestAuthor
 from shardcast.manifest.manifest import Manifest
 from shardcast.manifest.records import BLOCK, FileEnd, FileEntry, Shard, Whole
+from shardcast.manifest.writer import ManifestWriter
 
 FIRST_BLOCKS = 4
 BATCH_BLOCKS = 16
-"""Blocks that a file's first extension announces at most, and each later one: few enough that the first leaves at once,
-enough that signing, checking and asking for them costs little beside them."""
+"""Most blocks of a file's first extension, and of each later one: few enough to announce the first blocks at once, many
+enough to make the costs of signature, check and request small."""
 
 Kind = Literal["full", "delta"]
 
@@ -40,45 +40,45 @@ class _Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A version that is complete."""
+    """A complete version."""
 
     version: int
     attempt: int
     digest: Digest
     size: int
-    """Bytes that travel."""
+    """Bytes published for it, deltas included."""
 
 
 class Publication:
-    """Publishes files that only ever grow, while they grow.
+    """Publishes files of one version while they grow; a file is only ever appended to.
 
     Args:
-        author: Signs the extensions.
-        holding: Where the version is given from.
-        advanced: Told the bytes after each step.
+        writer: Signs the extensions.
+        local: The version that the origin serves.
+        advanced: Called with the bytes of each extension.
     """
 
-    def __init__(self, author: ManifestAuthor, holding: LocalVersion, *, advanced: Callable[[int], None]) -> None:
-        self.holding = holding
-        self._author = author
+    def __init__(self, writer: ManifestWriter, local: LocalVersion, *, advanced: Callable[[int], None]) -> None:
+        self.local = local
+        self._writer = writer
         self._advanced = advanced
         self._files: dict[tuple[str, Kind], _Progress] = {}
         self._buffer = memoryview(bytearray(BLOCK))
-        self._turn = asyncio.Lock()
+        self._lock = asyncio.Lock()
 
     @property
     def digest(self) -> Digest | None:
-        """The version digest, once it is sealed."""
-        return self._author.manifest.digest
+        """Returns the version digest; None before the seal."""
+        return self._writer.manifest.digest
 
     @property
     def paths(self) -> list[str]:
-        """The files that are published so far, whole or in part."""
+        """Returns the paths of published files, complete or not."""
         return [path for path, _ in self._files]
 
     def open(self) -> None:
         """Announces the version before its first byte."""
-        self._say()
+        self._extend()
 
     async def advance(
         self,
@@ -89,19 +89,20 @@ class Publication:
         whole: Whole | None = None,
         ended: bool = False,
     ) -> None:
-        """Publishes what a file has grown by: its whole blocks, and with `ended` the rest.
+        """Publishes the new blocks of a file: the full ones, and with `ended` also the last, shorter one.
 
         Args:
-            path: Of the file, in the version.
-            kind: Whether what is on disk is a delta.
-            expected: Bytes it will have, if that is known at its first call.
-            whole: What a delta makes; needed when it has ended.
-            ended: Whether nothing will be added.
+            path: Path of the file in the version.
+            kind: Whether the file on disk is a delta.
+            expected: Its final size in bytes, if known at the first call.
+            whole: The file that a delta produces; required with `ended`.
+            ended: Whether the file is complete.
 
         Raises:
-            InvalidInput: The file became shorter, or its name can't stand in a version.
+            InvalidInput: The file became shorter, or its name is not allowed in a version.
+            Conflict: The file has ended already.
         """
-        async with self._turn:
+        async with self._lock:
             progress = self._files.get((path, kind)) or self._declare(path, kind, expected)
             if progress.ended:
                 raise Conflict(f"{path} has ended already")
@@ -113,7 +114,7 @@ class Publication:
                 progress.ended = ended and not grown
                 end = [self._end(progress, whole)] if progress.ended else []
                 if shards or end:
-                    self._say(shards=shards, ended=end)
+                    self._extend(shards=shards, ended=end)
 
     async def seal(self) -> Digest:
         """Completes the version; returns its digest.
@@ -121,32 +122,32 @@ class Publication:
         Raises:
             BadManifest: A file has not ended.
         """
-        async with self._turn:
-            line, spans = self._author.extend(seal=True)
-            self.holding.add(line, spans)
-        return self._author.manifest.digest or self._unsealed()
+        async with self._lock:
+            line, spans = self._writer.extend(seal=True)
+            self.local.append(line, spans)
+        return self._writer.manifest.digest or self._unsealed()
 
     def _declare(self, path: str, kind: Kind, expected: int | None) -> _Progress:
         index = len(self._files)
-        self._say(files=[FileEntry(path=path, kind=kind, expected=expected)])
-        self._files[path, kind] = _Progress(index, self.holding.path(index))
+        self._extend(files=[FileEntry(path=path, kind=kind, expected=expected)])
+        self._files[path, kind] = _Progress(index, self.local.path(index))
         return self._files[path, kind]
 
-    def _say(
+    def _extend(
         self, *, files: Sequence[FileEntry] = (), shards: Sequence[Shard] = (), ended: Sequence[FileEnd] = ()
     ) -> None:
-        line, spans = self._author.extend(files=files, shards=shards, ended=ended)
-        self.holding.add(line, spans)
+        line, spans = self._writer.extend(files=files, shards=shards, ended=ended)
+        self.local.append(line, spans)
         for span in spans:
             for block in range(span.first, span.first + span.count):
-                self.holding.mark(span.file, block)
+                self.local.set_present(span.file, block)
         self._advanced(sum(shard.size for shard in shards))
 
     def _end(self, progress: _Progress, whole: Whole | None) -> FileEnd:
         return FileEnd(file=progress.index, size=progress.at, sha256=progress.sha256.hexdigest(), whole=whole)
 
     def _hash_batch(self, progress: _Progress, ended: bool) -> tuple[int, str, bool]:
-        """In a thread: reads the next blocks; returns their bytes and hashes, and whether there are more."""
+        """Reads the next blocks, in a thread; returns their size, their hashes, and whether there are more."""
         hashes: list[str] = []
         size = 0
         with progress.path.open("rb", buffering=0) as file:
@@ -169,14 +170,14 @@ class Publication:
         return size, "".join(hashes), size < usable
 
     def _unsealed(self) -> Digest:
-        raise Conflict(f"version {self._author.manifest.key} could not be sealed")
+        raise Conflict(f"version {self._writer.manifest.key} could not be sealed")
 
 
 def published_of(manifest: Manifest) -> Published:
-    """Returns the published form of a complete version.
+    """Returns a summary of a complete version.
 
     Raises:
-        Conflict: It is not complete.
+        Conflict: The version is not complete.
     """
     if manifest.digest is None:
         raise Conflict(f"version {manifest.key} is not complete")

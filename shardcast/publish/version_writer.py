@@ -1,4 +1,4 @@
-"""A version that a trainer writes through its origin: on disk when `write` returns, and published behind its back."""
+"""Writer of a version through its origin: `write` returns when data is on disk; publishing follows in background."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from shardcast.publish.publication import Publication, Published
 
 
 class VersionWriter:
-    """A version that is being written through the origin: what is whole of it is published behind the writer's back.
+    """Writes files of a version, and publishes their full blocks in a background task.
 
     Args:
-        folder: Where its files are written.
-        publication: How they leave.
+        folder: Folder for the files.
+        publication: Publication of the version.
     """
 
     def __init__(self, folder: Path, publication: Publication) -> None:
@@ -24,19 +24,19 @@ class VersionWriter:
         self._folder = folder
         self._publication = publication
         self._grown: dict[str, int | None] = {}
-        """Files with news, in the order of their first; with the size that they will have."""
+        """Files with unpublished data, oldest first, and the final size of each, if known."""
         self._publishing: asyncio.Task[None] | None = None
 
     async def write(self, path: str, data: bytes | bytearray | memoryview, *, expected: int | None = None) -> None:
-        """Adds to a file of the version; returns when it is written. It is published as soon as it is hashed.
+        """Appends to a file of the version; returns when the data is on disk, before it is published.
 
         Args:
-            path: Of the file, in the version.
-            data: What to add at its end.
-            expected: Bytes the file will have, if known; said at the first call, readers reserve the room at once.
+            path: Path of the file in the version.
+            data: Bytes to append.
+            expected: Final size of the file, if known at the first call; readers then reserve the room at once.
 
         Raises:
-            MusterError: What was written before could not be published.
+            MusterError: Earlier data could not be published.
         """
         await asyncio.to_thread(_append, self._folder / check_path(path), data)
         self._grown[path] = self._grown.get(path) if expected is None else expected
@@ -45,21 +45,21 @@ class VersionWriter:
             self._publishing = asyncio.create_task(self._publish())
 
     async def end(self, path: str) -> None:
-        """Marks a file as complete; unmarked ones end with the version."""
+        """Marks a file as complete; other files are completed with the version."""
         await self.catch_up()
         await self._publication.advance(path, ended=True)
 
     async def catch_up(self) -> None:
-        """Returns when all that is whole is published.
+        """Returns when all full blocks are published.
 
         Raises:
-            MusterError: It could not be.
+            MusterError: They could not be published.
         """
         if self._publishing is not None:
             await asyncio.shield(self._publishing)
 
-    async def leave(self) -> None:
-        """Publishes nothing more."""
+    async def stop(self) -> None:
+        """Stops publishing."""
         if self._publishing is not None:
             self._publishing.cancel()
             await asyncio.gather(self._publishing, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Limits of an origin or a relay for strangers, and the gate that counts connections before anything is read."""
+"""Limits of an origin or a relay, and the protocol wrapper that enforces connection limits before reading."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from protocol.http.serving.connections import ConnectionGuard, ConnectionLimits,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingLimits:
-    """Limits on concurrent work for strangers."""
+    """Limits of connections and requests of any caller."""
 
     connections: ConnectionLimits = field(default_factory=lambda: ConnectionLimits(connections=2048, per_address=256))
-    """At a time."""
+    """Concurrent connections, in total and per address."""
     rate: Rate = field(default_factory=lambda: Rate(count=500, per=timedelta(seconds=1), burst=2000))
-    """Requests from one address."""
-    patience: timedelta = timedelta(seconds=30)
-    """Longest wait of a response for a future block, or for a reader that reads nothing."""
+    """Request rate of one address."""
+    timeout: timedelta = timedelta(seconds=30)
+    """Longest wait of a response for a block that has not arrived yet, or for a reader that takes no bytes."""
     idle: timedelta = timedelta(seconds=20)
-    """From a connection's begin, or its last answer, to the end of the next request's head: who sends a byte now and
-    then is cut off. Clients that keep idle connections find them closed and reconnect."""
+    """Time from the start of a connection, or its last response, until the next request's head is complete. It also
+    ends connections whose peer sends a byte now and then. Clients whose idle connections were closed reconnect."""
     trusted_proxies: tuple[str, ...] = ()
-    """Networks whose `X-Forwarded-For` is believed."""
+    """Networks of reverse proxies whose `X-Forwarded-For` is used."""
 
 
 HIGH_WATER = 16 * 1024
-"""Bytes that a connection may buffer uncounted."""
+"""Bytes that a connection may buffer before they count towards the budget of unread answers."""
 
 
 def gated(
     guard: ConnectionGuard, answers: AnswerBudget, inner: Callable[[], asyncio.Protocol]
 ) -> Callable[[], asyncio.Protocol]:
-    """Makes a protocol factory that hands admitted connections to `inner`, closes others unread, and counts answers."""
+    """Returns a protocol factory that passes admitted connections to `inner` and aborts all others unread."""
     return lambda: _Gate(guard, answers, inner)
 
 
 class _Gate(asyncio.Protocol):
-    """Stands between a connection and its real protocol, because only who stands there learns of its end."""
+    """Wraps the real protocol of a connection, which is the only place that sees both its start and its end."""
 
     def __init__(self, guard: ConnectionGuard, answers: AnswerBudget, inner: Callable[[], asyncio.Protocol]) -> None:
         self._guard = guard
@@ -80,8 +80,8 @@ class _Gate(asyncio.Protocol):
     def pause_writing(self) -> None:
         if self._inner is not None and self._transport is not None:
             self._inner.pause_writing()
-            patience = self._answers.hold(self._transport, self._peer)
-            self._stalled = asyncio.get_running_loop().call_later(patience, self._transport.abort)
+            timeout_s = self._answers.hold(self._transport, self._peer)
+            self._stalled = asyncio.get_running_loop().call_later(timeout_s, self._transport.abort)
 
     def resume_writing(self) -> None:
         if self._inner is not None:

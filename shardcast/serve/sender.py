@@ -1,4 +1,4 @@
-"""Bytes of a file on their way to one reader: handed to the kernel, as many at a time as the reader takes at once."""
+"""Sends ranges of a file by `sendfile`, in batches whose size adapts to the speed of the reader."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from shardcast.local_version import LocalVersion
 from shardcast.manifest.records import BLOCK
 
 LEAST_BLOCKS = 4
-"""Blocks handed to the kernel at a time, at first and to a slow reader: it has to take that much within a patience.
+"""Blocks per `sendfile` at first and for a slow reader, which must take that many within the time-out.
 
-Of more it has to take no more than that: the first blocks are with the kernel at once, however slow the reader is.
+The time-out grows with the batch, so a larger one demands no higher speed of a reader.
 """
 
 MOST_BLOCKS = 16
-"""Maximum for a fast reader: all requested blocks, since each hand-over costs about as much as a block."""
+"""Blocks per `sendfile` for a fast reader: the whole request, as each call costs about as much as a block."""
 
 QUICK_S = 0.1
-"""Seconds in which a reader that may have more at a time takes what it was given."""
+"""Seconds within which a reader has to take a batch for the next one to be larger."""
 
 
-class Strides:
-    """Number of blocks per hand-over: doubled while the reader takes them at once, else halved."""
+class BatchSize:
+    """Blocks per `sendfile`: doubled while the reader takes them quickly, else halved."""
 
     def __init__(self) -> None:
         self.blocks = LEAST_BLOCKS
 
-    def note(self, seconds: float) -> None:
-        """It took so long to take what it was given."""
+    def record(self, seconds: float) -> None:
+        """Records how long the reader took for the last batch."""
         if seconds < QUICK_S:
             self.blocks = min(2 * self.blocks, MOST_BLOCKS)
         else:
@@ -42,35 +42,35 @@ class Strides:
 
 
 class RangeSender:
-    """Sends ranges of files, each block as soon as it is here.
+    """Sends ranges of files, each block as soon as it is present.
 
     Args:
-        patience: How long a block may not be here, or a reader may take nothing.
-        sent: Told the bytes of each hand-over.
+        timeout: Longest wait for a block to arrive, or for a reader to take `LEAST_BLOCKS`.
+        sent: Called with the bytes of each batch.
     """
 
-    def __init__(self, *, patience: timedelta, sent: Callable[[float], None]) -> None:
-        self._patience = patience
+    def __init__(self, *, timeout: timedelta, sent: Callable[[float], None]) -> None:
+        self._timeout = timeout
         self.sent = sent
-        self._strides: WeakKeyDictionary[asyncio.Transport, Strides] = WeakKeyDictionary()
-        """By connection, which is kept from one request to the next."""
+        self._batches: WeakKeyDictionary[asyncio.Transport, BatchSize] = WeakKeyDictionary()
+        """By connection: a reader keeps its batch size from one request to the next."""
 
-    async def wait(self, holding: LocalVersion, file: int, block: int) -> None:
-        """Returns when a block is here.
+    async def wait(self, local: LocalVersion, file: int, block: int) -> None:
+        """Returns when a block is present.
 
         Raises:
-            TimeoutError: It did not come in time.
-            VersionGone: It will not come.
+            TimeoutError: It did not arrive in time.
+            VersionGone: The version was removed.
         """
-        if not holding.has(file, block):
-            async with asyncio.timeout(self._patience.total_seconds()):
-                await holding.wait_for_block(file, block)
+        if not local.has(file, block):
+            async with asyncio.timeout(self._timeout.total_seconds()):
+                await local.wait_for_block(file, block)
 
     async def send(
         self,
         request: web.Request,
         response: web.StreamResponse,
-        holding: LocalVersion,
+        local: LocalVersion,
         *,
         file: int,
         span: tuple[int, int],
@@ -78,44 +78,46 @@ class RangeSender:
         """Sends a file's bytes from the first to the last of a span.
 
         Raises:
-            TimeoutError: A block did not come, or the reader took less than `LEAST_BLOCKS` in a patience.
-            VersionGone: The version was let go meanwhile.
-            OSError: The reader left.
+            TimeoutError: A block did not arrive, or the reader took fewer than `LEAST_BLOCKS` within the time-out.
+            VersionGone: The version was removed meanwhile.
+            OSError: The reader closed the connection.
         """
         loop = asyncio.get_running_loop()
-        strides = self._strides_of(request.transport)
+        batch = self._batch_of(request.transport)
         at, last = span
-        with holding.path(file).open("rb", buffering=0) as source:
+        with local.path(file).open("rb", buffering=0) as source:
             while at <= last:
                 block = at // BLOCK
-                await self.wait(holding, file, block)
-                run = holding.run_of(file, block, strides.blocks)
+                await self.wait(local, file, block)
+                run = local.count_present(file, block, batch.blocks)
                 size = min((block + run) * BLOCK, last + 1) - at
                 began = loop.time()
-                async with asyncio.timeout(self._patience.total_seconds() * max(1.0, size / (LEAST_BLOCKS * BLOCK))):
-                    await _hand_over(request, response, source, at, size)
-                strides.note(loop.time() - began)
+                async with asyncio.timeout(self._timeout.total_seconds() * max(1.0, size / (LEAST_BLOCKS * BLOCK))):
+                    await _send_batch(request, response, source, at, size)
+                batch.record(loop.time() - began)
                 self.sent(size)
                 at += size
 
-    def _strides_of(self, connection: asyncio.Transport | None) -> Strides:
+    def _batch_of(self, connection: asyncio.Transport | None) -> BatchSize:
         if connection is None:
-            return Strides()
+            return BatchSize()
         try:
-            return self._strides.setdefault(connection, Strides())
-        except TypeError:  # uvloop's over TLS takes no weak reference: each request begins anew
-            return Strides()
+            return self._batches.setdefault(connection, BatchSize())
+        except TypeError:  # uvloop's TLS transport takes no weak reference; each request starts with the least
+            return BatchSize()
 
 
-async def _hand_over(request: web.Request, response: web.StreamResponse, file: FileIO, at: int, size: int) -> None:
-    """Sends a part of a file, by the kernel where that is possible."""
+async def _send_batch(request: web.Request, response: web.StreamResponse, file: FileIO, at: int, size: int) -> None:
+    """Sends a part of a file, by `sendfile` where the event loop has it."""
     if request.transport is None:
-        raise ConnectionResetError("the caller left")
+        raise ConnectionResetError("the reader closed the connection")
     loop = asyncio.get_running_loop()
-    os.posix_fadvise(file.fileno(), at, size, os.POSIX_FADV_WILLNEED)  # so that sending does not wait for a disk
+    os.posix_fadvise(
+        file.fileno(), at, size, os.POSIX_FADV_WILLNEED
+    )  # lets the kernel read ahead, so that `sendfile` need not wait for the disk
     try:
         await loop.sendfile(request.transport, file, at, size)
-    except NotImplementedError:  # by uvloop
+    except NotImplementedError:  # uvloop has no sendfile
         for start in range(at, at + size, BLOCK):
             length = min(BLOCK, at + size - start)
             await response.write(await loop.run_in_executor(None, os.pread, file.fileno(), length, start))

@@ -1,12 +1,12 @@
 """HTTP server of origins and relays, with the same five routes.
 
-    GET /v1/probe                                   256 KiB, to measure the way here
-    GET /v1/versions                                what is here; with ?follow=1 a line for each change of it
-    GET /v1/versions/{version}/{attempt}/manifest   its lines; from ?from=N on, as they come, until the seal
-    GET /v1/versions/{version}/{attempt}/files/{n}  bytes of file n: always a Range, sent as its blocks come
+    GET /v1/probe                                   256 KiB, to measure the bandwidth
+    GET /v1/versions                                the listing; with ?follow=1 a line for each change of it
+    GET /v1/versions/{version}/{attempt}/manifest   its lines from ?from=N on, as they arrive, until the seal
+    GET /v1/versions/{version}/{attempt}/files/{n}  a Range of file n, sent as its blocks arrive
     /healthz /readyz /metrics
 
-aiohttp rather than the other services' skeleton, because it can hand a file to the kernel (docs/decisions/0012).
+It uses aiohttp instead of `protocol.http.service`, because aiohttp can send files by `sendfile` (docs/decisions/0012).
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ from shardcast.serve.version_index import VersionIndex
 
 PROBE_BYTES = 1 << 18
 KEEP_ALIVE = timedelta(seconds=5)
-"""A followed answer says an empty line when it has had nothing to say for so long."""
+"""Time without data after which a followed response sends an empty line."""
 
 MOST_RANGE = 256 * BLOCK
-"""Bytes of one answer; a larger range is refused, so that one request can't hold a connection for hours."""
+"""Most bytes of one response. A larger range is refused, so that one request can't hold a connection for hours."""
 
 _PROBE = "/v1/probe"
 _VERSIONS = "/v1/versions"
@@ -58,7 +58,7 @@ _PARAMETERS = {_PROBE: (), _VERSIONS: ("follow",), _MANIFEST: ("from",), _FILE: 
 
 _MOST_FIELDS = 32
 _MOST_FIELD = 1024
-"""Bytes of the request's line and of each header field: with `_MOST_FIELDS` of them, a head has 32 KiB."""
+"""Bytes of the request line and of each header field; with `_MOST_FIELDS` fields a head has at most 32 KiB."""
 
 _NDJSON = "application/x-ndjson"
 _RANGE = re.compile(r"bytes=([0-9]{1,14})-([0-9]{1,14})")
@@ -72,19 +72,19 @@ class Server:
     """Serves the versions of an index while it is entered.
 
     Args:
-        shelf: What there is to give.
+        versions: The versions to serve.
         host: Address to listen on.
-        port: 0 for any free one; `port` tells which it became.
-        tls: A certificate to serve with; without one, TLS is a reverse proxy's work.
-        limits: For strangers.
-        registry: Where `/metrics` reads.
-        check: Raises when the server is not ready.
+        port: 0 for any free one; the attribute `port` then has its number.
+        tls: Certificate to serve https with; without one a reverse proxy has to provide TLS.
+        limits: Limits of any caller.
+        registry: Registry of the metrics.
+        check: Readiness check; raises when the server is not ready.
         clock: The system's by default.
     """
 
     def __init__(
         self,
-        shelf: VersionIndex,
+        versions: VersionIndex,
         *,
         host: str = "127.0.0.1",
         port: int = 0,
@@ -98,12 +98,12 @@ class Server:
         self.port = port
         self.registry = CollectorRegistry() if registry is None else registry
         self.metrics = ServingMetrics(self.registry)
-        self._shelf = shelf
+        self._versions = versions
         self._tls = tls
         self._limits = limits or ServingLimits()
         self._clock = SystemClock() if clock is None else clock
         self._check = check
-        self._page = MetricsPage(self.registry, clock=self._clock, refresh=self._measure_shelf)
+        self._page = MetricsPage(self.registry, clock=self._clock, refresh=self._update_version_gauges)
         self._probe = secrets.token_bytes(PROBE_BYTES)
         self._callers = CallerAddresses(self._limits.trusted_proxies)
         self._rates = IpRates(self._limits.rate, clock=self._clock)
@@ -112,7 +112,7 @@ class Server:
         self._answers = AnswerBudget(callers=self._callers, refused=self.metrics.refuse)
         raise_descriptor_limit()
         self._guard.fit(connection_room())
-        self.sender = RangeSender(patience=self._limits.patience, sent=self.metrics.sent.inc)
+        self.sender = RangeSender(timeout=self._limits.timeout, sent=self.metrics.sent.inc)
         self._stopping = False
         self._runner: web.AppRunner | None = None
         self._listener: asyncio.Server | None = None
@@ -124,7 +124,7 @@ class Server:
         return f"{'https' if self._tls else 'http'}://{host}:{self.port}"
 
     async def __aenter__(self) -> Self:
-        app = web.Application(middlewares=[self._door])
+        app = web.Application(middlewares=[self._middleware])
         app.router.add_get(_PROBE, self._send_probe)
         app.router.add_get(_VERSIONS, self._list)
         app.router.add_get(_MANIFEST, self._send_manifest)
@@ -143,7 +143,7 @@ class Server:
             max_headers=_MOST_FIELDS,
         )
         await self._runner.setup()
-        if self._runner.server is None:  # setup makes it
+        if self._runner.server is None:  # for the type checker: `setup` sets it
             raise Unavailable("the server did not start", retryable=False)
         try:
             self._listener = await asyncio.get_running_loop().create_server(
@@ -169,19 +169,19 @@ class Server:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._stopping = True
-        self._shelf.wake()
+        self._versions.wake()
         if self._listener is not None:
             self._listener.close()
         if self._runner is not None:
             await self._runner.cleanup()
 
-    # What every request passes
+    # Middleware
 
     @web.middleware
-    async def _door(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+    async def _middleware(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         resource = request.match_info.route.resource
         route = "(none)" if resource is None else resource.canonical
-        status = 499  # nginx's number for a caller who left
+        status = 499  # nginx's status of a request whose caller closed the connection
         self.metrics.open.inc()
         connection = request.transport
         if connection is not None:
@@ -220,7 +220,7 @@ class Server:
             self.metrics.refuse("rate")
             raise
 
-    # The answers
+    # Handlers
 
     async def _send_probe(self, _request: web.Request) -> web.StreamResponse:
         return web.Response(body=self._probe, headers={"Cache-Control": "no-store"})
@@ -228,46 +228,46 @@ class Server:
     async def _list(self, request: web.Request) -> web.StreamResponse:
         if "follow" not in request.query:
             return web.Response(
-                text=self._shelf.listing().model_dump_json(),
+                text=self._versions.listing().model_dump_json(),
                 content_type="application/json",
                 headers={"Cache-Control": "no-store"},
             )
         response = await self._begin_stream(request)
-        said = -1
-        with _broken_off(request):
+        sent = -1
+        with _abort_on_error(request):
             while not self._stopping:
-                if self._shelf.revision != said:
-                    said = self._shelf.revision
-                    await self._say(response, self._shelf.listing().model_dump_json().encode() + b"\n")
-                elif not await _soon(self._shelf.next_change()):
-                    await self._say(response, b"\n")
+                if self._versions.revision != sent:
+                    sent = self._versions.revision
+                    await self._write(response, self._versions.listing().model_dump_json().encode() + b"\n")
+                elif not await _changed_soon(self._versions.next_change()):
+                    await self._write(response, b"\n")
             await response.write_eof()
         return response
 
     async def _send_manifest(self, request: web.Request) -> web.StreamResponse:
-        holding = self._holding(request)
+        local = self._find(request)
         sequence = _number(request.query.get("from", "0"), 1 << 32, "from")
         response = await self._begin_stream(request)
-        with _broken_off(request):
+        with _abort_on_error(request):
             while not self._stopping:
-                data, sequence = holding.lines_from(sequence)
+                data, sequence = local.lines_from(sequence)
                 if data:
-                    await self._say(response, data)
-                elif holding.manifest.sealed or holding.gone:
+                    await self._write(response, data)
+                elif local.manifest.sealed or local.gone:
                     break
-                elif not await _soon(holding.next_change()):
-                    await self._say(response, b"\n")
+                elif not await _changed_soon(local.next_change()):
+                    await self._write(response, b"\n")
             await response.write_eof()
         return response
 
     async def _send_file(self, request: web.Request) -> web.StreamResponse:
-        holding = self._holding(request)
+        local = self._find(request)
         index = _number(request.match_info["file"], 1 << 16, "file")
-        if index >= len(holding.manifest.files):
-            raise NotFound(f"version {holding.manifest.key} has no file {index}")
-        state = holding.manifest.files[index]
+        if index >= len(local.manifest.files):
+            raise NotFound(f"version {local.manifest.key} has no file {index}")
+        state = local.manifest.files[index]
         first, last = _range(request.headers.get("Range", ""), state)
-        await self.sender.wait(holding, index, first // BLOCK)
+        await self.sender.wait(local, index, first // BLOCK)
         response = web.StreamResponse(
             status=206,
             headers={
@@ -279,8 +279,8 @@ class Server:
         )
         response.content_length = last - first + 1
         await response.prepare(request)
-        with _broken_off(request):
-            await self.sender.send(request, response, holding, file=index, span=(first, last))
+        with _abort_on_error(request):
+            await self.sender.send(request, response, local, file=index, span=(first, last))
             await response.write_eof()
         return response
 
@@ -290,7 +290,7 @@ class Server:
     async def _readyz(self, _request: web.Request) -> web.StreamResponse:
         try:
             if self._stopping:
-                raise Unavailable("the server was told to stop")
+                raise Unavailable("the server is stopping")
             if self._check is not None:
                 await self._check()
         except MusterError as error:
@@ -300,40 +300,40 @@ class Server:
     async def _metrics(self, _request: web.Request) -> web.StreamResponse:
         return web.Response(body=self._page.text(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    # Small parts of them
+    # Helpers
 
-    def _holding(self, request: web.Request) -> LocalVersion:
+    def _find(self, request: web.Request) -> LocalVersion:
         version = _number(request.match_info["version"], MOST_VERSION, "version")
         attempt = _number(request.match_info["attempt"], MOST_ATTEMPT, "attempt")
-        return self._shelf.find(VersionKey(version, attempt))
+        return self._versions.find(VersionKey(version, attempt))
 
     async def _begin_stream(self, request: web.Request) -> web.StreamResponse:
-        # nginx gathers an answer before it passes it on, unless it is told not to.
+        # Without X-Accel-Buffering nginx buffers the whole response before it passes it on.
         headers = {"Content-Type": _NDJSON, "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         response = web.StreamResponse(headers=headers)
         await response.prepare(request)
         return response
 
-    async def _say(self, response: web.StreamResponse, data: bytes) -> None:
-        await self._in_time(response.write(data), self._limits.patience)
+    async def _write(self, response: web.StreamResponse, data: bytes) -> None:
+        await self._in_time(response.write(data), self._limits.timeout)
 
-    async def _in_time(self, work: Awaitable[None], patience: timedelta) -> None:
-        """Awaits a write with a time limit, else closes the connection: a reader must not hold it for ever."""
-        async with asyncio.timeout(patience.total_seconds()):
+    async def _in_time(self, work: Awaitable[None], limit: timedelta) -> None:
+        """Awaits a write with a time limit, so that a reader that takes nothing can't hold the connection for ever."""
+        async with asyncio.timeout(limit.total_seconds()):
             await work
 
-    def _measure_shelf(self) -> None:
-        listed = self._shelf.listing().versions
+    def _update_version_gauges(self) -> None:
+        listed = self._versions.listing().versions
         self.metrics.held.labels("sealed").set(sum(each.sealed for each in listed))
         self.metrics.held.labels("growing").set(sum(not each.sealed for each in listed))
-        if listed and self._shelf.newest_since is not None:
+        if listed and self._versions.newest_since is not None:
             self.metrics.newest.set(listed[0].version)
-            self.metrics.age.set((self._clock.now() - self._shelf.newest_since).total_seconds())
+            self.metrics.age.set((self._clock.now() - self._versions.newest_since).total_seconds())
 
 
 @contextmanager
-def _broken_off(request: web.Request) -> Iterator[None]:
-    """Closes the connection: a response that has begun can't become an error, but the reader notices the cut."""
+def _abort_on_error(request: web.Request) -> Iterator[None]:
+    """Aborts the connection on an error: a response that has begun can't become an error response any more."""
     try:
         yield
     except (MusterError, TimeoutError, OSError):
@@ -342,8 +342,8 @@ def _broken_off(request: web.Request) -> Iterator[None]:
         raise
 
 
-async def _soon(change: Awaitable[None]) -> bool:
-    """Waits for a change until it is time to say that we are still here; true if it came."""
+async def _changed_soon(change: Awaitable[None]) -> bool:
+    """Returns whether a change comes within `KEEP_ALIVE`."""
     try:
         async with asyncio.timeout(KEEP_ALIVE.total_seconds()):
             await change
@@ -368,14 +368,16 @@ def _number(text: str, most: int, name: str) -> int:
 
 
 def _range(header: str, state: FileProgress) -> tuple[int, int]:
-    """First and last byte that are asked for: one range, of bytes that are announced."""
+    """Returns the first and last byte of the requested range, which must lie within the announced bytes."""
     match = _RANGE.fullmatch(header)
     if match is None:
-        raise InvalidInput("ask for one range of bytes", hint="for example Range: bytes=0-1048575", code="no-range")
+        raise InvalidInput(
+            "a request needs one range of bytes", hint="for example Range: bytes=0-1048575", code="no-range"
+        )
     first, last = int(match[1]), int(match[2])
     if not first <= last < state.announced or last - first >= MOST_RANGE:
         raise InvalidInput(
-            f"{state.path} has {state.announced} bytes so far, and an answer at most {MOST_RANGE}",
+            f"{state.path} has {state.announced} bytes so far, and a response at most {MOST_RANGE}",
             code="range-not-satisfiable",
         )
     return first, last

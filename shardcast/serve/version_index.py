@@ -1,4 +1,4 @@
-"""The versions that an origin or a relay has to give, newest first, and who wants to know when that changes."""
+"""Index of the versions that an origin or a relay serves, newest first, with notification of changes."""
 
 from __future__ import annotations
 
@@ -21,43 +21,43 @@ MOST_LISTED = 64
 
 
 class ListedVersion(WireModel):
-    """Listed version of a peer; unverified until its manifest is read."""
+    """Entry of a listing; unverified until the version's manifest is read."""
 
     version: int = Field(ge=0, le=MOST_VERSION)
     attempt: int = Field(ge=1, le=MOST_ATTEMPT)
     sealed: bool
     size: int = Field(ge=0)
-    """Bytes that are announced so far."""
+    """Bytes announced so far."""
     digest: WireDigest | None = None
     base: int | None = Field(None, ge=0, le=MOST_VERSION)
     signer: WireAddress | None = None
-    """Signer if it is not the listing's publisher: the former key."""
+    """Signer if it differs from the listing's publisher: the publisher's former key."""
 
     @property
     def key(self) -> VersionKey:
-        """The version and its attempt."""
+        """Returns the version and its attempt."""
         return VersionKey(self.version, self.attempt)
 
 
 class Listing(WireModel):
-    """Listing of a peer, newest first."""
+    """Versions of a peer, newest first."""
 
     run: WireDigest
     publisher: WireAddress
     versions: tuple[ListedVersion, ...] = Field((), max_length=MOST_LISTED)
 
     def only(self, signers: Collection[Address]) -> Listing:
-        """Returns the part of it that names one of these signers."""
+        """Returns the listing without versions of other signers."""
         kept = tuple(each for each in self.versions if (each.signer or self.publisher) in signers)
         return self if kept == self.versions else self.model_copy(update={"versions": kept})
 
 
 class VersionIndex:
-    """Holdings by version, at most one attempt of each.
+    """Local versions by number, with at most one attempt at each.
 
     Args:
-        run: The run that all are of.
-        publisher: Who signs them now; older ones may carry the name of the key before.
+        run: Id of the run.
+        publisher: The present publisher; its former key may have signed older versions.
         clock: The system's by default.
     """
 
@@ -69,63 +69,63 @@ class VersionIndex:
         self.newest_since: datetime | None = None
         """Time at which the newest version was first seen."""
         self._clock = SystemClock() if clock is None else clock
-        self._holdings: dict[int, LocalVersion] = {}
+        self._versions: dict[int, LocalVersion] = {}
         self._change = asyncio.Event()
 
     def __iter__(self) -> Iterator[LocalVersion]:
-        """Newest first."""
-        return iter(sorted(self._holdings.values(), key=lambda holding: holding.manifest.key, reverse=True))
+        """Iterates over the versions, newest first."""
+        return iter(sorted(self._versions.values(), key=lambda local: local.manifest.key, reverse=True))
 
     def __len__(self) -> int:
-        return len(self._holdings)
+        return len(self._versions)
 
     def get(self, version: int) -> LocalVersion | None:
-        """The version in its newest attempt; None if it is not here."""
-        return self._holdings.get(version)
+        """Returns the newest attempt at a version; None if the index lacks the version."""
+        return self._versions.get(version)
 
     def find(self, key: VersionKey) -> LocalVersion:
-        """One attempt at a version.
+        """Returns one attempt at a version.
 
         Raises:
-            VersionGone: It is not here.
+            VersionGone: The index lacks it.
         """
-        holding = self._holdings.get(key.version)
-        if holding is None or holding.manifest.key != key:
-            raise VersionGone(f"version {key} is not here")
-        return holding
+        local = self._versions.get(key.version)
+        if local is None or local.manifest.key != key:
+            raise VersionGone(f"version {key} is not held here")
+        return local
 
-    def put(self, holding: LocalVersion) -> LocalVersion | None:
+    def put(self, local: LocalVersion) -> LocalVersion | None:
         """Adds a version; returns the older attempt that it voids."""
-        key = holding.manifest.key
-        voided = self._holdings.get(key.version)
-        if not self._holdings or key.version > max(self._holdings):
+        key = local.manifest.key
+        voided = self._versions.get(key.version)
+        if not self._versions or key.version > max(self._versions):
             self.newest_since = self._clock.now()
-        self._holdings[key.version] = holding
+        self._versions[key.version] = local
         if voided is not None:
-            voided.leave()
+            voided.close()
         self.changed()
         return voided
 
-    def drop(self, holding: LocalVersion) -> None:
-        """Takes a version away; those who wait for it are told."""
-        if self._holdings.get(holding.manifest.key.version) is holding:
-            del self._holdings[holding.manifest.key.version]
-        holding.leave()
+    def remove(self, local: LocalVersion) -> None:
+        """Removes a version and wakes its waiting readers."""
+        if self._versions.get(local.manifest.key.version) is local:
+            del self._versions[local.manifest.key.version]
+        local.close()
         self.changed()
 
     def ranked(self, signers: Collection[Address] | None = None) -> list[LocalVersion]:
         """Returns versions, newest first; those of other signers come last."""
-        return sorted(self, key=lambda holding: signers is None or holding.manifest.signer in signers, reverse=True)
+        return sorted(self, key=lambda local: signers is None or local.manifest.signer in signers, reverse=True)
 
     def surplus(self, kept: Collection[LocalVersion]) -> list[LocalVersion]:
         """Returns removable versions: all but these and their bases."""
         newest = list(self)
-        needed = {holding.manifest.key.version for holding in kept}
-        for holding in newest:  # newest first, so a base's base is found too
-            base = holding.manifest.base
-            if holding.manifest.key.version in needed and base is not None and not stands_alone(holding.manifest):
+        needed = {local.manifest.key.version for local in kept}
+        for local in newest:  # newest first, so a base's base is found too
+            base = local.manifest.base
+            if local.manifest.key.version in needed and base is not None and not stands_alone(local.manifest):
                 needed.add(base.version)
-        return [holding for holding in newest if holding.manifest.key.version not in needed]
+        return [local for local in newest if local.manifest.key.version not in needed]
 
     def listing(self) -> Listing:
         """Returns the present listing, without versions that have no data yet."""
@@ -139,7 +139,7 @@ class VersionIndex:
                 base=None if manifest.base is None else manifest.base.version,
                 signer=None if manifest.signer == self.publisher else manifest.signer,
             )
-            for manifest in (holding.manifest for holding in self)
+            for manifest in (local.manifest for local in self)
             if manifest.length
         ]
         return Listing(run=self.run, publisher=self.publisher, versions=tuple(listed[:MOST_LISTED]))
@@ -154,9 +154,9 @@ class VersionIndex:
         """Wakes all waiting readers."""
         self._change.set()
         self._change = asyncio.Event()
-        for holding in self:
-            holding.wake()
+        for local in self:
+            local.wake()
 
     async def next_change(self) -> None:
-        """Returns when the listing is another than now."""
+        """Returns at the next change of the listing."""
         await self._change.wait()

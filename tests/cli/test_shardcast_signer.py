@@ -34,8 +34,8 @@ def test_the_seat_on_the_ledger_says_who_counts_and_until_when() -> None:
     assert signers_at(RoleHolder(FIRST, ZERO_ADDRESS, never)) == Signers(publisher=FIRST)
     rotated = signers_at(RoleHolder(SECOND, FIRST, UNTIL))
     assert rotated == Signers(publisher=SECOND, former=FIRST, former_until=UNTIL)
-    assert rotated.at(UNTIL - timedelta(seconds=1)) == (SECOND, FIRST)
-    assert rotated.at(UNTIL) == (SECOND,)
+    assert rotated.accepted_at(UNTIL - timedelta(seconds=1)) == (SECOND, FIRST)
+    assert rotated.accepted_at(UNTIL) == (SECOND,)
 
 
 async def test_a_rotation_is_told_once_and_a_chain_that_is_down_ends_nothing() -> None:

@@ -100,7 +100,7 @@ def client_of() -> Callable[..., Client]:
     """Makes clients of the test run that soon lose patience."""
 
     def make(*urls: str, **other: Any) -> Client:
-        settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "patience": QUICK}
+        settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "timeouts": QUICK}
         return Client(urls, **(settings | other))
 
     return make

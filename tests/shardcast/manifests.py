@@ -8,9 +8,9 @@ from blake3 import blake3
 
 from protocol.identifiers import Digest, run_id
 from protocol.identity.keys import Key
-from shardcast.manifest.author import ManifestAuthor
 from shardcast.manifest.manifest import Manifest, VersionKey
 from shardcast.manifest.records import BLOCK, FileEnd, FileEntry, Shard
+from shardcast.manifest.writer import ManifestWriter
 
 RUN: Digest = run_id("test")
 PUBLISHER = Key(b"\x11" * 32)
@@ -28,9 +28,9 @@ def end_of(file: int, data: bytes) -> FileEnd:
     return FileEnd(file=file, size=len(data), sha256=hashlib.sha256(data).hexdigest())
 
 
-def author(version: int = 1, attempt: int = 1, publisher: Key = PUBLISHER) -> ManifestAuthor:
+def author(version: int = 1, attempt: int = 1, publisher: Key = PUBLISHER) -> ManifestWriter:
     """An author of the test run."""
-    return ManifestAuthor(run=RUN, key=VersionKey(version, attempt), publisher=publisher)
+    return ManifestWriter(run=RUN, key=VersionKey(version, attempt), publisher=publisher)
 
 
 def empty(version: int = 1, attempt: int = 1) -> Manifest:
@@ -38,7 +38,7 @@ def empty(version: int = 1, attempt: int = 1) -> Manifest:
     return Manifest(run=RUN, key=VersionKey(version, attempt), signer=PUBLISHER.address)
 
 
-def lines_of(content: dict[str, bytes], *, writer: ManifestAuthor | None = None, shard: int = 2 * BLOCK) -> list[bytes]:
+def lines_of(content: dict[str, bytes], *, writer: ManifestWriter | None = None, shard: int = 2 * BLOCK) -> list[bytes]:
     """The whole manifest of a version, in shards of a size, line by line."""
     writer = author() if writer is None else writer
     text, _ = writer.extend(files=[FileEntry(path=path) for path in content])

@@ -9,17 +9,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shardcast.download.peers import FIRST_QUARANTINE, HEALING, LONGEST_REST, Fault, Peers
+from shardcast.download.peers import FIRST_QUARANTINE, LONGEST_BACKOFF, RECOVERY_TIME, Peers
 from shardcast.download.schedule import BlockClaim, BlockSchedule
+from shardcast.errors import FailureKind
 from shardcast.manifest.manifest import BlockSpan
 
-AFTER_REST = LONGEST_REST.total_seconds()
+AFTER_REST = LONGEST_BACKOFF.total_seconds()
 
 
 def peers(**bandwidths: float) -> Peers:
-    made = Peers(bandwidths, draws=random.Random(1))
+    made = Peers(bandwidths, rng=random.Random(1))
     for name, bandwidth in bandwidths.items():
-        made[name].note_bandwidth(bandwidth)
+        made[name].record_bandwidth(bandwidth)
     return made
 
 
@@ -32,34 +33,34 @@ def test_relays_are_drawn_in_proportion_to_success_times_bandwidth() -> None:
     made = peers(fast=3e6, slow=1e6)
     assert shares(made, 0.0)["fast"] == pytest.approx(0.75, abs=0.05)
     for _ in range(30):
-        made["fast"].note_fault(Fault.STALLED, 0.0)
+        made["fast"].record_failure(FailureKind.STALLED, 0.0)
     assert shares(made, AFTER_REST)["fast"] < 0.35
 
 
 def test_a_relay_that_failed_is_left_alone_for_a_moment_and_heals_with_time() -> None:
     made = peers(a=1e6, b=1e6)
     for _ in range(10):
-        made["a"].note_fault(Fault.REFUSED, 0.0)
+        made["a"].record_failure(FailureKind.REFUSED, 0.0)
     assert shares(made, 0.0) == {"b": 1.0}
     soon = shares(made, AFTER_REST).get("a", 0.0)
-    later = shares(made, 5 * HEALING.total_seconds()).get("a", 0.0)
+    later = shares(made, 5 * RECOVERY_TIME.total_seconds()).get("a", 0.0)
     assert soon < 0.2 < later
     assert later == pytest.approx(0.5, abs=0.05)
 
 
 def test_a_relay_that_lied_is_asked_only_when_nobody_else_is_left_and_longer_each_time() -> None:
     made = peers(liar=1e9, honest=1.0)
-    made["liar"].note_fault(Fault.BAD_BLOCK, 0.0)
+    made["liar"].record_failure(FailureKind.BAD_BLOCK, 0.0)
     assert shares(made, AFTER_REST) == {"honest": 1.0}
     assert made.draw(AFTER_REST, without={"honest"}) == "liar"
     assert made["liar"].quarantined_until == FIRST_QUARANTINE.total_seconds()
-    made["liar"].note_fault(Fault.BAD_BLOCK, 100.0)
+    made["liar"].record_failure(FailureKind.BAD_BLOCK, 100.0)
     assert made["liar"].quarantined_until == 100.0 + 2 * FIRST_QUARANTINE.total_seconds()
 
 
 def test_nobody_is_drawn_when_all_are_left_alone() -> None:
     made = peers(a=1.0)
-    made["a"].note_fault(Fault.UNREACHABLE, 5.0)
+    made["a"].record_failure(FailureKind.UNREACHABLE, 5.0)
     assert made.draw(5.0) is None
     assert made.next_return(5.0) == pytest.approx(5.1)
     assert made.draw(5.2) == "a"
@@ -100,9 +101,9 @@ def test_a_few_blocks_wait_for_more_no_longer_than_a_moment_nor_when_nothing_is_
     schedule.announce([BlockSpan(0, 5, 1)])
     for claim in (first, late):
         assert claim is not None
-        for block in list(claim.left):
-            schedule.brought(claim, block, 1.1)
-        schedule.give_up(claim)
+        for block in list(claim.remaining):
+            schedule.record_block(claim, block, 1.1)
+        schedule.release(claim)
     alone = schedule.claim(1.1, growing=True)
     assert alone is not None
     assert alone.span == BlockSpan(0, 5, 1)
@@ -114,20 +115,20 @@ def test_the_claim_that_brought_nothing_for_longest_is_hedged_by_halves_from_its
     slow, quick = schedule.claim(0.0), schedule.claim(1.0)
     assert slow is not None
     assert quick is not None
-    schedule.brought(slow, 0, 1.0)
-    schedule.brought(quick, 4, 2.5)
+    schedule.record_block(slow, 0, 1.0)
+    schedule.record_block(quick, 4, 2.5)
     assert schedule.hedge(2.0, after=1.5) is None
     hedge = schedule.hedge(2.6, after=1.5)
     assert hedge is not None
     assert (hedge.span, hedge.hedge_of) == (BlockSpan(0, 2, 2), slow)
     assert schedule.hedge(2.7, after=1.5) is None
-    schedule.brought(hedge, 2, 2.8)
-    assert schedule.brought(hedge, 3, 2.9) == []
-    schedule.give_up(hedge)
+    schedule.record_block(hedge, 2, 2.8)
+    assert schedule.record_block(hedge, 3, 2.9) == []
+    schedule.release(hedge)
     again = schedule.hedge(3.0, after=1.5)
     assert again is not None
     assert again.span == BlockSpan(0, 1, 1)
-    assert schedule.brought(again, 1, 3.1) == [slow]
+    assert schedule.record_block(again, 1, 3.1) == [slow]
     assert schedule.missing == 3
 
 
@@ -139,8 +140,8 @@ def test_a_slow_claim_and_its_hedge_meet_and_nothing_comes_twice() -> None:
     hedge = schedule.hedge(2.0, after=1.5)
     assert hedge is not None
     for step in range(8):
-        assert schedule.brought(slow, step, 2.0) == []
-        assert schedule.brought(hedge, hedge.span.first + step, 2.0) == ([slow] if step == 7 else [])
+        assert schedule.record_block(slow, step, 2.0) == []
+        assert schedule.record_block(hedge, hedge.span.first + step, 2.0) == ([slow] if step == 7 else [])
     assert schedule.missing == 0
 
 
@@ -166,14 +167,14 @@ def test_every_block_comes_whatever_fails_and_none_is_lost_or_counted_twice(
         elif act == "bring" and claims:
             bring_one(schedule, chance.choice(claims), here, now)
         elif act == "give up" and claims:
-            schedule.give_up(claims.pop(chance.randrange(len(claims))))
+            schedule.release(claims.pop(chance.randrange(len(claims))))
         assert schedule.missing == len(wanted - here)
     for claim in claims:
-        schedule.give_up(claim)
+        schedule.release(claim)
     while (claim := schedule.claim(200.0)) is not None:
-        while claim.left:
+        while claim.remaining:
             bring_one(schedule, claim, here, 200.0)
-        schedule.give_up(claim)
+        schedule.release(claim)
     assert (here, schedule.missing) == (wanted, 0)
 
 
@@ -187,7 +188,7 @@ def announced_schedule(announced: list[tuple[int, int]]) -> tuple[BlockSchedule,
 
 
 def bring_one(schedule: BlockSchedule, claim: BlockClaim, here: set[tuple[int, int]], now: float) -> None:
-    if claim.left:
-        block = min(claim.left)
-        schedule.brought(claim, block, now)
+    if claim.remaining:
+        block = min(claim.remaining)
+        schedule.record_block(claim, block, now)
         here.add((claim.span.file, block))

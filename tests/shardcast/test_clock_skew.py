@@ -55,7 +55,7 @@ async def test_a_client_whose_clock_is_hours_off_fetches_what_the_ledger_names(
             upstreams=[origin.url],
             run=RUN_NAME,
             signer=PUBLISHER.address,
-            patience=QUICK,
+            timeouts=QUICK,
             clock=Skewed(of_relay),
         )
     )

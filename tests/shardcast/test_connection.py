@@ -11,8 +11,8 @@ from datetime import timedelta
 
 import pytest
 
-from shardcast.download.connection import BlockConnection, Failed
-from shardcast.download.peers import Fault
+from shardcast.download.connection import BlockConnection
+from shardcast.errors import FailureKind, PeerFailed
 from shardcast.manifest.manifest import BlockSpan, FileProgress, VersionKey
 from shardcast.manifest.records import BLOCK
 
@@ -101,9 +101,9 @@ def test_half_a_block_shows_as_progress_before_the_rest_is_there() -> None:
 def test_a_peer_that_closes_in_a_block_is_said_to_have_cut() -> None:
     with peer(lambda connection: connection.sendall(HEAD.encode() + DATA[: BLOCK + 5])) as url:
         connection = connection_to(url)
-        with pytest.raises(Failed) as failed:
+        with pytest.raises(PeerFailed) as failed:
             fetched(connection)
-    assert failed.value.fault is Fault.CUT
+    assert failed.value.kind is FailureKind.CUT
 
 
 def test_a_connection_that_is_cut_meanwhile_ends_at_once() -> None:
@@ -115,12 +115,12 @@ def test_a_connection_that_is_cut_meanwhile_ends_at_once() -> None:
 
     with peer(answer) as url:
         connection = connection_to(url)
-        errors: list[Failed] = []
+        errors: list[PeerFailed] = []
 
         def work() -> None:
             try:
                 connection.fetch(KEY, STATE, WHOLE, lambda *_: connection.cut())
-            except Failed as error:
+            except PeerFailed as error:
                 errors.append(error)
 
         working = threading.Thread(target=work)
@@ -128,4 +128,4 @@ def test_a_connection_that_is_cut_meanwhile_ends_at_once() -> None:
         working.join(15)  # and not the 20 s of a stall
         assert not working.is_alive()
         ended.set()
-    assert [error.fault for error in errors] == [Fault.CUT]
+    assert [error.kind for error in errors] == [FailureKind.CUT]

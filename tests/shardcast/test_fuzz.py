@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from protocol.errors import MusterError
 from shardcast.client import Client
-from shardcast.download.transfer import TransferPace
+from shardcast.download.context import RequestLimits
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from tests.shardcast.conftest import QUICK, RUN_NAME, content, read_folder, write_folder
@@ -61,8 +61,10 @@ def test_mangled_bytes_never_make_a_wrong_file(ground: Path, spoilings: list[Spo
             await origin.publish_folder(1, ground / "source")
             async with ManglingProxy("127.0.0.1", origin.server.port, spoilings) as proxy:
                 urls = [proxy.url, origin.url] if with_good else [proxy.url]
-                pace = TransferPace(connections=2, span_blocks=2)
-                async with Client(urls, run=RUN_NAME, signer=PUBLISHER.address, patience=FRANTIC, pace=pace) as client:
+                limits = RequestLimits(connections=2, span_blocks=2)
+                async with Client(
+                    urls, run=RUN_NAME, signer=PUBLISHER.address, timeouts=FRANTIC, requests=limits
+                ) as client:
                     await fetch(client, must=with_good)
 
     async def fetch(client: Client, *, must: bool) -> None:

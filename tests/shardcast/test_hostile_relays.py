@@ -13,9 +13,9 @@ import pytest
 
 from protocol.errors import MusterError
 from shardcast.client import Client
-from shardcast.download.manifest_stream import FOLLOWERS
+from shardcast.download.context import RequestLimits
 from shardcast.download.peers import Peers
-from shardcast.download.transfer import TransferPace
+from shardcast.download.transfer import MANIFEST_READERS
 from shardcast.manifest.manifest import VersionKey
 from shardcast.origin import Origin
 from tests.shardcast import hostile
@@ -44,7 +44,7 @@ SURE = replace(
 )
 PATIENT = replace(QUICK, answer=timedelta(seconds=30), stall=timedelta(seconds=30), progress=timedelta(seconds=60))
 AT_ONCE = 6
-ONE_BY_ONE = TransferPace(connections=2, span_blocks=1)
+ONE_BY_ONE = RequestLimits(connections=2, span_blocks=1)
 FILES = content(1)
 
 EVERYTHING = [
@@ -71,7 +71,7 @@ async def test_with_one_good_relay_beside_it_the_right_bytes_arrive(
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
     bad = await stack.enter_async_context(HostileRelay(origin.url, where, spoil))
-    client = client_of(bad.url, origin.url, patience=SURE, pace=ONE_BY_ONE)
+    client = client_of(bad.url, origin.url, timeouts=SURE, requests=ONE_BY_ONE)
     prefer(client.peers, bad.url)
     await stack.enter_async_context(client)
     await eventually(lambda: bad.spoilt > 0 or where in {"/files/", "/manifest"})
@@ -93,7 +93,7 @@ async def test_alone_a_bad_relay_gives_the_right_bytes_or_a_clear_word_and_leave
         async with (
             turns,
             HostileRelay(origin.url, where, spoil) as bad,
-            client_of(bad.url, patience=HASTY, pace=ONE_BY_ONE) as client,
+            client_of(bad.url, timeouts=HASTY, requests=ONE_BY_ONE) as client,
         ):
             code = "whole"
             try:
@@ -128,7 +128,7 @@ async def test_a_relay_that_closes_each_connection_gives_everything_all_the_same
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
     bad = await stack.enter_async_context(HostileRelay(origin.url, "/files/", hostile.close_each))
-    async with client_of(bad.url, patience=PATIENT, pace=ONE_BY_ONE) as client:
+    async with client_of(bad.url, timeouts=PATIENT, requests=ONE_BY_ONE) as client:
         assert read_folder((await client.fetch(1, tmp_path / "to")).path) == FILES
     assert bad.spoilt >= 5
 
@@ -138,12 +138,12 @@ async def test_a_relay_that_gave_a_bad_block_is_left(
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
     bad = await stack.enter_async_context(HostileRelay(origin.url, "/files/", hostile.flip))
-    relay = relay_of(tmp_path / "relay", bad.url, origin.url, pace=ONE_BY_ONE)
+    relay = relay_of(tmp_path / "relay", bad.url, origin.url, requests=ONE_BY_ONE)
     prefer(relay.peers, bad.url)
     async with relay:
         await eventually(lambda: complete(relay, 1))
         assert 1 <= bad.spoilt <= ONE_BY_ONE.connections
-        assert relay.peers[bad.url].lies >= 1
+        assert relay.peers[bad.url].invalid_data >= 1
         assert relay.peers.draw(asyncio.get_running_loop().time()) == origin.url
         async with client_of(relay.url) as client:
             assert read_folder((await client.fetch(1, tmp_path / "to")).path) == FILES
@@ -154,11 +154,11 @@ async def test_a_relay_passes_on_nothing_that_did_not_verify(
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
     bad = await stack.enter_async_context(HostileRelay(origin.url, "/files/1", hostile.flip))
-    relay = await stack.enter_async_context(relay_of(tmp_path / "relay", bad.url, patience=HASTY, pace=ONE_BY_ONE))
+    relay = await stack.enter_async_context(relay_of(tmp_path / "relay", bad.url, timeouts=HASTY, requests=ONE_BY_ONE))
     await eventually(lambda: bad.spoilt >= 2)
-    holding = relay.shelf.get(1)
-    assert holding is not None
-    assert holding.run_of(1, 0, 10) == 0
+    local = relay.versions.get(1)
+    assert local is not None
+    assert local.count_present(1, 0, 10) == 0
     assert not (tmp_path / "relay" / "1.1" / "files" / "model.safetensors").exists()
 
 
@@ -184,7 +184,7 @@ async def test_a_version_that_stays_a_promise_holds_up_nobody(
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
     bad = await stack.enter_async_context(HostileRelay(origin.url, "/versions", hostile.ghost))
-    client = await stack.enter_async_context(client_of(bad.url, origin.url, patience=SURE))
+    client = await stack.enter_async_context(client_of(bad.url, origin.url, timeouts=SURE))
     await eventually(lambda: bad.spoilt > 0 and len(client.peers.urls) == 2)
     async with asyncio.timeout(120):
         assert await client.latest() == VersionKey(1, 1)
@@ -200,8 +200,10 @@ async def test_two_relays_that_keep_a_manifest_to_themselves_do_not_keep_a_clien
 ) -> None:
     files = {f"part-{number}": b"%d" % number for number in range(50)}  # more than a hundred lines of manifest
     await origin.publish_folder(1, write_folder(tmp_path / "source", files))
-    bad = [await stack.enter_async_context(HostileRelay(origin.url, "/manifest", spoil)) for _ in range(FOLLOWERS)]
-    client = client_of(*(each.url for each in bad), origin.url, patience=SURE)
+    bad = [
+        await stack.enter_async_context(HostileRelay(origin.url, "/manifest", spoil)) for _ in range(MANIFEST_READERS)
+    ]
+    client = client_of(*(each.url for each in bad), origin.url, timeouts=SURE)
     for each in bad:
         prefer(client.peers, each.url)
     await stack.enter_async_context(client)

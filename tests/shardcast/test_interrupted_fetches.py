@@ -121,7 +121,7 @@ async def test_a_version_that_is_pruned_half_way_is_said_to_be_gone(
     async with client_of(origin.url) as client:
         fetching = asyncio.create_task(client.fetch(1, tmp_path / "to"))
         await eventually((tmp_path / "to" / ".partial-1" / "model.safetensors").exists)
-        origin.withdraw(publication.holding)
+        origin.withdraw(publication.local)
         with pytest.raises(VersionGone):
             await fetching
     assert list((tmp_path / "to").iterdir()) == []

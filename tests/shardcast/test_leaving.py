@@ -20,7 +20,7 @@ HASTY = replace(QUICK, answer=timedelta(seconds=ANSWER_S))
 
 
 async def test_a_client_is_left_at_the_moment_at_which_a_relay_took_too_long(client_of: Callable[..., Client]) -> None:
-    async with SilentServer() as relay, asyncio.timeout(60), client_of(relay.url, patience=HASTY):
+    async with SilentServer() as relay, asyncio.timeout(60), client_of(relay.url, timeouts=HASTY):
         await relay.asked()
         await as_it_falls_due(ANSWER_S)
 
@@ -29,7 +29,7 @@ async def test_a_client_is_left_at_the_moment_at_which_a_relay_took_too_long(cli
 async def test_a_question_that_is_taken_back_as_its_time_runs_out_was_taken_back(
     ask: Callable[[PeerClient, str], Coroutine[Any, Any, object]],
 ) -> None:
-    async with SilentServer() as relay, PeerClient(patience=HASTY) as upstream:
+    async with SilentServer() as relay, PeerClient(timeouts=HASTY) as upstream:
         asking = asyncio.create_task(ask(upstream, relay.url))
         await relay.asked()
         await as_it_falls_due(ANSWER_S)

@@ -281,5 +281,5 @@ def test_no_bytes_crash_a_reader(line: bytes) -> None:
 def test_a_manifest_does_not_grow_by_nothing() -> None:
     writer = author()
     writer.extend()
-    with pytest.raises(BadManifest, match="says nothing"):
+    with pytest.raises(BadManifest, match="is empty"):
         writer.extend()

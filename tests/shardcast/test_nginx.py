@@ -14,7 +14,7 @@ import pytest
 from ledger.devchain import free_port
 from shardcast.allowlist import allowed_networks
 from shardcast.client import Client
-from shardcast.download.assembly import DownloadProgress
+from shardcast.download.download import DownloadProgress
 from shardcast.origin import Origin
 from shardcast.serve.connection_limits import ServingLimits
 from tests.shardcast.conftest import RUN_NAME, content, read_folder

@@ -109,7 +109,7 @@ async def test_an_origin_keeps_the_last_versions_and_a_client_is_told_that_an_ol
     for version in (1, 2, 3):
         source = write_folder(tmp_path / str(version), {"a": b"%d" % version})
         await origin.publish_folder(version, source)
-    assert [each.version for each in origin.shelf.listing().versions] == [3, 2]
+    assert [each.version for each in origin.versions.listing().versions] == [3, 2]
     assert (tmp_path / "1" / "a").exists()  # a trainer's files are the trainer's
     async with client_of(origin.url) as client:
         with pytest.raises(VersionGone, match="version 1"):
@@ -170,7 +170,7 @@ async def test_a_folder_that_can_be_no_version_is_refused(origin: Origin, tmp_pa
     (tmp_path / "source" / name).write_text("x")
     with pytest.raises(InvalidInput):
         await origin.publish_folder(1, tmp_path / "source")
-    assert not origin.shelf.listing().versions
+    assert not origin.versions.listing().versions
 
 
 async def test_a_link_out_of_the_folder_is_not_published(origin: Origin, tmp_path: Path) -> None:

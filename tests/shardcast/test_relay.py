@@ -24,12 +24,12 @@ Clients = Callable[..., Client]
 
 
 def relay_of(store: Path, *upstreams: str, **other: Any) -> Relay:
-    settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "patience": QUICK}
+    settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "timeouts": QUICK}
     return Relay(store, upstreams=upstreams, **(settings | other))
 
 
 def complete(relay: Relay, version: int) -> bool:
-    held = relay.shelf.get(version)
+    held = relay.versions.get(version)
     return held is not None and held.manifest.sealed and not held.missing()
 
 
@@ -76,9 +76,9 @@ async def test_a_new_relay_takes_the_newest_versions_and_lets_go_of_the_oldest(
         await origin.publish_folder(version, write_folder(tmp_path / str(version), {"a": b"%d" % version}))
     relay = await stack.enter_async_context(relay_of(tmp_path / "relay", origin.url, keep=2))
     await eventually(lambda: complete(relay, 4) and complete(relay, 3))
-    assert [each.version for each in relay.shelf.listing().versions] == [4, 3]
+    assert [each.version for each in relay.versions.listing().versions] == [4, 3]
     await origin.publish_folder(5, write_folder(tmp_path / "5", {"a": b"5"}))
-    await eventually(lambda: complete(relay, 5) and relay.shelf.get(3) is None)
+    await eventually(lambda: complete(relay, 5) and relay.versions.get(3) is None)
     assert sorted(path.name for path in (tmp_path / "relay").iterdir()) == ["4.1", "5.1"]
 
 
@@ -90,7 +90,7 @@ async def test_a_relay_on_a_small_disk_lets_go_of_the_oldest_and_does_not_fetch_
     store, rule = tmp_path / "relay", KeepRule(most=5, budget=2500)
     relay = await stack.enter_async_context(relay_of(store, origin.url, keep=rule))
     # 1 may be under way when 2 is gone, and would count as received.
-    await eventually(lambda: all(complete(relay, version) for version in (3, 4)) and len(list(relay.shelf)) == 2)
+    await eventually(lambda: all(complete(relay, version) for version in (3, 4)) and len(list(relay.versions)) == 2)
     received = total(relay.metrics.received)
     await origin.publish_folder(5, write_folder(tmp_path / "5", {"a": bytes(1000)}))
     await eventually(lambda: complete(relay, 5) and {path.name for path in store.iterdir()} == {"4.1", "5.1"})
@@ -150,7 +150,7 @@ async def test_a_newer_attempt_reuses_the_blocks_that_are_the_same(
     files = content(4)
     publication = origin.begin(1, folder=write_folder(tmp_path / "source", files))
     await publication.advance("model.safetensors")
-    await eventually(lambda: (held := relay.shelf.get(1)) is not None and held.held == 5 * BLOCK)
+    await eventually(lambda: (held := relay.versions.get(1)) is not None and held.present_bytes == 5 * BLOCK)
     before = total(relay.metrics.received)
     await origin.publish_folder(1, tmp_path / "source")
     fetched = await client.fetch(1, tmp_path / "to")

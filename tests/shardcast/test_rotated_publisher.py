@@ -32,7 +32,7 @@ LINES = lines_of({"a": b"weights"})
 
 
 def relay_of(store: Path, *upstreams: str, **other: Any) -> Relay:
-    settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "patience": QUICK}
+    settings: dict[str, Any] = {"run": RUN_NAME, "signer": PUBLISHER.address, "timeouts": QUICK}
     return Relay(store, upstreams=upstreams, **(settings | other))
 
 
@@ -40,7 +40,7 @@ def has(relay: Relay, *versions: int) -> Callable[[], bool]:
     """Whether a relay holds these, complete."""
 
     def look() -> bool:
-        held = [relay.shelf.get(version) for version in versions]
+        held = [relay.versions.get(version) for version in versions]
         return all(each is not None and each.manifest.sealed and not each.missing() for each in held)
 
     return look
@@ -57,14 +57,14 @@ async def publish(folder: Path, key: Key, *versions: int) -> None:
 def test_who_counts_when() -> None:
     until = NOW + timedelta(hours=1)
     second = timedelta(seconds=1)
-    assert BOTH.at(until - second) == (SUCCESSOR.address, PUBLISHER.address)
-    assert BOTH.at(until) == BOTH.at(until + second) == (SUCCESSOR.address,)
-    assert Signers(publisher=SUCCESSOR.address, former=PUBLISHER.address).at(NOW) == (SUCCESSOR.address,)
+    assert BOTH.accepted_at(until - second) == (SUCCESSOR.address, PUBLISHER.address)
+    assert BOTH.accepted_at(until) == BOTH.accepted_at(until + second) == (SUCCESSOR.address,)
+    assert Signers(publisher=SUCCESSOR.address, former=PUBLISHER.address).accepted_at(NOW) == (SUCCESSOR.address,)
 
 
 def test_who_begins_a_manifest_ends_it() -> None:
     key = VersionKey(1, 1)
-    manifest = Manifest(run=RUN, key=key, signer=SUCCESSOR.address, besides=[PUBLISHER.address])
+    manifest = Manifest(run=RUN, key=key, signer=SUCCESSOR.address, other_signers=[PUBLISHER.address])
     manifest.read(LINES[0])
     assert manifest.signer == PUBLISHER.address
     others = lines_of({"a": b"weights"}, writer=author(publisher=SUCCESSOR))
@@ -73,7 +73,7 @@ def test_who_begins_a_manifest_ends_it() -> None:
     for line in LINES[1:]:
         manifest.read(line)
     assert manifest.sealed
-    strange = Manifest(run=RUN, key=key, signer=SUCCESSOR.address, besides=[PUBLISHER.address])
+    strange = Manifest(run=RUN, key=key, signer=SUCCESSOR.address, other_signers=[PUBLISHER.address])
     with pytest.raises(BadManifest, match="not by the publisher"):
         strange.read(lines_of({"a": b"x"}, writer=author(publisher=STRANGER))[0])
     assert (strange.signer, strange.length) == (SUCCESSOR.address, 0)
@@ -89,7 +89,7 @@ async def test_workers_of_both_versions_are_served_while_both_keys_count(
     relay = await stack.enter_async_context(relay_of(tmp_path / "relay", origin.url, signer=BOTH))
     below = await stack.enter_async_context(relay_of(tmp_path / "below", relay.url, signer=BOTH))
     await eventually(has(below, 1, 2, 3))
-    listed = below.shelf.listing()
+    listed = below.versions.listing()
     assert listed.publisher == SUCCESSOR.address
     assert {each.version: each.signer for each in listed.versions} == {
         1: PUBLISHER.address,
@@ -112,7 +112,7 @@ async def test_after_its_time_nobody_takes_what_the_former_key_signed(
     origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR))
     relay = await stack.enter_async_context(relay_of(tmp_path / "relay", origin.url, signer=OVER))
     await eventually(has(relay, 3))
-    assert [each.version for each in relay.shelf.listing().versions] == [3]
+    assert [each.version for each in relay.versions.listing().versions] == [3]
     async with client_of(origin.url, signer=OVER) as client:
         with pytest.raises(MusterError, match="no relay has version 2"):
             await client.fetch(2, tmp_path / "to")
@@ -146,7 +146,7 @@ async def test_a_relay_that_starts_again_after_the_time_lets_go_of_what_the_form
         await eventually(has(relay, 1))
     for signers, kept in ((BOTH, [1]), (OVER, [])):
         async with relay_of(tmp_path / "relay", "http://127.0.0.1:9", signer=signers) as relay:
-            assert [each.version for each in relay.shelf.listing().versions] == kept
+            assert [each.version for each in relay.versions.listing().versions] == kept
 
 
 async def test_a_folder_that_is_moved_away_and_back_is_signed_anew(tmp_path: Path) -> None:
@@ -158,11 +158,11 @@ async def test_a_folder_that_is_moved_away_and_back_is_signed_anew(tmp_path: Pat
     async with Origin(tmp_path, run=RUN_NAME, key=SUCCESSOR) as origin:
         watcher = FolderWatcher(origin)
         await watcher.look()
-        assert [each.manifest.signer for each in origin.shelf] == [PUBLISHER.address]
+        assert [each.manifest.signer for each in origin.versions] == [PUBLISHER.address]
         for one, other in (("7", ".7"), (".7", "7")):
             (tmp_path / one).rename(tmp_path / other)
             await watcher.look()
-        assert [each.manifest.signer for each in origin.shelf] == [SUCCESSOR.address]
+        assert [each.manifest.signer for each in origin.versions] == [SUCCESSOR.address]
         after = origin.newest
     assert before is not None
     assert after is not None
@@ -172,9 +172,9 @@ async def test_a_folder_that_is_moved_away_and_back_is_signed_anew(tmp_path: Pat
 async def test_the_first_version_of_a_new_key_needs_none_of_the_former_one(tmp_path: Path) -> None:
     await publish(tmp_path / "origin", PUBLISHER, 1)
     async with Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER) as origin:
-        assert next_form(origin.shelf, 2, anchor_every=5).base == 1
+        assert next_form(origin.versions, 2, anchor_every=5).base == 1
     async with Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR) as origin:
-        form = next_form(origin.shelf, 2, anchor_every=5)
+        form = next_form(origin.versions, 2, anchor_every=5)
         assert (form.base, form.full) == (None, True)
 
 
@@ -197,9 +197,9 @@ async def test_versions_of_a_key_that_counts_no_more_keep_no_place_from_those_of
     await origin.publish_folder(3, write_folder(tmp_path / "3", content(3, size=3000)))
     await eventually(lambda: _signed_by(relay, 3) == SUCCESSOR.address)
     await eventually(has(relay, 2, 3))
-    assert {each.manifest.signer for each in relay.shelf} == {SUCCESSOR.address}
+    assert {each.manifest.signer for each in relay.versions} == {SUCCESSOR.address}
 
 
 def _signed_by(relay: Relay, version: int) -> str | None:
-    held = relay.shelf.get(version)
+    held = relay.versions.get(version)
     return None if held is None else held.manifest.signer

@@ -17,7 +17,7 @@ import uvloop
 
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
-from shardcast.serve.sender import LEAST_BLOCKS, MOST_BLOCKS, QUICK_S, RangeSender, Strides
+from shardcast.serve.sender import LEAST_BLOCKS, MOST_BLOCKS, QUICK_S, BatchSize, RangeSender
 from tests.shardcast.conftest import RUN_NAME, write_folder
 from tests.shardcast.manifests import PUBLISHER
 from tests.shardcast.test_server import certificate
@@ -38,10 +38,10 @@ QUICKLY, SLOWLY = QUICK_S / 2, QUICK_S * 2
     ],
 )
 def test_a_reader_gets_more_at_a_time_while_it_is_quick(took: list[float], blocks: int) -> None:
-    strides = Strides()
+    batch = BatchSize()
     for seconds in took:
-        strides.note(seconds)
-    assert strides.blocks == blocks
+        batch.record(seconds)
+    assert batch.blocks == blocks
 
 
 async def test_what_a_connection_has_shown_counts_for_its_next_request(
@@ -61,7 +61,7 @@ async def test_what_a_connection_has_shown_counts_for_its_next_request(
 
 
 class Here:
-    """A holding with all blocks of one file."""
+    """A local version with all blocks of one file."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -72,7 +72,7 @@ class Here:
     def has(self, _file: int, _block: int) -> bool:
         return True
 
-    def run_of(self, _file: int, _block: int, most: int) -> int:
+    def count_present(self, _file: int, _block: int, most: int) -> int:
         return most
 
 
@@ -87,10 +87,10 @@ async def test_a_reader_whose_first_blocks_the_kernel_took_need_not_be_quicker_t
         if len(sizes) == 2:
             await asyncio.sleep(60 if stalls else 1.5 * patience.total_seconds())
 
-    monkeypatch.setattr("shardcast.serve.sender._hand_over", hand_over)
+    monkeypatch.setattr("shardcast.serve.sender._send_batch", hand_over)
     monkeypatch.setattr("shardcast.serve.sender.QUICK_S", 60.0)
     (tmp_path / "file").touch()
-    sender = RangeSender(patience=patience, sent=lambda size: sizes.append(int(size) // BLOCK))
+    sender = RangeSender(timeout=patience, sent=lambda size: sizes.append(int(size) // BLOCK))
     sending = sender.send(
         cast("Any", SimpleNamespace(transport=None)),
         cast("Any", None),

@@ -31,7 +31,7 @@ async def watched(origin: Origin) -> AsyncIterator[Origin]:
 
 
 def sealed(origin: Origin, version: int, attempt: int = 1) -> bool:
-    held = origin.shelf.get(version)
+    held = origin.versions.get(version)
     return held is not None and held.manifest.sealed and held.manifest.key == VersionKey(version, attempt)
 
 
@@ -49,7 +49,7 @@ async def test_a_folder_with_writing_in_it_is_published_as_it_grows(watched: Ori
     folder = watched.folder / "1"
     folder.mkdir()
     (folder / ".writing").touch()
-    await eventually(lambda: watched.shelf.get(1) is not None)
+    await eventually(lambda: watched.versions.get(1) is not None)
     with (folder / "model.safetensors").open("wb") as file:
         for blocks in (1, 2, 3):
             file.write(b"x" * BLOCK)
@@ -60,9 +60,9 @@ async def test_a_folder_with_writing_in_it_is_published_as_it_grows(watched: Ori
     assert not sealed(watched, 1)
     (folder / ".writing").unlink()
     await eventually(lambda: sealed(watched, 1))
-    holding = watched.shelf.get(1)
-    assert holding is not None
-    assert [(file.path, file.size) for file in holding.manifest.content()] == [("model.safetensors", 3 * BLOCK + 8)]
+    local = watched.versions.get(1)
+    assert local is not None
+    assert [(file.path, file.size) for file in local.manifest.content()] == [("model.safetensors", 3 * BLOCK + 8)]
 
 
 async def test_a_folder_that_is_made_anew_is_a_new_attempt(watched: Origin, tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ async def test_a_folder_that_vanishes_is_given_to_nobody(watched: Origin, tmp_pa
     write_folder(tmp_path / "made", {"a": b"1"}).rename(watched.folder / "3")
     await eventually(lambda: sealed(watched, 3))
     shutil.rmtree(watched.folder / "3")
-    await eventually(lambda: watched.shelf.get(3) is None)
+    await eventually(lambda: watched.versions.get(3) is None)
 
 
 async def test_a_folder_that_can_be_no_version_holds_up_nobody(watched: Origin, tmp_path: Path) -> None:
@@ -86,9 +86,9 @@ async def test_a_folder_that_can_be_no_version_holds_up_nobody(watched: Origin, 
     write_folder(tmp_path / "good", {"a": b"1"}).rename(watched.folder / "2")
     (watched.folder / "notes").mkdir()
     await eventually(lambda: sealed(watched, 2))
-    assert [each.version for each in watched.shelf.listing().versions] == [2]
+    assert [each.version for each in watched.versions.listing().versions] == [2]
 
 
 def held_bytes(origin: Origin, version: int) -> int:
-    held = origin.shelf.get(version)
-    return 0 if held is None else held.held
+    held = origin.versions.get(version)
+    return 0 if held is None else held.present_bytes

@@ -204,15 +204,15 @@ GOOD = segment(payload=CHANGES)
 BOMB = packed(bytes(64 * 1024 * 1024))
 
 MALFORMED = {
-    "nothing": (b"", "do not begin"),
-    "half a header": (MAGIC + b"12", "do not begin"),
-    "another format": (HEADER.pack(b"MUSTDLT2", 200, 200) + GOOD, "do not begin"),
-    "another base": (HEADER.pack(MAGIC, 201, 200) + GOOD, "of a base of 201 bytes"),
+    "nothing": (b"", "do not start"),
+    "half a header": (MAGIC + b"12", "do not start"),
+    "another format": (HEADER.pack(b"MUSTDLT2", 200, 200) + GOOD, "do not start"),
+    "another base": (HEADER.pack(MAGIC, 201, 200) + GOOD, "for a base of 201 bytes"),
     "another target": (HEADER.pack(MAGIC, 200, 2**60) + GOOD, f"of {2**60} bytes, not of 200"),
     "no segments": (HEADER.pack(MAGIC, 200, 200), "middle of a segment"),
     "half a segment": (GOOD[:20], "middle of a segment"),
     "half a payload": (GOOD[:-1], "middle of a payload"),
-    "more than the target": (GOOD + GOOD, "goes on after"),
+    "more than the target": (GOOD + GOOD, "continues after"),
     "an unknown mode": (segment(mode=9, payload=CHANGES), "of mode 9"),
     "words of three bytes": (segment(word=3, length=201, payload=CHANGES), "words of 3"),
     "a flag of tomorrow": (segment(zero=1, payload=CHANGES), "of mode 1"),

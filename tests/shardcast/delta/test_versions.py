@@ -15,7 +15,7 @@ from protocol.checkpoints import folder_files, version_digest
 from shardcast.client import Client
 from shardcast.delta.segments import HEADER
 from shardcast.delta.selection import stands_alone
-from shardcast.download.attempts import Fetched
+from shardcast.download.download import Fetched
 from shardcast.errors import VersionDropped, VersionGone
 from shardcast.folder_watcher import FolderWatcher
 from shardcast.manifest.records import Whole
@@ -155,7 +155,7 @@ async def test_a_file_whose_change_is_too_large_travels_whole(
 ) -> None:
     await trainer.step(1)
     await trainer.step(2, base=1, full=False)
-    held = trainer.origin.shelf.get(2)
+    held = trainer.origin.versions.get(2)
     assert held is not None
     assert {file.path: file.kind for file in held.manifest.files} == {
         "model.safetensors": "delta",
@@ -185,11 +185,11 @@ async def test_a_base_that_no_relay_has_any_more_is_said(
     trainer = Trainer(origin, tmp_path / "trained")
     await trainer.step(1)
     await trainer.step(2, base=1, full=False)
-    base = origin.shelf.get(1)
+    base = origin.versions.get(1)
     assert base is not None
     origin.withdraw(base)
-    async with client_of(origin.url, patience=replace(QUICK, progress=timedelta(seconds=0.5))) as client:
-        with pytest.raises(VersionGone, match=r"version 1\.1, on which 2\.1 is built"):
+    async with client_of(origin.url, timeouts=replace(QUICK, progress=timedelta(seconds=0.5))) as client:
+        with pytest.raises(VersionGone, match=r"version 1\.1, the base of version 2\.1"):
             await client.fetch(2, tmp_path / "to")
     with pytest.raises(VersionGone, match="can't be a base"):
         await trainer.step(3, base=1)
@@ -200,7 +200,7 @@ async def test_bases_are_held_until_a_whole_version_makes_them_needless(stack: A
     trainer = Trainer(origin, tmp_path / "trained")
 
     def held() -> list[int]:
-        return [each.version for each in origin.shelf.listing().versions]
+        return [each.version for each in origin.versions.listing().versions]
 
     await trainer.step(1)
     await trainer.step(2, base=1, full=False)
@@ -218,7 +218,7 @@ async def test_a_delta_that_does_not_make_what_was_signed_drops_the_version(
     old = trainer.contents[1]["model.safetensors"]
     base = trainer.origin._base(1)
     publication = trainer.origin.begin(2, folder=tmp_path / "none", base=base)
-    delta = trainer.origin.delta_folder(publication.holding.manifest.key) / "model.safetensors"
+    delta = trainer.origin.delta_folder(publication.local.manifest.key) / "model.safetensors"
     delta.parent.mkdir(parents=True)
     delta.write_bytes(HEADER.pack(b"MUSTDLT1", len(old), len(old)) + b"no segments of any kind")
     whole = Whole(size=len(old), sha256="ab" * 32)
@@ -226,7 +226,7 @@ async def test_a_delta_that_does_not_make_what_was_signed_drops_the_version(
     await trainer.origin.finish(publication)
     async with client_of(trainer.origin.url) as client:
         await client.fetch(1, tmp_path / "to")
-        with pytest.raises(VersionDropped, match="can't be made from its base"):
+        with pytest.raises(VersionDropped, match="can't be rebuilt from its base"):
             await client.fetch(2, tmp_path / "to")
     assert names(tmp_path / "to")[-1] == "1"
 
@@ -267,7 +267,7 @@ async def test_a_relay_that_comes_late_holds_the_bases_that_its_versions_need(
             run=RUN_NAME,
             signer=PUBLISHER.address,
             keep=1,
-            patience=QUICK,
+            timeouts=QUICK,
         )
     )
     async with client_of(relay.url) as client:
@@ -290,10 +290,10 @@ async def test_a_watched_folder_travels_as_deltas_between_whole_versions(
             (made / "optimiser.tmp").write_bytes(b"not of the version")
             made.rename(origin.folder / str(version))
             await watcher.look()
-            assert origin.shelf.get(version) is None  # it is still being written
+            assert origin.versions.get(version) is None  # it is still being written
             (origin.folder / str(version) / ".writing").unlink()
             await watcher.look()
-            held = origin.shelf.get(version)
+            held = origin.versions.get(version)
             assert held is not None
             base = held.manifest.base
             forms[version] = (stands_alone(held.manifest), None if base is None else base.version)

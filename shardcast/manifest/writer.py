@@ -1,4 +1,4 @@
-"""The publisher's side of a manifest: says the next thing about a version, signed."""
+"""Writer of a manifest, used by the publisher: builds and signs extensions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from shardcast.manifest.manifest import BlockSpan, Manifest, VersionKey
 from shardcast.manifest.records import DeltaBase, Extension, FileEnd, FileEntry, Opening, Shard, sign_extension
 
 
-class ManifestAuthor:
+class ManifestWriter:
     """Extends the manifest of one attempt at one version, and signs each extension.
 
     Args:
-        run: The run that the version is of.
-        key: The version, and which attempt at it this is.
-        publisher: Signs.
-        base: What deltas in it are applied to.
+        run: Id of the run.
+        key: The version and the attempt at it.
+        publisher: Key that signs the extensions.
+        base: The version that deltas in this one are applied to.
     """
 
     def __init__(self, *, run: Digest, key: VersionKey, publisher: Key, base: DeltaBase | None = None) -> None:
@@ -34,12 +34,14 @@ class ManifestAuthor:
         ended: Sequence[FileEnd] = (),
         seal: bool = False,
     ) -> tuple[bytes, list[BlockSpan]]:
-        """Signs an extension; returns the line and the blocks that it announces.
+        """Signs an extension; returns its line and the blocks that it announces.
+
+        With `seal` the seal follows in an extension of its own, as it needs the digest over all files.
 
         Raises:
             BadManifest: It contradicts earlier extensions; nothing is signed.
         """
-        return self._say(files, shards, ended, None) if not seal else self._seal(files, shards, ended)
+        return self._append(files, shards, ended, None) if not seal else self._seal(files, shards, ended)
 
     def _seal(
         self, files: Sequence[FileEntry], shards: Sequence[Shard], ended: Sequence[FileEnd]
@@ -47,11 +49,11 @@ class ManifestAuthor:
         line = b""
         spans: list[BlockSpan] = []
         if files or shards or ended:
-            line, spans = self._say(files, shards, ended, None)
-        sealed, _ = self._say((), (), (), version_digest(self.manifest.content()))
+            line, spans = self._append(files, shards, ended, None)
+        sealed, _ = self._append((), (), (), version_digest(self.manifest.content()))
         return line + sealed, spans
 
-    def _say(
+    def _append(
         self,
         files: Sequence[FileEntry],
         shards: Sequence[Shard],

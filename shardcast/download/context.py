@@ -1,0 +1,60 @@
+"""Shared parts of one reader (a client or a relay), handed to each of its downloads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from protocol.runtime.clock import Clock
+from shardcast.download.peer_client import PeerClient, PeerTimeouts
+from shardcast.download.peers import Peers
+from shardcast.errors import FailureKind
+from shardcast.metrics import DownloadMetrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestLimits:
+    """Limits of the requests of one transfer."""
+
+    connections: int = 4
+    """Connections at a time; each holds one block in memory."""
+    span_blocks: int = 16
+    """Blocks per request: few enough to share out between peers, enough to make the cost of a request small."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadContext:
+    """Peers of a reader, and everything needed to talk to them."""
+
+    peers: Peers
+    client: PeerClient
+    metrics: DownloadMetrics
+    clock: Clock
+    requests: RequestLimits = field(default_factory=RequestLimits)
+
+    @property
+    def timeouts(self) -> PeerTimeouts:
+        """Returns the time-outs of peers."""
+        return self.client.timeouts
+
+    def record_success(self, url: str, *, received: int, took_s: float) -> None:
+        """Adds a successful request to a peer's score and metrics.
+
+        Args:
+            url: The peer.
+            received: Bytes of the answer.
+            took_s: Seconds that it took.
+        """
+        self.peers[url].record_success(self.clock.monotonic())
+        self.peers[url].record_bandwidth(received / max(took_s, 1e-6))
+        self._export_score(url)
+
+    def record_failure(self, url: str, kind: FailureKind) -> None:
+        """Adds a failed request to a peer's score and metrics."""
+        self.metrics.errors.labels(url, kind.value).inc()
+        self.peers[url].record_failure(kind, self.clock.monotonic())
+        self._export_score(url)
+
+    def _export_score(self, url: str) -> None:
+        score = self.peers[url]
+        self.metrics.bandwidth.labels(url).set(score.bandwidth)
+        self.metrics.success.labels(url).set(score.success_at(self.clock.monotonic()))

@@ -1,0 +1,417 @@
+"""Download of one version into a folder: fetched or rebuilt from deltas, verified twice, then shown in one step.
+
+The version is assembled in `.partial-VERSION`, which is renamed to `VERSION` when every file in it is verified. An
+interrupted download leaves the partial folder, and the next one continues with the blocks in it that verify.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+
+import structlog
+
+from protocol.errors import Conflict, MusterError, Unavailable
+from protocol.identifiers import Digest
+from protocol.runtime.retry import Deadline
+from shardcast.delta.errors import BaseNeeded, WrongBase
+from shardcast.delta.rebuilding import rebuild
+from shardcast.delta.selection import Wanted, stands_alone, wanted_alone, wanted_with_base
+from shardcast.download.context import DownloadContext
+from shardcast.download.delta_chains import LONGEST_CHAIN, DeltaChain, find_chain
+from shardcast.download.file_hasher import FileHasher
+from shardcast.download.peer_catalog import PeerCatalog
+from shardcast.download.transfer import Transfer
+from shardcast.errors import VersionDiskFull, VersionDropped, VersionGone
+from shardcast.freshness import Announcements
+from shardcast.local_version import MANIFEST_NAME, LocalVersion
+from shardcast.manifest.manifest import BlockSpan, FileProgress, Manifest, VersionKey
+
+_LOCK = ".lock"
+_DELTAS = ".deltas"
+_REPAIRS = 3
+"""Repairs of files whose SHA-256 is wrong, before the disk is reported as broken."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DownloadProgress:
+    """Progress of a download."""
+
+    version: int
+    attempt: int
+    done: int
+    """Verified bytes on this disk."""
+    announced: int
+    """Bytes announced so far; all of them, once `sealed`."""
+    sealed: bool
+
+
+OnProgress = Callable[[DownloadProgress], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A complete and verified version."""
+
+    version: int
+    attempt: int
+    digest: Digest
+    path: Path
+    """The folder with its files."""
+    size: int
+    """Bytes of its files."""
+    received: int
+    """Bytes received for it, without those that were on the disk before."""
+    took: timedelta
+
+
+@dataclass(kw_only=True, eq=False)
+class Download:
+    """Fetches one attempt at a version into a folder."""
+
+    key: VersionKey
+    to: Path
+    """The folder of local versions, each in a folder by its number."""
+    context: DownloadContext
+    catalog: PeerCatalog
+    announcements: Announcements | None = None
+    """Announcements on the ledger; None without a ledger."""
+    on_progress: OnProgress | None = None
+    """Called after each block and each extension."""
+    yields_to_newer: bool = False
+    """Whether to stop when a newer version appears before this one is sealed."""
+    digest: Digest | None = None
+    """The version digest to expect; None for the announced one, if any is."""
+    base: Path | None = None
+    """The complete folder of the version's base, to fetch deltas instead of whole files."""
+    depth: int = 0
+    """Downloads that wait for this one as their base."""
+    manifest: Manifest = field(init=False)
+    _wanted: Wanted = field(init=False)
+    _received: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        self.manifest = self.catalog.manifest(self.key)
+        self._wanted = wanted_alone if self.base is None else wanted_with_base(self.manifest)
+        self._target = self.to / str(self.key.version)
+        self._partial = self.to / f".partial-{self.key.version}"
+
+    async def run(self) -> Fetched | None:
+        """Returns the complete version; None if a newer one takes its place.
+
+        Rebuilds it from a local version and deltas if these are fewer bytes. If it turns out to exist as deltas only,
+        its base is fetched first.
+
+        Raises:
+            NoProgress: No peer sends the missing blocks; present ones are kept for the next download.
+            VersionGone: No peer has the version, or its base, any more; nothing of it is kept.
+            VersionDropped: The publisher's own blocks do not make the announced content; nothing of it is kept.
+            VersionDiskFull: There is no room; nothing of it is kept.
+            Conflict: Another process fetches the version into the same folder.
+        """
+        chain = await find_chain(self.catalog, self.key, self.to)
+        base = None if chain is None else await self._rebuild_chain(chain)
+        for _ in range(3):  # from a local version; whole; with a base that was fetched or repaired for it
+            try:
+                return await replace(self, base=base)._fetch()
+            except WrongBase as error:
+                _log.warning("wrong-base", version=str(self.key), why=error.detail)
+                base = None
+            except BaseNeeded:
+                base = await self._fetch_base()
+        raise VersionDropped(f"version {self.key} can't be rebuilt from its base, though the base is as signed")
+
+    # Deltas
+
+    def _of(self, key: VersionKey, digest: Digest, *, base: Path | None = None, depth: int = 0) -> Download:
+        """Returns the download of another version that this one is built on."""
+        return replace(self, key=key, digest=digest, base=base, depth=depth, on_progress=None, yields_to_newer=False)
+
+    async def _rebuild_chain(self, chain: DeltaChain) -> Path | None:
+        """Rebuilds the versions of a chain; returns the folder of the last one, or None if one can't be had."""
+        folder = chain.start
+        for link in chain.links:
+            key = VersionKey(link.version, link.attempt)
+            try:
+                fetched = await self._of(key, link.digest, base=folder)._fetch()
+            except (WrongBase, VersionGone, VersionDropped) as error:
+                _log.info("delta-chain-broken", version=str(key), why=error.detail)
+                return None
+            if fetched is None:
+                return None
+            folder = fetched.path
+        return folder
+
+    async def _fetch_base(self) -> Path:
+        """Downloads the base of this version's deltas; returns its folder."""
+        base = self.catalog.base_of(self.key)
+        if base is None or self.depth == LONGEST_CHAIN:
+            raise VersionDropped(f"version {self.key} is built on more than {LONGEST_CHAIN} deltas in a row")
+        key = VersionKey(base.version, base.attempt)
+        gone = VersionGone(f"no relay has version {key}, the base of version {self.key}")
+        deadline = Deadline.after(self.context.timeouts.progress, clock=self.context.clock)
+        while True:
+            seen = self.catalog.revision
+            if await self.catalog.newest(version=base.version) == key:
+                break
+            try:  # a relay that has just started fetches the newest version first, and its base later
+                await deadline.bound(self.catalog.next_change(seen), what="the wait for a base")
+            except Unavailable:
+                raise gone from None
+        fetched = await self._of(key, base.digest, depth=self.depth + 1).run()
+        if fetched is None:
+            raise gone
+        return fetched.path
+
+    # One version, with one base or none
+
+    async def _fetch(self) -> Fetched | None:
+        """Returns the version, whole or from `base`; None if a newer one takes its place.
+
+        Raises:
+            BaseNeeded: There is no base, and some files exist as deltas only.
+            WrongBase: The base is not the one that the deltas were made on.
+            MusterError: As `run`.
+        """
+        context = self.context
+        began = context.clock.monotonic()
+        work = asyncio.create_task(self._complete())
+        watch = asyncio.create_task(self._until_superseded())
+        try:
+            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+            if not work.done():
+                context.metrics.versions.labels("voided").inc()
+                return None
+            work.result()
+        except MusterError as error:
+            context.metrics.versions.labels(error.code).inc()
+            raise
+        finally:
+            work.cancel()
+            watch.cancel()
+            await asyncio.gather(work, watch, return_exceptions=True)
+        took = context.clock.monotonic() - began
+        context.metrics.versions.labels("complete").inc()
+        context.metrics.seconds.observe(took)
+        if self.manifest.digest is None:
+            raise VersionDropped(f"version {self.key} was never sealed")
+        return Fetched(
+            version=self.key.version,
+            attempt=self.key.attempt,
+            digest=self.manifest.digest,
+            path=self._target,
+            size=sum(file.size for file in self.manifest.content()),
+            received=self._received,
+            took=timedelta(seconds=took),
+        )
+
+    async def _until_superseded(self) -> None:
+        """Returns when a newer attempt appears; with `yields_to_newer` also a newer version before this is sealed."""
+        while True:
+            seen = self.catalog.revision
+            newest = await self.catalog.newest()
+            newest_attempt = await self.catalog.newest(version=self.key.version)
+            if newest_attempt is not None and newest_attempt > self.key:
+                return
+            if self.yields_to_newer and newest is not None and newest > self.key and not self.manifest.sealed:
+                return
+            await self.catalog.next_change(seen)
+
+    async def _announced_digest(self) -> Digest | None:
+        """Returns the version's digest on the ledger; None if it is unknown."""
+        if self.announcements is None:
+            return None
+        try:
+            announced = await self.announcements.latest()
+        except Unavailable as error:
+            # The publisher's signature is checked all the same; only the version's freshness stays unknown for now.
+            _log.warning("announcements-unavailable", why=error.detail)
+            return None
+        return announced.digest if announced is not None and announced.key == self.key else None
+
+    async def _complete(self) -> None:
+        """Returns when the target folder holds the complete version."""
+        expected = self.digest or await self._announced_digest()
+        if not await self._is_complete(expected):
+            self._partial.mkdir(parents=True, exist_ok=True)
+            with _locked(self._partial / _LOCK):
+                try:
+                    await self._fetch_files(expected)
+                except (VersionDiskFull, VersionDropped, VersionGone):
+                    await asyncio.to_thread(shutil.rmtree, self._partial, ignore_errors=True)
+                    raise
+                await asyncio.to_thread(self._move_into_place)
+        announced = await self._announced_digest()  # the ledger may name it only now
+        if announced not in {None, self.manifest.digest}:
+            await asyncio.to_thread(shutil.rmtree, self._target, ignore_errors=True)
+            raise VersionDropped(f"version {self.key} was announced as {announced}, and is {self.manifest.digest}")
+
+    async def _is_complete(self, expected: Digest | None) -> bool:
+        """Returns whether the target holds exactly this attempt; else makes its files the start of the partial one."""
+        if not self._target.is_dir():
+            return False
+        log = self._target / MANIFEST_NAME
+        manifest = self.catalog.manifest(self.key)
+        local = LocalVersion(manifest, log=log, locate=lambda file: self._target / file.path)
+        if log.exists():
+            spans = local.resume()
+            is_expected = manifest.sealed and expected in {None, manifest.digest}
+            if is_expected and await asyncio.to_thread(_is_intact, local, spans):
+                self.manifest = manifest
+                return True
+        _log.info("folder-is-not-the-version", path=str(self._target), version=str(self.key))
+        await asyncio.to_thread(shutil.rmtree, self._partial, ignore_errors=True)
+        self._target.rename(self._partial)
+        return False
+
+    async def _fetch_files(self, expected: Digest | None) -> None:
+        """Fetches and verifies all wanted files; rebuilds the others from the base."""
+        log = self._partial / MANIFEST_NAME
+        local = LocalVersion(self.manifest, log=log, locate=self._locate)
+        known: list[BlockSpan] = []
+        if log.exists():
+            known = await asyncio.to_thread(local.resume)
+        else:
+            local.start()
+        hashing = asyncio.create_task(FileHasher(local, wanted=self._wanted).wrong_files())
+        try:
+            await self._transfer(local, known)
+            wrong = await hashing
+        finally:
+            hashing.cancel()
+            await asyncio.gather(hashing, return_exceptions=True)
+        for _ in range(_REPAIRS):
+            if not wrong:
+                break
+            await self._repair(local, wrong)
+            wrong = await FileHasher(local, wanted=_among(wrong)).wrong_files()
+        if wrong:
+            raise Unavailable(
+                f"the disk under {self._partial} returns other bytes than were written to it",
+                hint="check that disk",
+                code="disk-failed",
+                retryable=False,
+            )
+        if expected not in {None, self.manifest.digest}:
+            raise VersionDropped(f"version {self.key} was announced as {expected}, and is {self.manifest.digest}")
+        if self.base is None and not stands_alone(self.manifest):
+            raise BaseNeeded(f"version {self.key} has files that exist as deltas only")
+        await asyncio.to_thread(self._finish_files, local)
+
+    async def _transfer(self, local: LocalVersion, spans: list[BlockSpan]) -> None:
+        transfer = Transfer(local, self.context, wanted=self._wanted, on_progress=lambda: self._report_progress(local))
+        try:
+            await transfer.run(spans)
+        finally:
+            self._received += transfer.received
+
+    async def _repair(self, local: LocalVersion, wrong: list[int]) -> None:
+        """Verifies every block of the wrong files on the disk, and fetches the bad ones again (INTELLECT-2, 2.2)."""
+        bad: list[BlockSpan] = []
+        for index in wrong:
+            span = BlockSpan(index, 0, self.manifest.files[index].blocks)
+            bad += span.without(await asyncio.to_thread(local.check, span))
+        if not bad:
+            paths = ", ".join(self.manifest.files[index].path for index in wrong)
+            raise VersionDropped(f"every block of version {self.key} is as signed, but the SHA-256 of {paths} is not")
+        _log.warning("repairing", version=str(self.key), blocks=sum(span.count for span in bad))
+        for span in bad:
+            for block in range(span.first, span.first + span.count):
+                local.set_missing(span.file, block)
+        await self._transfer(local, bad)
+
+    def _finish_files(self, local: LocalVersion) -> None:
+        for file in self.manifest.files:
+            if self._wanted(file):
+                local.truncate(file.index)
+        if self.base is not None:
+            rebuild(local, base=self.base, into=self._partial)
+        shutil.rmtree(self._partial / _DELTAS, ignore_errors=True)
+        kept = {self._partial / file.path for file in self.manifest.files} | {self._partial / MANIFEST_NAME}
+        for path in self._partial.rglob("*"):
+            if path.is_file() and path not in kept:
+                path.unlink()  # from an older attempt
+
+    def _move_into_place(self) -> None:
+        (self._partial / _LOCK).unlink(missing_ok=True)
+        self._partial.rename(self._target)
+
+    def _locate(self, file: FileProgress) -> Path:
+        return (self._partial / _DELTAS if file.kind == "delta" else self._partial) / file.path
+
+    def _report_progress(self, local: LocalVersion) -> None:
+        if self.on_progress is None:
+            return
+        manifest = self.manifest
+        announced = sum(file.announced for file in manifest.files if self._wanted(file))
+        self.on_progress(
+            DownloadProgress(
+                version=self.key.version,
+                attempt=self.key.attempt,
+                done=local.present_bytes,
+                announced=manifest.size if manifest.base is None else announced,
+                sealed=manifest.sealed,
+            )
+        )
+
+
+def _is_intact(local: LocalVersion, spans: Iterable[BlockSpan]) -> bool:
+    """Returns whether every file of a complete folder is bit-exact."""
+    files = local.manifest.files
+    full = {file.path for file in files if file.kind == "full"}
+    if any(files[span.file].kind == "full" and len(local.check(span)) != span.count for span in spans):
+        return False
+    for file in files:
+        path, result = local.path(file.index), file.whole
+        if _size(path) != (file.announced if result is None else result.size):
+            return False
+        # A file that was rebuilt from a delta has no block hashes of its own.
+        if result is not None and file.path not in full and _sha256(path) != result.sha256:
+            return False
+    return True
+
+
+def _among(indexes: Iterable[int]) -> Wanted:
+    chosen = frozenset(indexes)
+    return lambda file: file.index in chosen
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return -1
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a file lock, which the kernel also releases if the process dies."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Conflict(
+            f"another process is fetching into {path.parent}",
+            hint="wait for it, or fetch into another folder",
+            code="busy-folder",
+            retryable=True,
+        ) from None
+    else:
+        yield
+    finally:
+        os.close(descriptor)
