@@ -9,7 +9,6 @@ import asyncio
 import ipaddress
 import os
 import signal
-import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from protocol.errors import InvalidInput, Unavailable
+from protocol.runtime.files import write_atomically
 
 Network = IPv4Network | IPv6Network
 
@@ -143,18 +143,7 @@ def replace_file(path: Path, text: str) -> bool:
             return False
     except FileNotFoundError:
         pass
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    new = Path(name)
-    try:
-        with open(descriptor, "w") as file:  # noqa: PTH123 - mkstemp gives a descriptor
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.chmod(0o644)  # nginx's workers run as another user
-        new.replace(path)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    write_atomically(path, text, mode=0o644)  # nginx's workers run as another user
     return True
 
 

@@ -29,6 +29,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Address, address, run_id
 from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.files import write_atomically
 from shardcast.errors import VersionGone
 from shardcast.local_version import LocalVersion, Locate
 from shardcast.manifest.manifest import BlockSpan, Manifest, VersionKey
@@ -188,10 +189,10 @@ class Origin:
         """
         key = VersionKey(version, self._last_attempt(version) + 1)
         writer = ManifestWriter(run=self.run, key=key, publisher=self._key, base=base)
-        _write_whole(self._attempts(version), str(key.attempt))
+        write_atomically(self._attempts(version), str(key.attempt), mode=0o644)
         local = LocalVersion(writer.manifest, log=self._path(key, "manifest"), locate=self._locate(key, folder))
         local.start()
-        _write_whole(self._path(key, "folder"), str(folder.absolute()))
+        write_atomically(self._path(key, "folder"), str(folder.absolute()), mode=0o644)
         voided = self.versions.put(local)
         if voided is not None:
             self._forget(voided.manifest.key)
@@ -299,7 +300,7 @@ class Origin:
         path = self._state / "publishers"
         known = [address(line) for line in path.read_text().splitlines()] if path.exists() else []
         if self._key.address not in known:
-            _write_whole(path, "\n".join([*known, self._key.address]) + "\n")
+            write_atomically(path, "\n".join([*known, self._key.address]) + "\n", mode=0o644)
         return [each for each in known if each != self._key.address]
 
     async def _verify_on_disk(self, local: LocalVersion, spans: list[BlockSpan]) -> None:
@@ -331,10 +332,3 @@ def file_sizes(folder: Path, *, may_be_empty: bool = False) -> dict[str, int]:
     if not sizes and not may_be_empty:
         raise InvalidInput(f"there is nothing in {folder}", hint="a version has at least one file")
     return sizes
-
-
-def _write_whole(path: Path, text: str) -> None:
-    """Writes a small file so that a crash leaves the old one or the new one."""
-    partial = path.with_name(path.name + ".new")
-    partial.write_text(text)
-    partial.replace(path)

@@ -30,6 +30,7 @@ from protocol.identifiers import Address, run_id
 from protocol.runtime.backoff import backoff
 from protocol.runtime.budgets import KeepRule, Needs, OverBudget, StoredVersion
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.waiting import wait_first
 from shardcast.delta.selection import stands_alone
 from shardcast.download.context import DownloadContext, RequestLimits
 from shardcast.download.peer_catalog import PeerCatalog
@@ -381,19 +382,10 @@ class Relay:
         now = self._clock.monotonic()
         self._retry_at = {key: at for key, at in self._retry_at.items() if at > now}
         wait_s = min((at - now for at in self._retry_at.values()), default=_LONGEST_RETRY.total_seconds())
-        waiting = [
-            asyncio.ensure_future(each)
-            for each in (
-                self._catalog.next_change(seen),
-                self._changed.wait(),
-                self._clock.sleep(timedelta(seconds=wait_s)),
-            )
-        ]
+        pause = self._clock.sleep(timedelta(seconds=wait_s))
         try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            await wait_first(self._catalog.next_change(seen), self._changed.wait(), pause)
         finally:
-            for each in waiting:
-                each.cancel()
             self._changed.clear()
 
     async def _check_ready(self) -> None:

@@ -7,12 +7,10 @@ interrupted download leaves the partial folder, and the next one continues with 
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
@@ -21,7 +19,9 @@ import structlog
 
 from protocol.errors import Conflict, MusterError, Unavailable
 from protocol.identifiers import Digest
+from protocol.runtime.files import FileLocked, locked_file
 from protocol.runtime.retry import Deadline
+from protocol.runtime.waiting import cancel_all, wait_first
 from shardcast.delta.errors import BaseNeeded, WrongBase
 from shardcast.delta.rebuilding import rebuild
 from shardcast.delta.selection import Wanted, stands_alone, wanted_alone, wanted_with_base
@@ -186,9 +186,8 @@ class Download:
         context = self.context
         began = context.clock.monotonic()
         work = asyncio.create_task(self._complete())
-        watch = asyncio.create_task(self._until_superseded())
         try:
-            await asyncio.wait({work, watch}, return_when=asyncio.FIRST_COMPLETED)
+            await wait_first(self._until_superseded(), tasks=[work])
             if not work.done():
                 context.metrics.versions.labels("voided").inc()
                 return None
@@ -197,9 +196,7 @@ class Download:
             context.metrics.versions.labels(error.code).inc()
             raise
         finally:
-            work.cancel()
-            watch.cancel()
-            await asyncio.gather(work, watch, return_exceptions=True)
+            await cancel_all([work])
         took = context.clock.monotonic() - began
         context.metrics.versions.labels("complete").inc()
         context.metrics.seconds.observe(took)
@@ -401,17 +398,14 @@ def _size(path: Path) -> int:
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
     """Holds a file lock, which the kernel also releases if the process dies."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise Conflict(
-            f"another process is fetching into {path.parent}",
-            hint="wait for it, or fetch into another folder",
-            code="busy-folder",
-            retryable=True,
-        ) from None
-    else:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked_file(path))
+        except FileLocked:
+            raise Conflict(
+                f"another process is fetching into {path.parent}",
+                hint="wait for it, or fetch into another folder",
+                code="busy-folder",
+                retryable=True,
+            ) from None
         yield
-    finally:
-        os.close(descriptor)

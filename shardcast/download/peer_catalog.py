@@ -17,6 +17,7 @@ import structlog
 
 from protocol.identifiers import Address, Digest
 from protocol.runtime.backoff import backoff
+from protocol.runtime.waiting import wait_first
 from shardcast.download.context import DownloadContext
 from shardcast.errors import BadManifest, FailureKind, PeerFailed
 from shardcast.manifest.manifest import Manifest, VersionKey
@@ -107,9 +108,7 @@ class PeerCatalog:
         try:
             while not waiting.done() and not alarm.done():
                 had_listing = bool(self._listings)
-                change = asyncio.ensure_future(self.next_change())
-                await asyncio.wait({waiting, alarm, change}, return_when=asyncio.FIRST_COMPLETED)
-                change.cancel()
+                await wait_first(self.next_change(), tasks=[waiting, alarm])
                 if self._listings and not had_listing:
                     alarm.cancel()
                     alarm = asyncio.ensure_future(self._clock.sleep(min(STRAGGLERS, time_limit)))
@@ -169,11 +168,8 @@ class PeerCatalog:
             left = [(until if best is None else each.began + STRAGGLERS.total_seconds()) - now for each in pending]
             if max(left, default=0.0) <= 0:
                 return best
-            alarm = asyncio.ensure_future(self._clock.sleep(timedelta(seconds=max(left))))
-            try:
-                await asyncio.wait({alarm, *(each.task for each in pending)}, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                alarm.cancel()
+            alarm = self._clock.sleep(timedelta(seconds=max(left)))
+            await wait_first(alarm, tasks=[each.task for each in pending])
 
     def base_of(self, key: VersionKey) -> DeltaBase | None:
         """Returns the base of a verified version's deltas, if it has any."""

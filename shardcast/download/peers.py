@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from protocol.runtime.backoff import backoff
+from protocol.runtime.randomness import generator
 from shardcast.errors import FailureKind
 
 EMA = 0.25
@@ -111,7 +112,7 @@ class Peers:
 
     def __init__(self, urls: Iterable[str], *, rng: random.Random | None = None) -> None:
         self._scores = {url: PeerScore(url) for url in dict.fromkeys(urls)}
-        self._rng = random.Random() if rng is None else rng  # noqa: S311 - spreads load, protects no secret
+        self._rng = generator if rng is None else rng
 
     def __getitem__(self, url: str) -> PeerScore:
         return self._scores[url]
