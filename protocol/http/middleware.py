@@ -22,12 +22,11 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import MusterError
-from protocol.http.fast_routes import Express, FastResponse
 from protocol.http.problems import CarriedError, http_problem, problem_response, unexpected
 from protocol.http.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
 from protocol.http.serving.bodies import RETRY_AFTER, BodyAccount
 from protocol.http.serving.http import BODY_ACCOUNT
-from protocol.http.verification import check_declared_size, too_large
+from protocol.http.verification import FastResponse, FastRoute, check_declared_size, too_large
 from protocol.runtime.clock import Clock
 from protocol.versions import SPOKEN, VERSION_HEADER, VersionRange
 
@@ -54,8 +53,8 @@ class HttpLimits:
     ip_rates: IpRates | None = None
     callers: CallerAddresses
     spoken: VersionRange = SPOKEN
-    express: Mapping[tuple[str, str], Express] = field(default_factory=dict)
-    """By method and path: routes that the door calls itself."""
+    fast_routes: Mapping[tuple[str, str], FastRoute] = field(default_factory=dict)
+    """By method and path: routes that the middleware calls itself."""
 
 
 class HttpMetrics:
@@ -122,15 +121,15 @@ class RequestMiddleware:
         scope = visit.scope
         try:
             self._admit(visit)
-            express = self._settings.express.get((scope["method"], scope["path"]))
-            if express is None:
+            fast_route = self._settings.fast_routes.get((scope["method"], scope["path"]))
+            if fast_route is None:
                 await self._app(scope, visit.receive, visit.send)
             else:
                 visit.route = scope["path"]
-                await visit.answer(await express(scope, visit.receive))
+                await visit.answer(await fast_route(scope, visit.receive))
         except MusterError as error:
             await visit.refuse(error)
-        except HTTPException as error:  # from an express route; for others the framework writes it
+        except HTTPException as error:  # from a fast route; for others the framework writes it
             await visit.respond(http_problem(error, instance=visit.instance))
         except ClientDisconnect:
             visit.status = 499  # nginx's status for it; the client is gone
@@ -242,7 +241,7 @@ class _RequestContext:
         await self._send(message)
 
     async def answer(self, answer: FastResponse) -> None:
-        """Sends what an express route answered, with the same headers of ours."""
+        """Sends the response of a fast route, with the middleware's headers."""
         self.started = True
         self.status = answer.status
         ours = [

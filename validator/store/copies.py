@@ -8,7 +8,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from protocol.identifiers import Digest
-from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys, store_errors
 
 KEPT = timedelta(days=3)
 """Longer than any step is open. After it, and after a loss of Redis, a copy has only the other checks against it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys, store_errors
 from protocol.verdicts import Outcome
 
 

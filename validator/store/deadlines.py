@@ -9,7 +9,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from protocol.identifiers import Digest
-from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys, store_errors
 
 _TOGETHER = 1000
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from protocol.runtime.redis import RedisKeys
+from protocol.redis.connection import RedisKeys
 
 
 def keys_of(pool_id: int) -> RedisKeys:

@@ -9,7 +9,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from protocol.identifiers import Address, address
-from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys, store_errors
 
 
 class KnownValidators:
