@@ -97,7 +97,7 @@ class Liveness:
                 limit=AT_ONCE,
             )
         )
-        return [Address(address) for address in addresses]
+        return list(addresses)
 
     def _change(self, row: NodeRow) -> WriteTransition | None:
         event = overdue(row.state)

@@ -13,7 +13,7 @@ A call is a frozen dataclass derived from `ScriptCall`, declared in the package 
 
     deleted = await runner.run(DeleteTask(task="…", …))
 
-The type parameter is the reply's type. If it is a dataclass, the script returns `reply{name = value, …}`; names that
+The type parameter is the reply's type. If it is a named tuple, the script returns `reply{name = value, …}`; names that
 the table omits are empty, zero or false. Order and conversion are generated once, when a script is first used.
 
 Before its own text, each script has `scripts/prelude.lua` of this package and the `prelude.lua` of its own folder.
@@ -25,9 +25,8 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields
 from enum import Enum
-from functools import cache
 from importlib import resources
 from types import NoneType, UnionType
 from typing import Any, Generic, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -106,7 +105,7 @@ class ScriptRunner:
         return [script.decode(answer) for answer in answers]
 
     def _script(self, kind: type[ScriptCall[Any]]) -> Script:
-        return self._with_constants.get(kind) or script_of(kind)  # type: ignore[arg-type]  # a type is hashable
+        return self._with_constants.get(kind) or script_of(kind)
 
     async def _execute(self, script: Script, arguments: Sequence[Argument]) -> Any:  # noqa: ANN401 - Redis' answer
         with store_errors():
@@ -116,7 +115,9 @@ class ScriptRunner:
                 return await self._redis.eval(script.text, 1, self.prefix, *arguments)
 
 
-@cache
+_SCRIPTS: dict[type[ScriptCall[Any]], Script] = {}
+
+
 def script_of(kind: type[ScriptCall[Any]]) -> Script:
     """Reads the script of a call class.
 
@@ -124,7 +125,9 @@ def script_of(kind: type[ScriptCall[Any]]) -> Script:
         TypeError: A field has a type that has no Lua form.
         ValueError: A field has a name that the prelude uses.
     """
-    return _build(kind, {})
+    if kind not in _SCRIPTS:
+        _SCRIPTS[kind] = _build(kind, {})
+    return _SCRIPTS[kind]
 
 
 def _build(kind: type[ScriptCall[Any]], constants: Mapping[str, float]) -> Script:
@@ -218,13 +221,12 @@ def _encoder(names: Sequence[str], hints: Mapping[str, Any]) -> Callable[[Script
 
 def _reply_lines(reply: Any) -> Iterator[str]:  # noqa: ANN401 - a type
     """Yields the Lua function `reply`, which puts the named values of a reply in the order that `_decoder` expects."""
-    if not is_dataclass(reply):
+    if not hasattr(reply, "_fields"):
         return
-    hints = get_type_hints(reply)
     values = []
-    for field in fields(reply):
-        kind, _ = _plain(hints[field.name])
-        kind, value = get_origin(kind) or kind, f"t.{field.name}"
+    for name, hint in get_type_hints(reply).items():
+        kind, _ = _plain(hint)
+        kind, value = get_origin(kind) or kind, f"t.{name}"
         if kind is bool:
             values.append(f"{value} and 1 or 0")
         elif kind in {tuple, dict}:
@@ -242,13 +244,9 @@ def _decoder(hint: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a type
     """
     hint, _ = _plain(hint)
     kind = get_origin(hint) or hint
-    if is_dataclass(hint):
-        reply: Any = hint
-        hints = get_type_hints(reply)
-        decoders = [(field.name, _decoder(hints[field.name])) for field in fields(reply)]
-        return lambda answer: reply(
-            **{name: decode(value) for (name, decode), value in zip(decoders, answer, strict=True)}
-        )
+    if hasattr(hint, "_fields"):
+        decoders = [_decoder(each) for each in get_type_hints(hint).values()]
+        return lambda answer: hint._make([decode(value) for decode, value in zip(decoders, answer, strict=True)])
     if kind is tuple:
         element = _decoder(get_args(hint)[0])
         return lambda answer: tuple([element(value) for value in answer])

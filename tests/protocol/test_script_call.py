@@ -43,7 +43,7 @@ async def test_omitted_names_of_a_reply_are_empty(scripts: ScriptRunner) -> None
     assert await scripts.run(EmptyReply()) == Types(number=0, text="", flag=False, raw=b"", names=(), pairs={})
 
 
-@pytest.mark.parametrize("names", [(), ("one",), tuple("x" * length for length in range(20_000))])
+@pytest.mark.parametrize("names", [(), ("one",), ("name",) * 20_000])
 async def test_a_tuple_may_have_any_length(scripts: ScriptRunner, names: tuple[str, ...]) -> None:
     assert await scripts.run(EchoNames(names=names)) == tuple(map(len, names))
 

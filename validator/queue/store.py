@@ -158,7 +158,7 @@ class WorkQueue:
         if not held:
             return []
         lost = await self._scripts.run(RenewItemLeases(lease_ms=_ms(self.lease), tokens=held))
-        return [ItemId(each) for each in lost]
+        return list(lost)
 
     async def stage(self, item: Item, staged: Staged) -> bool:
         """Writes a verdict down before it is sent; False if the lease was lost."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.identifiers import Address
 from protocol.redis.script_call import ScriptCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class Registered(NamedTuple):
     """Outcome of a registration."""
 
     refused: str
@@ -53,8 +53,7 @@ class RemoveNode(ScriptCall[int]):
     address: Address
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordPage:
+class RecordPage(NamedTuple):
     """Records of a pool."""
 
     last: str

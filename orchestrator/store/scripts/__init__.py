@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from protocol.identifiers import Address, Digest
 from protocol.redis.script_call import ScriptCall
@@ -26,17 +27,16 @@ class Written(IntEnum):
 # Nodes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HeartbeatReply:
+class HeartbeatReply(NamedTuple):
     """Outcome of a heartbeat."""
 
+    state: str
+    """Empty for an unknown node."""
     admission: str = "admitted"
     """The replay guard's decision; if it is another than `admitted`, nothing was recorded."""
     wait_us: int = 0
     served: bool = False
     """False if the node's state must change first; then only `state` is set."""
-    state: str
-    """Empty for an unknown node."""
     assignment_id: str = ""
     head: str = ""
     """The assignment's own part of the answer, as JSON without braces."""
@@ -131,7 +131,7 @@ class WriteFacts(ScriptCall[bool]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FindOverdue(ScriptCall[tuple[str, ...]]):
+class FindOverdue(ScriptCall[tuple[Address, ...]]):
     """Returns addresses of nodes whose deadline has passed; none after a lost lease or during an amnesty.
 
     Args:
@@ -307,8 +307,7 @@ class EndAssignment(ScriptCall[Written]):
     outcome: str | None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LogPosition:
+class LogPosition(NamedTuple):
     """State of an assignment's log after lines were pushed."""
 
     known: bool
@@ -343,8 +342,7 @@ class KeepLogLines(ScriptCall[LogPosition]):
 # Uploads
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UploadCount:
+class UploadCount(NamedTuple):
     """Whether an upload fits the quota."""
 
     exceeded: str
@@ -388,8 +386,7 @@ class CountUpload(ScriptCall[UploadCount]):
 # Relayed transactions
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Queued:
+class Queued(NamedTuple):
     """A transaction in the queue."""
 
     same: bool
@@ -455,8 +452,7 @@ class SettleTransaction(ScriptCall[Written]):
 # The run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SlotLeased:
+class SlotLeased(NamedTuple):
     """Outcome of a request for a slot."""
 
     outcome: str

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.redis.script_call import ScriptCall
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Admission:
+class Admission(NamedTuple):
     """Decision of the replay guard."""
 
     outcome: str

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.identifiers import Address
 from protocol.redis.script_call import ScriptCall
@@ -17,8 +18,7 @@ class CountAdmitted(ScriptCall[Admission]):
     now_us: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Types:
+class Types(NamedTuple):
     number: int
     text: str
     flag: bool

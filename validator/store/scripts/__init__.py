@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from protocol.redis.script_call import ScriptCall
+from validator.domain.items import ItemId
 
 # The queue
 
@@ -33,8 +35,7 @@ class PutItem(ScriptCall[bool]):
     delay_ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TakenItem:
+class TakenItem(NamedTuple):
     """A leased item."""
 
     id: str
@@ -69,11 +70,11 @@ class TakeItem(ScriptCall[TakenItem]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RenewItemLeases(ScriptCall[tuple[str, ...]]):
+class RenewItemLeases(ScriptCall[tuple[ItemId, ...]]):
     """Renews leases, given as tokens by item; replies with the items whose leases are lost."""
 
     lease_ms: int
-    tokens: Mapping[str, str]
+    tokens: Mapping[ItemId, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,8 +194,7 @@ class Announce(ScriptCall[bool]):
     tests: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemberList:
+class MemberList(NamedTuple):
     """Members of a Redis."""
 
     now_ms: int
