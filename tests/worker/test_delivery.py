@@ -269,7 +269,7 @@ async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str
     yield Scene(tmp_path, world, clock, pool, key, relay, chain, store, delivery, transport, state, pay)
     store.close()
     await delivery.disconnect()
-    await orchestrator.close()
+    await orchestrator.aclose()
     await pool.parts.redis.aclose()
     await world.controls.revert(before)
 

@@ -1,4 +1,4 @@
-"""The queue of what is to be judged: earliest deadline first, leased to one worker at a time, parked for a person."""
+"""Queue of work to be judged: earliest deadline first, leased to one process at a time, or parked for the operator."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ class NewItem:
     """Work that is put into the queue.
 
     Args:
-        work: What was submitted.
-        kind: Why it is to be examined.
-        deadline_s: Unix time by which a verdict should be there, or earlier: what comes first is examined first.
-        delay: How long others have before it is our turn.
+        work: The submission.
+        kind: Reason of the examination.
+        deadline_s: Unix time by which a verdict is due, or earlier; the earliest deadline is examined first.
+        delay: Time that other validators have before it is this one's turn.
     """
 
     work: SubmittedWork
@@ -80,19 +80,19 @@ class Put(StrEnum):
     PARKED = "parked"
     """To a person."""
     LOST = "lost"
-    """Nowhere: somebody else has it."""
+    """Nowhere: another process has leased it."""
 
 
 class WorkQueue:
     """The queue that all validators on this Redis share. Its times are Redis' own: no host's clock counts.
 
     Args:
-        redis: Where it lies.
-        keys: Its names.
-        clock: Measures how long this process has had something.
-        lease: How long work is one worker's without a sign of it.
-        member: Who takes here.
-        patience: How long work is tried.
+        redis: Client.
+        keys: Of the pool's validators.
+        clock: Measures how long this process has held an item.
+        lease: Time that an item stays leased without a renewal.
+        member: This process.
+        patience: Retry policy.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class WorkQueue:
         self._scripts = ScriptRunner(redis, keys=keys)
 
     async def put(self, new: Sequence[NewItem]) -> int:
-        """Puts work in that is not there yet, in whatever state; returns how much that was."""
+        """Adds work that is not in the queue in any state; returns how much was added."""
         put = 0
         for start in range(0, len(new), TOGETHER):
             calls = [
@@ -124,7 +124,7 @@ class WorkQueue:
         return put
 
     async def take(self, *, suspects: bool = True) -> Item | None:
-        """Leases the work whose deadline comes first; None if nothing can be done now.
+        """Leases the item with the earliest deadline; None if there is none to take now.
 
         Args:
             suspects: Whether work over which a holder died may be taken.
@@ -161,26 +161,26 @@ class WorkQueue:
         return list(lost)
 
     async def stage(self, item: Item, staged: Staged) -> bool:
-        """Writes a verdict down before it is sent; False if the lease was lost."""
+        """Stores a verdict before it is sent; returns False if the lease was lost."""
         return await self._scripts.run(StageVerdict(id=item.id, token=item.token, staged=staged.dump()))
 
     async def done(self, item: Item) -> bool:
-        """Forgets work that needs nothing more; False if the lease was lost."""
+        """Deletes a finished item; returns False if the lease was lost."""
         return await self._settle(item, "done")
 
     async def give_back(self, item: Item) -> bool:
-        """Lets somebody else have it at once: nothing was tried, or the fault was ours alone."""
+        """Returns an item untried, or after a local error, so that another process can take it at once."""
         return await self._settle(item, "back")
 
     async def failed(self, item: Item, step: Step, *, code: str, why: str, hint: str = "") -> Put:
-        """Puts it back for others and for a later try, or leaves it to a person if nobody is left to try.
+        """Puts an item back for other processes and a later try, or parks it if none is left to try.
 
         Args:
-            item: Which.
-            step: What this validator does about it.
-            code: What kind of trouble.
-            why: In words.
-            hint: What a person can do.
+            item: The leased item.
+            step: Step of the retry policy.
+            code: Code of the error.
+            why: The error in words.
+            hint: Action for the operator.
         """
         outcome = await self._scripts.run(
             FailItem(
@@ -201,17 +201,17 @@ class WorkQueue:
         return Put(outcome)
 
     async def park(self, item: Item, *, code: str, why: str, hint: str) -> bool:
-        """Leaves it for a person."""
+        """Parks an item for the operator."""
         return await self._settle(item, "park", code=code, why=why, hint=hint)
 
     async def drop(self, names: Iterable[ItemId]) -> int:
-        """Forgets work, whoever holds it: it was judged, or it is not on the ledger any more."""
+        """Deletes items, leased ones too: they were judged, or are no longer on the ledger."""
         listed, dropped = list(names), 0
         for start in range(0, len(listed), TOGETHER):
             dropped += await self._scripts.run(DropItems(ids=tuple(listed[start : start + TOGETHER])))
         return dropped
 
-    # For people
+    # For the operator
 
     async def lengths(self) -> QueueLengths:
         """Lengths of the queue."""
@@ -241,11 +241,9 @@ class WorkQueue:
         return found
 
     async def unpark(self, name: ItemId, *, resolution: Resolution | None = None) -> bool:
-        """Puts parked work back, to be tried anew or to be ended as a person decided; False if it is not parked."""
+        """Puts a parked item back, to be tried anew or with a person's decision; returns False if it is not parked."""
         text = None if resolution is None else resolution.dump()
         return await self._scripts.run(UnparkItem(id=name, resolution=text))
-
-    # How
 
     async def _settle(self, item: Item, outcome: str, *, code: str = "", why: str = "", hint: str = "") -> bool:
         return await self._scripts.run(
