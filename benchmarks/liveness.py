@@ -26,10 +26,10 @@ from benchmarks.pool_under_load import (
 )
 from orchestrator.dependencies import Dependencies, build_parts
 from orchestrator.loops.liveness import Liveness
-from orchestrator.store.leader_lease import LeaderLease
+from protocol.redis.connection import connect_redis
+from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
-from protocol.runtime.redis import connect_redis
 from protocol.wire.heartbeat import NodeState
 
 TICKS = 400

@@ -34,8 +34,8 @@ from protocol.identity.keys import Key
 from protocol.identity.secp256k1 import PrivateKey
 from protocol.identity.signing import sign_request
 from protocol.identity.typed_data import SigningDomain
+from protocol.redis.connection import connect_redis
 from protocol.runtime.logs import configure_logs
-from protocol.runtime.redis import connect_redis
 from protocol.wire.tasks import TaskSpec
 
 POOL = 1

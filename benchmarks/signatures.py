@@ -33,8 +33,8 @@ from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
 from protocol.identity.secp256k1 import personal_hash, recover
 from protocol.identity.signing import RequestStamp, request_message, sign_request
+from protocol.redis.connection import RedisKeys, connect_redis
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.redis import RedisKeys, connect_redis
 
 SECONDS = float(os.environ.get("MUSTER_BENCHMARK_SECONDS", "3"))
 BODY = b'{"pool_id":7,"worker_version":"0.1.0","metrics":{"cpu":0.5,"memory":0.25}}' + b" " * 300

@@ -15,8 +15,8 @@ from typing import Any
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import redis_server
 from protocol.identifiers import ZERO_ADDRESS, Digest, digest
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.redis import connect_redis
 from validator.domain.items import ItemKind
 from validator.domain.submissions import SubmittedWork
 from validator.queue.retry_policy import GivesUp, RetryPolicy, Step

@@ -37,8 +37,8 @@ from protocol.identity.keys import Key
 from protocol.identity.signing import sign_request
 from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite
+from protocol.redis.connection import connect_redis
 from protocol.runtime.logs import configure_logs
-from protocol.runtime.redis import connect_redis
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import Hardware, Registration, RuntimeKind, Software
 

@@ -26,9 +26,9 @@ from protocol.http.serving.connections import ConnectionLimits
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
+from protocol.redis.connection import check_redis, place_of
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
-from protocol.runtime.redis import check_redis, place_of
 from protocol.versions import release
 
 DESCRIPTION = """Nodes register here, pools find nodes here, and invites wait here for their nodes.

@@ -15,9 +15,9 @@ from ledger.deployment import Deployment
 from protocol.http.service import run_service
 from protocol.identity.keystores import find_key
 from protocol.identity.typed_data import SigningDomain
+from protocol.redis.connection import connect_redis
 from protocol.runtime.configuration_file import ConfigOption
 from protocol.runtime.logs import configure_logs
-from protocol.runtime.redis import connect_redis
 
 app = typer.Typer(name="discovery", no_args_is_help=True, help="Run a discovery service.")
 

@@ -14,9 +14,9 @@ from discovery.mailbox.polls import WaitingPolls
 from discovery.mailbox.store import Doorbell
 from protocol.errors import Unavailable
 from protocol.identity.signing import unix_ms
+from protocol.redis.connection import StoreUnavailable
 from protocol.runtime.clock import Clock
 from protocol.runtime.loops import BackgroundLoops
-from protocol.runtime.redis import StoreUnavailable
 
 PRUNE_EVERY = timedelta(seconds=5)
 PRUNED_AT_ONCE = 500

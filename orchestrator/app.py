@@ -44,9 +44,9 @@ from protocol.http.serving.connections import ConnectionLimits
 from protocol.http.tokens import TokenBook
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
+from protocol.redis.connection import check_redis
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
-from protocol.runtime.redis import check_redis
 from protocol.versions import release
 from protocol.wire.heartbeat import Heartbeat, LogBatch
 from protocol.wire.identity import ServiceIdentity
@@ -166,7 +166,7 @@ def build_orchestrator(
         ip_rates=IpRates(ip_rate, clock=clock),
         callers=CallerAddresses(settings.trusted_proxies),
         connections=ConnectionLimits(connections=settings.connections, per_address=settings.connections_per_ip),
-        express={heartbeat.HEARTBEAT: heartbeat.express_heartbeat(verifier=verifier, desk=parts.desk, key=key)},
+        fast_routes={heartbeat.HEARTBEAT: heartbeat.fast_heartbeat(verifier, parts)},
         tags=[{"name": name} for name in TAGS],
     )
     app.state.parts = parts

@@ -18,10 +18,10 @@ from protocol.http.service import run_service
 from protocol.identifiers import ZERO_DIGEST, run_id
 from protocol.identity.keys import Key
 from protocol.identity.keystores import find_key
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.configuration_file import ConfigOption
 from protocol.runtime.logs import configure_logs
-from protocol.runtime.redis import connect_redis
 
 LONGEST_POLL = timedelta(milliseconds=200)
 """Maximum pause between two checks whether a transaction is mined; at most a fifth of the relayer's interval."""

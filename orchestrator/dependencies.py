@@ -37,8 +37,8 @@ from orchestrator.store.webhooks import WebhookStore
 from protocol.http.rates import Rate
 from protocol.http.replay_guard import ReplayGuard
 from protocol.identity.keys import Key
+from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import Clock
-from protocol.runtime.redis import RedisKeys
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class Dependencies:
     ledger: PoolLedger
     standings: Standings
     pool: CachedPool
-    desk: HeartbeatService
+    heartbeats: HeartbeatService
     objects: ObjectStore
     uploads: UploadService
     relay: RelayerService
@@ -128,7 +128,7 @@ def build_parts(
         ledger=ledger,
         standings=standings,
         pool=pool,
-        desk=HeartbeatService(
+        heartbeats=HeartbeatService(
             pool_id=settings.pool_id,
             database=database,
             nodes=nodes,

@@ -16,8 +16,8 @@ from redis.asyncio import Redis
 
 from cli.devnet.redis import find_redis
 from protocol.errors import NotFound
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import ManualClock
-from protocol.runtime.redis import connect_redis
 
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])

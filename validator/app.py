@@ -16,9 +16,9 @@ from protocol.http.service import create_service
 from protocol.http.tokens import TokenBook
 from protocol.http.verification import RequestVerifier
 from protocol.identity.keys import Key
+from protocol.redis.connection import StoreUnavailable, check_redis
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
-from protocol.runtime.redis import StoreUnavailable, check_redis
 from protocol.versions import release
 from validator.api.routes import BODY, router
 from validator.audit_loops import Looking

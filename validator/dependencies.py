@@ -20,8 +20,10 @@ from ledger.events.types import LedgerEvent
 from protocol.clients import NodeClient, OrchestratorClient
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.identity.keys import Key
+from protocol.redis.connection import RedisKeys
+from protocol.redis.leader_lease import LeaderLease
+from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import Clock
-from protocol.runtime.redis import RedisKeys
 from validator.chain.checkpoints import Checkpoints
 from validator.chain.connection import PoolChain
 from validator.examination.interface import Examiner
@@ -43,7 +45,6 @@ from validator.store.copies import SeenOutputs
 from validator.store.counts import VerdictCounts
 from validator.store.deadlines import Deadlines
 from validator.store.keys import keys_of
-from validator.store.leases import LeaderLease
 from validator.store.members import Members, place_of
 from validator.store.near_ties import NearTieBudgets
 from validator.store.records import NodeRecords
@@ -212,7 +213,7 @@ def build_parts(
         deadlines=deadlines,
         known=known,
         members=members,
-        lease=LeaderLease(redis, keys=keys, loop="intake", lifetime=lease),
+        lease=LeaderLease(ScriptRunner(redis, keys=keys), "intake", lifetime=lease),
         takeover=timedelta(seconds=settings.takeover_s),
         awake_within=timedelta(seconds=settings.awake_s),
         ring=lambda: _ring(bells),
@@ -221,7 +222,7 @@ def build_parts(
     finalising = Finalising(
         chain,
         deadlines=deadlines,
-        lease=LeaderLease(redis, keys=keys, loop="finalising", lifetime=lease),
+        lease=LeaderLease(ScriptRunner(redis, keys=keys), "finalising", lifetime=lease),
         batch=settings.verdicts_per_transaction,
         lag=timedelta(seconds=settings.finalise_lag_s),
     )

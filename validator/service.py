@@ -19,10 +19,10 @@ from protocol.errors import Conflict, Unavailable
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.identity.keys import Key
 from protocol.identity.keystores import find_key
+from protocol.redis.connection import connect_redis
 from protocol.runtime.budgets import keep_rule, machine_memory, weights_budget
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.files import FileLocked, locked_file
-from protocol.runtime.redis import connect_redis
 from rollouts.files.schema import ReadLimits
 from rollouts.precision import Dtype
 from validator.app import build_validator

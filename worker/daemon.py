@@ -221,7 +221,7 @@ class Daemon:
             if not self._stopping.is_set():
                 self._pusher.orchestrator = self._heartbeat = None
                 await self._delivery.disconnect()
-                await orchestrator.close()
+                await orchestrator.aclose()
 
     async def _with_new_key(self, membership: OrchestratorLocation) -> OrchestratorLocation:
         """Returns the membership with the orchestrator key now on the ledger, unchanged if that can't be read."""
@@ -286,7 +286,7 @@ class Daemon:
     async def _close(self) -> None:
         await self._bridge.stop()
         if self._pusher.orchestrator is not None:
-            await self._pusher.orchestrator.close()
+            await self._pusher.orchestrator.aclose()
         await self._delivery.disconnect()
         self.reconciler.task_logs.close()
         for service in self._dependencies.discovery:

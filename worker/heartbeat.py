@@ -26,6 +26,7 @@ from worker.session.orchestrator_client import OrchestratorSession
 from worker.situation import Phase, Situation
 from worker.tasks.reconciler import Reconciler
 
+REQUEST_TIMEOUT = timedelta(seconds=10)
 SOONEST = timedelta(seconds=1)
 """Minimum time between a heartbeat and an early one that reports a change of the task."""
 SKEW_WORTH_SAYING = timedelta(seconds=10)
@@ -149,7 +150,7 @@ class HeartbeatLoop:
         """
         report = self._reconciler.report()
         acknowledged = tuple(self._acknowledged[:MAX_COMMANDS])
-        beat = Heartbeat(
+        heartbeat = Heartbeat(
             pool_id=self._pool_id,
             worker_version=__version__,
             assignment=report,
@@ -157,7 +158,7 @@ class HeartbeatLoop:
             acknowledged=acknowledged,
             draining=self._situation.draining,
         )
-        answer = await self._orchestrator.heartbeat(beat)
+        answer = await self._orchestrator.heartbeat(heartbeat, patience=REQUEST_TIMEOUT)
         self._acknowledged = self._acknowledged[len(acknowledged) :]
         self._reported = () if report is None else (report.id, report.state, report.restarts)
         self._apply_answer(answer)

@@ -12,7 +12,7 @@ from pathlib import Path
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.supervisor import ProcessSpec
 from protocol.errors import NotFound
-from protocol.runtime.redis import check_redis, connect_redis
+from protocol.redis.connection import check_redis, connect_redis
 
 
 def find_redis() -> Path:

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from discovery.store.record_store import KEYS
 from discovery.store.records import FactsAge, NodeFacts
 from protocol.identifiers import Address
-from protocol.runtime.redis import store_errors
+from protocol.redis.connection import store_errors
 
 _PROVIDERS = KEYS.of("ledger", "providers")
 _STAKES = KEYS.of("ledger", "stakes")

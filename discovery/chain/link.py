@@ -14,7 +14,6 @@ from redis.asyncio import Redis
 from discovery.chain.ledger_cache import FactChanges, FactStore
 from discovery.chain.roles import PoolRole, PoolRoles
 from discovery.mailbox.store import Mailbox
-from discovery.store.leader_lease import LeaderLease
 from discovery.store.record_store import KEYS
 from ledger.client import Ledger
 from ledger.client.event_follower import EventFollower
@@ -26,6 +25,8 @@ from ledger.events.types import LedgerEvent
 from protocol.errors import NotFound
 from protocol.identifiers import ZERO_ADDRESS, Address
 from protocol.identity.signing import unix_ms
+from protocol.redis.leader_lease import LeaderLease
+from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import Clock, SystemClock
 
 K = TypeVar("K")
@@ -36,6 +37,8 @@ ANSWER_PATIENCE = timedelta(seconds=5)
 COUNT_GOOD_FOR = timedelta(seconds=1)
 """How long the number of pools is cached. Requests for unknown pools cause one read per period at most."""
 READS_AT_ONCE = 16
+LEASE_LIFETIME = timedelta(seconds=15)
+"""Time after which another instance replaces one that crashed while it read events."""
 CURSOR = "facts"
 
 FOLLOWED: tuple[type[LedgerEvent], ...] = (
@@ -135,7 +138,7 @@ class LedgerLink:
             confirmations=confirmations,
             clock=self._clock,
         )
-        self._lease = LeaderLease(redis, name="ledger")
+        self._lease = LeaderLease(ScriptRunner(redis, keys=KEYS), "ledger", lifetime=LEASE_LIFETIME)
         # Strangers can cause role reads; a connection of their own keeps them from delaying the events.
         self._for_events = _Connection(chain_url, deployment, clock=self._clock)
         self._for_roles = _Connection(chain_url, deployment, clock=self._clock)
@@ -175,7 +178,7 @@ class LedgerLink:
         Raises:
             ChainUnavailable: The chain can't be read; the next call continues where this one stopped.
         """
-        while await self._lease.acquire():
+        while await self._lease.hold():
             ledger = await self._for_events.get()
             batch = await self._following.poll(ledger)
             touched = self._touched(batch)

@@ -12,13 +12,14 @@ from pydantic import ValidationError
 from redis.asyncio import Redis
 
 from discovery.store.record_store import KEYS, not_registered
-from discovery.store.scripts import script
+from discovery.store.scripts import PostInvite
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
+from protocol.redis.connection import RedisKeys, store_errors
+from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import jittered
-from protocol.runtime.redis import RedisKeys, store_errors
 from protocol.runtime.waiting import wait_first
 from protocol.wire.invites import SignedInvite
 from protocol.wire.mailbox import MAX_INVITES
@@ -90,7 +91,7 @@ class Mailbox:
         self._doorbell = doorbell
         self._clock = clock
         self._keys = keys
-        self._post = redis.register_script(script("post_invite"))
+        self._scripts = ScriptRunner(redis, keys=keys)
 
     async def post(self, invite: SignedInvite) -> None:
         """Stores a validated invite for its node; storing the same invite again changes nothing.
@@ -101,20 +102,26 @@ class Mailbox:
         """
         now = self._clock.now()
         now_s = int(now.timestamp())
-        kept_s = max(1, invite.expiry - now_s) + 3600
-        text = invite.model_dump_json()
-        keys = (self._keys.of("node", invite.node), self._box(invite.node))
-        pool = str(invite.pool_id)
-        arguments = (pool, unix_ms(now), now_s, text, invite.expiry, MAX_INVITES, kept_s, CHANNEL, invite.node)
-        with store_errors():
-            outcome: int = await self._post(keys=keys, args=arguments)
-        if outcome == 1:
+        outcome = await self._scripts.run(
+            PostInvite(
+                node=invite.node,
+                pool=str(invite.pool_id),
+                invite=invite.model_dump_json(),
+                now_ms=unix_ms(now),
+                now_s=now_s,
+                expiry_s=invite.expiry,
+                kept_s=max(1, invite.expiry - now_s) + 3600,
+                most_invites=MAX_INVITES,
+                channel=CHANNEL,
+            )
+        )
+        if outcome == "unknown-node":
             raise NotFound(
                 f"{invite.node} is not registered here",
                 hint="its record expired or it signed off: invite it when it is listed again",
                 code="unknown-node",
             )
-        if outcome == 2:
+        if outcome == "other-pool":
             raise Conflict(f"{invite.node} wants to join another pool than {invite.pool_id}", code="other-pool")
 
     async def invites(self, node: Address) -> tuple[SignedInvite, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -10,12 +10,13 @@ from typing import Any
 from redis.asyncio import Redis
 
 from discovery.store.records import StoredRecord, origin_of
-from discovery.store.scripts import PRUNE, script
+from discovery.store.scripts import ListPage, PruneExpired, RegisterNode, RemoveNode
 from protocol.errors import NotFound, RateLimited, Unavailable
 from protocol.identifiers import Address, address
 from protocol.identity.signing import unix_ms
+from protocol.redis.connection import RedisKeys, store_errors
+from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import Clock
-from protocol.runtime.redis import RedisKeys, store_errors
 from protocol.wire.nodes import Registration
 
 KEYS = RedisKeys("discovery")
@@ -58,10 +59,7 @@ class RecordStore:
         self._redis = redis
         self._limits = limits
         self._clock = clock
-        self._register = redis.register_script(script("register"))
-        self._remove = redis.register_script(script("remove"))
-        self._page = redis.register_script(script("page"))
-        self._prune = redis.register_script(PRUNE)
+        self._scripts = ScriptRunner(redis, keys=KEYS)
 
     async def register(self, node: Address, registration: Registration, *, ip: str, on_ledger: bool) -> StoredRecord:
         """Stores or refreshes a node's registration.
@@ -77,26 +75,33 @@ class RecordStore:
             StoreUnavailable: Redis is down.
         """
         now, life = self._now(), round(self._limits.life.total_seconds() * 1000)
-        pool = str(registration.pool_id)
-        room = self._limits.per_pool if on_ledger else self._limits.per_pool // 2
-        body = registration.model_dump_json()
-        keys = (_node_key(node), KEYS.of("pool", pool), _EXPIRY, KEYS.of("origin", origin_of(ip)))
-        arguments = (KEYS.prefix, node, pool, body, ip, now, life, self._limits.per_origin, room)
-        with store_errors():
-            answer = await self._register(keys=keys, args=arguments)
-        match answer:
-            case [0, int(first)]:
+        registered = await self._scripts.run(
+            RegisterNode(
+                address=node,
+                pool=str(registration.pool_id),
+                registration=registration.model_dump_json(),
+                ip=ip,
+                origin=origin_of(ip),
+                now_ms=now,
+                life_ms=life,
+                most_per_origin=self._limits.per_origin,
+                most_per_pool=self._limits.per_pool if on_ledger else self._limits.per_pool // 2,
+            )
+        )
+        match registered.refused:
+            case "":
                 return StoredRecord(
                     address=node,
                     registration=registration,
                     ip=ip,
-                    first_seen_ms=first,
+                    first_seen_ms=registered.first_seen_ms,
                     last_seen_ms=now,
                     expires_at_ms=now + life,
                 )
-            case [1, int(seconds)]:
-                raise _too_many_from(ip, self._limits.per_origin, timedelta(seconds=max(1, seconds)))
-            case [2, _]:
+            case "origin":
+                wait = timedelta(seconds=max(1, registered.wait_s))
+                raise _too_many_from(ip, self._limits.per_origin, wait)
+            case "pool":
                 raise _pool_full(registration.pool_id, on_ledger=on_ledger)
             case _:
                 raise Unavailable("the store's answer can't be read")
@@ -108,34 +113,29 @@ class RecordStore:
             NotFound: There is none, or it has expired.
         """
         with store_errors():
-            fields: list[Any] = await self._redis.hmget(
-                _node_key(node), ["registration", "ip", "first", "last", "expires"]
-            )
-        found = [value for value in fields if value is not None]
-        if len(found) == len(fields):
-            record = _parsed([node.encode(), *found])
+            values: list[Any] = await self._redis.hmget(KEYS.of("node", node), _FIELDS)
+        if all(value is not None for value in values):
+            found = {name: value.decode() for name, value in zip(_FIELDS, values, strict=True)}
+            record = _parsed(node, found)
             if record.expires_at_ms > self._now():
                 return record
         raise not_registered(node)
 
     async def remove(self, node: Address) -> None:
         """Deletes a node's record and invites; a missing one is ignored."""
-        with store_errors():
-            await self._remove(keys=(_node_key(node), _EXPIRY), args=(KEYS.prefix, node))
+        await self._scripts.run(RemoveNode(address=node))
 
     async def page(self, pool_id: int, *, after: Address | None, most: int) -> StoredPage:
         """Returns up to `most` records of a pool after an address, in O(log n + most)."""
-        arguments = (KEYS.prefix, after or "", most, self._now())
-        with store_errors():
-            answer: list[Any] = await self._page(keys=(KEYS.of("pool", str(pool_id)),), args=arguments)
-        last = answer[0].decode()
-        return StoredPage(records=tuple(_parsed(fields) for fields in answer[1:]), last=address(last) if last else None)
+        page = await self._scripts.run(ListPage(pool=str(pool_id), after=after or "", limit=most, now_ms=self._now()))
+        return StoredPage(
+            records=tuple(_parsed(address(fields["address"]), fields) for fields in page.records),
+            last=address(page.last) if page.last else None,
+        )
 
     async def prune(self, most: int = 1000) -> int:
         """Deletes at most `most` expired records; returns their number."""
-        with store_errors():
-            gone: int = await self._prune(keys=(_EXPIRY,), args=(KEYS.prefix, self._now(), most))
-        return gone
+        return await self._scripts.run(PruneExpired(now_ms=self._now(), limit=most))
 
     async def count(self) -> int:
         """Returns the number of records."""
@@ -150,19 +150,17 @@ class RecordStore:
 _EXPIRY = KEYS.of("expiry")
 
 
-def _node_key(node: Address) -> str:
-    return KEYS.of("node", node)
+_FIELDS = ("registration", "ip", "first", "last", "expires")
 
 
-def _parsed(fields: Sequence[bytes]) -> StoredRecord:
-    node, registration, ip, first, last, expires = fields
+def _parsed(node: Address, fields: Mapping[str, str]) -> StoredRecord:
     return StoredRecord(
-        address=address(node.decode()),
-        registration=Registration.model_validate_json(registration),
-        ip=ip.decode(),
-        first_seen_ms=int(first),
-        last_seen_ms=int(last),
-        expires_at_ms=int(expires),
+        address=node,
+        registration=Registration.model_validate_json(fields["registration"]),
+        ip=fields["ip"],
+        first_seen_ms=int(fields["first"]),
+        last_seen_ms=int(fields["last"]),
+        expires_at_ms=int(fields["expires"]),
     )
 
 

@@ -16,8 +16,8 @@ from ledger.events.source import Web3Events
 from ledger.events.types import LedgerEvent
 from ledger.transactions.receipts import EventLog
 from protocol.identifiers import Address
+from protocol.redis.connection import RedisKeys, store_errors
 from protocol.runtime.clock import Clock
-from protocol.runtime.redis import RedisKeys, store_errors
 
 
 class EventFollower:

@@ -23,8 +23,8 @@ from protocol.errors import Forbidden
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
+from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import Clock
-from protocol.runtime.redis import RedisKeys
 
 ANSWER_PATIENCE = timedelta(seconds=5)
 """For one question to the chain."""

@@ -42,8 +42,8 @@ from protocol.errors import NotFound
 from protocol.identifiers import ZERO_ADDRESS, Address, Digest
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
+from protocol.redis.connection import RedisKeys, store_errors
 from protocol.runtime.clock import Clock
-from protocol.runtime.redis import RedisKeys, store_errors
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinRequest, SignedDispute
 

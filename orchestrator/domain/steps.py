@@ -29,7 +29,7 @@ class StepCount:
 
     @property
     def need(self) -> int:
-        """Demand that is neither accepted nor in progress; `need_of` in `run_grant.lua` is the same formula."""
+        """Demand that is neither accepted nor in progress; `need_of` in `lease_slot.lua` is the same formula."""
         return max(0, self.demand - self.accepted - self.pending - self.leased)
 
 

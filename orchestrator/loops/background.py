@@ -19,9 +19,9 @@ from orchestrator.loops.scheduler import Scheduler
 from orchestrator.loops.sweeper import build_sweeper
 from orchestrator.loops.webhooks import WebhookDelivery
 from orchestrator.metrics import PoolGauges
-from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.runs import LOOP as RUN_LOOP
 from protocol.clients.discovery import DiscoveryClient
+from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.loops import BackgroundLoops
 from protocol.runtime.outages import patient
 

@@ -15,13 +15,13 @@ import structlog
 from orchestrator.dependencies import Dependencies
 from orchestrator.domain.node_states import NodeAction, NodeEvent
 from orchestrator.nodes.eligibility import lacks, refusal
-from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.nodes import NodeRow
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.invites import Invite
+from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite

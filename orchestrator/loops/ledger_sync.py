@@ -9,9 +9,9 @@ import structlog
 from orchestrator.chain.interface import MemberEvent, MembershipChange, NodeStanding
 from orchestrator.dependencies import Dependencies
 from orchestrator.domain.node_states import NodeEvent
-from orchestrator.store.leader_lease import LeaderLease
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
+from protocol.redis.leader_lease import LeaderLease
 
 _EVENTS = {
     MemberEvent.JOINED: (NodeEvent.JOINED, "1", "it joined the pool on the ledger"),

@@ -10,10 +10,11 @@ from orchestrator.domain.heartbeat_interval import HeartbeatInterval
 from orchestrator.domain.node_states import NodeEvent, overdue, transition
 from orchestrator.nodes.transitions import NodeTransitions
 from orchestrator.store.database import Database
-from orchestrator.store.leader_lease import LeaderLease
-from orchestrator.store.nodes import Change, NodeRow, NodeStore
+from orchestrator.store.nodes import NodeRow, NodeStore
+from orchestrator.store.scripts import FindOverdue, WriteTransition
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
+from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
 
 AT_ONCE = 1000
@@ -86,18 +87,19 @@ class Liveness:
         gap = max(4 * self._every, self._pace.shortest / 2)
         amnesty = self._pace.unhealthy_in(interval)
         furthest = max(self._pace.dead_in(interval) * 2, self._furthest)
-        _, _, addresses = await self._database.call(
-            "overdue",
-            self._lease.value,
-            unix_ms(self._clock.now()),
-            _ms(gap),
-            _ms(amnesty),
-            _ms(furthest),
-            AT_ONCE,
+        addresses = await self._database.run(
+            FindOverdue(
+                lease=self._lease.value,
+                now_ms=unix_ms(self._clock.now()),
+                gap_ms=_ms(gap),
+                amnesty_ms=_ms(amnesty),
+                furthest_ms=_ms(furthest),
+                limit=AT_ONCE,
+            )
         )
-        return [Address(address.decode()) for address in addresses]
+        return list(addresses)
 
-    def _change(self, row: NodeRow) -> Change | None:
+    def _change(self, row: NodeRow) -> WriteTransition | None:
         event = overdue(row.state)
         if event is None:
             # A deadline that nobody needs any more; a heartbeat can't have set it, so nothing is lost.

@@ -16,11 +16,11 @@ import structlog
 from orchestrator.chain.run_interface import NotTaken, RunLedger, error_name, holds_until
 from orchestrator.domain.slots import SlotState
 from orchestrator.store.database import together
-from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.relayer import RelayedKind, RelayedTransaction, RelayerStore
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import ZERO_DIGEST
 from protocol.identity.signing import unix_ms
+from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
 from protocol.wire.relayed import JoinRequest, ReceiptState, SignedDispute, SubmissionRequest
 

@@ -8,9 +8,9 @@ import structlog
 
 from orchestrator.dependencies import Dependencies
 from orchestrator.domain.node_states import NodeEvent
-from orchestrator.store.leader_lease import LeaderLease
 from protocol.errors import MusterError
 from protocol.identity.signing import unix_ms
+from protocol.redis.leader_lease import LeaderLease
 from protocol.wire.heartbeat import NodeState
 
 BATCH = 100

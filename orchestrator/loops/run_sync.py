@@ -29,7 +29,6 @@ from orchestrator.domain.slots import LEASED, Counted, Slot, SlotEvent, SlotStat
 from orchestrator.runs.control import RunControl
 from orchestrator.runs.leasing import SlotLeasing, notice_fault
 from orchestrator.storage.service import UploadService
-from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.relayer import RelayedKind, RelayedTransaction, RelayerStore
 from orchestrator.store.run_rows import SlotRow, slot_id
 from orchestrator.store.runs import MOST_UNITS, RunStore, units_for
@@ -37,6 +36,7 @@ from protocol.errors import MusterError, Unavailable
 from protocol.identifiers import Address, Digest
 from protocol.identity.signing import unix_ms
 from protocol.leases import WorkKey
+from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
 from protocol.verdicts import Outcome
 from protocol.wire.relayed import ReceiptState, SubmissionRequest

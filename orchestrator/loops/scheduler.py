@@ -12,12 +12,13 @@ from orchestrator.scheduler.plan import AssignmentOutcome, OpenTask, SchedulePla
 from orchestrator.scheduler.planner import brief, plan
 from orchestrator.store.assignments import AssignmentStore, SchedulerLeaseLost
 from orchestrator.store.database import Database, new_id
-from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.nodes import NodeStore
+from orchestrator.store.scripts import WriteTaskState
 from orchestrator.store.tasks import TaskStore
 from protocol.errors import Conflict
 from protocol.identifiers import Address, address
 from protocol.identity.signing import unix_ms
+from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
 from protocol.wire.heartbeat import Command, CommandKind, NodeState
 from protocol.wire.tasks import AssignmentState, TaskState
@@ -165,16 +166,16 @@ class Scheduler:
                 )
             )
         for verdict in result.verdicts:
-            over = verdict.state in {TaskState.COMPLETED, TaskState.FAILED}
-            await self._database.call(
-                "verdict",
-                self._lease.value,
-                verdict.task_id,
-                tasks[verdict.task_id].generation,
-                verdict.state,
-                verdict.reason,
-                now_ms,
-                1 if over else 0,
+            await self._database.run(
+                WriteTaskState(
+                    lease=self._lease.value,
+                    task=verdict.task_id,
+                    generation=tasks[verdict.task_id].generation,
+                    state=verdict.state,
+                    reason=verdict.reason,
+                    now_ms=now_ms,
+                    over=verdict.state in {TaskState.COMPLETED, TaskState.FAILED},
+                )
             )
         for forget in result.forgets:
             await self._tasks.forget_outcomes(forget.task_id, forget.assignment_ids)

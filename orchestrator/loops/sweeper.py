@@ -9,11 +9,11 @@ import structlog
 from orchestrator.dependencies import Dependencies
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.interface import StoredObject
-from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.run_rows import RunState
 from orchestrator.store.runs import RunStore
 from protocol.identifiers import Address, Digest
 from protocol.identity.signing import unix_ms
+from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
 from protocol.wire.uploads import ObjectKey
 

@@ -14,11 +14,11 @@ import httpx
 import structlog
 
 from orchestrator.dependencies import Dependencies
-from orchestrator.store.leader_lease import LeaderLease
 from orchestrator.store.webhooks import WebhookProgress
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import MusterError, Unavailable
 from protocol.identity.signing import unix_ms
+from protocol.redis.leader_lease import LeaderLease
 from protocol.wire.pool import PoolEvent
 
 SIGNATURE_HEADER = "X-Muster-Webhook-Signature"

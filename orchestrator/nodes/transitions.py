@@ -9,7 +9,8 @@ import structlog
 
 from orchestrator.domain.heartbeat_interval import HeartbeatInterval
 from orchestrator.domain.node_states import NodeAction, NodeEvent, Transition, transition
-from orchestrator.store.nodes import Change, NodeRow, NodeStore
+from orchestrator.store.nodes import NodeRow, NodeStore
+from orchestrator.store.scripts import WriteTransition
 from protocol.errors import Unavailable
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
@@ -83,7 +84,7 @@ class NodeTransitions:
         actor: str,
         fields: Mapping[str, str] | None = None,
         only_if_due: bool = False,
-    ) -> Change | None:
+    ) -> WriteTransition | None:
         """Returns the row changes of a transition; None if there are none."""
         moves = result.state is not row.state
         if not moves and not result.actions and not fields and row.revision:
@@ -91,8 +92,10 @@ class NodeTransitions:
         now = unix_ms(self._clock.now())
         # A dead node that leaves the ledger stays dead; the history still records that it left.
         leaves = event in {NodeEvent.LEFT, NodeEvent.REMOVED} and row.member
-        return Change(
-            row=row,
+        return WriteTransition(
+            address=row.address,
+            revision=row.revision,
+            before=row.state,
             after=result.state,
             event=event,
             cause=cause,
@@ -101,16 +104,18 @@ class NodeTransitions:
             now_ms=now,
             deadline=self._deadline(row, result, now),
             removal=self._removal(result, now),
-            only_if_due_by=str(now) if only_if_due else "",
+            only_if_due_by_ms=now if only_if_due else None,
             quiet=not moves and bool(row.revision) and not leaves,
-            fields=fields,
+            fields=fields or {},
         )
 
-    def forget_deadline(self, row: NodeRow) -> Change:
+    def forget_deadline(self, row: NodeRow) -> WriteTransition:
         """Clears a deadline that a former state has left."""
         now = unix_ms(self._clock.now())
-        return Change(
-            row=row,
+        return WriteTransition(
+            address=row.address,
+            revision=row.revision,
+            before=row.state,
             after=row.state,
             event="overdue",
             cause="",
@@ -118,8 +123,10 @@ class NodeTransitions:
             reason=row.reason,
             now_ms=now,
             deadline="clear",
-            only_if_due_by=str(now),
+            removal="keep",
+            only_if_due_by_ms=now,
             quiet=True,
+            fields={},
         )
 
     def _deadline(self, row: NodeRow, result: Transition, now: int) -> str:

@@ -13,7 +13,8 @@ from orchestrator.domain.run_terms import RunTerms
 from orchestrator.domain.slots import Counted, SlotEvent, SlotState, StoredFileState, after
 from orchestrator.domain.steps import StepCount, Window, choose_step
 from orchestrator.store.run_rows import RunState, SlotRow, slot_id
-from orchestrator.store.runs import GrantRequest, RunStore, units_for
+from orchestrator.store.runs import RunStore, units_for
+from orchestrator.store.scripts import LeaseSlot
 from protocol.errors import Conflict, Forbidden, Unavailable
 from protocol.identifiers import Address, Digest
 from protocol.identity.keys import Key
@@ -186,8 +187,8 @@ class SlotLeasing:
         lease_ms, now = _ms(lease), self._now_ms()
         # No step waits for a node on trial. Otherwise each node that fails on purpose could delay a step with one slot.
         waits_ms = 0 if on_trial else _ms(wait_length(lease))
-        word, detail = await self.store.grant(
-            GrantRequest(
+        leased = await self.store.lease_slot(
+            LeaseSlot(
                 node=node,
                 provider=seat.provider,
                 step=request.step,
@@ -210,7 +211,7 @@ class SlotLeasing:
                 holders=HOLDERS,
             )
         )
-        return "trial" if word == "busy" and on_trial else word, detail
+        return "trial" if leased.outcome == "busy" and on_trial else leased.outcome, leased.slot
 
     async def _check_deliveries(self, node: Address, provider: Address) -> bool:
         """Returns whether a node is limited to one slot, by its own or its provider's delivery record.

@@ -1,4 +1,4 @@
-"""Assignments in Redis: what the scheduler gave to which node, what came of it, and the lines it wrote."""
+"""Assignments in Redis: tasks that the scheduler gave to nodes, their outcomes and their logs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from datetime import timedelta
 
 from orchestrator.scheduler.plan import AssignmentOutcome, TaskPlacement
-from orchestrator.store.database import Argument, Database
+from orchestrator.store.database import Database
 from orchestrator.store.nodes import NodeRow, text_of
+from orchestrator.store.scripts import EndAssignment, KeepLogLines, PlaceAssignment, RenewAssignment, Written
 from orchestrator.store.tasks import encode_outcome
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identifiers import Address, address
@@ -17,23 +18,23 @@ from protocol.wire.pool import AssignmentView
 from protocol.wire.tasks import AssignmentState, GroupPlace
 
 KEPT = timedelta(days=7)
-"""How long an ended assignment and its log are kept."""
+"""Time that an ended assignment and its log are kept."""
 
 MOST_LINES = 5000
-"""Lines of log that are kept per assignment, the newest."""
+"""Newest log lines that are kept per assignment."""
 
 MOST_LOG_BYTES = 8 << 20
 """Bytes of log that are kept per assignment: one node's longest lines must not fill Redis."""
 
 
 class SchedulerLeaseLost(Unavailable):
-    """Another orchestrator does this work by now."""
+    """Another orchestrator has become the scheduler."""
 
     code = "lease-lost"
 
 
 def head_of(*, identifier: str, task_id: str, generation: int, group: GroupPlace | None, restart_nonce: int) -> str:
-    """An assignment's own part of the heartbeat's answer, as JSON without braces."""
+    """Returns an assignment's own part of heartbeat answers, as JSON without braces."""
     fields = {
         "id": identifier,
         "task_id": task_id,
@@ -72,33 +73,33 @@ class AssignmentStore:
             LeaseLost: Another instance holds the leader lease.
         """
         head = head_of(identifier=identifier, task_id=task_id, generation=1, group=group, restart_nonce=0)
-        answer = await self._database.call(
-            "place",
-            lease,
-            node,
-            identifier,
-            head,
-            f"{task_id}:{task_generation}",
-            task_id,
-            task_name,
-            now_ms,
-            "" if group is None else group.model_dump_json(),
+        return await self._write(
+            PlaceAssignment(
+                lease=lease,
+                address=node,
+                assignment=identifier,
+                head=head,
+                reference=f"{task_id}:{task_generation}",
+                task=task_id,
+                task_name=task_name,
+                now_ms=now_ms,
+                group="" if group is None else group.model_dump_json(),
+            )
         )
-        return _done(answer)
 
     async def renew(
         self, row: NodeRow, *, lease: str, task_generation: int | None, restart: bool, now_ms: int, why: str, actor: str
     ) -> bool:
-        """Tells a node a new generation of its assignment; False if it runs something else by now.
+        """Gives a node a new generation of its assignment; returns False if it runs something else by now.
 
         Args:
             row: The node as it was read.
-            lease: The scheduler's; empty for a person's wish.
-            task_generation: The task's new generation; None to keep the one it has.
-            restart: Whether the container is to be replaced though nothing about it changed.
+            lease: The scheduler's; empty for a person's request.
+            task_generation: The task's new generation; None to keep the present one.
+            restart: Whether the container is replaced though its task did not change.
             now_ms: The time.
-            why: In words.
-            actor: Who wants it.
+            why: Reason, in words.
+            actor: Initiator.
 
         Raises:
             LeaseLost: Another instance holds the leader lease.
@@ -106,25 +107,26 @@ class AssignmentStore:
         head = json.loads(f"{{{row.head}}}")
         group = None if head["group"] is None else GroupPlace.model_validate(head["group"])
         task_id = str(head["task_id"])
-        answer = await self._database.call(
-            "renew",
-            lease,
-            row.address,
-            str(head["id"]),
-            str(row.generation),
-            head_of(
-                identifier=str(head["id"]),
-                task_id=task_id,
-                generation=row.generation + 1,
-                group=group,
-                restart_nonce=int(head["restart_nonce"]) + restart,
-            ),
-            row.reference if task_generation is None else f"{task_id}:{task_generation}",
-            now_ms,
-            why,
-            actor,
+        identifier = str(head["id"])
+        return await self._write(
+            RenewAssignment(
+                lease=lease,
+                address=row.address,
+                assignment=identifier,
+                generation=row.generation,
+                head=head_of(
+                    identifier=identifier,
+                    task_id=task_id,
+                    generation=row.generation + 1,
+                    group=group,
+                    restart_nonce=int(head["restart_nonce"]) + restart,
+                ),
+                reference=row.reference if task_generation is None else f"{task_id}:{task_generation}",
+                now_ms=now_ms,
+                why=why,
+                actor=actor,
+            )
         )
-        return _done(answer)
 
     async def end(
         self,
@@ -137,23 +139,23 @@ class AssignmentStore:
         now_ms: int,
         outcome: AssignmentOutcome | None,
     ) -> bool:
-        """Takes an assignment from its node and writes down how it ended; False if it was gone already.
+        """Takes an assignment from its node and records how it ended; returns False if it was gone already.
 
         Raises:
             LeaseLost: Another instance holds the leader lease.
         """
-        answer = await self._database.call(
-            "end",
-            lease,
-            node,
-            identifier,
-            state,
-            why,
-            now_ms,
-            int(KEPT.total_seconds() * 1000),
-            "" if outcome is None else encode_outcome(outcome),
+        return await self._write(
+            EndAssignment(
+                lease=lease,
+                address=node,
+                assignment=identifier,
+                state=state,
+                why=why,
+                now_ms=now_ms,
+                kept_ms=int(KEPT.total_seconds() * 1000),
+                outcome=None if outcome is None else encode_outcome(outcome),
+            )
         )
-        return _done(answer)
 
     async def placements(self, rows: Sequence[NodeRow]) -> list[TaskPlacement | None]:
         """Returns each node's assignment, in the order of the rows."""
@@ -177,7 +179,7 @@ class AssignmentStore:
         return [found.get(row.address) for row in rows]
 
     async def views(self, identifiers: Sequence[str]) -> dict[str, AssignmentView]:
-        """Those of the assignments that are still kept."""
+        """Returns the assignments that are still kept, by id."""
         hashes = await self._database.ask_many([("HGETALL", self._assignment(name)) for name in identifiers])
         fields = (text_of(raw) for raw in hashes)
         return {
@@ -185,71 +187,76 @@ class AssignmentStore:
         }
 
     async def placed(self, task_id: str) -> list[Address]:
-        """Nodes that hold an assignment of the task."""
+        """Returns the nodes that hold an assignment of the task."""
         members = await self._database.ask("SMEMBERS", self._database.key("placed", task_id))
         return sorted(Address(member.decode()) for member in members)
 
     async def keep_lines(self, node: Address, batch: LogBatch) -> LogReceipt:
-        """Keeps the lines that are new.
+        """Stores the lines that are new.
 
         Raises:
             NotFound: The node never had this assignment, or it is no longer kept.
         """
-        flat: list[Argument] = []
-        for line in sorted(batch.lines, key=lambda one: one.sequence):
-            flat += [line.sequence, line.model_dump_json()]
-        kept = int(KEPT.total_seconds() * 1000)
-        following, until = await self._database.call(
-            "logs", node, batch.assignment_id, MOST_LINES, MOST_LOG_BYTES, kept, "0" if batch.has_room else "1", *flat
+        lines = sorted(batch.lines, key=lambda one: one.sequence)
+        position = await self._database.run(
+            KeepLogLines(
+                address=node,
+                assignment=batch.assignment_id,
+                most_lines=MOST_LINES,
+                most_bytes=MOST_LOG_BYTES,
+                kept_ms=int(KEPT.total_seconds() * 1000),
+                has_more=not batch.has_room,
+                sequences_and_lines=tuple(part for line in lines for part in (line.sequence, line.model_dump_json())),
+            )
         )
-        if following == -1:
+        if not position.known:
             raise NotFound(
                 f"assignment {batch.assignment_id} is none of {node}'s",
                 hint="push logs of your own assignments only, and not after a week",
                 code="unknown-assignment",
             )
-        return LogReceipt(next_sequence=int(following), wanted_until_ms=int(until))
+        return LogReceipt(next_sequence=position.next_sequence, wanted_until_ms=position.wanted_until_ms)
 
     async def lines(self, identifier: str, *, since: int, limit: int) -> list[LogLine]:
-        """Kept lines from a sequence number on, in order."""
+        """Returns kept lines from a sequence number on, in order."""
         key = self._database.key("logs", identifier)
         entries = await self._database.ask("XRANGE", key, f"{since + 1}-0", "+", "COUNT", limit)
         return [LogLine.model_validate_json(fields[b"line"]) for _, fields in entries]
 
     async def last_lines(self, identifier: str, *, limit: int) -> list[LogLine]:
-        """The newest kept lines, in order."""
+        """Returns the newest kept lines, in order."""
         key = self._database.key("logs", identifier)
         entries = await self._database.ask("XREVRANGE", key, "+", "-", "COUNT", limit)
         return [LogLine.model_validate_json(fields[b"line"]) for _, fields in reversed(entries)]
 
     async def more_lines_come(self, identifier: str) -> bool:
-        """True if the node's last batch was full, so that it has further lines."""
+        """Returns whether the node has further lines: its last batch was full."""
         return bool(await self._database.ask("HGET", self._assignment(identifier), "log_more") == b"1")
 
     async def wanted_until(self, identifier: str) -> int:
-        """Until when somebody wants the lines, in milliseconds; 0 if nobody does."""
+        """Returns until when a reader wants the lines, in Unix milliseconds; 0 for none."""
         return int(await self._database.ask("HGET", self._assignment(identifier), "log_until") or 0)
 
     async def want_lines(self, identifier: str, *, until_ms: int) -> tuple[int, int]:
-        """Notes that somebody reads the log; answers the next sequence and until when lines were wanted before."""
+        """Records that a reader wants the lines; returns the next sequence, and until when lines were wanted before."""
         key = self._assignment(identifier)
         following, before = await self._database.ask("HMGET", key, "log_next", "log_until")
         if await self._database.ask("EXISTS", key):
             await self._database.ask("HSET", key, "log_until", until_ms)
         return int(following or 0), int(before or 0)
 
+    async def _write(self, call: PlaceAssignment | RenewAssignment | EndAssignment) -> bool:
+        written = await self._database.run(call)
+        if written is Written.LEASE_LOST:
+            raise SchedulerLeaseLost("another orchestrator took over the schedule")
+        return written is Written.YES
+
     def _assignment(self, identifier: str) -> str:
         return self._database.key("assignment", identifier)
 
 
-def _done(answer: int) -> bool:
-    if answer == -1:
-        raise SchedulerLeaseLost("another orchestrator took over the schedule")
-    return answer == 1
-
-
 def check_renewed(done: bool, node: Address) -> None:
-    """Returns if a person's wish was carried out.
+    """Returns if a person's request was carried out.
 
     Raises:
         Conflict: The node runs something else by now.

@@ -1,20 +1,17 @@
-"""One pool's part of Redis: plain commands, and Lua scripts in shared round trips.
+"""One pool's part of Redis: plain commands, and Lua scripts that share round trips.
 
-Scripts run by hash, and are loaded again when Redis forgot them.
-Calls that come while others are on their way leave together in one pipeline as soon as the connection is free. Nobody
-waits for a batch to fill; under load the batches grow by themselves, and what a call costs in Python falls.
+Script calls that arrive while others are under way are sent together as soon as a connection is free. No call waits for
+a batch to fill; under load batches grow by themselves, and the cost per call in Python falls.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import math
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from importlib import resources
 from typing import Any, TypeVar, cast
 
 import hiredis
@@ -22,89 +19,39 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, ResponseError
 
-from protocol.http.replay_guard import ADMISSION_LUA
-from protocol.runtime.redis import STORE_ERRORS, RedisKeys, store_errors, store_unavailable
+from protocol.redis.connection import STORE_ERRORS, RedisKeys, store_errors, store_unavailable
+from protocol.redis.script_call import Argument, Script, ScriptCall, ScriptRunner
 
-Argument = str | bytes | int | float
+R = TypeVar("R")
 T = TypeVar("T")
 
 MOST_TOGETHER = 128
-"""Calls per pipeline: some ten kilobytes, and under a millisecond of Redis' time."""
-
-
-@dataclass(frozen=True, slots=True)
-class Script:
-    """A script's text and what Redis knows it by."""
-
-    text: str
-    sha: str
-
-
-def read_script(name: str, constants: Mapping[str, float] | None = None) -> Script:
-    """Reads `scripts/{name}.lua`, with the prelude before it, and before that constants that never change."""
-    folder = resources.files("orchestrator.store") / "scripts"
-    parts = [(folder / "prelude.lua").read_text(), (folder / f"{name}.lua").read_text()]
-    if name == "heartbeat":
-        parts.insert(0, ADMISSION_LUA)
-    parts = [*(f"local {key} = {value!r}" for key, value in (constants or {}).items()), *parts]
-    text = "\n".join(parts)
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
-
-
-NAMES = (
-    "command",
-    "delete_task",
-    "end",
-    "facts",
-    "heartbeat",
-    "lease",
-    "logs",
-    "overdue",
-    "patch_task",
-    "place",
-    "relay_again",
-    "relay_put",
-    "relay_settle",
-    "renew",
-    "run_forget",
-    "run_grant",
-    "run_slot",
-    "run_state",
-    "run_trainer",
-    "transition",
-    "upload",
-    "verdict",
-)
+"""Calls per batch: some ten kilobytes, and under a millisecond of Redis' time."""
 
 
 @dataclass(slots=True)
 class _Call:
     script: Script
-    keys: tuple[str, ...]
     arguments: Sequence[Argument]
     answer: asyncio.Future[Any]
 
 
-class Database:
-    """Speaks to Redis for one pool. Every error of Redis leaves it as `StoreUnavailable`.
+class Database(ScriptRunner):
+    """Redis of one pool. Redis errors are raised as `StoreUnavailable`.
+
+    Scripts of this class, unlike those of `ScriptRunner`, are not repeated after a lost answer.
 
     Args:
-        redis: Where they run.
-        keys: The pool's keys; their prefix is the first key of every script.
-        lines: Pipelines that may be under way at a time.
+        redis: Client of the pool's Redis.
+        keys: The pool's keys.
+        connections: Batches that may be under way at the same time.
     """
 
-    def __init__(self, redis: Redis, *, keys: RedisKeys, lines: int = 2) -> None:
-        self._redis = redis
-        self.prefix = keys.prefix
-        self._scripts = {name: read_script(name) for name in NAMES}
+    def __init__(self, redis: Redis, *, keys: RedisKeys, connections: int = 2) -> None:
+        super().__init__(redis, keys=keys)
         self._waiting: list[_Call] = []
-        self._lines = lines
-        self._running: set[asyncio.Task[None]] = set()
-
-    def fix(self, name: str, constants: Mapping[str, float]) -> None:
-        """Writes constants into a script, for one that is called so often that sending them costs more."""
-        self._scripts[name] = read_script(name, constants)
+        self._connections = connections
+        self._sending: set[asyncio.Task[None]] = set()
 
     async def ask(self, *command: Argument) -> Any:  # noqa: ANN401 - what Redis answers depends on the command
         """Runs one command and returns its answer.
@@ -113,8 +60,7 @@ class Database:
             StoreUnavailable: Redis is down.
         """
         with store_errors():
-            line: Any = self._redis  # its commands are untyped in redis-py
-            return await line.execute_command(*command)
+            return await self._redis.execute_command(*command)
 
     async def ask_many(self, commands: Sequence[Sequence[Argument]]) -> list[Any]:
         """Runs commands in one round trip and returns their answers.
@@ -126,46 +72,43 @@ class Database:
             return []
         with store_errors():
             async with self._redis.pipeline(transaction=False) as pipeline:
-                line: Any = pipeline  # its commands are untyped in redis-py
                 for command in commands:
-                    line.execute_command(*command)
+                    pipeline.execute_command(*command)
                 return list(await pipeline.execute())
 
     def key(self, *parts: str) -> str:
-        """The key of these parts, none of which comes from a peer unchecked."""
+        """Returns the key made of these parts, which the caller has checked."""
         return self.prefix + ":".join(parts)
 
-    async def call(
-        self,
-        name: str,
-        *arguments: Argument,
-        keys: tuple[str, ...] = (),
-    ) -> Any:  # noqa: ANN401 - each script has its own answer
-        """Runs one script and returns its answer.
+    async def run_many(self, calls: Sequence[ScriptCall[R]]) -> list[R]:
+        """Runs calls in shared round trips and returns their replies; all have ended when it returns or raises.
 
         Raises:
-            StoreUnavailable: Redis is down; the script may or may not have run.
+            StoreUnavailable: Redis is down; each call may or may not have run.
         """
-        call = _Call(self._scripts[name], (self.prefix, *keys), arguments, asyncio.get_running_loop().create_future())
+        return await together(self.run(call) for call in calls)
+
+    async def _execute(self, script: Script, arguments: Sequence[Argument]) -> Any:  # noqa: ANN401 - Redis' answer
+        call = _Call(script, arguments, asyncio.get_running_loop().create_future())
         self._waiting.append(call)
-        if len(self._running) < self._lines:
+        if len(self._sending) < self._connections:
             task = asyncio.create_task(self._drain())
-            self._running.add(task)
-            task.add_done_callback(self._running.discard)
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
         try:
             return await call.answer
         except STORE_ERRORS as error:
             raise store_unavailable(error) from error
 
     async def _drain(self) -> None:
-        """Sends what waits, batch after batch over one connection, until nothing does."""
+        """Sends waiting calls, batch after batch over one connection, until none is left."""
         while self._waiting:
             try:
                 async with self._connection() as connection:
                     while self._waiting:
                         await self._send(connection, self._take())
-            except Exception as error:  # noqa: BLE001 - whatever it is, it belongs to those who wait for answers
-                # No connection was to be had. Who came for it hears so; who comes later is tried again.
+            except Exception as error:  # noqa: BLE001 - passed on to the callers that wait
+                # There was no free connection. The next batch tries again.
                 _fail(self._take(), error)
 
     def _take(self) -> list[_Call]:
@@ -174,7 +117,7 @@ class Database:
 
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[AbstractConnection]:
-        pool: Any = self._redis.connection_pool  # untyped in redis-py
+        pool = self._redis.connection_pool
         connection = await pool.get_connection()
         try:
             yield connection
@@ -182,31 +125,29 @@ class Database:
             await pool.release(connection)
 
     async def _send(self, connection: AbstractConnection, batch: Sequence[_Call]) -> None:
-        """One round trip, and a second one for scripts that Redis forgot. Every call is settled, well or not."""
+        """Makes one round trip, and a second one for scripts that Redis lost in a restart. Settles every call."""
         try:
             forgotten = await self._exchange(connection, batch)
             if forgotten:
                 for script in {call.script.sha: call.script for call in forgotten}.values():
                     await self._redis.script_load(script.text)
                 _fail(await self._exchange(connection, forgotten), NoScriptError("Redis forgets scripts at once"))
-        except Exception as error:  # noqa: BLE001 - it belongs to those who wait for the answers
+        except Exception as error:  # noqa: BLE001 - passed on to the callers that wait
             _fail(batch, error)
 
     async def _exchange(self, connection: AbstractConnection, batch: Sequence[_Call]) -> list[_Call]:
-        """Sends a batch and hands out its answers, each to its own call; returns those whose script is not there.
+        """Sends a batch and gives each call its answer; returns the calls whose script Redis does not know.
 
-        Packed by hiredis and read under one timeout, because redis-py's way costs as much as checking a signature.
+        Packs with hiredis and reads under one timeout: redis-py's own pipeline costs as much as checking a signature.
         """
         pack: Any = hiredis.pack_command  # its annotation knows tuples of one only
-        packed = b"".join(
-            [pack(("EVALSHA", call.script.sha, str(len(call.keys)), *call.keys, *call.arguments)) for call in batch]
-        )
+        packed = b"".join([pack(("EVALSHA", call.script.sha, "1", self.prefix, *call.arguments)) for call in batch])
         try:
             async with asyncio.timeout(connection.socket_timeout):
                 await connection.send_packed_command(packed)
                 answers = [await _answer(connection) for _ in batch]
         except BaseException:
-            # Answers that were not read would be taken for those of the next batch.
+            # Unread answers would be taken for those of the next batch.
             await connection.disconnect(nowait=True)
             raise
         forgotten = []
@@ -219,10 +160,10 @@ class Database:
 
 
 async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Answers of calls that don't wait for each other: those of scripts share round trips. All end before it returns.
+    """Awaits calls concurrently, so that their scripts share round trips; all have ended when it returns or raises.
 
     Raises:
-        Exception: The first that one of them raised.
+        Exception: The first one in the order of the calls.
     """
     answers = await asyncio.gather(*calls, return_exceptions=True)
     for answer in answers:
@@ -244,7 +185,7 @@ def _fail(batch: Sequence[_Call], error: Exception) -> None:
 
 
 def _settle(call: _Call, answer: object) -> None:
-    if call.answer.done():  # settled already, or its caller has gone
+    if call.answer.done():  # settled before, or its caller was cancelled
         return
     if isinstance(answer, Exception):
         call.answer.set_exception(answer)
@@ -253,5 +194,5 @@ def _settle(call: _Call, answer: object) -> None:
 
 
 def new_id() -> str:
-    """A random id of 128 bits."""
+    """Returns a random id of 128 bits."""
     return secrets.token_hex(16)

@@ -1,8 +1,7 @@
-"""Nodes in Redis: one hash per node, its history, its commands, and the sets that order them."""
+"""Nodes in Redis: one hash per node, its history, its commands, and sorted sets of addresses and deadlines."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,11 @@ from pydantic import BaseModel, ValidationError
 
 from orchestrator.domain.node_states import MEMBERS
 from orchestrator.scheduler.requirements import NodeHardware
-from orchestrator.store.database import Argument, Database
+from orchestrator.store.database import Database
+from orchestrator.store.scripts import LeaveCommand, WriteFacts, WriteTransition
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import Address
+from protocol.redis.script_call import Argument
 from protocol.wire.heartbeat import MAX_COMMANDS, Command, NodeState
 from protocol.wire.nodes import Hardware, Software
 from protocol.wire.pool import HistoryEntry
@@ -44,73 +45,37 @@ class NodeRow:
     last_assignment_id: str | None = None
     generation: int = 0
     head: str = ""
-    """The assignment's own part of the heartbeat's answer, as JSON without braces."""
+    """The assignment's own part of heartbeat answers, as JSON without braces."""
     reference: str = ""
-    """Task and its generation: names the rest of the answer."""
+    """`task:generation`, which names the rest of the answer."""
     gauges: str = ""
-    """Of the last heartbeat, as JSON: few readers of a row want them."""
+    """Metrics of the last heartbeat as JSON, parsed on demand: few readers of a row need them."""
 
     def metrics(self, name: str) -> dict[str, float]:
-        """The gauge of the last heartbeat that has this name, by its name; nothing if there was none."""
+        """Returns the metric of this name in the last heartbeat, by its name; empty if there was none."""
         told: dict[str, float] = json.loads(self.gauges or "{}")
         return {name: told[name]} if name in told else {}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """A transition to write."""
-
-    row: NodeRow
-    after: NodeState
-    event: str
-    cause: str
-    actor: str
-    reason: str = ""
-    now_ms: int
-    deadline: str = "keep"
-    """Milliseconds, `clear` or `keep`."""
-    removal: str = "keep"
-    only_if_due_by: str = ""
-    """Milliseconds: written only if the node's deadline is not later."""
-    quiet: bool = False
-    fields: Mapping[str, str] | None = None
-
-    def arguments(self) -> list[Argument]:
-        """Returns the changes as script arguments."""
-        fields = [part for pair in (self.fields or {}).items() for part in pair]
-        return [
-            self.row.address,
-            self.row.revision,
-            self.now_ms,
-            self.row.state,
-            self.after,
-            self.event,
-            self.cause,
-            self.actor,
-            self.reason,
-            self.deadline,
-            self.removal,
-            self.only_if_due_by,
-            "1" if self.quiet else "0",
-            *fields,
-        ]
-
-
 class NodeStore:
-    """Reads and writes nodes."""
+    """Reads and writes nodes.
+
+    Args:
+        database: The pool's.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def get(self, address: Address) -> NodeRow:
-        """The row of a node; one that is not there is `discovered` and has no revision."""
+        """Returns the row of a node; that of an unknown node is `discovered` and has no revision."""
         return (await self.get_many([address]))[0]
 
     async def get_known(self, address: Address) -> NodeRow:
-        """The row of a node that is there.
+        """Returns the row of a known node.
 
         Raises:
-            NotFound: It is not.
+            NotFound: The pool does not know the node.
         """
         row = await self.get(address)
         if not row.revision:
@@ -122,17 +87,17 @@ class NodeStore:
         return row
 
     async def get_many(self, addresses: Sequence[Address]) -> list[NodeRow]:
-        """Rows in the order of the addresses."""
+        """Returns rows in the order of the addresses."""
         raw = await self.raw_many(addresses)
         return [row_of(address, fields) for address, fields in zip(addresses, raw, strict=True)]
 
     async def raw_many(self, addresses: Sequence[Address]) -> list[dict[str, str]]:
-        """Hashes in the order of the addresses."""
+        """Returns hashes in the order of the addresses."""
         hashes = await self._database.ask_many([("HGETALL", self._node(address)) for address in addresses])
         return [text_of(fields) for fields in hashes]
 
     async def page(self, *, after: str | None, limit: int) -> list[Address]:
-        """The next addresses in order, without a scan."""
+        """Returns the next addresses in order, without a scan."""
         low = "-" if after is None else f"({after}"
         members = await self._database.ask("ZRANGEBYLEX", self._database.key("nodes"), low, "+", "LIMIT", 0, limit)
         return [Address(member.decode()) for member in members]
@@ -157,27 +122,26 @@ class NodeStore:
         """Records the time up to which membership events are applied."""
         await self._database.ask("SET", self._database.key("events-read"), at_ms)
 
-    async def write(self, change: Change) -> bool:
-        """Writes a transition; False if something happened to the node since its row was read."""
-        return bool(await self._database.call("transition", *change.arguments()))
+    async def write(self, change: WriteTransition) -> bool:
+        """Writes a transition; returns False if anything happened to the node since its row was read."""
+        return await self._database.run(change)
 
-    async def write_many(self, changes: Sequence[Change]) -> list[bool]:
-        """Writes transitions in shared round trips; which of them were written."""
-        calls = (self._database.call("transition", *change.arguments()) for change in changes)
-        return [bool(answer) for answer in await asyncio.gather(*calls)]
+    async def write_many(self, changes: Sequence[WriteTransition]) -> list[bool]:
+        """Writes transitions in shared round trips; returns which of them were written."""
+        return await self._database.run_many(changes)
 
     async def learn(self, address: Address, facts: Mapping[str, str]) -> None:
-        """Writes what others say of a known node, without touching its state."""
-        await self._database.call("facts", address, *(part for pair in facts.items() for part in pair))
+        """Writes facts that others report about a known node, without touching its state."""
+        await self._database.run(WriteFacts(address=address, facts=facts))
 
     async def history(self, address: Address, *, limit: int) -> tuple[HistoryEntry, ...]:
-        """The newest entries first."""
+        """Returns the newest history entries, newest first."""
         key = self._database.key("history", address)
         entries = await self._database.ask("XREVRANGE", key, "+", "-", "COUNT", limit)
         return tuple(_entry(text_of(fields)) for _, fields in entries)
 
     async def last_ips(self, addresses: Sequence[Address]) -> list[tuple[Address, str]]:
-        """Of these nodes, those that are active members now, each with the IP of its last heartbeat."""
+        """Returns the active members among these nodes, with the IP of their last heartbeat."""
         rows = await self._database.ask_many([("HMGET", self._node(each), "state", "ip") for each in addresses])
         active = {state.value.encode() for state in MEMBERS}
         return [
@@ -195,13 +159,15 @@ class NodeStore:
         """Leaves a command for the node's next heartbeat.
 
         Raises:
-            Conflict: Too many wait already.
+            Conflict: Too many commands wait already.
             NotFound: There is no such node.
         """
-        answer = await self._database.call("command", address, command.id, command.model_dump_json(), MAX_COMMANDS)
-        if answer == -1:
+        outcome = await self._database.run(
+            LeaveCommand(address=address, id=command.id, command=command.model_dump_json(), most_waiting=MAX_COMMANDS)
+        )
+        if outcome == "unknown-node":
             raise NotFound(f"the pool knows no node {address}", code="unknown-node")
-        if answer == 0:
+        if outcome == "too-many":
             raise Conflict(
                 f"{MAX_COMMANDS} commands wait for {address} already",
                 hint="wait until the node has spoken, or look why it does not",
@@ -209,24 +175,24 @@ class NodeStore:
             )
 
     async def due_removals(self, *, now_ms: int, limit: int) -> list[Address]:
-        """Dead nodes whose removal from the ledger is due."""
+        """Returns dead nodes whose removal from the ledger is due."""
         key = self._database.key("removals")
         members = await self._database.ask("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit)
         return [Address(member.decode()) for member in members]
 
     async def put_off_removals(self, addresses: Iterable[Address], *, until_ms: int) -> None:
-        """Tries these again later, unless they were taken from the list meanwhile."""
+        """Postpones removals, except those that were cancelled meanwhile."""
         pairs: list[Argument] = [part for address in addresses for part in (until_ms, address)]
         if pairs:
             await self._database.ask("ZADD", self._database.key("removals"), "XX", *pairs)
 
     async def forget_removals(self, addresses: Sequence[Address]) -> None:
-        """Takes these from the list: the ledger has done it."""
+        """Deletes removals that the ledger has executed."""
         if addresses:
             await self._database.ask("ZREM", self._database.key("removals"), *addresses)
 
     async def take_changed(self, *, limit: int) -> list[str]:
-        """Takes the names of what changed since they were last taken: addresses, or `tasks`."""
+        """Takes up to `limit` names of changed things off the list: addresses, or `tasks`."""
         members = await self._database.ask("SPOP", self._database.key("changed"), limit)
         return [member.decode() for member in members or []]
 
@@ -235,7 +201,7 @@ class NodeStore:
 
 
 def row_of(address: Address, fields: Mapping[str, str]) -> NodeRow:
-    """A row from a hash."""
+    """Returns the row that a hash holds."""
     return NodeRow(
         address=address,
         revision=fields.get("rev", ""),
@@ -288,7 +254,7 @@ def _entry(fields: Mapping[str, str]) -> HistoryEntry:
 
 
 def text_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    """A hash as text."""
+    """Returns a hash as text."""
     return {name.decode(): value.decode() for name, value in fields.items()}
 
 

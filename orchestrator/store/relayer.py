@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
 
 from orchestrator.store.database import Database, together
 from orchestrator.store.nodes import text_of
+from orchestrator.store.scripts import QueueTransaction, RequeueTransaction, SettleTransaction, Written
 from protocol.wire.relayed import ReceiptState
 
 KEPT = timedelta(days=2)
@@ -51,18 +51,19 @@ class RelayerStore:
         self._database = database
 
     async def put(self, kind: RelayedKind, name: str, body: str, *, now_ms: int) -> tuple[RelayedTransaction, bool]:
-        """Queues something, unless it was; returns how it stands, and whether what was queued is the same."""
-        what = hashlib.sha256(body.encode()).hexdigest()
-        same, fields = await self._database.call("relay_put", kind.value, name, what, body, now_ms)
-        pairs = dict(zip(fields[::2], fields[1::2], strict=True))
-        return _row(name, text_of(pairs)), bool(same)
+        """Queues a transaction, unless it was; returns its row, and whether the queued body is the same."""
+        body_hash = hashlib.sha256(body.encode()).hexdigest()
+        queued = await self._database.run(
+            QueueTransaction(kind=kind.value, name=name, body_hash=body_hash, body=body, now_ms=now_ms)
+        )
+        return _row(name, queued.fields), queued.same
 
     async def again(self, kind: RelayedKind, name: str, *, now_ms: int) -> bool:
-        """Queues once more what was carried, because the chain took it back; whether it was carried."""
-        return bool(await self._database.call("relay_again", kind.value, name, now_ms))
+        """Queues a carried transaction again after a reorg; returns False if it was not carried."""
+        return await self._database.run(RequeueTransaction(kind=kind.value, name=name, now_ms=now_ms))
 
     async def get(self, kind: RelayedKind, name: str) -> RelayedTransaction | None:
-        """One thing; None if it was never queued, or that is long ago."""
+        """Returns a row; None if it was never queued, or settled long ago."""
         found = await self._database.ask("HGETALL", self._key(kind, name))
         return _row(name, text_of(found)) if found else None
 
@@ -83,7 +84,7 @@ class RelayerStore:
     async def put_off(
         self, kind: RelayedKind, rows: Sequence[RelayedTransaction], *, until_ms: int, lease: str
     ) -> bool:
-        """Writes down that these are about to be tried; False if the loop's lease was lost meanwhile."""
+        """Records that these are about to be tried; returns False if the loop's lease was lost meanwhile."""
         written = await together(
             self._write(kind, row.name, lease=lease, state=ReceiptState.QUEUED, reason=row.reason, due=until_ms)
             for row in rows
@@ -91,13 +92,13 @@ class RelayerStore:
         return all(written)
 
     async def refused_for_now(self, kind: RelayedKind, name: str, *, reason: str, until_ms: int, lease: str) -> None:
-        """The ledger refused it for a reason that may pass."""
+        """Counts a refusal by the ledger for a temporary reason."""
         await self._write(kind, name, lease=lease, state=ReceiptState.QUEUED, reason=reason, due=until_ms, refused=True)
 
     async def settle(
         self, kind: RelayedKind, name: str, state: ReceiptState, *, lease: str, reason: str = "", passing: bool = False
     ) -> None:
-        """It was carried, or refused; `passing` lets its node hand it in again."""
+        """Records that it was carried or refused; `passing` lets its node submit it again."""
         await self._write(kind, name, lease=lease, state=state, reason=reason, passing=passing)
 
     async def _write(
@@ -109,22 +110,23 @@ class RelayerStore:
         state: ReceiptState,
         reason: str,
         passing: bool = False,
-        due: int | str = "",
+        due: int | None = None,
         refused: bool = False,
     ) -> bool:
-        answer: Any = await self._database.call(
-            "relay_settle",
-            lease,
-            kind.value,
-            name,
-            state.value,
-            reason[:200],
-            int(passing),
-            due,
-            int(refused),
-            int(KEPT.total_seconds() * 1000),
+        written = await self._database.run(
+            SettleTransaction(
+                lease=lease,
+                kind=kind.value,
+                name=name,
+                state=state.value,
+                reason=reason[:200],
+                passing=passing,
+                due_ms=due,
+                refused=refused,
+                kept_ms=int(KEPT.total_seconds() * 1000),
+            )
         )
-        return bool(answer >= 0)
+        return written is not Written.LEASE_LOST
 
     def _key(self, kind: RelayedKind, name: str) -> str:
         return self._database.key("relay", kind.value, name)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
 
 from orchestrator.chain.run_interface import PoolSeat
 from orchestrator.domain.lease_terms import TIMES_KEPT, DeliveryTime
@@ -22,6 +21,15 @@ from orchestrator.domain.slots import Slot
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import text_of
 from orchestrator.store.run_rows import RunState, SlotRow, StepRow, read_slot, read_state, read_step
+from orchestrator.store.scripts import (
+    ForgetSlots,
+    HoldTrainerLease,
+    LeaseSlot,
+    SlotLeased,
+    WriteRunState,
+    WriteSlot,
+    Written,
+)
 from protocol.errors import Conflict
 from protocol.identifiers import Address, Digest, address
 
@@ -35,71 +43,22 @@ def units_for(money: int, each: int) -> int:
 
 
 class TrainerFenced(Conflict):
-    """A trainer that is not the run's trainer (any more) said something."""
+    """The request came from a trainer that is not, or no longer, the run's trainer."""
 
     code = "trainer-fenced"
     default_hint = "one trainer works on a run: stop one of the two"
 
 
 LOOP = "run"
-"""The loop whose lease guards what the ledger's events write."""
+"""The loop whose lease guards writes that follow from ledger events."""
 
 TRAINER = "trainer"
-"""The trainer's lease, which is kept as a loop's: it guards what a trainer says."""
+"""Name of the trainer's lease, which is stored like a loop's and guards the trainer's requests."""
 
 FORGOTTEN_AT_ONCE = 200
 
 MOST_FILES = 4
-"""Different files that may be uploaded under one lease, of which one is submitted: a node may correct a broken one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GrantRequest:
-    """The arguments of `run_grant.lua`.
-
-    Args:
-        node: Asks for a slot.
-        provider: The node's.
-        step: The step that it asks for.
-        groups: The most groups that it takes.
-        request: Names the request: repeated, it gets the same slot.
-        now_ms: The time, in Unix milliseconds.
-        waits_until_ms: Until when the step waits for the slot, in Unix milliseconds; `now_ms` if it does not.
-        expiry_s: When the lease ends, in Unix seconds.
-        remembered_ms: How long the request is remembered.
-        version: The version that the caller read; the script refuses another one.
-        digest: The digest of that version.
-        async_level: How many steps generation may be ahead of the version.
-        default_demand: Groups of a step for which the trainer has not said.
-        groups_per_slot: The most groups of a slot.
-        most_units: The most work units of a lease.
-        most_live: The most slots that the node may hold at a time.
-        beacon: The hash of the beacon block.
-        beacon_block: The block whose hash is part of the seed.
-        asking_ms: How long a provider counts as asking after it asked.
-        holders: While others ask, a provider holds at most this part of a step: 3 is a third.
-    """
-
-    node: Address
-    provider: Address
-    step: int
-    groups: int
-    request: str
-    now_ms: int
-    waits_until_ms: int
-    expiry_s: int
-    remembered_ms: int
-    version: int
-    digest: Digest
-    async_level: int
-    default_demand: int
-    groups_per_slot: int
-    most_units: int
-    most_live: int
-    beacon: Digest
-    beacon_block: int
-    asking_ms: int
-    holders: int
+"""Different files that may be uploaded under one lease, so that a node can replace a broken one."""
 
 
 class RunStore:
@@ -117,7 +76,7 @@ class RunStore:
     # The run and its steps
 
     async def state(self) -> RunState:
-        """The run as a whole."""
+        """Returns the state of the run."""
         return read_state(text_of(await self._database.ask("HGETALL", self._key("state"))))
 
     async def change(
@@ -131,42 +90,44 @@ class RunStore:
         lease: str = "",
         trainer: str = "",
     ) -> bool:
-        """Writes fields of the state; False if somebody changed it since it was read, or the loop's lease was lost.
+        """Writes fields of the state; returns False if it changed since it was read, or the loop's lease was lost.
 
         Args:
             state: As read.
-            fields: Empty values remove theirs.
+            fields: To write; an empty value deletes its field.
             now_ms: Unix milliseconds.
             demand: A step, its demand and its rounds.
             event: Kind, detail and actor of an event of the pool.
             lease: Of the loop that writes; empty for a request.
-            trainer: The lease of the trainer that asks for it; empty for others.
+            trainer: Lease of the trainer that asks for the change; empty for others.
 
         Raises:
-            TrainerFenced: The trainer's lease is not, or no longer, the one that counts.
+            TrainerFenced: Another trainer holds the lease, or this trainer's expired.
         """
-        step, groups, rounds = ("", "", "") if demand is None else map(str, demand)
-        pairs = [part for pair in fields.items() for part in pair]
-        answer = await self._database.call(
-            "run_state",
-            TRAINER if trainer else LOOP,
-            trainer or lease,
-            state.revision,
-            now_ms,
-            step,
-            groups,
-            rounds,
-            *event,
-            *pairs,
+        step, groups, rounds = (None, 0, 0) if demand is None else demand
+        kind, detail, actor = event
+        written = await self._database.run(
+            WriteRunState(
+                loop=TRAINER if trainer else LOOP,
+                lease=trainer or lease,
+                revision=state.revision,
+                now_ms=now_ms,
+                step=step,
+                demand=groups,
+                rounds=rounds,
+                kind=kind,
+                detail=detail,
+                actor=actor,
+                fields=fields,
+            )
         )
-        if trainer and answer == -1:
+        if trainer and written is Written.LEASE_LOST:
             raise TrainerFenced("another trainer works on this run, or this one's lease ran out")
-        return bool(answer == 1)
+        return written is Written.YES
 
     async def hold_trainer(self, lease: str, *, holder: str, start: str, life_ms: int) -> str:
-        """Takes or renews the trainer's lease; its value, or nothing if another trainer has it."""
-        answer = await self._database.call("run_trainer", holder, lease, life_ms, start)
-        return str(answer.decode())
+        """Acquires or renews the trainer's lease; returns its value, empty if another trainer has it."""
+        return await self._database.run(HoldTrainerLease(holder=holder, lease=lease, lifetime_ms=life_ms, start=start))
 
     async def steps(self, steps: Sequence[int]) -> dict[int, StepRow]:
         """Returns the counts of steps."""
@@ -175,66 +136,67 @@ class RunStore:
         return {step: read_step(text_of(row), default_demand=usual) for step, row in zip(steps, rows, strict=True)}
 
     async def known_steps(self, *, first: int, limit: int) -> list[int]:
-        """Steps that have slots or a demand, ascending."""
+        """Returns steps that have slots or a demand, ascending."""
         found = await self._database.ask("ZRANGEBYSCORE", self._key("steps"), first, "+inf", "LIMIT", 0, limit)
         return [int(step) for step in found]
 
     async def open_leases(self) -> tuple[int, int]:
-        """Work units under all live leases, and the number of those leases."""
+        """Returns the work units under all live leases, and the number of those leases."""
         units, leases = await self._database.ask("HMGET", self._key("open"), "*", "#")
         return int(units or 0), int(leases or 0)
 
     async def forget_step(self, step: int, *, lease: str) -> None:
-        """Forgets a step with its slots, some at a time; what counts is on the ledger."""
-        while await self._database.call("run_forget", LOOP, lease, step, FORGOTTEN_AT_ONCE):
+        """Deletes a step with its slots, some at a time; the ledger keeps their work."""
+        while await self._database.run(ForgetSlots(loop=LOOP, lease=lease, step=step, limit=FORGOTTEN_AT_ONCE)):
             pass
 
     # Slots
 
-    async def grant(self, request: GrantRequest) -> tuple[str, str]:
-        """Leases a slot.
-
-        Returns:
-            `ok` or `again` and the slot's id; or the reason for the refusal and "".
-        """
-        answer = [part.decode() for part in await self._database.call("run_grant", json.dumps(asdict(request)))]
-        return answer[0], answer[1] if len(answer) > 1 else ""
+    async def lease_slot(self, request: LeaseSlot) -> SlotLeased:
+        """Leases a slot, or returns the reason for the refusal."""
+        return await self._database.run(request)
 
     async def slots(self, names: Sequence[str]) -> list[SlotRow]:
-        """Those that are there, in the order of their names."""
+        """Returns the slots that exist, in the order of their names."""
         hashes = await self._database.ask_many([("HGETALL", self._key("slot", name)) for name in names])
         return [read_slot(name, text_of(found)) for name, found in zip(names, hashes, strict=True) if found]
 
     async def slot(self, name: str) -> SlotRow | None:
-        """One slot."""
+        """Returns a slot; None if there is none."""
         found = await self.slots([name])
         return found[0] if found else None
 
     async def slot_of(self, key: Digest) -> SlotRow | None:
-        """The slot of a piece of work."""
+        """Returns the slot of a piece of work; None if it is unknown."""
         name = await self._database.ask("HGET", self._key("keys"), key)
         return None if name is None else await self.slot(name.decode())
 
     async def write(
         self, row: SlotRow, slot: Slot, fields: Mapping[str, str], *, due_ms: int | None, lease: str = ""
     ) -> bool:
-        """Writes where a slot is now; False if somebody changed it since it was read, or the loop's lease was lost."""
+        """Writes a slot's state; returns False if it changed since it was read, or the loop's lease was lost."""
         outcome = "" if slot.outcome is None else str(int(slot.outcome))
-        told = {"state": slot.state, "outcome": outcome, "file": slot.file, **fields}
-        pairs = [part for pair in told.items() for part in pair]
-        due = "" if due_ms is None else str(due_ms)
-        answer = await self._database.call(
-            "run_slot", LOOP, lease, row.id, row.revision, slot.counted.value, due, int(slot.accused), *pairs
+        written = await self._database.run(
+            WriteSlot(
+                loop=LOOP,
+                lease=lease,
+                slot=row.id,
+                revision=row.revision,
+                counted=slot.counted.value,
+                due_ms=due_ms,
+                accused=slot.accused,
+                fields={"state": slot.state, "outcome": outcome, "file": slot.file, **fields},
+            )
         )
-        return bool(answer == 1)
+        return written is Written.YES
 
     async def due(self, *, now_ms: int, limit: int) -> list[str]:
-        """Slots that somebody must look at."""
+        """Returns slots that are due to be checked."""
         found = await self._database.ask("ZRANGEBYSCORE", self._key("due"), "-inf", now_ms, "LIMIT", 0, limit)
         return [name.decode() for name in found]
 
     async def put_off(self, name: str, *, until_ms: int) -> None:
-        """Looks at a slot again later, if it is to be looked at at all."""
+        """Postpones the check of a slot, if one is due."""
         await self._database.ask("ZADD", self._key("due"), "XX", until_ms, name)
 
     async def drop_due(self, name: str) -> None:
@@ -242,19 +204,19 @@ class RunStore:
         await self._database.ask("ZREM", self._key("due"), name)
 
     async def leases_of(self, node: Address, *, limit: int) -> list[SlotRow]:
-        """A node's newest slots, newest first."""
+        """Returns a node's newest slots, newest first."""
         names = await self._database.ask("LRANGE", self._key("node", node), 0, limit - 1)
         return await self.slots([name.decode() for name in names])
 
     async def leases_of_provider(self, provider: Address, *, limit: int) -> list[SlotRow]:
-        """The newest slots of all nodes of a provider, newest first."""
+        """Returns the newest slots of all nodes of a provider, newest first."""
         names = await self._database.ask("LRANGE", self._key("provider", provider), 0, limit - 1)
         return await self.slots([name.decode() for name in names])
 
     # Delivery times
 
     async def remember_time(self, time: DeliveryTime) -> None:
-        """Remembers how long a slot took, and forgets the oldest of those that are remembered."""
+        """Records how long a slot took; only the newest `TIMES_KEPT` are kept."""
         key = self._key("times")
         await self._database.ask_many(
             [("LPUSH", key, f"{time.took_ms} {time.groups}"), ("LTRIM", key, 0, TIMES_KEPT - 1)]
@@ -268,12 +230,12 @@ class RunStore:
     # Files
 
     async def admit_file(self, slot: str, sha256: Digest, *, life_s: int) -> bool:
-        """Notes that a file may be uploaded under a lease; False if that were one too many.
+        """Allows the upload of a file under a lease; returns False if it would be one too many.
 
         Args:
             slot: The slot's id.
             sha256: Of the file.
-            life_s: How long it is remembered: longer than anybody asks for it.
+            life_s: How long it is remembered, longer than it can be asked for.
         """
         key = self._key("uploads", slot)
         added, files, _ = await self._database.ask_many(
@@ -285,30 +247,30 @@ class RunStore:
         return True
 
     async def files_of(self, slot: str) -> list[Digest]:
-        """The files that were let in under a slot's lease."""
+        """Returns the files whose upload was allowed under a slot's lease."""
         return [Digest(each.decode()) for each in await self._database.ask("SMEMBERS", self._key("uploads", slot))]
 
     async def named(self, files: Sequence[tuple[Address, Digest]]) -> set[tuple[Address, Digest]]:
-        """Those of these files, each with its node, that submitted work names."""
+        """Returns which of these files, each with its node, submitted work names."""
         if not files:
             return set()
         found = await self._database.ask("HMGET", self._key("named"), *(f"{node}:{sha}" for node, sha in files))
         return {file for file, slot in zip(files, found, strict=True) if slot}
 
     async def discarded(self, *, until_ms: int, limit: int) -> list[str]:
-        """Slots that ended without work before a time, and whose files were not deleted yet."""
+        """Returns slots that ended without work before a time and still have files."""
         key = self._key("discarded")
         found = await self._database.ask("ZRANGEBYSCORE", key, "-inf", until_ms, "LIMIT", 0, limit)
         return [name.decode() for name in found]
 
     async def forget_files(self, slot: str) -> None:
-        """The files of a slot that ended without work are deleted."""
+        """Records that the files of a slot that ended without work are deleted."""
         await self._database.ask_many([("ZREM", self._key("discarded"), slot), ("DEL", self._key("uploads", slot))])
 
     # Listings
 
     async def page(self, step: int, *, after: tuple[int, str] | None, limit: int) -> list[SlotRow]:
-        """Slots of a step in lease order, behind a lease's expiry and name."""
+        """Returns slots of a step in the order of their leases, after a lease's expiry and name."""
         low, skip = (0, "") if after is None else after
         found: list[str] = []
         offset = 0
@@ -323,10 +285,10 @@ class RunStore:
                 break
         return await self.slots(found[:limit])
 
-    # What the ledger said
+    # Cached ledger state
 
     async def seats(self, nodes: Sequence[Address]) -> dict[Address, PoolSeat]:
-        """Seats that are remembered."""
+        """Returns the cached seats."""
         if not nodes:
             return {}
         found = await self._database.ask("HMGET", self._key("seats"), *nodes)
@@ -334,25 +296,25 @@ class RunStore:
         return {node: PoolSeat(provider=address(seat[0]), block=seat[1]) for node, seat in pairs}
 
     async def standing(self, node: Address) -> tuple[str, bool]:
-        """A node's state, as far as it is known here, and whether it is a healthy member."""
+        """Returns a node's state, or `unknown`, and whether it is a healthy member."""
         state, member = await self._database.ask("HMGET", self._database.key("node", node), "state", "member")
         return (state or b"unknown").decode(), state == b"healthy" and member == b"1"
 
     async def remember_seat(self, node: Address, seat: PoolSeat) -> None:
-        """Remembers a seat until something happens to it."""
+        """Caches a seat until an event changes it."""
         await self._database.ask("HSET", self._key("seats"), node, json.dumps([seat.provider, seat.block]))
 
     async def forget_seats(self, nodes: Sequence[Address]) -> None:
-        """Asks the ledger anew next time."""
+        """Drops cached seats, so that the ledger is asked again."""
         if nodes:
             await self._database.ask("HDEL", self._key("seats"), *nodes)
 
     async def known_stakes(self) -> list[Address]:
-        """Providers whose stake is remembered."""
+        """Returns providers whose stake is cached."""
         return [address(name.decode()) for name in await self._database.ask("HKEYS", self._key("stakes"))]
 
     async def remember_stake(self, provider: Address, units: int) -> None:
-        """Remembers for how many units a provider's free stake answers."""
+        """Caches the number of units that a provider's free stake covers."""
         await self._database.ask("HSET", self._key("stakes"), provider, min(units, MOST_UNITS))
 
     def _key(self, *parts: str) -> str:

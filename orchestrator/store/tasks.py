@@ -1,4 +1,4 @@
-"""Tasks in Redis. What must never come back (secrets, registry passwords) lies there sealed."""
+"""Tasks in Redis. Secrets and registry passwords are encrypted and never returned by the API."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from pydantic import TypeAdapter
 
 from orchestrator.scheduler.plan import AssignmentOutcome, OpenTask
 from orchestrator.secrets import SecretCipher
-from orchestrator.store.database import Argument, Database, new_id
+from orchestrator.store.database import Database, new_id
 from orchestrator.store.nodes import text_of
+from orchestrator.store.scripts import DeleteTask, WriteTask
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identity.signing import unix_ms
+from protocol.redis.script_call import Argument
 from protocol.runtime.clock import Clock
 from protocol.wire.tasks import AssignmentState, DesiredState, NewTask, Task, TaskPatch, TaskSpec, TaskState
 
 MOST_TASKS = 10_000
-"""Tasks that are kept, finished ones included; the owner deletes what is not needed any more."""
+"""Tasks that are kept, including finished ones; the owner deletes those that are no longer needed."""
 
 _OUTCOME: TypeAdapter[AssignmentOutcome] = TypeAdapter(AssignmentOutcome)
 
@@ -48,16 +50,16 @@ class TaskStore:
         self._clock = clock
 
     async def create(self, new: NewTask, *, actor: str, key: str | None = None) -> Task:
-        """Keeps a new task.
+        """Stores a new task.
 
         Args:
-            new: What was posted.
-            actor: Who posted it.
-            key: Drawn by who posts: the same key of the same actor names the same task, which is made once.
+            new: The request.
+            actor: Its sender.
+            key: Idempotency key drawn by the sender: the same key of the same actor creates one task.
 
         Raises:
-            Conflict: There are too many; or another task was posted under this key.
-            InvalidInput: It has secrets, and there is no key to seal them with.
+            Conflict: There are too many tasks; or another task was posted under this key.
+            InvalidInput: The task has secrets, and there is no key to encrypt them with.
         """
         if int(await self._database.ask("ZCARD", self._database.key("tasks"))) >= MOST_TASKS:
             raise Conflict(f"the pool has {MOST_TASKS} tasks", hint="delete finished ones", code="too-many-tasks")
@@ -91,11 +93,11 @@ class TaskStore:
         return task
 
     async def patch(self, identifier: str, patch: TaskPatch, *, actor: str) -> Task:
-        """Changes a task; a new spec, number of replicas or priority is a new generation of it.
+        """Changes a task; a new spec makes a new generation.
 
         Raises:
             NotFound: There is no such task.
-            Conflict: Somebody else changed it at the same time.
+            Conflict: Another request changed it at the same time.
         """
         row = await self.get(identifier)
         before = row.task
@@ -110,7 +112,7 @@ class TaskStore:
             TaskState.COMPLETED,
             TaskState.FAILED,
         }
-        # Replicas and priority move nobody who runs, so they make no new generation; nor does a stop.
+        # Replicas, priority and a stop change nothing for nodes that run, so they make no new generation.
         renewed = _told(spec) != _told(before.spec) or starts_over
         state, reason = before.state, before.reason
         if desired is DesiredState.STOPPED and before.state in {TaskState.PENDING, TaskState.RUNNING}:
@@ -131,22 +133,22 @@ class TaskStore:
             identifier, row.revision, fields, is_open=is_open, kind=kind, actor=actor, created=before.created_at_ms
         )
         if renewed:
-            # Outcomes of older generations count for nothing; what is still running will be counted as it reports.
+            # Outcomes of older generations do not count; assignments that still run are counted when they report.
             await self._database.ask("DEL", self._database.key("outcomes", identifier))
         return (await self.get(identifier)).task
 
     async def delete(self, identifier: str, *, actor: str) -> None:
-        """Deletes a task; what runs of it is stopped.
+        """Deletes a task; the scheduler stops its assignments.
 
         Raises:
             NotFound: There is no such task.
         """
         now = unix_ms(self._clock.now())
-        if not await self._database.call("delete_task", identifier, now, actor):
+        if not await self._database.run(DeleteTask(task=identifier, now_ms=now, actor=actor)):
             raise _not_found(identifier)
 
     async def get(self, identifier: str) -> TaskRow:
-        """One task.
+        """Returns a task.
 
         Raises:
             NotFound: There is no such task.
@@ -157,7 +159,7 @@ class TaskStore:
         return rows[0]
 
     async def get_many(self, identifiers: Sequence[str]) -> list[TaskRow]:
-        """Those of the tasks that are there, in the order of the ids."""
+        """Returns the tasks that exist, in the order of the ids."""
         commands: list[Sequence[Argument]] = []
         for identifier in identifiers:
             commands.append(("HGETALL", self._database.key("task", identifier)))
@@ -171,7 +173,7 @@ class TaskStore:
         return rows
 
     async def page(self, *, after: str | None, limit: int) -> tuple[list[TaskRow], str | None]:
-        """The next tasks, oldest first, and the cursor of those that follow."""
+        """Returns the next tasks, oldest first, and the cursor of those that follow."""
         low = "-inf" if after is None else f"({after}"
         pairs = await self._database.ask(
             "ZRANGEBYSCORE", self._database.key("tasks"), low, "+inf", "WITHSCORES", "LIMIT", 0, limit + 1
@@ -181,13 +183,13 @@ class TaskStore:
         return rows, names[limit - 1][1] if len(names) > limit else None
 
     async def open_ids(self) -> list[str]:
-        """Tasks that are wanted and not over."""
+        """Returns ids of tasks that are wanted and have not ended."""
         return sorted(
             name.decode() for name in await self._database.ask("SMEMBERS", self._database.key("tasks", "open"))
         )
 
     async def open_tasks(self) -> list[OpenTask]:
-        """Tasks that are wanted and not over, with how their assignments ended, for the scheduler."""
+        """Returns tasks that are wanted and have not ended, with outcomes of their assignments."""
         identifiers = await self.open_ids()
         rows = await self.get_many(identifiers)
         outcomes = await self._database.ask_many(
@@ -205,11 +207,11 @@ class TaskStore:
         ]
 
     async def forget_outcomes(self, identifier: str, assignments: Sequence[str]) -> None:
-        """Removes how some of a task's assignments ended; what was counted stays counted."""
+        """Deletes outcomes of some of a task's assignments; the counts stay."""
         await self._database.ask("HDEL", self._database.key("outcomes", identifier), *assignments)
 
     async def fragment(self, reference: str) -> bytes | None:
-        """The task's part of an assignment as JSON without braces: spec, secrets, registry.
+        """Returns the task's part of an assignment, as JSON without braces: spec, secrets, registry.
 
         Args:
             reference: `id:generation`, as the node's row has it.
@@ -218,8 +220,8 @@ class TaskStore:
             None if the task is gone.
 
         Raises:
-            Unavailable: The task is of another generation by now, and its nodes are about to be told; or its secrets
-                can't be unsealed.
+            Unavailable: The task has another generation by now, which its nodes receive soon; or its secrets can't be
+                decrypted.
         """
         identifier, _, generation = reference.partition(":")
         spec, sealed, current = await self._database.ask(
@@ -248,11 +250,17 @@ class TaskStore:
         created: int,
     ) -> None:
         now = unix_ms(self._clock.now())
-        flat = [part for pair in fields.items() for part in pair]
-        open_flag = "1" if is_open else "0"
-        if not await self._database.call(
-            "patch_task", identifier, revision, now, open_flag, kind, actor, created, *flat
-        ):
+        call = WriteTask(
+            task=identifier,
+            revision=revision,
+            now_ms=now,
+            is_open=is_open,
+            kind=kind,
+            actor=actor,
+            created_ms=created,
+            fields=fields,
+        )
+        if not await self._database.run(call):
             raise Conflict(
                 f"task {identifier} was changed by somebody else just now",
                 hint="look at it and try again",
@@ -261,7 +269,7 @@ class TaskStore:
 
 
 def encode_outcome(outcome: AssignmentOutcome) -> str:
-    """An outcome as it is kept."""
+    """Returns an outcome as JSON, as it is stored."""
     return _OUTCOME.dump_json(outcome).decode()
 
 

@@ -1,4 +1,4 @@
-"""Uploads in Redis: what each node has open, and how much it was allowed in the present window."""
+"""Uploads in Redis: each node's open tickets, and its use of the present window's quota."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ from datetime import datetime, timedelta
 
 from orchestrator.domain.upload_quota import Quota
 from orchestrator.store.database import Database
+from orchestrator.store.scripts import CountUpload
 from protocol.errors import RateLimited, Unavailable
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.wire.uploads import ObjectKey
 
 SOON = timedelta(seconds=15)
-"""An open ticket is often done with long before it ends: ask again after this at the latest."""
+"""Longest wait for an open ticket: it is often used long before it expires."""
 
 
 class QuotaUsed(RateLimited):
-    """The node has sent as much as the pool takes of it for now."""
+    """The node has used its quota of uploads for now."""
 
     code = "upload-quota"
 
@@ -36,52 +37,53 @@ class UploadStore:
     async def take(
         self, owner: Address, key: ObjectKey, *, size: int, now: datetime, expires: datetime, other: bool = False
     ) -> None:
-        """Counts a ticket; one for the same object and size that is still open costs nothing.
+        """Counts a ticket; an open one for the same object and size is not counted again.
 
         Args:
-            owner: Uploads it.
+            owner: The node that uploads.
             key: The object.
             size: In bytes.
             now: The time.
             expires: When the ticket ends.
-            other: Whether it is a file of a node that is not the work of a lease: fewer bytes of those are taken.
+            other: Whether the file is not the work of a lease; the quota of such files is smaller.
 
         Raises:
-            QuotaUsed: It is one too many, or too large; says until when.
+            QuotaUsed: The quota would be exceeded; the error has the time to wait.
             StoreUnavailable: Redis is down.
         """
         quota, now_ms = self._quota, unix_ms(now)
         length_ms = int(quota.window.total_seconds() * 1000)
         window = now_ms // length_ms
-        too_much, wait_ms = await self._database.call(
-            "upload",
-            owner,
-            str(key),
-            size,
-            now_ms,
-            unix_ms(expires),
-            quota.open,
-            window,
-            (window + 1) * length_ms,
-            quota.files,
-            quota.bytes,
-            "other" if other else "bytes",
-            quota.other_bytes if other else quota.bytes,
+        most_account_bytes = quota.other_bytes if other else quota.bytes
+        count = await self._database.run(
+            CountUpload(
+                owner=owner,
+                object=str(key),
+                size=size,
+                now_ms=now_ms,
+                open_until_ms=unix_ms(expires),
+                most_open=quota.open,
+                window=window,
+                window_ends_ms=(window + 1) * length_ms,
+                most_files=quota.files,
+                most_bytes=quota.bytes,
+                account="other" if other else "bytes",
+                most_account_bytes=most_account_bytes,
+            )
         )
-        wait = timedelta(milliseconds=max(1, int(wait_ms)))
-        match too_much:
-            case 0:
+        wait = timedelta(milliseconds=max(1, count.wait_ms))
+        match count.exceeded:
+            case "":
                 return
-            case 1:
+            case "open":
                 raise QuotaUsed(f"{quota.open} uploads of {owner} are open", retry_after=min(wait, SOON))
-            case 2:
+            case "files":
                 raise QuotaUsed(f"{owner} has uploaded its {quota.files} files of this window", retry_after=wait)
-            case 3:
-                most = quota.other_bytes if other else quota.bytes
-                raise QuotaUsed(f"{owner} has uploaded its {most} bytes of this window", retry_after=wait)
+            case "bytes":
+                raise QuotaUsed(f"{owner} has uploaded its {most_account_bytes} bytes of this window", retry_after=wait)
             case _:
                 raise Unavailable("the store's answer can't be read")
 
     async def done(self, owner: Address, key: ObjectKey, *, size: int) -> None:
-        """Closes a ticket: its object is there."""
+        """Closes a ticket whose object has been uploaded."""
         await self._database.ask("ZREM", self._database.key("uploads", owner), f"{key} {size}")

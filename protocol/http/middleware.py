@@ -22,17 +22,16 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from protocol.errors import MusterError
-from protocol.http.fast_routes import Express, FastResponse
 from protocol.http.problems import CarriedError, http_problem, problem_response, unexpected
 from protocol.http.rates import HEALTH_PATHS, HEALTH_RATE, CallerAddresses, IpRates
 from protocol.http.serving.bodies import RETRY_AFTER, BodyAccount
 from protocol.http.serving.http import BODY_ACCOUNT
-from protocol.http.verification import check_declared_size, too_large
+from protocol.http.verification import FastResponse, FastRoute, check_declared_size, too_large
 from protocol.runtime.clock import Clock
 from protocol.versions import SPOKEN, VERSION_HEADER, VersionRange
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
-"""Those that are counted by name; a caller may make up others, and each would be a series that stays."""
+"""Methods that metrics count by name; any other one that a caller invents would add a permanent series."""
 
 SLOW_S = 1.0
 
@@ -54,8 +53,8 @@ class HttpLimits:
     ip_rates: IpRates | None = None
     callers: CallerAddresses
     spoken: VersionRange = SPOKEN
-    express: Mapping[tuple[str, str], Express] = field(default_factory=dict)
-    """By method and path: routes that the door calls itself."""
+    fast_routes: Mapping[tuple[str, str], FastRoute] = field(default_factory=dict)
+    """By method and path: routes that the middleware calls itself."""
 
 
 class HttpMetrics:
@@ -80,11 +79,11 @@ class HttpMetrics:
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def refuse(self, limit: str) -> None:
-        """Counts a connection or a request that reached a limit before the door."""
+        """Counts a connection or a request that reached a limit before this middleware."""
         self._refused.labels(limit).inc()
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Counts one answer. Series are kept at hand: finding one by its labels takes longer than counting."""
+        """Counts one response. Series are cached: finding one by its labels takes longer than counting."""
         series = self._series.get((method, route, status))
         if series is None:
             series = (self._answers.labels(method, route, str(status)), self._seconds.labels(route))
@@ -122,15 +121,15 @@ class RequestMiddleware:
         scope = visit.scope
         try:
             self._admit(visit)
-            express = self._settings.express.get((scope["method"], scope["path"]))
-            if express is None:
+            fast_route = self._settings.fast_routes.get((scope["method"], scope["path"]))
+            if fast_route is None:
                 await self._app(scope, visit.receive, visit.send)
             else:
                 visit.route = scope["path"]
-                await visit.answer(await express(scope, visit.receive))
+                await visit.answer(await fast_route(scope, visit.receive))
         except MusterError as error:
             await visit.refuse(error)
-        except HTTPException as error:  # from an express route; for others the framework writes it
+        except HTTPException as error:  # from a fast route; for others the framework writes it
             await visit.respond(http_problem(error, instance=visit.instance))
         except ClientDisconnect:
             visit.status = 499  # nginx's status for it; the client is gone
@@ -180,7 +179,7 @@ class RequestMiddleware:
 
 
 class _RequestContext:
-    """One request on its way through the door."""
+    """One request on its way through the middleware."""
 
     __slots__ = (
         "_receive",
@@ -210,16 +209,16 @@ class _RequestContext:
 
     @property
     def instance(self) -> str:
-        """The request as problem answers name it."""
+        """Returns the name of the request in problem responses."""
         return f"urn:muster:request:{self.identifier}"
 
     @property
     def template(self) -> str:
-        """The route that it went to, as the framework or the door found it; empty if there is none."""
+        """Returns the matched route's template; empty if there is none."""
         return self.route or str(getattr(self.scope.get("route"), "path", ""))
 
     async def receive(self) -> Message:
-        """Passes the body on, and stops it at the limit even if its declared length was smaller."""
+        """Passes the body on; stops at the limit even if the declared length was smaller."""
         message = await self._receive()
         if message["type"] == "http.request":
             self._size += len(message.get("body", b""))
@@ -231,7 +230,7 @@ class _RequestContext:
         return message
 
     async def send(self, message: Message) -> None:
-        """Adds our headers to the answer."""
+        """Adds the middleware's headers to the response."""
         if message["type"] == "http.response.start":
             self.started = True
             self.status = message["status"]
@@ -242,7 +241,7 @@ class _RequestContext:
         await self._send(message)
 
     async def answer(self, answer: FastResponse) -> None:
-        """Sends the answer of a fast route with the headers that every answer has."""
+        """Sends the response of a fast route, with the middleware's headers."""
         self.started = True
         self.status = answer.status
         ours = [
@@ -254,13 +253,13 @@ class _RequestContext:
         await self._send({"type": "http.response.body", "body": answer.body})
 
     async def refuse(self, error: MusterError) -> None:
-        """Answers with an error, unless an answer has begun already; then the connection has to break off."""
+        """Responds with an error; raises it instead, to break the connection, if a response has begun."""
         if self.started:
             raise error
         await self.respond(problem_response(error, instance=self.instance))
 
     async def respond(self, response: Response) -> None:
-        """Sends an answer of the door's own."""
+        """Sends a response of the middleware itself."""
         await response(self.scope, self._no_more, self.send)
 
     async def _no_more(self) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from fastapi.responses import HTMLResponse, JSONResponse
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge
 
 from protocol.errors import MusterError, Unavailable
-from protocol.http.fast_routes import Express
 from protocol.http.middleware import HttpLimits, HttpMetrics, RequestMiddleware
 from protocol.http.parameters import declared_parameters_only
 from protocol.http.problems import MEDIA_TYPE, Problem, install_problem_answers
@@ -31,7 +30,7 @@ from protocol.http.serving.connections import ConnectionLimits
 from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
 from protocol.http.serving.http import BoundedServer, Serving
 from protocol.http.serving.metrics_page import MetricsPage
-from protocol.http.verification import DEFAULT_BODY_LIMIT
+from protocol.http.verification import DEFAULT_BODY_LIMIT, FastRoute
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.loops import BackgroundLoops
 
@@ -66,7 +65,7 @@ def create_service(
     ip_rates: IpRates | None = None,
     callers: CallerAddresses | None = None,
     connections: ConnectionLimits | None = None,
-    express: Mapping[tuple[str, str], Express] | None = None,
+    fast_routes: Mapping[tuple[str, str], FastRoute] | None = None,
     tags: Sequence[Mapping[str, Any]] = (),
 ) -> FastAPI:
     """Builds the application that a service adds its routes to.
@@ -88,7 +87,7 @@ def create_service(
         ip_rates: How often one IP may call; unlimited by default.
         callers: Proxies whose `X-Forwarded-For` is trusted; none by default.
         connections: How many connections it holds; never more than there are descriptors for.
-        express: By method and path: routes under heavy load, which the front door calls past the framework.
+        fast_routes: By method and path: routes under heavy load, which the middleware calls without the framework.
         tags: For OpenAPI.
     """
     clock = SystemClock() if clock is None else clock
@@ -132,7 +131,7 @@ def create_service(
             body_limits=tuple(body_limits),
             ip_rates=ip_rates,
             callers=callers,
-            express=dict(express or {}),
+            fast_routes=dict(fast_routes or {}),
         ),
         metrics=metrics,
         clock=clock,

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import structlog
 
 from protocol.errors import Unavailable
-from protocol.runtime.redis import StoreUnavailable
+from protocol.redis.connection import StoreUnavailable
 
 _log = structlog.get_logger(__name__)
 

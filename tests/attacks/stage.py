@@ -73,7 +73,7 @@ class Stage:
             await clock.turn(LONGEST_LOOK)
         await runner.work()
         await delivery.disconnect()
-        await orchestrator.close()
+        await orchestrator.aclose()
         await chain.close()
         items = self.store.items()
         return items[0] if items else None

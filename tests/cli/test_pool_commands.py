@@ -24,9 +24,9 @@ from protocol.clients import NodeClient
 from protocol.http.tokens import TokenSetting, hash_token, new_token
 from protocol.identity.keys import Key
 from protocol.identity.scopes import Scope
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
-from protocol.runtime.redis import connect_redis
 from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, LogBatch, LogLine
 from tests.orchestrator.edge import HARDWARE, POOL, SOFTWARE, MemoryLedger
 from tests.serving import served

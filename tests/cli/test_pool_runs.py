@@ -24,8 +24,8 @@ from protocol.http.tokens import TokenSetting, hash_token, new_token
 from protocol.identity.keys import Key
 from protocol.identity.scopes import Scope
 from protocol.leases import WorkClaim
+from protocol.redis.connection import connect_redis
 from protocol.runtime.logs import configure_logs
-from protocol.runtime.redis import connect_redis
 from protocol.verdicts import Outcome
 from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.leases import SignedWorkClaim

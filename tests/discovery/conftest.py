@@ -27,8 +27,8 @@ from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
 from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import ManualClock
-from protocol.runtime.redis import connect_redis
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import Hardware, Registration, RuntimeKind, Software
 

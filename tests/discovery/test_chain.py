@@ -168,7 +168,7 @@ async def test_a_second_instance_goes_on_where_the_first_one_stopped(pool: PoolO
             age = await facts.age()
             await second.read(facts, mailbox)  # not its turn: nothing is read
             assert await facts.age() == age
-            await redis.delete("muster:{discovery}:turn:ledger")  # the first one is gone
+            await redis.delete("muster:{discovery}:lease:ledger")  # the first one is gone
             await pool.register(node, stake=UNIT)
             await second.read(facts, mailbox)
             assert (await facts.of(POOL, [node.address]))[node.address].provider == pool.provider.address

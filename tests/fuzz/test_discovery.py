@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from requests.auth import AuthBase
 
 from discovery.app import build_discovery
-from protocol.runtime.redis import connect_redis
+from protocol.redis.connection import connect_redis
 from protocol.wire.nodes import NodeRecord
 from tests.discovery.conftest import (
     NODE,

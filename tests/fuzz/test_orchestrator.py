@@ -20,8 +20,8 @@ from protocol.clients import NodeClient, OrchestratorClient
 from protocol.http.tokens import TokenSetting, hash_token, new_token
 from protocol.identity.keys import Key
 from protocol.identity.scopes import Scope
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.redis import connect_redis
 from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.tasks import NewTask, TaskSpec
 from tests.fuzz.harness import Signed, fuzz, operations

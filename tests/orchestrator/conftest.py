@@ -16,12 +16,12 @@ from orchestrator.loops.liveness import Liveness
 from orchestrator.loops.removals import Removals
 from orchestrator.loops.scheduler import Scheduler
 from orchestrator.settings import OrchestratorSettings
-from orchestrator.store.leader_lease import LeaderLease
 from protocol.http.tokens import TokenSetting, hash_token, new_token
 from protocol.identity.keys import Key
 from protocol.identity.scopes import Scope
+from protocol.redis.connection import connect_redis
+from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import ManualClock
-from protocol.runtime.redis import connect_redis
 from tests.orchestrator.edge import POOL, MemoryLedger, PoolUnderTest
 
 MakePool = Callable[..., PoolUnderTest]

@@ -11,11 +11,13 @@ import pytest
 from redis.asyncio import Redis
 
 from orchestrator.store.database import Database
+from orchestrator.store.scripts import DeleteTask, WriteFacts
 from protocol.errors import Unavailable
-from protocol.runtime.redis import RedisKeys, StoreUnavailable, connect_redis
+from protocol.identifiers import address
+from protocol.redis.connection import RedisKeys, StoreUnavailable, connect_redis
 from tests.orchestrator.cut_line import Cut, CutLine, cut_line
 
-NODE = "0x" + "1" * 40
+NODE = address("0x" + "1" * 40)
 
 
 @pytest.fixture
@@ -28,13 +30,13 @@ async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
 async def database(line: CutLine) -> AsyncIterator[Database]:
     """One pipeline at a time, so that what is asked in one breath is one batch."""
     redis = connect_redis(line.url, retries=0)
-    yield Database(redis, keys=RedisKeys("pool-7"), lines=1)
+    yield Database(redis, keys=RedisKeys("pool-7"), connections=1)
     await redis.aclose()
 
 
 async def delete(database: Database, task: str) -> Any:
     """A script that answers 0 where there is no such task, and 1 where it deleted one."""
-    return await database.call("delete_task", task, 1, "boss")
+    return await database.run(DeleteTask(task=task, now_ms=1, actor="boss"))
 
 
 async def given(redis: Redis, *tasks: str) -> None:
@@ -54,9 +56,9 @@ async def test_each_call_gets_its_own_answer(database: Database, redis: Redis) -
 
 async def test_a_script_that_fails_fails_its_own_call_only(database: Database, redis: Redis) -> None:
     await given(redis, "a", "b")
-    answers = await asyncio.gather(
-        delete(database, "a"), database.call("logs", NODE), delete(database, "b"), return_exceptions=True
-    )
+    await redis.set(f"muster:{{pool-7}}:node:{NODE}", "not a hash")
+    broken = database.run(WriteFacts(address=NODE, facts={"ip": "192.0.2.1"}))
+    answers = await asyncio.gather(delete(database, "a"), broken, delete(database, "b"), return_exceptions=True)
     assert answers[0] == answers[2] == 1
     assert isinstance(answers[1], StoreUnavailable)
 

@@ -22,8 +22,8 @@ from protocol.http.auth import RequestSigner
 from protocol.http.rates import Rate
 from protocol.http.replay_guard import ReplayGuard
 from protocol.identity.keys import Key
+from protocol.redis.connection import RedisKeys, connect_redis
 from protocol.runtime.clock import ManualClock
-from protocol.runtime.redis import RedisKeys, connect_redis
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, TaskSpec
 from tests.orchestrator.conftest import under_test

@@ -11,12 +11,12 @@ import pytest
 from orchestrator.chain.interface import MemberEvent
 from orchestrator.loops.invites import NEW_FOR, Inviter
 from orchestrator.settings import Requirements
-from orchestrator.store.leader_lease import LeaderLease
 from protocol.clients.discovery import DiscoveryClient
 from protocol.clients.location import ServiceLocation
 from protocol.errors import NotFound, Unavailable
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
+from protocol.redis.leader_lease import LeaderLease
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodePage, NodeRecord, Registration

@@ -12,10 +12,10 @@ import pytest
 
 from orchestrator.api.logs import Backlog, reader
 from orchestrator.loops.webhooks import SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookDelivery, wants
-from orchestrator.store.leader_lease import LeaderLease
 from protocol.http.auth import RequestSigner
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
+from protocol.redis.leader_lease import LeaderLease
 from protocol.wire.heartbeat import BATCH_LINES, CommandKind, LogLine, NodeState
 from tests.orchestrator.conftest import READER, MakePool
 from tests.orchestrator.edge import MANAGER, PoolUnderTest

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 
+from orchestrator.store.scripts import WriteTaskState
 from tests.orchestrator.edge import PoolUnderTest
 
 
 async def verdict(
     pool: PoolUnderTest, task: str, *, generation: int = 1, state: str = "failed", lease: str = ""
 ) -> Any:
-    return await pool.parts.database.call("verdict", lease, task, generation, state, "why", 1, 1)
+    return await pool.parts.database.run(
+        WriteTaskState(lease=lease, task=task, generation=generation, state=state, reason="why", now_ms=1, over=True)
+    )
 
 
 async def view(pool: PoolUnderTest, task: str) -> tuple[str, str]:

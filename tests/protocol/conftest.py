@@ -16,8 +16,8 @@ from protocol.http.replay_guard import ReplayGuard
 from protocol.http.service import create_service
 from protocol.http.verification import RequestVerifier, SignedRequest, only, signed_request
 from protocol.identity.keys import Key
+from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import ManualClock
-from protocol.runtime.redis import RedisKeys
 
 NODE = Key(b"\x11" * 32)
 SERVICE = Key(b"\x22" * 32)

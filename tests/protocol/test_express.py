@@ -11,10 +11,9 @@ from fastapi import FastAPI
 from starlette.types import Message, Receive, Scope
 
 from protocol.errors import Forbidden, Unauthenticated
-from protocol.http.fast_routes import FastResponse, signed_answer
 from protocol.http.rates import IpRates, Rate
 from protocol.http.service import create_service
-from protocol.http.verification import SignedRequest, read_body
+from protocol.http.verification import FastResponse, SignedRequest, read_body
 from protocol.identity.signing import check_response
 from protocol.runtime.clock import ManualClock
 from tests.protocol.conftest import NODE, SERVICE
@@ -41,7 +40,7 @@ def app(clock: ManualClock) -> FastAPI:
         clock=clock,
         body_limit=LIMIT,
         ip_rates=IpRates(Rate(count=1, per=timedelta(seconds=1), burst=20), clock=clock),
-        express={("POST", "/v1/echo"): echo},
+        fast_routes={("POST", "/v1/echo"): echo},
     )
 
     @app.get("/v1/echo")
@@ -143,7 +142,7 @@ async def test_a_caller_that_hangs_up_in_mid_body_is_no_error_of_ours(app: FastA
 
 def test_a_signed_answer_is_for_its_request_only() -> None:
     request = SignedRequest(address=NODE.address, audience=SERVICE.address, nonce="a" * 32, timestamp_ms=1, body=b"")
-    answer = signed_answer(SERVICE, request, b"{}")
+    answer = request.fast_answer(SERVICE, b"{}")
     headers = httpx.Headers(answer.headers)
     assert headers["content-length"] == "2"
     check_response(headers, service=SERVICE.address, address=NODE.address, nonce="a" * 32, status=200, body=b"{}")

@@ -9,10 +9,10 @@ from datetime import timedelta
 import pytest
 
 from discovery.loops import patient
+from protocol.redis.connection import connect_redis, place_of, store_errors
 from protocol.runtime.clock import ManualClock
 from protocol.runtime.logs import configure_logs
 from protocol.runtime.loops import BackgroundLoops, LoopStalled
-from protocol.runtime.redis import connect_redis, place_of, store_errors
 
 SECOND = timedelta(seconds=1)
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput, RateLimited
 from protocol.http.rates import CallerAddresses, IpRates, Rate
+from protocol.redis.connection import RedisKeys, connect_redis
 from protocol.runtime.clock import ManualClock
-from protocol.runtime.redis import RedisKeys, connect_redis
 
 SECOND = timedelta(seconds=1)
 

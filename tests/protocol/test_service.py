@@ -22,9 +22,9 @@ from redis.asyncio import Redis
 from protocol.errors import Unavailable
 from protocol.http.rates import HEALTH_RATE, CallerAddresses, IpRates, Rate
 from protocol.http.service import create_service, serve
+from protocol.redis.connection import check_redis
 from protocol.runtime.clock import ManualClock
 from protocol.runtime.loops import BackgroundLoops
-from protocol.runtime.redis import check_redis
 
 
 def client_of(app: FastAPI, *, ip: str = "192.0.2.1") -> httpx.AsyncClient:

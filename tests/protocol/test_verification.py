@@ -18,15 +18,17 @@ from redis.asyncio import Redis
 
 from protocol.errors import Conflict, InvalidInput, RateLimited, Unauthenticated
 from protocol.http.rates import Rate
-from protocol.http.replay_guard import ADMISSION_LUA, ReplayGuard
+from protocol.http.replay_guard import ReplayGuard
 from protocol.http.verification import RequestVerifier
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.secp256k1 import HALF_ORDER
 from protocol.identity.signing import RequestStamp, check_signature, read_stamp, sign_request
+from protocol.redis.connection import RedisKeys, connect_redis
+from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import ManualClock
-from protocol.runtime.redis import RedisKeys, connect_redis
 from tests.protocol.conftest import BODY_LIMIT, NODE, OTHER_SERVICE, SERVICE, STRANGER, build_app
+from tests.protocol.scripts import CountAdmitted
 
 ORDER = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141
 GOOD_BODY = json.dumps({"text": "hello"}).encode()
@@ -285,18 +287,19 @@ async def test_a_hot_path_admits_and_works_in_one_script(redis: Redis, clock: Ma
     admission = ReplayGuard(
         redis, keys=RedisKeys("7"), rate=Rate(count=1, per=timedelta(seconds=1), burst=2), clock=clock
     )
-    script = redis.register_script(
-        ADMISSION_LUA
-        + """
-        local admitted = muster_admit(KEYS[1], KEYS[2], ARGV[1], ARGV[2], ARGV[3], ARGV[4])
-        if admitted[1] == 0 then redis.call('INCR', KEYS[3]) end
-        return admitted
-        """
+    scripts = ScriptRunner(redis, keys=RedisKeys("7"))
+    limits = admission.limits
+    scripts.set_constants(
+        CountAdmitted,
+        nonce_kept_ms=limits.nonce_kept_ms,
+        interval_us=limits.interval_us,
+        tolerance_us=limits.tolerance_us,
     )
 
     async def beat(nonce: str) -> None:
-        terms = admission.terms(NODE.address, nonce)
-        admission.check(await script(keys=[*terms.keys, "muster:{7}:beats"], args=terms.arguments))
+        call = CountAdmitted(address=NODE.address, nonce=nonce, now_us=admission.now_us())
+        reply = await scripts.run(call)
+        admission.check(reply.outcome, reply.wait_us)
 
     await beat("a" * 32)
     await beat("b" * 32)

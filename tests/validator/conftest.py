@@ -28,8 +28,8 @@ from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import Digest, digest
 from protocol.identity.keys import Key
 from protocol.leases import WorkClaim
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import Clock, ManualClock, SystemClock
-from protocol.runtime.redis import connect_redis
 from protocol.wire.audits import AuditFile
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.slots import SlotGrant

@@ -32,8 +32,8 @@ from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import ZERO_DIGEST, Digest, digest, run_id
 from protocol.identity.keys import Key
 from protocol.leases import Lease
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import ManualClock
-from protocol.runtime.redis import connect_redis
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.relayed import ReceiptState, SubmissionReceipt
 from protocol.wire.uploads import UploadRequest, UploadTicket
@@ -269,7 +269,7 @@ async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str
     yield Scene(tmp_path, world, clock, pool, key, relay, chain, store, delivery, transport, state, pay)
     store.close()
     await delivery.disconnect()
-    await orchestrator.close()
+    await orchestrator.aclose()
     await pool.parts.redis.aclose()
     await world.controls.revert(before)
 

@@ -81,6 +81,6 @@ async def test_a_nodes_file_is_stored_carried_listed_and_read_back(
         assert fetched.read_bytes() == CONTENT
 
         await delivery.disconnect()
-        await orchestrator.close()
+        await orchestrator.aclose()
         await chain.close()
         store.close()

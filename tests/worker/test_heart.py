@@ -204,7 +204,7 @@ async def heart(side: Side, clock: ManualClock, state: StateDirectory, node: Add
         longest_pause=timedelta(seconds=30),
         has_moved=side.has_moved,
     )
-    await orchestrator.close()
+    await orchestrator.aclose()
 
 
 async def turned(clock: ManualClock, seconds: float) -> None:
@@ -492,7 +492,7 @@ async def test_logs_are_pushed_while_somebody_reads(side: Side, clock: ManualClo
     await turned(clock, 5)
     assert side.batches[-1].lines[-1].text == "late"
     pushing.cancel()
-    await orchestrator.close()
+    await orchestrator.aclose()
 
 
 async def test_no_orchestrator_makes_a_worker_spin(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:

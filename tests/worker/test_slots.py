@@ -365,4 +365,4 @@ async def test_an_orchestrator_of_a_former_release_is_told_from_a_broken_one(bri
     )
     with pytest.raises(BadAnswer, match="contract version 1, and this release takes version 2"):
         await orchestrator.slot(SlotRequest(step=0, groups=1, request_id="a" * 32))
-    await orchestrator.close()
+    await orchestrator.aclose()

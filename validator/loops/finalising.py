@@ -15,10 +15,10 @@ from ledger.client import Ledger
 from ledger.client.work import WorkRecord, WorkStatus
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
-from protocol.runtime.redis import StoreUnavailable
+from protocol.redis.connection import StoreUnavailable
+from protocol.redis.leader_lease import LeaderLease
 from validator.chain.connection import PoolChain
 from validator.store.deadlines import Deadlines
-from validator.store.leases import LeaderLease
 
 _log = structlog.get_logger(__name__)
 

@@ -17,8 +17,9 @@ from ledger.events.cursor import EventBatch
 from ledger.events.types import WorkSubmitted
 from protocol.errors import MusterError, NotFound
 from protocol.identifiers import Address
+from protocol.redis.connection import StoreUnavailable
+from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
-from protocol.runtime.redis import StoreUnavailable
 from validator.assignment.liveness import awake_of, rank_here
 from validator.assignment.turns import delay_of
 from validator.chain.connection import PoolChain
@@ -27,7 +28,6 @@ from validator.domain.submissions import SubmittedWork
 from validator.queue.queue_plan import ObservedEvent, Periods, QueueChanges, plan_of
 from validator.queue.store import NewItem, WorkQueue
 from validator.store.deadlines import Deadlines
-from validator.store.leases import LeaderLease
 from validator.store.members import Members
 from validator.store.validators import KnownValidators
 

@@ -1,4 +1,4 @@
-"""The queue of what is to be judged: earliest deadline first, leased to one worker at a time, parked for a person."""
+"""Queue of work to be judged: earliest deadline first, leased to one process at a time, or parked for the operator."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from protocol.redis.connection import RedisKeys, store_errors
+from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import Clock
-from protocol.runtime.redis import RedisKeys, store_errors
 from validator.domain.items import (
     Item,
     ItemId,
@@ -28,7 +29,16 @@ from validator.domain.items import (
 from validator.domain.submissions import SubmittedWork
 from validator.queue.retry_policy import RetryPolicy, Step
 from validator.store.members import MEMBER_FOR, MemberId
-from validator.store.scripts import script
+from validator.store.scripts import (
+    DropItems,
+    FailItem,
+    PutItem,
+    RenewItemLeases,
+    SettleItem,
+    StageVerdict,
+    TakeItem,
+    UnparkItem,
+)
 
 TOGETHER = 500
 """Pieces of work per round trip."""
@@ -39,10 +49,10 @@ class NewItem:
     """Work that is put into the queue.
 
     Args:
-        work: What was submitted.
-        kind: Why it is to be examined.
-        deadline_s: Unix time by which a verdict should be there, or earlier: what comes first is examined first.
-        delay: How long others have before it is our turn.
+        work: The submission.
+        kind: Reason of the examination.
+        deadline_s: Unix time by which a verdict is due, or earlier; the earliest deadline is examined first.
+        delay: Time that other validators have before it is this one's turn.
     """
 
     work: SubmittedWork
@@ -70,19 +80,19 @@ class Put(StrEnum):
     PARKED = "parked"
     """To a person."""
     LOST = "lost"
-    """Nowhere: somebody else has it."""
+    """Nowhere: another process has leased it."""
 
 
 class WorkQueue:
     """The queue that all validators on this Redis share. Its times are Redis' own: no host's clock counts.
 
     Args:
-        redis: Where it lies.
-        keys: Its names.
-        clock: Measures how long this process has had something.
-        lease: How long work is one worker's without a sign of it.
-        member: Who takes here.
-        patience: How long work is tried.
+        redis: Client.
+        keys: Of the pool's validators.
+        clock: Measures how long this process has held an item.
+        lease: Time that an item stays leased without a renewal.
+        member: This process.
+        patience: Retry policy.
     """
 
     def __init__(
@@ -94,42 +104,52 @@ class WorkQueue:
         self.lease = lease
         self._member = member
         self._patience = patience
-        self._scripts = {
-            name: redis.register_script(script(name))
-            for name in ("put", "take", "keep", "stage", "settle", "fail", "drop", "unpark")
-        }
+        self._scripts = ScriptRunner(redis, keys=keys)
 
     async def put(self, new: Sequence[NewItem]) -> int:
-        """Puts work in that is not there yet, in whatever state; returns how much that was."""
+        """Adds work that is not in the queue in any state; returns how much was added."""
         put = 0
         for start in range(0, len(new), TOGETHER):
-            with store_errors():
-                async with self._redis.pipeline(transaction=False) as line:
-                    for each in new[start : start + TOGETHER]:
-                        name = item_id(each.work.key, each.kind)
-                        values = (name, dump_work(each.work), each.kind.value, each.deadline_s, _ms(each.delay))
-                        await self._scripts["put"](keys=[self._prefix], args=values, client=line)
-                    put += sum(await line.execute())
+            calls = [
+                PutItem(
+                    id=item_id(each.work.key, each.kind),
+                    work=dump_work(each.work),
+                    kind=each.kind.value,
+                    deadline_s=each.deadline_s,
+                    delay_ms=_ms(each.delay),
+                )
+                for each in new[start : start + TOGETHER]
+            ]
+            put += sum(await self._scripts.run_many(calls))
         return put
 
     async def take(self, *, suspects: bool = True) -> Item | None:
-        """Leases the work whose deadline comes first; None if nothing can be done now.
+        """Leases the item with the earliest deadline; None if there is none to take now.
 
         Args:
             suspects: Whether work over which a holder died may be taken.
         """
-        told = (_ms(self.lease), secrets.token_hex(16), self._member, int(suspects), self._patience.attempts)
-        waits = (_ms(MEMBER_FOR), _ms(self._patience.first), _ms(self._patience.most))
-        found = await self._run("take", *told, *waits)
-        if not found:
+        taken = await self._scripts.run(
+            TakeItem(
+                lease_ms=_ms(self.lease),
+                token=secrets.token_hex(16),
+                member=self._member,
+                suspects=suspects,
+                tries=self._patience.attempts,
+                silence_ms=_ms(MEMBER_FOR),
+                first_pause_ms=_ms(self._patience.first),
+                longest_pause_ms=_ms(self._patience.most),
+            )
+        )
+        if not taken.id:
             return None
-        now, fields = int(found[1]), _fields(found[2:])
-        item, most = load_item(fields), self._patience.attempts
+        fields, most = taken.fields, self._patience.attempts
+        item = load_item(fields)
         return replace(
             item,
             tries=int(fields.get(f"tries:{self._member}", "0")),
             spent=f"gave:{self._member}" in fields or failed_by(fields, tries=most) > 1 or item.lost >= most,
-            waited=timedelta(milliseconds=max(0, now - item.seen_ms)),
+            waited=timedelta(milliseconds=max(0, taken.now_ms - item.seen_ms)),
             taken_at=self._clock.monotonic(),
         )
 
@@ -137,49 +157,61 @@ class WorkQueue:
         """Renews leases by their tokens; returns those that are lost."""
         if not held:
             return []
-        pairs = [part for pair in held.items() for part in pair]
-        return [ItemId(each.decode()) for each in await self._run("keep", _ms(self.lease), *pairs)]
+        lost = await self._scripts.run(RenewItemLeases(lease_ms=_ms(self.lease), tokens=held))
+        return list(lost)
 
     async def stage(self, item: Item, staged: Staged) -> bool:
-        """Writes a verdict down before it is sent; False if the lease was lost."""
-        return bool(await self._run("stage", item.id, item.token, staged.dump()))
+        """Stores a verdict before it is sent; returns False if the lease was lost."""
+        return await self._scripts.run(StageVerdict(id=item.id, token=item.token, staged=staged.dump()))
 
     async def done(self, item: Item) -> bool:
-        """Forgets work that needs nothing more; False if the lease was lost."""
+        """Deletes a finished item; returns False if the lease was lost."""
         return await self._settle(item, "done")
 
     async def give_back(self, item: Item) -> bool:
-        """Lets somebody else have it at once: nothing was tried, or the fault was ours alone."""
+        """Returns an item untried, or after a local error, so that another process can take it at once."""
         return await self._settle(item, "back")
 
     async def failed(self, item: Item, step: Step, *, code: str, why: str, hint: str = "") -> Put:
-        """Puts it back for others and for a later try, or leaves it to a person if nobody is left to try.
+        """Puts an item back for other processes and a later try, or parks it if none is left to try.
 
         Args:
-            item: Which.
-            step: What this validator does about it.
-            code: What kind of trouble.
-            why: In words.
-            hint: What a person can do.
+            item: The leased item.
+            step: Step of the retry policy.
+            code: Code of the error.
+            why: The error in words.
+            hint: Action for the operator.
         """
-        scope = "everybodys" if step.for_all else "ours"
-        how = (_ms(step.pause), scope, int(step.counted), step.gives_up.value)
-        told = (self._patience.attempts, _ms(MEMBER_FOR), code, why[:1000], hint[:1000])
-        found = await self._run("fail", item.id, item.token, self._member, *how, *told)
-        return Put(found.decode())
+        outcome = await self._scripts.run(
+            FailItem(
+                id=item.id,
+                token=item.token,
+                member=self._member,
+                pause_ms=_ms(step.pause),
+                for_all=step.for_all,
+                counted=step.counted,
+                gives_up=step.gives_up.value,
+                tries=self._patience.attempts,
+                silence_ms=_ms(MEMBER_FOR),
+                code=code,
+                why=why[:1000],
+                hint=hint[:1000],
+            )
+        )
+        return Put(outcome)
 
     async def park(self, item: Item, *, code: str, why: str, hint: str) -> bool:
-        """Leaves it for a person."""
+        """Parks an item for the operator."""
         return await self._settle(item, "park", code=code, why=why, hint=hint)
 
     async def drop(self, names: Iterable[ItemId]) -> int:
-        """Forgets work, whoever holds it: it was judged, or it is not on the ledger any more."""
+        """Deletes items, leased ones too: they were judged, or are no longer on the ledger."""
         listed, dropped = list(names), 0
         for start in range(0, len(listed), TOGETHER):
-            dropped += await self._run("drop", *listed[start : start + TOGETHER])
+            dropped += await self._scripts.run(DropItems(ids=tuple(listed[start : start + TOGETHER])))
         return dropped
 
-    # For people
+    # For the operator
 
     async def lengths(self) -> QueueLengths:
         """Lengths of the queue."""
@@ -209,18 +241,14 @@ class WorkQueue:
         return found
 
     async def unpark(self, name: ItemId, *, resolution: Resolution | None = None) -> bool:
-        """Puts parked work back, to be tried anew or to be ended as a person decided; False if it is not parked."""
-        text = resolution.dump() if resolution is not None else ""
-        return bool(await self._run("unpark", name, text))
+        """Puts a parked item back, to be tried anew or with a person's decision; returns False if it is not parked."""
+        text = None if resolution is None else resolution.dump()
+        return await self._scripts.run(UnparkItem(id=name, resolution=text))
 
-    # How
-
-    async def _settle(self, item: Item, what: str, *, code: str = "", why: str = "", hint: str = "") -> bool:
-        return bool(await self._run("settle", item.id, item.token, what, code, why[:1000], hint[:1000]))
-
-    async def _run(self, name: str, *arguments: str | int) -> Any:  # noqa: ANN401 - each script has its own answer
-        with store_errors():
-            return await self._scripts[name](keys=[self._prefix], args=arguments)
+    async def _settle(self, item: Item, outcome: str, *, code: str = "", why: str = "", hint: str = "") -> bool:
+        return await self._scripts.run(
+            SettleItem(id=item.id, token=item.token, outcome=outcome, code=code, why=why[:1000], hint=hint[:1000])
+        )
 
     async def _many(self, commands: Sequence[Sequence[str]]) -> list[Any]:
         with store_errors():

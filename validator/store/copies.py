@@ -1,4 +1,4 @@
-"""Known output fingerprints; each belongs to the first work that had it."""
+"""Fingerprints of outputs, each assigned to the first work that had it."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 from redis.asyncio import Redis
 
 from protocol.identifiers import Digest
-from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys, store_errors
 
 KEPT = timedelta(days=3)
-"""Longer than any step is open. After it, and after a loss of Redis, a copy has only the other checks against it."""
+"""Longer than any step is open. After this time, or a loss of Redis, only the other checks detect a copy."""
 
 
 class SeenOutputs:
-    """Fingerprints of whole files' outputs.
+    """Fingerprints of the outputs of whole files.
 
     Args:
-        redis: Where they lie.
-        keys: Their names.
+        redis: Client.
+        keys: Of the pool's validators.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
@@ -30,7 +30,7 @@ class SeenOutputs:
         """Returns whether other work has these outputs; otherwise assigns them to this work.
 
         Args:
-            fingerprint: Of all outputs of a file.
+            fingerprint: Hash of all outputs of a file.
             of: The work key.
         """
         name = self._keys.of("outputs", fingerprint)

@@ -7,16 +7,16 @@ from typing import Any
 
 from redis.asyncio import Redis
 
-from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys, store_errors
 from protocol.verdicts import Outcome
 
 
 class VerdictCounts:
-    """A table of (outcome, reason).
+    """Number of verdicts by (outcome, reason).
 
     Args:
-        redis: Where it lies.
-        keys: Its names.
+        redis: Client.
+        keys: Of the pool's validators.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
@@ -24,13 +24,13 @@ class VerdictCounts:
         self._counts = keys.prefix + "counts"
 
     async def add(self, verdicts: Mapping[tuple[Outcome, int], int]) -> None:
-        """Counts verdicts that the ledger took."""
+        """Counts verdicts that the ledger accepted."""
         with store_errors():
             for (outcome, reason), count in verdicts.items():
                 await self._redis.hincrby(self._counts, f"{int(outcome)}.{reason}", count)
 
     async def all(self) -> dict[tuple[Outcome, int], int]:
-        """Every kind that was given."""
+        """Returns the number of verdicts of each kind that occurred."""
         with store_errors():
             found: dict[bytes, bytes] = await self._redis.hgetall(self._counts)
         table = {}

@@ -9,7 +9,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from protocol.identifiers import Digest
-from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys, store_errors
 
 _TOGETHER = 1000
 
@@ -18,8 +18,8 @@ class Deadlines:
     """Work keys by the Unix second from which they may be due.
 
     Args:
-        redis: Where they lie.
-        keys: Their names.
+        redis: Client.
+        keys: Of the pool's validators.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
@@ -27,7 +27,7 @@ class Deadlines:
         self._due = keys.prefix + "due"
 
     async def put(self, due: Mapping[Digest, int]) -> None:
-        """Looks at each again at its second, instead of when it was to be looked at before."""
+        """Sets the times of these entries, and replaces earlier ones."""
         items = list(due.items())
         for start in range(0, len(items), _TOGETHER):
             with store_errors():

@@ -9,13 +9,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, NewType
+from typing import NewType
 
 from redis.asyncio import Redis
 
 from protocol.identifiers import Address, address
-from protocol.runtime.redis import RedisKeys, store_errors
-from validator.store.scripts import script
+from protocol.redis.connection import RedisKeys
+from protocol.redis.script_call import ScriptRunner
+from validator.store.scripts import Announce, Leave, ListMembers
 
 MemberId = NewType("MemberId", str)
 """Twelve hexadecimal digits."""
@@ -66,14 +67,14 @@ class Member:
     """One process on this Redis.
 
     Args:
-        id: Its own.
-        validator: Its key's address.
+        id: Id of the process.
+        validator: Address of its key.
         place: Its host and directory.
-        condition: As it said last.
-        since_ms: Since when it is so, by Redis' time.
-        heard_ms: When it last said so, likewise.
-        silent: For how long it has said nothing.
-        counts: Whether work is left to it while it is here.
+        condition: As last announced.
+        since_ms: Start of this condition, by Redis' time.
+        heard_ms: Last sign of life, by Redis' time.
+        silent: Time since its last sign of life.
+        counts: Whether work may be left to it while it is present.
     """
 
     id: MemberId
@@ -107,49 +108,58 @@ def member_id(validator: Address, place: str) -> MemberId:
 
 
 class Members:
-    """The members of one Redis, as one of them sees and tells it.
+    """The processes that share one Redis, as seen by one of them.
 
     Args:
-        redis: Where they meet.
-        keys: Its names.
-        validator: Our key's address.
-        place: Our host and directory.
+        redis: The shared Redis.
+        keys: Of the pool's validators.
+        validator: Address of this process's key.
+        place: Host and directory of this process.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address, place: str) -> None:
-        self._prefix = keys.prefix
         self._validator = validator
         self._place = place
         self.me = member_id(validator, place)
-        self._scripts = {name: redis.register_script(script(name)) for name in ("present", "members", "leave")}
+        self._scripts = ScriptRunner(redis, keys=keys)
 
     async def say(self, condition: Condition, *, since: timedelta) -> None:
         """Announces this process and its condition.
 
         Args:
-            condition: As it is now.
-            since: For how long it has been so.
+            condition: The present condition.
+            since: Its age.
 
         Raises:
-            StoreUnavailable: Redis can't be told.
+            StoreUnavailable: Redis is down.
         """
-        texts = [text[:_LONGEST] for text in (condition.code, condition.why, condition.hint)]
-        ages = [int(span.total_seconds() * 1000) for span in (since, REMEMBERED)]
-        told = [self.me, self._validator, self._place, condition.state.value, *ages, *texts, condition.tests]
-        told.append(int(START_COUNTS_FOR.total_seconds() * 1000))
-        await self._run("present", *told)
+        await self._scripts.run(
+            Announce(
+                member=self.me,
+                validator=self._validator,
+                place=self._place,
+                state=condition.state.value,
+                since_ms=_ms(since),
+                kept_ms=_ms(REMEMBERED),
+                start_counts_ms=_ms(START_COUNTS_FOR),
+                code=condition.code[:_LONGEST],
+                why=condition.why[:_LONGEST],
+                hint=condition.hint[:_LONGEST],
+                tests=condition.tests,
+            )
+        )
 
     async def all(self) -> list[Member]:
-        """Returns all processes, including silent ones; the most recently seen comes last.
+        """Returns all processes, including silent ones; the most recently heard comes last.
 
         Raises:
-            StoreUnavailable: Redis can't be asked.
+            StoreUnavailable: Redis is down.
         """
-        now, *rows = await self._run("members")
-        return [_member(int(now), row) for row in rows]
+        listed = await self._scripts.run(ListMembers())
+        return [_member(listed.now_ms, fields) for fields in listed.members]
 
     async def here(self) -> frozenset[Address]:
-        """The keys of those that are here, ours among them."""
+        """Returns the keys of present processes, this one's among them."""
         return frozenset(each.validator for each in await self.all() if each.is_here) | {self._validator}
 
     async def others_may_judge(self) -> bool:
@@ -158,19 +168,17 @@ class Members:
 
     async def leave(self) -> None:
         """Announces the end of this process, so that others do not wait for it."""
-        await self._run("leave", self.me)
-
-    async def _run(self, name: str, *told: str | int) -> Any:  # noqa: ANN401 - each script has its own answer
-        with store_errors():
-            return await self._scripts[name](keys=[self._prefix], args=told)
+        await self._scripts.run(Leave(member=self.me))
 
 
-def _member(now: int, row: list[bytes]) -> Member:
-    texts = [each.decode() for each in row]
-    fields: Mapping[str, str] = dict(zip(texts[2::2], texts[3::2], strict=True))
-    heard = int(float(texts[1]))
+def _ms(span: timedelta) -> int:
+    return int(span.total_seconds() * 1000)
+
+
+def _member(now: int, fields: Mapping[str, str]) -> Member:
+    heard = int(float(fields["heard"]))
     return Member(
-        id=MemberId(texts[0]),
+        id=MemberId(fields["id"]),
         validator=address(fields["validator"]),
         place=fields["place"],
         condition=Condition(

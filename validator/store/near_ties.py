@@ -11,7 +11,7 @@ from typing import Any
 from redis.asyncio import Redis
 
 from protocol.identifiers import Address, Digest
-from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys, store_errors
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.calibration.near_ties import NearTieCount, newest, over_budget
 from validator.domain.submissions import SubmittedWork

@@ -17,7 +17,7 @@ from redis.asyncio import Redis
 
 from protocol.identifiers import Address, Digest
 from protocol.identity.signing import unix_ms
-from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys, store_errors
 from protocol.verdicts import Outcome
 from validator.audit.rate import NEW, AuditRecord, after
 

@@ -9,15 +9,15 @@ from typing import Any
 from redis.asyncio import Redis
 
 from protocol.identifiers import Address, address
-from protocol.runtime.redis import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys, store_errors
 
 
 class KnownValidators:
-    """A small table.
+    """Time at which each validator was last active on the ledger.
 
     Args:
-        redis: Where it lies.
-        keys: Its names.
+        redis: Client.
+        keys: Of the pool's validators.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
@@ -25,7 +25,7 @@ class KnownValidators:
         self._others = keys.prefix + "others"
 
     async def heard_of(self, seen: Mapping[Address, int]) -> None:
-        """Remembers when validators gave verdicts or committed to secrets, in Unix seconds of the chain."""
+        """Records when validators gave verdicts or committed to secrets, in Unix seconds of the chain."""
         if seen:
             with store_errors():
                 await self._redis.zadd(self._others, {**seen}, gt=True)

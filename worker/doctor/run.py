@@ -48,7 +48,7 @@ async def check_run(
     except MusterError as error:
         return warning("run", error.detail, error.hint or _RETRY_ADVICE)
     finally:
-        await orchestrator.close()
+        await orchestrator.aclose()
 
 
 def what_is_paid(answer: StepAnswer, *, has_gpu: bool) -> DoctorFinding:

@@ -1,17 +1,106 @@
-"""Lua scripts of the store. They use Redis 6.2 commands; all keys share one slot, as Redis Cluster requires."""
+"""Lua scripts of the discovery service and their typed calls: the class `RegisterNode` runs `register_node.lua`."""
 
 from __future__ import annotations
 
-from importlib import resources
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol.identifiers import Address
+from protocol.redis.script_call import ScriptCall
 
 
-def script(name: str) -> str:
-    """Returns the text of a script, preceded by `prune.lua` if it uses that."""
-    folder = resources.files(__name__)
-    text = (folder / f"{name}.lua").read_text()
-    if "prune(" in text:
-        text = (folder / "prune.lua").read_text() + text
-    return text
+class Registered(NamedTuple):
+    """Outcome of a registration."""
+
+    refused: str
+    """`origin` or `pool` if that is full; empty if the record was stored."""
+    wait_s: int
+    """Seconds until the origin has room."""
+    first_seen_ms: int
 
 
-PRUNE = (resources.files(__name__) / "prune.lua").read_text() + "return prune(KEYS[1], ARGV[1], ARGV[2], ARGV[3])"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegisterNode(ScriptCall[Registered]):
+    """Stores or refreshes a node's record.
+
+    Args:
+        address: The node.
+        pool: Pool that it wants to join.
+        registration: JSON.
+        ip: Source address of the request.
+        origin: Unit of addresses that the limit counts.
+        now_ms: The time.
+        life_ms: Time until the record expires.
+        most_per_origin: Nodes of one origin.
+        most_per_pool: Records of one pool.
+    """
+
+    address: Address
+    pool: str
+    registration: str
+    ip: str
+    origin: str
+    now_ms: int
+    life_ms: int
+    most_per_origin: int
+    most_per_pool: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RemoveNode(ScriptCall[int]):
+    """Deletes a node's record and invites."""
+
+    address: Address
+
+
+class RecordPage(NamedTuple):
+    """Records of a pool."""
+
+    last: str
+    """Last address that was looked at; empty on the last page."""
+    records: tuple[dict[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage(ScriptCall[RecordPage]):
+    """Lists the records of a pool after an address; from the first on if that is empty."""
+
+    pool: str
+    after: str
+    limit: int
+    now_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PruneExpired(ScriptCall[int]):
+    """Deletes expired records; replies with their number."""
+
+    now_ms: int
+    limit: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PostInvite(ScriptCall[str]):
+    """Stores an invite for a node; replies `posted`, `unknown-node` or `other-pool`.
+
+    Args:
+        node: The node.
+        pool: Pool of the invite.
+        invite: JSON.
+        now_ms: The time.
+        now_s: The time in seconds.
+        expiry_s: When the invite expires.
+        kept_s: How long the node's mailbox is kept.
+        most_invites: Invites that one node may have.
+        channel: Where instances listen for new invites.
+    """
+
+    node: Address
+    pool: str
+    invite: str
+    now_ms: int
+    now_s: int
+    expiry_s: int
+    kept_s: int
+    most_invites: int
+    channel: str

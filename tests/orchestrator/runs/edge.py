@@ -31,13 +31,13 @@ from orchestrator.loops.sweeper import build_sweeper
 from orchestrator.runs.leasing import SlotLeasing
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.local import LocalStore
-from orchestrator.store.leader_lease import LeaderLease as LoopLease
 from orchestrator.store.runs import LOOP
 from protocol.errors import Unavailable
 from protocol.identifiers import Address, Digest, digest, run_id
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease, WorkClaim
+from protocol.redis.leader_lease import LeaderLease as LoopLease
 from protocol.verdicts import Outcome
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinRequest, SignedDispute

@@ -25,8 +25,8 @@ from protocol.identity.keys import Key
 from protocol.identity.scopes import Scope
 from protocol.invites import Join
 from protocol.leases import Dispute
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import ManualClock, SystemClock
-from protocol.runtime.redis import connect_redis
 from protocol.verdicts import Outcome
 from protocol.wire.invites import SignedInvite
 from protocol.wire.relayed import JoinRequest

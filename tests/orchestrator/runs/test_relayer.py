@@ -14,7 +14,6 @@ import pytest
 
 from orchestrator.loops.relayer import AGAIN, BATCH, Relayer
 from orchestrator.store.database import Database
-from orchestrator.store.leader_lease import LeaderLease as LoopLease
 from orchestrator.store.relayer import RelayedKind, RelayerStore
 from protocol.errors import Unavailable
 from protocol.identifiers import Digest
@@ -23,7 +22,8 @@ from protocol.identity.signing import unix_ms
 from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite, Join
 from protocol.leases import WorkClaim
-from protocol.runtime.redis import RedisKeys, connect_redis
+from protocol.redis.connection import RedisKeys, connect_redis
+from protocol.redis.leader_lease import LeaderLease as LoopLease
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.relayed import JoinRequest, ReceiptState, SubmissionRequest

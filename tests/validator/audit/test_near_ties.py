@@ -7,7 +7,7 @@ from dataclasses import replace
 from redis.asyncio import Redis
 
 from protocol.identifiers import ZERO_DIGEST, Address, Digest, address, digest
-from protocol.runtime.redis import RedisKeys
+from protocol.redis.connection import RedisKeys
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.calibration.near_ties import MOST_FILES, NearTieCount
 from tests.validator.scripted import concluded

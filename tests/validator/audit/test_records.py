@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from redis.asyncio import Redis
 
 from protocol.identifiers import address, digest
-from protocol.runtime.redis import RedisKeys
+from protocol.redis.connection import RedisKeys
 from protocol.verdicts import Outcome
 from validator.audit.rate import NEW, AuditRecord
 from validator.store.records import MOST_FORGERIES, MOST_RECENT, Judged, NodeRecords

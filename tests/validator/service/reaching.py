@@ -11,8 +11,8 @@ from orchestrator.app import build_orchestrator
 from orchestrator.chain.pool import LedgerPool
 from orchestrator.chain.run import LedgerRun
 from protocol.identifiers import run_id
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
-from protocol.runtime.redis import connect_redis
 from tests.ledger.client.conftest import POOL
 from tests.orchestrator.runs.edge import RUN
 from tests.serving import served

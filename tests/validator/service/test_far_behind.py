@@ -16,6 +16,8 @@ from ledger.events.cursor_position import Position
 from ledger.events.types import LedgerEvent
 from ledger.transactions.receipts import EventLog
 from protocol.identifiers import ZERO_ADDRESS, Address
+from protocol.redis.leader_lease import LeaderLease
+from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import ManualClock
 from tests.validator.aging import age
 from tests.validator.service.made import POOL, sha
@@ -26,7 +28,6 @@ from validator.queue.retry_policy import RetryPolicy
 from validator.queue.store import NewItem, WorkQueue
 from validator.store.deadlines import Deadlines
 from validator.store.keys import keys_of
-from validator.store.leases import LeaderLease
 from validator.store.members import Members
 from validator.store.validators import KnownValidators
 
@@ -91,7 +92,7 @@ class Far:
             deadlines=Deadlines(redis, keys=keys),
             known=KnownValidators(redis, keys=keys),
             members=self.members,
-            lease=LeaderLease(redis, keys=keys, loop="intake", lifetime=LEASE),
+            lease=LeaderLease(ScriptRunner(redis, keys=keys), "intake", lifetime=LEASE),
             takeover=timedelta(),
             awake_within=minute,
             ring=lambda: None,

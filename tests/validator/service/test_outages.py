@@ -18,7 +18,7 @@ import pytest
 from ledger.events.types import VerdictGiven
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
-from protocol.runtime.redis import StoreUnavailable
+from protocol.redis.connection import StoreUnavailable
 from protocol.verdicts import Outcome
 from tests.ledger.client.conftest import POOL
 from tests.validator.conftest import SENDING, Host, PoolWithValidators, ValidatorUnderTest

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +14,7 @@ from redis import Redis as SyncRedis
 from redis.asyncio import Redis
 
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
+from protocol.redis.script_call import ScriptCall, script_of
 from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
 from tests.validator.aging import AGE, age
@@ -24,7 +25,9 @@ from validator.queue.retry_policy import STILL_GIVEN_UP, GivesUp, RetryPolicy, S
 from validator.queue.store import Put, QueueLengths, WorkQueue
 from validator.store.keys import keys_of
 from validator.store.members import Condition, MemberId, Members, MemberState
-from validator.store.scripts import script
+from validator.store.scripts import DropItems, FailItem, PutItem, SettleItem, TakeItem, UnparkItem
+
+R = TypeVar("R")
 
 LEASE = timedelta(seconds=30)
 ONE, OTHER = MemberId("111111111111"), MemberId("222222222222")
@@ -453,22 +456,35 @@ class QueueMachine(RuleBasedStateMachine):
         self.holders: list[tuple[str, str]] = []
         self.tokens = 0
 
-    def call(self, name: str, *arguments: Any) -> Any:
-        return self.redis.eval(script(name), 1, self.prefix, *arguments)
+    def call(self, call: ScriptCall[R]) -> R:
+        script = script_of(type(call))
+        reply: R = script.decode(self.redis.eval(script.text, 1, self.prefix, *script.arguments(call)))
+        return reply
 
     @rule(number=st.integers(1, 4))
     def put(self, number: int) -> None:
         name = f"w{number}"
-        put = self.call("put", name, "{}", "first", number, 0)
+        put = self.call(PutItem(id=name, work="{}", kind="first", deadline_s=number, delay_ms=0))
         assert put == (name not in self.model)
         self.model.setdefault(name, "queued")
 
     @rule(member=st.sampled_from([ONE, OTHER]))
     def take(self, member: str) -> None:
         self.tokens += 1
-        found = self.call("take", 10_000, f"t{self.tokens}", member, 1, 1000, 60_000, 1, 1)
-        if found:
-            name = found[0].decode()
+        taken = self.call(
+            TakeItem(
+                lease_ms=10_000,
+                token=f"t{self.tokens}",
+                member=member,
+                suspects=True,
+                tries=1000,
+                silence_ms=60_000,
+                first_pause_ms=1,
+                longest_pause_ms=1,
+            )
+        )
+        if taken.id:
+            name = taken.id
             assert self.model[name] in {"queued", "leased"}
             self.model[name] = "leased"
             self.holders.append((name, f"t{self.tokens}"))
@@ -486,10 +502,23 @@ class QueueMachine(RuleBasedStateMachine):
             self.redis.zscore(f"{self.prefix}queue:{queue}", name) is not None for queue in ("ready", "again")
         )
         if what == "fail":
-            told = (ONE, 5000, "ours", 1, "", 1000, 60_000, "", "", "")
-            settled = self.call("fail", name, token, *told) != b"lost"
+            failed = FailItem(
+                id=name,
+                token=token,
+                member=ONE,
+                pause_ms=5000,
+                for_all=False,
+                counted=True,
+                gives_up="",
+                tries=1000,
+                silence_ms=60_000,
+                code="",
+                why="",
+                hint="",
+            )
+            settled = self.call(failed) != "lost"
         else:
-            settled = self.call("settle", name, token, what, "", "", "")
+            settled = self.call(SettleItem(id=name, token=token, outcome=what, code="", why="", hint=""))
         assert settled == (self.model.get(name) == "leased" and token == newest and not taken_back)
         if settled and what == "done":
             del self.model[name]
@@ -499,13 +528,13 @@ class QueueMachine(RuleBasedStateMachine):
     @rule(number=st.integers(1, 4))
     def unpark(self, number: int) -> None:
         name = f"w{number}"
-        assert self.call("unpark", name, "") == (self.model.get(name) == "parked")
+        assert self.call(UnparkItem(id=name, resolution=None)) == (self.model.get(name) == "parked")
         if self.model.get(name) == "parked":
             self.model[name] = "queued"
 
     @rule(number=st.integers(1, 4))
     def drop(self, number: int) -> None:
-        assert self.call("drop", f"w{number}") == (f"w{number}" in self.model)
+        assert self.call(DropItems(ids=(f"w{number}",))) == (f"w{number}" in self.model)
         self.model.pop(f"w{number}", None)
 
     @invariant()

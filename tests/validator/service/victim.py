@@ -23,8 +23,8 @@ from ledger.transactions.pending import SendPolicy
 from protocol.clients import NodeClient, OrchestratorClient
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.identity.keys import Key
+from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import ManualClock, SystemClock
-from protocol.runtime.redis import connect_redis
 from tests.validator.scripted import ScriptedExaminer
 from validator.app import build_validator
 from validator.background import look_after

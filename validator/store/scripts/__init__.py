@@ -1,15 +1,214 @@
-"""The Lua scripts of the store. Redis 6.2 commands only; all keys share the first one's prefix: a cluster serves them.
+"""Lua scripts of the validator and their typed calls: the class `PutItem` runs `put_item.lua`.
 
-A script may run twice when its answer was lost, so each of them may. Times are Redis' own, which a script may read
-because what it wrote is replicated, and not the script.
+Times are Redis' own, which scripts may read because Redis replicates their writes and not the scripts. Arguments that
+end in `_ms` or `_s` are durations or Unix times in milliseconds or seconds.
 """
 
 from __future__ import annotations
 
-from importlib import resources
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from protocol.redis.script_call import ScriptCall
+from validator.domain.items import ItemId
+
+# The queue
 
 
-def script(name: str) -> str:
-    """The text of one script, with what all of them begin with."""
-    folder = resources.files(__name__)
-    return (folder / "prelude.lua").read_text() + (folder / f"{name}.lua").read_text()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PutItem(ScriptCall[bool]):
+    """Puts work into the queue; False if it is there already.
+
+    Args:
+        id: Of the item.
+        work: JSON.
+        kind: Reason of the examination.
+        deadline_s: Time by which a verdict is due.
+        delay_ms: Time until it may be taken.
+    """
+
+    id: str
+    work: str
+    kind: str
+    deadline_s: int
+    delay_ms: int
+
+
+class TakenItem(NamedTuple):
+    """A leased item."""
+
+    id: str
+    """Empty if there is no item to take."""
+    now_ms: int
+    fields: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeItem(ScriptCall[TakenItem]):
+    """Leases the item with the next deadline.
+
+    Args:
+        lease_ms: Length of the lease.
+        token: Random, so that it differs from all tokens before a loss of Redis.
+        member: The caller.
+        suspects: Items over which a holder died may be taken.
+        tries: Failures after which a member gives an item up.
+        silence_ms: Time after its last sign of life in which a member counts as present.
+        first_pause_ms: Pause of a dead holder after its first failure at the item.
+        longest_pause_ms: Longest such pause.
+    """
+
+    lease_ms: int
+    token: str
+    member: str
+    suspects: bool
+    tries: int
+    silence_ms: int
+    first_pause_ms: int
+    longest_pause_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RenewItemLeases(ScriptCall[tuple[ItemId, ...]]):
+    """Renews leases, given as tokens by item; replies with the items whose leases are lost."""
+
+    lease_ms: int
+    tokens: Mapping[ItemId, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageVerdict(ScriptCall[bool]):
+    """Stores a verdict as JSON before it is sent; False if the lease was lost."""
+
+    id: str
+    token: str
+    staged: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleItem(ScriptCall[bool]):
+    """Ends a lease; False if it was lost.
+
+    Args:
+        id: Of the item.
+        token: Of the lease.
+        outcome: `done` deletes the item, `back` returns it untried, `park` leaves it for the operator.
+        code: Reason for parking.
+        why: The reason in words.
+        hint: Action for the operator.
+    """
+
+    id: str
+    token: str
+    outcome: str
+    code: str
+    why: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailItem(ScriptCall[str]):
+    """Puts back or parks an item that its holder could not judge; replies `again`, `parked` or `lost`.
+
+    Args:
+        id: Of the item.
+        token: Of the lease.
+        member: The holder.
+        pause_ms: Time until the holder may take it again.
+        for_all: No other member may take it earlier either.
+        counted: It counts as a try.
+        gives_up: Reason for which the holder gives it up: `lacks`, `barred`, `ends` or empty.
+        tries: Failures after which a member gives an item up.
+        silence_ms: Time after its last sign of life in which a member counts as present.
+        code: Code of the error.
+        why: The error in words.
+        hint: Action for the operator.
+    """
+
+    id: str
+    token: str
+    member: str
+    pause_ms: int
+    for_all: bool
+    counted: bool
+    gives_up: str
+    tries: int
+    silence_ms: int
+    code: str
+    why: str
+    hint: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropItems(ScriptCall[int]):
+    """Deletes items in any state; replies with the number of those that existed."""
+
+    ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnparkItem(ScriptCall[bool]):
+    """Puts a parked item back; False if it is not parked.
+
+    Args:
+        id: Of the item.
+        resolution: A person's decision as JSON; None to try it anew.
+    """
+
+    id: str
+    resolution: str | None
+
+
+# Members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Announce(ScriptCall[bool]):
+    """Announces a member and its condition.
+
+    Args:
+        member: Its id.
+        validator: Address of its key.
+        place: Host and directory.
+        state: `well`, `starting` or `unwell`.
+        since_ms: Age of this state.
+        kept_ms: Time for which a silent member is listed.
+        start_counts_ms: Time for which a starting member counts as well.
+        code: Code of its error.
+        why: The error in words.
+        hint: Action for the operator.
+        tests: Self-tests failed in this condition.
+    """
+
+    member: str
+    validator: str
+    place: str
+    state: str
+    since_ms: int
+    kept_ms: int
+    start_counts_ms: int
+    code: str
+    why: str
+    hint: str
+    tests: int
+
+
+class MemberList(NamedTuple):
+    """Members of a Redis."""
+
+    now_ms: int
+    members: tuple[dict[str, str], ...]
+    """Fields of each, with its `id` and the time when it was last `heard`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListMembers(ScriptCall[MemberList]):
+    """Lists members, silent ones too; the most recently heard comes last."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave(ScriptCall[bool]):
+    """Removes a member."""
+
+    member: str

@@ -1,6 +1,5 @@
--- A member goes: nobody waits for it. ARGV: member
-local P, me = KEYS[1], ARGV[1]
-redis.call('ZREM', P .. 'members', me)
-redis.call('ZREM', P .. 'well', me)
-redis.call('DEL', P .. 'member:' .. me)
+-- Removes a member, so that no other waits for it.
+redis.call('ZREM', P .. 'members', member)
+redis.call('ZREM', P .. 'well', member)
+redis.call('DEL', P .. 'member:' .. member)
 return 1

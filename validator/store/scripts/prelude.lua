@@ -1,11 +1,9 @@
--- What every script begins with. Time is Redis' own: hosts that share it need not agree on theirs.
-local function clock()
-  local time = redis.call('TIME')
-  return time[1] * 1000 + math.floor(time[2] / 1000)
-end
--- How often each member failed at an item, and who is out of it: who gave it up, or may not judge it; each as a table by
--- member. And whether anybody gave it up.
-local function told_of(item)
+-- Begins every script of the validator. Times are Redis' own (`clock`).
+local QUEUES = {'waiting', 'ready', 'again', 'leased', 'parked'}
+
+-- Returns, as tables by member: failures at an item, and members that can't take it (they gave it up, or may not judge
+-- it). Third, whether any member gave it up.
+local function history_of(item)
   local fails, out, given, all = {}, {}, false, redis.call('HGETALL', item)
   for i = 1, #all, 2 do
     local what, member = string.match(all[i], '^(%a+):(%w+)$')
@@ -15,9 +13,9 @@ local function told_of(item)
   end
   return fails, out, given
 end
--- Whether somebody else is at work here, and not out of it. Members count for `silence` ms after their last sign.
-local function others_left(P, me, out, silence)
-  for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. 'well', '(' .. (clock() - silence), '+inf')) do
+-- True if another member is present and can take the item. Members count as present for `silence_ms`.
+local function others_left(me, out, silence_ms)
+  for _, member in ipairs(redis.call('ZRANGEBYSCORE', P .. 'well', '(' .. (clock() - silence_ms), '+inf')) do
     if member ~= me and not out[member] then return true end
   end
   return false

@@ -1,0 +1,2 @@
+-- Deletes expired records.
+return prune(now_ms, limit)

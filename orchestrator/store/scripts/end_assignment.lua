@@ -1,0 +1,22 @@
+-- Takes an assignment from its node and records how it ended; 0 if the node has another one by now.
+if not holds('scheduler', lease) then return -1 end
+local node, stored = P .. 'node:' .. address, P .. 'assignment:' .. assignment
+local f = redis.call('HMGET', node, 'aid', 'astate')
+if f[1] ~= assignment then return 0 end
+local task = redis.call('HGET', stored, 'task') or ''
+redis.call('HDEL', node, 'aid', 'agen', 'ahead', 'aref', 'afp', 'astate')
+redis.call('HSET', stored, 'state', state, 'ended', now_ms, 'because', why)
+if state == 'failed' then
+  local name = redis.call('HGET', stored, 'name') or task
+  redis.call('HSET', node, 'failure', 'task ' .. name .. ' failed here: ' .. why)
+end
+redis.call('PEXPIRE', stored, kept_ms)
+redis.call('SREM', P .. 'placed:' .. task, address)
+count(task, f[2] or 'pending', -1)
+if outcome and redis.call('EXISTS', P .. 'task:' .. task) == 1 then
+  redis.call('HSET', P .. 'outcomes:' .. task, assignment, outcome)
+  count(task, state, 1)
+end
+changed(address)
+emit(now_ms, 'assignment.ended', why, 'scheduler', address, task)
+return 1

@@ -1,0 +1,14 @@
+-- Returns nodes whose deadlines passed. Looks at nothing else: idle nodes cost nothing.
+-- After a pause of the loop itself (the orchestrator or Redis was down, or the clock jumped) no node could have been
+-- heard, so none is overdue until an amnesty ends. Deadlines too far ahead come from a clock that was set back.
+if not holds('liveness', lease) then return {} end
+local f = redis.call('HMGET', P .. 'liveness', 'tick', 'amnesty')
+local last, amnesty_until = tonumber(f[1] or '0'), tonumber(f[2] or '0')
+if now_ms - last > gap_ms or now_ms < last then
+  amnesty_until = now_ms + amnesty_ms
+  local late = redis.call('ZRANGEBYSCORE', P .. 'deadlines', now_ms + furthest_ms, '+inf')
+  for _, address in ipairs(late) do redis.call('ZADD', P .. 'deadlines', now_ms + furthest_ms, address) end
+end
+redis.call('HSET', P .. 'liveness', 'tick', now_ms, 'amnesty', amnesty_until)
+if now_ms < amnesty_until then return {} end
+return redis.call('ZRANGEBYSCORE', P .. 'deadlines', '-inf', now_ms, 'LIMIT', 0, limit)

@@ -1,0 +1,26 @@
+-- Keeps the lines of an assignment's log that are new, in order.
+-- The number of lines and of bytes is bounded, and the oldest lines make room: one node's log must not fill Redis.
+local stored, logs = P .. 'assignment:' .. assignment, P .. 'logs:' .. assignment
+local f = redis.call('HMGET', stored, 'node', 'log_next', 'log_until', 'log_bytes')
+if f[1] ~= address then return reply{known = false} end
+local following, lines, bytes = tonumber(f[2] or '0'), redis.call('XLEN', logs), tonumber(f[4] or '0')
+if lines == 0 then bytes = 0 end
+for i = 1, #sequences_and_lines, 2 do
+  local sequence, line = tonumber(sequences_and_lines[i]), sequences_and_lines[i + 1]
+  if sequence >= following then
+    -- The stream's id is the sequence itself (ids start above 0), so that a reader can begin anywhere.
+    redis.call('XADD', logs, int(sequence + 1) .. '-1', 'line', line)
+    following, lines, bytes = sequence + 1, lines + 1, bytes + #line
+  end
+end
+while lines > 0 and (lines > most_lines or bytes > most_bytes) do
+  for _, oldest in ipairs(redis.call('XRANGE', logs, '-', '+', 'COUNT', 16)) do
+    if lines > most_lines or bytes > most_bytes then
+      redis.call('XDEL', logs, oldest[1])
+      lines, bytes = lines - 1, bytes - #oldest[2][2]
+    end
+  end
+end
+redis.call('HSET', stored, 'log_next', int(following), 'log_bytes', int(bytes), 'log_more', has_more and '1' or '0')
+redis.call('PEXPIRE', logs, kept_ms)
+return reply{known = true, next_sequence = int(following), wanted_until_ms = f[3]}

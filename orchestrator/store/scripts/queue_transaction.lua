@@ -1,0 +1,15 @@
+-- Queues a transaction for the ledger, unless it was queued before.
+local key = P .. 'relay:' .. kind .. ':' .. name
+local state = redis.call('HGET', key, 'state')
+local same = redis.call('HGET', key, 'what') == body_hash
+-- After a refusal for a temporary reason (money that came since) it may be tried again. The refusal is remembered: the
+-- relayer then asks the ledger in a dry run before it pays gas again.
+if not state or (state == 'refused' and redis.call('HGET', key, 'passing') == '1') then
+  local first = redis.call('HGET', key, 'at') or now_ms
+  redis.call('DEL', key)
+  redis.call('HSET', key, 'state', 'queued', 'what', body_hash, 'body', body, 'at', first, 'tries', 0, 'refusals',
+    state and 1 or 0, 'reason', '')
+  redis.call('ZADD', P .. 'relay:' .. kind, now_ms, name)
+  same = true
+end
+return reply{same = same, fields = redis.call('HGETALL', key)}

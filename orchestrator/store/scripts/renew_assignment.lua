@@ -1,0 +1,13 @@
+-- Gives a node a new generation of its assignment; 0 if it runs something else by now.
+if not holds('scheduler', lease) then return -1 end
+local node, stored = P .. 'node:' .. address, P .. 'assignment:' .. assignment
+local f = redis.call('HMGET', node, 'aid', 'agen', 'astate')
+if f[1] ~= assignment or tonumber(f[2]) ~= generation then return 0 end
+local task = redis.call('HGET', stored, 'task') or ''
+redis.call('HSET', node, 'agen', generation + 1, 'ahead', head, 'aref', reference, 'afp', '', 'astate', 'pending')
+redis.call('HSET', stored, 'generation', generation + 1, 'state', 'pending', 'detail', '')
+count(task, f[3] or 'pending', -1)
+count(task, 'pending', 1)
+changed(address)
+emit(now_ms, 'assignment.renewed', why, actor, address, task)
+return 1

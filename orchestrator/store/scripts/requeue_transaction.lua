@@ -1,0 +1,7 @@
+-- Queues a transaction again that was carried and is not on the ledger after a reorg; 0 if it was not carried.
+local key = P .. 'relay:' .. kind .. ':' .. name
+if redis.call('HGET', key, 'state') ~= 'carried' then return 0 end
+redis.call('HSET', key, 'state', 'queued')
+redis.call('PERSIST', key)
+redis.call('ZADD', P .. 'relay:' .. kind, now_ms, name)
+return 1

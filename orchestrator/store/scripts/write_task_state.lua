@@ -1,0 +1,14 @@
+-- Writes the state that the scheduler found for a task; 0 if the task has another generation by now, or has ended.
+if not holds('scheduler', lease) then return -1 end
+local stored = P .. 'task:' .. task
+local f = redis.call('HMGET', stored, 'generation', 'state', 'reason', 'desired')
+if tonumber(f[1]) ~= generation or f[4] ~= 'running' then return 0 end
+if redis.call('SISMEMBER', P .. 'tasks:open', task) == 0 then return 0 end
+if f[2] == state and f[3] == reason then return 1 end
+redis.call('HSET', stored, 'state', state, 'reason', reason)
+if over then
+  redis.call('SREM', P .. 'tasks:open', task)
+  redis.call('HSET', stored, 'ended', now_ms)
+end
+if f[2] ~= state then emit(now_ms, 'task.' .. state, reason, 'scheduler', '', task) end
+return 1

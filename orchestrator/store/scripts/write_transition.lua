@@ -1,0 +1,27 @@
+-- Writes one state transition of a node; 0 if anything happened to the node since it was read.
+local node = P .. 'node:' .. address
+
+if (redis.call('HGET', node, 'rev') or '') ~= revision then return 0 end
+if only_if_due_by_ms then
+  local due = redis.call('ZSCORE', P .. 'deadlines', address)
+  if not due or tonumber(due) > only_if_due_by_ms then return 0 end
+end
+
+redis.call('ZADD', P .. 'nodes', 0, address)
+redis.call('HSET', node, 'state', after, 'reason', reason)
+redis.call('HINCRBY', node, 'rev', 1)
+if before ~= after or revision == '' then redis.call('HSET', node, 'since', now_ms) end
+if deadline == 'clear' then redis.call('ZREM', P .. 'deadlines', address)
+elseif deadline ~= 'keep' then redis.call('ZADD', P .. 'deadlines', deadline, address) end
+if removal == 'clear' then redis.call('ZREM', P .. 'removals', address)
+elseif removal ~= 'keep' then redis.call('ZADD', P .. 'removals', 'NX', removal, address) end
+set_fields(node, fields)
+
+if not quiet then
+  redis.call('XADD', P .. 'history:' .. address, 'MAXLEN', '~', HISTORY_KEPT, '*',
+    'time', now_ms, 'before', before, 'after', after, 'event', event, 'cause', cause, 'actor', actor)
+  -- A node that joined is unhealthy until its first heartbeat; the event says that it joined.
+  if before ~= after then emit(now_ms, 'node.' .. (event == 'joined' and event or after), cause, actor, address, '') end
+end
+changed(address)
+return 1

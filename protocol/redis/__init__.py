@@ -1,0 +1,1 @@
+"""Redis: connection, key names, errors, typed Lua scripts, leader leases."""

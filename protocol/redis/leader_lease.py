@@ -1,0 +1,61 @@
+"""Leader leases: of several processes on one Redis, one at a time does each piece of background work.
+
+A lease's value has a fencing token that grows with every change of hands. Scripts that compare the value before they
+write (`holds` in the orchestrator's prelude) keep out a loop that was paused and lost its lease. Where no script does,
+the work must be harmless when two processes do it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from datetime import timedelta
+
+from protocol.redis.script_call import ScriptRunner
+from protocol.redis.scripts import HoldLease
+
+
+class LeaderLease:
+    """The lease of one loop.
+
+    Args:
+        scripts: Of the service.
+        loop: Name of the work that the lease protects.
+        lifetime: Time until the lease expires unless renewed; then another process may acquire it.
+    """
+
+    def __init__(self, scripts: ScriptRunner, loop: str, *, lifetime: timedelta) -> None:
+        self._scripts = scripts
+        self._loop = loop
+        self.lifetime = lifetime
+        self._lifetime_ms = int(lifetime.total_seconds() * 1000)
+        self._holder = secrets.token_hex(8)
+        self._asking = asyncio.Lock()
+        self.value = ""
+        """Fencing token for scripts; empty while another process holds the lease."""
+
+    async def hold(self) -> bool:
+        """Acquires or renews the lease; returns whether this process has it.
+
+        Raises:
+            StoreUnavailable: Redis can't answer; the lease then counts as lost.
+        """
+        async with self._asking:  # rounds of one loop may overlap, and one must not undo what another one acquired
+            try:
+                # The value stays while Redis is asked: other rounds of the loop write with it meanwhile.
+                self.value = await self._call(self._lifetime_ms)
+            except BaseException:
+                self.value = ""
+                raise
+            return bool(self.value)
+
+    async def give_up(self) -> None:
+        """Lets another process acquire the lease at once."""
+        async with self._asking:
+            if self.value:
+                self.value = await self._call(0)
+
+    async def _call(self, lifetime_ms: int) -> str:
+        return await self._scripts.run(
+            HoldLease(loop=self._loop, holder=self._holder, held=self.value, lifetime_ms=lifetime_ms)
+        )

@@ -1,0 +1,273 @@
+"""Typed calls of Lua scripts: arguments and replies have names in Python and in Lua.
+
+A call is a frozen dataclass derived from `ScriptCall`, declared in the package that holds the Lua files. The class
+`DeleteTask` runs `delete_task.lua`, and its fields are local variables there:
+
+    @dataclass(frozen=True, slots=True, kw_only=True)
+    class DeleteTask(ScriptCall[bool]):
+        task: str                        # local task = ARGV[1]
+        now_ms: int                      # local now_ms = tonumber(ARGV[2])
+        is_last: bool                    # local is_last = ARGV[3] == '1'
+        deadline_ms: int | None          # nil if it is None
+        fields: Mapping[str, str]        # a table by name; only the last field can be a mapping or a tuple
+
+    deleted = await runner.run(DeleteTask(task="…", …))
+
+The type parameter is the reply's type. If it is a named tuple, the script returns `reply{name = value, …}`; names that
+the table omits are empty, zero or false. Order and conversion are generated once, when a script is first used.
+
+Before its own text, each script has `scripts/prelude.lua` of this package and the `prelude.lua` of its own folder.
+`P` is the prefix of all keys. Scripts use Redis 6.2 commands only. A script may run twice if its answer was lost.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from importlib import resources
+from types import NoneType, UnionType
+from typing import Any, Generic, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from redis.asyncio import Redis
+from redis.exceptions import NoScriptError
+
+from protocol.redis.connection import RedisKeys, store_errors
+
+Argument = str | bytes | int | float
+R = TypeVar("R")
+
+_PRELUDE = resources.files("protocol.redis") / "scripts" / "prelude.lua"
+
+
+class ScriptCall(Generic[R]):
+    """One call of a script, whose reply has type `R`; base class of the dataclasses that describe scripts."""
+
+    __slots__ = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script's complete text with the generated conversions of its arguments and reply."""
+
+    text: str
+    sha: str
+    arguments: Callable[[ScriptCall[Any]], list[Argument]]
+    """Returns the values of ARGV."""
+    decode: Callable[[Any], Any]
+    """Converts Redis' answer into the reply."""
+
+
+class ScriptRunner:
+    """Runs typed scripts for one service.
+
+    Args:
+        redis: Client with timeouts and retries.
+        keys: Keys of the service; scripts use their prefix.
+    """
+
+    def __init__(self, redis: Redis, *, keys: RedisKeys) -> None:
+        self._redis: Any = redis  # its commands are untyped in redis-py
+        self.prefix = keys.prefix
+        self._with_constants: dict[type[ScriptCall[Any]], Script] = {}
+
+    def set_constants(self, kind: type[ScriptCall[Any]], **constants: float) -> None:
+        """Writes constants into the text of a script that runs so often that sending them would cost more."""
+        self._with_constants[kind] = _build(kind, constants)
+
+    async def run(self, call: ScriptCall[R]) -> R:
+        """Runs a script and returns its reply.
+
+        Raises:
+            StoreUnavailable: Redis is down; the script may or may not have run.
+        """
+        script = self._script(type(call))
+        reply: R = script.decode(await self._execute(script, script.arguments(call)))
+        return reply
+
+    async def run_many(self, calls: Sequence[ScriptCall[R]]) -> list[R]:
+        """Runs calls of one script in one round trip and returns their replies.
+
+        Raises:
+            StoreUnavailable: Redis is down; each call may or may not have run.
+        """
+        if not calls:
+            return []
+        script = self._script(type(calls[0]))
+        with store_errors():
+            async with self._redis.pipeline(transaction=False) as pipeline:
+                pipeline.script_load(script.text)
+                for call in calls:
+                    pipeline.evalsha(script.sha, 1, self.prefix, *script.arguments(call))
+                _, *answers = await pipeline.execute()
+        return [script.decode(answer) for answer in answers]
+
+    def _script(self, kind: type[ScriptCall[Any]]) -> Script:
+        return self._with_constants.get(kind) or script_of(kind)
+
+    async def _execute(self, script: Script, arguments: Sequence[Argument]) -> Any:  # noqa: ANN401 - Redis' answer
+        with store_errors():
+            try:
+                return await self._redis.evalsha(script.sha, 1, self.prefix, *arguments)
+            except NoScriptError:  # Redis restarted; EVAL caches the script again
+                return await self._redis.eval(script.text, 1, self.prefix, *arguments)
+
+
+_SCRIPTS: dict[type[ScriptCall[Any]], Script] = {}
+
+
+def script_of(kind: type[ScriptCall[Any]]) -> Script:
+    """Reads the script of a call class.
+
+    Raises:
+        TypeError: A field has a type that has no Lua form.
+        ValueError: A field has a name that the prelude uses.
+    """
+    if kind not in _SCRIPTS:
+        _SCRIPTS[kind] = _build(kind, {})
+    return _SCRIPTS[kind]
+
+
+def _build(kind: type[ScriptCall[Any]], constants: Mapping[str, float]) -> Script:
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind)]  # type: ignore[arg-type]  # subclasses are dataclasses
+    reply = next(get_args(base)[0] for base in kind.__orig_bases__ if get_origin(base) is ScriptCall)  # type: ignore[attr-defined]
+    reply = _resolve(reply, kind)
+    folder = resources.files(kind.__module__)
+    preludes = [file.read_text() for file in (_PRELUDE, folder / "prelude.lua") if file.is_file()]
+    taken = set(re.findall(r"^local (?:function )?(\w+)", "\n".join(preludes), re.MULTILINE))
+    if used := taken.intersection(names):
+        raise ValueError(f"{kind.__name__}: the prelude uses {', '.join(sorted(used))}")
+    text = "\n".join(
+        [
+            *(f"local {name} = {value!r}" for name, value in constants.items()),
+            *preludes,
+            *_argument_lines(names, hints),
+            *_reply_lines(reply),
+            (folder / f"{_file_name(kind)}.lua").read_text(),
+        ]
+    )
+    sha = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+    return Script(text, sha, _encoder(names, hints), _decoder(reply))
+
+
+def _file_name(kind: type) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", kind.__name__).lower()
+
+
+def _resolve(reply: Any, kind: type) -> Any:  # noqa: ANN401 - a type
+    """Returns the type that a forward reference names in the module of `kind`."""
+    holder = type("_Reply", (), {"__annotations__": {"reply": reply}, "__module__": kind.__module__})
+    return get_type_hints(holder)["reply"]
+
+
+def _plain(hint: Any) -> tuple[Any, bool]:  # noqa: ANN401 - a type
+    """Returns the type below `NewType` and `… | None`, and whether None is allowed."""
+    optional = get_origin(hint) in {Union, UnionType}
+    if optional:
+        (hint,) = (each for each in get_args(hint) if each is not NoneType)
+    while isinstance(hint, NewType):
+        hint = hint.__supertype__
+    return hint, optional
+
+
+def _argument_lines(names: Sequence[str], hints: Mapping[str, Any]) -> Iterator[str]:
+    """Yields Lua lines that make a local variable of each argument."""
+    for index, name in enumerate(names, start=1):
+        hint, optional = _plain(hints[name])
+        kind, value = get_origin(hint) or hint, f"ARGV[{index}]"
+        if kind in {tuple, Mapping}:
+            if index != len(names):
+                raise TypeError(f"{name}: only the last field can be a mapping or a tuple")
+            yield f"local {name} = {{}}"
+            if kind is tuple:
+                yield f"for i = {index}, #ARGV do {name}[i - {index - 1}] = ARGV[i] end"
+            else:
+                yield f"for i = {index}, #ARGV, 2 do {name}[ARGV[i]] = ARGV[i + 1] end"
+        elif kind is bool:
+            yield f"local {name} = {value} == '1'"
+        elif issubclass(kind, int | float):
+            yield f"local {name} = tonumber({value})"  # nil for the empty string that stands for None
+        elif issubclass(kind, str | bytes):
+            yield f"local {name} = {value}" + (f" ~= '' and {value} or nil" if optional else "")
+        else:
+            raise TypeError(f"{name}: {hint} has no Lua form")
+
+
+def _encoder(names: Sequence[str], hints: Mapping[str, Any]) -> Callable[[ScriptCall[Any]], list[Argument]]:
+    """Returns a function that converts a call into the values of ARGV."""
+    plain = [_plain(hints[name]) for name in names]
+    booleans = [index for index, (kind, _) in enumerate(plain) if kind is bool]
+    optional = [index for index, (_, allowed) in enumerate(plain) if allowed]
+    last = get_origin(plain[-1][0]) if plain else None
+
+    def encode(call: ScriptCall[Any]) -> list[Argument]:
+        values: list[Any] = [getattr(call, name) for name in names]
+        for index in booleans:
+            values[index] = "1" if values[index] else "0"
+        for index in optional:
+            if values[index] is None:
+                values[index] = ""
+        if last is tuple:
+            values += values.pop()
+        elif last is Mapping:
+            values += [part for pair in values.pop().items() for part in pair]
+        return values
+
+    return encode
+
+
+def _reply_lines(reply: Any) -> Iterator[str]:  # noqa: ANN401 - a type
+    """Yields the Lua function `reply`, which puts the named values of a reply in the order that `_decoder` expects."""
+    if not hasattr(reply, "_fields"):
+        return
+    values = []
+    for name, hint in get_type_hints(reply).items():
+        kind, _ = _plain(hint)
+        kind, value = get_origin(kind) or kind, f"t.{name}"
+        if kind is bool:
+            values.append(f"{value} and 1 or 0")
+        elif kind in {tuple, dict}:
+            values.append(f"{value} or {{}}")
+        else:
+            values.append(f"{value} or " + ("0" if issubclass(kind, int) else "''"))
+    yield f"local function reply(t) return {{{', '.join(values)}}} end"
+
+
+def _decoder(hint: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - a type
+    """Returns a function that converts Redis' answer into a value of this type.
+
+    Raises:
+        TypeError: The type can't be read from an answer.
+    """
+    hint, _ = _plain(hint)
+    kind = get_origin(hint) or hint
+    if hasattr(hint, "_fields"):
+        decoders = [_decoder(each) for each in get_type_hints(hint).values()]
+        return lambda answer: hint._make([decode(value) for decode, value in zip(decoders, answer, strict=True)])
+    if kind is tuple:
+        element = _decoder(get_args(hint)[0])
+        return lambda answer: tuple([element(value) for value in answer])
+    if issubclass(kind, Enum):
+        raw = _DECODERS[int if issubclass(kind, int) else str]
+        return lambda answer: kind(raw(answer))
+    if kind not in _DECODERS:
+        raise TypeError(f"{hint} can't be read from an answer")
+    return _DECODERS[kind]
+
+
+def _pairs(answer: Sequence[bytes]) -> dict[str, str]:
+    """Returns names and values that follow each other, as HGETALL answers them, as a dictionary."""
+    texts = [part.decode() for part in answer]
+    return dict(zip(texts[::2], texts[1::2], strict=True))
+
+
+_DECODERS: dict[type, Callable[[Any], Any]] = {
+    bool: lambda answer: int(answer) != 0,
+    bytes: lambda answer: answer,
+    dict: _pairs,
+    int: int,
+    str: bytes.decode,
+}

@@ -1,0 +1,3 @@
+local lengths = {}
+for i, name in ipairs(names) do lengths[i] = #name end
+return lengths

@@ -1,0 +1,47 @@
+-- Puts back an item that its holder could not judge: for others at once, for the holder after a pause. Parks it if
+-- no member is left that may judge it and has not given it up; or two members each failed at it in half of the tries;
+-- or as many holders in a row died over it as there are tries.
+local item = P .. 'item:' .. id
+local held = redis.call('HMGET', item, 'token', 'state', 'lost')
+if held[1] ~= token or held[2] ~= 'leased' then return 'lost' end
+local now = clock()
+redis.call('ZREM', P .. 'queue:leased', id)
+redis.call('HDEL', item, 'lost')  -- the holder survived the item
+redis.call('HINCRBY', item, 'tries:' .. member, 1)
+if counted then
+  redis.call('HINCRBY', item, 'attempts', 1)
+  if gives_up ~= 'lacks' then redis.call('HINCRBY', item, 'fails:' .. member, 1) end
+end
+if gives_up == 'ends' then redis.call('HSET', item, 'fails:' .. member, tries) end
+local barred, fails, out, given = gives_up == 'barred', history_of(item)
+if barred then
+  redis.call('HSET', item, 'barred:' .. member, 1)
+  out[member] = true
+elseif gives_up ~= '' or (fails[member] or 0) >= tries then
+  redis.call('HSET', item, 'gave:' .. member, 1)
+  out[member], given = true, true
+end
+redis.call('HSET', item, 'again', 1)
+if code == 'file-absent' then redis.call('HSET', item, 'absent', 1) end  -- permanent: its rows are audited in full
+if not (barred and given) then  -- otherwise the reason for which it was given up stays, for the operator
+  redis.call('HSET', item, 'code', code, 'why', why, 'hint', hint)
+end
+local failed, others = 0, others_left(member, out, silence_ms)
+for _, count in pairs(fails) do
+  if 2 * count >= tries then failed = failed + 1 end
+end
+local may_park = counted or gives_up ~= ''  -- an outage parks nothing, whatever happened before
+if may_park and (failed > 1 or tonumber(held[3] or 0) >= tries or (given and out[member] and not others)) then
+  redis.call('HSET', item, 'state', 'parked')
+  redis.call('HDEL', item, 'staged', 'resolution')
+  redis.call('ZADD', P .. 'queue:parked', now, id)
+  return 'parked'
+end
+local at = now + pause_ms
+if others and not for_all then
+  redis.call('HSET', item, 'after:' .. member, at)
+  at = now
+end
+redis.call('HSET', item, 'state', 'waiting')
+redis.call('ZADD', P .. 'queue:waiting', at, id)
+return 'again'
