@@ -11,9 +11,17 @@ from typing import Annotated
 
 import typer
 
-from cli.devnet.goals import Goal
-from cli.devnet.options import DEFAULT_CHEAT, NO_CHEAT, NOT_SHOWN, DevnetOptions, FirstTask, RunOptions
-from cli.devnet.presets import PRESETS, PresetName
+from cli.devnet.options import (
+    DEFAULT_CHEAT,
+    NO_CHEAT,
+    NOT_SHOWN,
+    PRESETS,
+    DevnetOptions,
+    FirstTask,
+    Goal,
+    PresetName,
+    RunOptions,
+)
 from cli.devnet.runner import run_devnet
 from cli.devnet.view import make_view
 from cli.output import note
