@@ -8,6 +8,7 @@ import signal
 import uuid
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
+from typing import Any
 
 from cli.devnet.directory import DevnetDirectory, claim_directory
 from cli.devnet.economy import CHEATER
@@ -19,9 +20,9 @@ from cli.devnet.report.pipeline import steps_before
 from cli.devnet.report.recorder import RunRecorder
 from cli.devnet.report.result import RunResult
 from cli.devnet.report.work import work_timelines
-from cli.devnet.services import POOL, ServicePlaces
+from cli.devnet.settings import POOL, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed, Supervisor
-from cli.devnet.task import open_orchestrator
+from cli.devnet.tasks import open_orchestrator
 from cli.devnet.view import Dashboard, View
 from ledger.amounts import format_amount
 from ledger.client import Ledger
@@ -276,7 +277,7 @@ async def _node_states(orchestrator: OrchestratorClient | None) -> dict[str, str
     return {}
 
 
-async def _cancel(*tasks: asyncio.Task[None] | asyncio.Task[RunResult | None] | asyncio.Task[MusterError]) -> None:
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)

@@ -16,9 +16,9 @@ import psutil
 
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.report.data import Contributor, ProcessCost, RunRecord
-from cli.devnet.services import ServicePlaces
+from cli.devnet.settings import ServicePlaces
 from cli.devnet.supervisor import Supervisor
-from cli.devnet.task import open_orchestrator
+from cli.devnet.tasks import open_orchestrator
 from ledger.client import Ledger
 from ledger.deployment import Deployment
 from ledger.events.cursor import EventCursor
