@@ -23,7 +23,7 @@ from rich.table import Table
 
 from benchmarks.ending import end_in_order
 from benchmarks.learning_loop import LearningLoop
-from cli.devnet.presets import LEARNING
+from cli.devnet.options import LEARNING
 from trainer.learning.settings import LearningSettings
 
 EVERY = 5

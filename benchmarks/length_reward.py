@@ -19,7 +19,7 @@ from rich.table import Table
 
 from benchmarks.ending import end_in_order
 from benchmarks.learning_loop import LearningLoop
-from cli.devnet.presets import PRESETS, PresetName
+from cli.devnet.options import PRESETS, PresetName
 from trainer.evaluator import Evaluation
 from trainer.learning.settings import LearningSettings
 from trainer.presets import devnet_base

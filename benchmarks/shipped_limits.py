@@ -25,7 +25,7 @@ import torch
 
 from benchmarks.ending import end_in_order
 from benchmarks.learning_loop import LearningLoop
-from cli.devnet.presets import LEARNING
+from cli.devnet.options import LEARNING
 from rollouts.precision import Dtype, EngineName
 from trainer.learning.settings import LearningSettings
 from trainer.presets import devnet_base

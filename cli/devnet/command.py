@@ -6,20 +6,29 @@ import asyncio
 import sys
 from datetime import timedelta
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from cli.devnet.goals import Goal
-from cli.devnet.options import DEFAULT_CHEAT, NO_CHEAT, NOT_SHOWN, DevnetOptions, FirstTask, RunOptions
-from cli.devnet.presets import PRESETS, PresetName
+from cli.devnet.options import (
+    DEFAULT_CHEAT,
+    NO_CHEAT,
+    NOT_SHOWN,
+    PRESETS,
+    DevnetOptions,
+    FirstTask,
+    Goal,
+    PresetName,
+    RunOptions,
+)
 from cli.devnet.runner import run_devnet
 from cli.devnet.view import make_view
 from cli.output import note
 from ledger.devchain import ChainKind
 from protocol.errors import InvalidInput
-from protocol.runtime.extras import require_extra
+from protocol.runtime.extras import MissingExtra, require_extra
 from protocol.wire.nodes import RuntimeKind
 from rollouts.precision import EngineName
 
@@ -112,6 +121,8 @@ def devnet(
         require_extra("devnet")
     if options.learns:
         require_extra("rollouts")
+    if options.cheats:
+        _require_attacks()
     with make_view(plain=plain or check) as view:
         ending = asyncio.run(run_devnet(options, view))
     if ending is None:
@@ -136,11 +147,22 @@ def _goal(usual: Goal, *, rise: int | None, distance: float | None) -> Goal:
     )
 
 
-def _check_cheat(name: str) -> None:
-    """Names every cheat there is if this is none.
+def _require_attacks() -> None:
+    """Checks that the attack kit is installed: it has a distribution of its own, `muster-network-attacks`.
 
     Raises:
-        InvalidInput: There is none of this name, or a devnet can't show what becomes of it.
+        MissingExtra: It is not.
+    """
+    if find_spec("cli.devnet.attacks") is None:
+        raise MissingExtra("the attack kit", "attacks", alternative=f"run no cheater: --cheat {NO_CHEAT}")
+
+
+def _check_cheat(name: str) -> None:
+    """Checks that an attack exists and that a devnet can show it; the message lists all attacks.
+
+    Raises:
+        InvalidInput: There is no attack of this name, or a devnet can't show what becomes of it.
+        MissingExtra: The attack kit is not installed.
     """
     if name in {NO_CHEAT, DEFAULT_CHEAT}:
         return
@@ -149,6 +171,7 @@ def _check_cheat(name: str) -> None:
             f"a devnet can't show {name}: {NOT_SHOWN[name]}",
             hint="`python -m pytest tests/attacks/test_doors.py` tries it in front of the real orchestrator and ledger",
         )
+    _require_attacks()
     from cli.devnet.attacks.registry import CHEATS  # noqa: PLC0415 - brings torch, which other devnets can spare
 
     if name not in CHEATS:

@@ -10,26 +10,36 @@ from datetime import timedelta
 from cli.connection import open_chain
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import CHEATER, RUN_TERMS, TERMS, VALIDATORS, Economy, found_economy, worker_names
-from cli.devnet.learning import cheater_spec, trainer_spec, validator_spec
 from cli.devnet.options import DevnetOptions, FirstTask
 from cli.devnet.orphan_reaper import OrphanReaper
 from cli.devnet.redis import redis_spec
-from cli.devnet.run import await_first_rollouts, check_engine, post_rollouts_task
 from cli.devnet.services import (
-    RELAYS,
-    ServicePlaces,
     discovery_spec,
     image_spec,
     orchestrator_spec,
     origin_spec,
     relay_spec,
+    trainer_spec,
+    validator_spec,
     worker_spec,
+)
+from cli.devnet.settings import (
+    RELAYS,
+    ServicePlaces,
     write_configuration,
     write_ledger_configuration,
     write_worker_settings,
 )
 from cli.devnet.supervisor import ProcessSpec, SupervisedProcess, Supervisor
-from cli.devnet.task import await_first_task, choose_runtime, post_first_task
+from cli.devnet.tasks import (
+    await_first_rollouts,
+    await_hello,
+    check_engine,
+    choose_runtime,
+    hello_task,
+    post_task,
+    rollouts_task,
+)
 from cli.devnet.view import View
 from ledger.devchain import chain_command, free_port
 from protocol.wire.nodes import RuntimeKind
@@ -41,27 +51,26 @@ GATHER = timedelta(milliseconds=25)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningNetwork:
-    """A devnet that is up, or on its way there."""
+    """A devnet whose foundation is up; its services may still be starting."""
 
     rpc: str
     economy: Economy
-    directory: DevnetDirectory
     runtime: RuntimeKind
     places: ServicePlaces | None = None
-    """Places of its services; None without services."""
+    """Addresses of its services; None without services."""
     workers: Sequence[tuple[str, str]] = ()
-    """Names of the provider and node keys of those that it runs."""
+    """Names of the provider and node keys of its workers."""
 
 
 class NetworkStart:
-    """Starts a devnet, one part after the other.
+    """Starts the parts of a devnet in order.
 
     Args:
-        options: What was chosen.
+        options: Options of the devnet.
         directory: Its folder.
-        supervisor: Runs the processes.
-        guardian: Ends what is left of them.
-        view: Told what happens.
+        supervisor: Owner of the processes.
+        reaper: Removes what is left of them if this process dies.
+        view: Shows events.
     """
 
     def __init__(
@@ -69,19 +78,19 @@ class NetworkStart:
         options: DevnetOptions,
         directory: DevnetDirectory,
         supervisor: Supervisor,
-        guardian: OrphanReaper,
+        reaper: OrphanReaper,
         view: View,
     ) -> None:
         self._options = options
         self._directory = directory
         self._supervisor = supervisor
-        self._guardian = guardian
+        self._reaper = reaper
         self._view = view
         self._image: asyncio.Task[None] | None = None
         self.trainer: SupervisedProcess | None = None
 
     async def foundation(self) -> RunningNetwork:
-        """The chain with its contracts, the pool, everybody's keys and money; for a pool without services, all of it.
+        """Starts the chain and Redis, and founds the economy; with `--ledger-only` that is everything.
 
         Raises:
             ProcessFailed: The chain did not start.
@@ -99,7 +108,7 @@ class NetworkStart:
         )
         if options.ledger_only:
             write_ledger_configuration(self._directory, rpc, CHAIN_ID)
-            return RunningNetwork(rpc=rpc, economy=economy, directory=self._directory, runtime=runtime)
+            return RunningNetwork(rpc=rpc, economy=economy, runtime=runtime)
         redis, redis_url_file = redis_spec(self._directory, free_port())
         places = ServicePlaces(
             rpc=rpc,
@@ -116,15 +125,13 @@ class NetworkStart:
         worker = None if honest is None else (honest, runtime)
         write_configuration(self._directory, places, options.run, worker)
         await self._supervisor.start(redis)
-        return RunningNetwork(
-            rpc=rpc, economy=economy, directory=self._directory, runtime=runtime, places=places, workers=workers
-        )
+        return RunningNetwork(rpc=rpc, economy=economy, runtime=runtime, places=places, workers=workers)
 
     async def services(self, network: RunningNetwork, places: ServicePlaces) -> None:
         """Starts services, validators, trainer and workers; returns when work arrives.
 
         Raises:
-            ProcessFailed: One did not start, or no work comes.
+            ProcessFailed: A process did not start, or no work arrives.
         """
         options, directory = self._options, self._directory
         services = [discovery_spec(directory, places), orchestrator_spec(directory, places)]
@@ -133,27 +140,29 @@ class NetworkStart:
             services += [relay_spec(directory, places, n + 1) for n in range(RELAYS)]
         await asyncio.gather(*[self._supervisor.start(service) for service in services])
         keys = network.economy.keys
-        self._guardian.watch_containers([keys[node].address for _, node in network.workers])
+        self._reaper.watch_containers([keys[node].address for _, node in network.workers])
         learners = [self._start_learners(places)] if options.learns else []
-        await asyncio.gather(self._give_work(network, places), *learners, self._start_workers(network, places))
+        await asyncio.gather(self._post_task(network, places), *learners, self._start_workers(network, places))
         nodes = len(network.workers)
         if nodes and options.learns:
             await self._await_work(network, places)
         elif nodes:
-            await await_first_task(directory, places, nodes=nodes, say=self._view.event)
+            await await_hello(directory, places, nodes=nodes, on_event=self._view.event)
             self._view.event(f"the first task runs on {nodes} nodes")
 
     async def aclose(self) -> None:
-        """Ends what is still being made."""
+        """Cancels the build of the image."""
         if self._image is not None:
             self._image.cancel()
             await asyncio.gather(self._image, return_exceptions=True)
 
     async def _await_work(self, network: RunningNetwork, places: ServicePlaces) -> None:
-        """Returns when all honest nodes have handed in work, or the run is over: a cheat may never come to any."""
+        """Returns when all honest nodes have submitted work, or the run is over; a cheater may never submit any."""
         keys = network.economy.keys
         honest = [keys[node].address for provider, node in network.workers if (provider, node) != CHEATER]
-        working = asyncio.create_task(await_first_rollouts(self._directory, places, nodes=honest, say=self._view.event))
+        working = asyncio.create_task(
+            await_first_rollouts(self._directory, places, nodes=honest, on_event=self._view.event)
+        )
         over = asyncio.create_task(self.trainer.done.wait()) if self.trainer is not None else None
         try:
             await asyncio.wait({working, *([over] if over else [])}, return_when=asyncio.FIRST_COMPLETED)
@@ -179,25 +188,24 @@ class NetworkStart:
         specs: list[ProcessSpec] = []
         for pair in network.workers:
             name = pair[1]
-            cheats = pair == CHEATER
-            # Whoever cheats owns the machine, and does without a container.
-            runtime = RuntimeKind.PROCESS if cheats else network.runtime
+            cheat = self._options.cheat if pair == CHEATER else ""
+            # The attack kit replaces the task's program, which only the process sandbox lets a machine's owner do.
+            runtime = RuntimeKind.PROCESS if cheat else network.runtime
             settings = write_worker_settings(self._directory, places, name, runtime)
-            specs.append(cheater_spec(name, self._options.cheat, settings) if cheats else worker_spec(name, settings))
+            specs.append(worker_spec(name, settings, cheat=cheat))
         await asyncio.gather(*[self._supervisor.start(spec) for spec in specs])
 
-    async def _give_work(self, network: RunningNetwork, places: ServicePlaces) -> None:
-        """Posts the first task, for nodes to run once they have joined."""
+    async def _post_task(self, network: RunningNetwork, places: ServicePlaces) -> None:
+        """Posts the task that nodes run once they have joined."""
         if self._image is not None:
             await self._image
-        if self._options.task is FirstTask.HELLO:
-            await post_first_task(self._directory, places, network.runtime, self._view.event)
-            return
-        engine = self._options.run.engine
-        await post_rollouts_task(self._directory, places, network.runtime, engine, self._view.event)
+        learns = self._options.task is FirstTask.LEARN
+        spec = rollouts_task(network.runtime, self._options.run.engine) if learns else hello_task()
+        await post_task(self._directory, places, spec)
+        self._view.event(f"the task {spec.name} is posted; {network.runtime.value} runs it")
 
     async def _make_image(self, runtime: RuntimeKind) -> None:
-        """Makes the image that containers need while all else starts; in a process of its own, so it can be ended."""
+        """Makes the containers' image while the rest starts; in a process of its own, so that it can be cancelled."""
         options = self._options
         if runtime is RuntimeKind.PROCESS or options.ledger_only or not options.workers:
             return

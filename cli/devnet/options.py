@@ -1,15 +1,17 @@
-"""Options of a devnet."""
+"""Options of a devnet, and the presets of its run.
+
+The preset `answers` rewards the right answer. `length` rewards it too, and subtracts something for each token that an
+answer is longer or shorter than its prompt requests.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 
-from cli.devnet.goals import Goal
-from cli.devnet.presets import PRESETS, Preset, PresetName
 from ledger.devchain import ChainKind
 from protocol.wire.nodes import RuntimeKind
 from rollouts.precision import EngineName
@@ -48,6 +50,74 @@ class FirstTask(StrEnum):
     """Generate for a run that a trainer learns from and a validator checks, until its steps are done."""
     HELLO = "hello"
     """Count, and say who they are: enough to try nodes, tasks, logs and events."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """Quality that the policy must reach by the end of the run.
+
+    Args:
+        rise: By how much greedy accuracy has to rise, as a share.
+        distance: How many tokens answers may be from the wanted length at most, on average over drawn ones; None where
+            no length is wanted.
+    """
+
+    rise: float
+    distance: float | None = None
+
+
+LEARNING: Mapping[str, object] = {"optimiser": {"learning_rate": 2e-4, "clip": 0.1}}
+"""Learning settings that differ from the defaults in `trainer.learning.settings`."""
+
+
+class PresetName(StrEnum):
+    """Task that the policy learns."""
+
+    ANSWERS = "answers"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """One run.
+
+    Args:
+        task: What it is, for people.
+        base: The shipped base that it starts from: `trainer.presets.devnet_base`.
+        steps: Of the run.
+        goal: What it has to reach in these.
+        fast_steps: Enough to see it learn, not to see it become good.
+        fast_goal: What it has to reach in those.
+        learning: What is not as usual: `trainer.learning.settings`.
+    """
+
+    task: str
+    base: str
+    steps: int
+    goal: Goal
+    fast_steps: int
+    fast_goal: Goal
+    learning: Mapping[str, object] = field(default_factory=lambda: LEARNING)
+
+
+PRESETS: Mapping[PresetName, Preset] = {
+    PresetName.ANSWERS: Preset(
+        task="reverse and sort letters, by reward",
+        base="devnet",
+        steps=40,
+        goal=Goal(rise=0.3),
+        fast_steps=15,
+        fast_goal=Goal(rise=0.15),
+    ),
+    PresetName.LENGTH: Preset(
+        task="reverse and sort letters in a wanted length, by reward",
+        base="devnet-length",
+        steps=40,
+        goal=Goal(rise=0.3, distance=1.0),
+        fast_steps=15,
+        fast_goal=Goal(rise=0.15, distance=1.7),
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

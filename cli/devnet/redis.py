@@ -50,7 +50,7 @@ def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path
         home / "redis.conf",
         f"bind 127.0.0.1\nport {port}\nrequirepass {password}\ndir {_quoted(home)}\n"
         'appendonly yes\nappendfsync everysec\nsave ""\nmaxmemory-policy noeviction\n'
-        "set-proc-title no\n",  # a title overwrites the environment, by which the guardian knows its own
+        "set-proc-title no\n",  # a title overwrites the environment, by which the orphan reaper finds it
     )
 
     async def answers() -> bool:

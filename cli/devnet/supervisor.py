@@ -2,7 +2,7 @@
 
 A network is written down as plain code: `await supervisor.start(...)` returns when the process is healthy, so that the
 next line may rely on it. Every process is the head of its own session (Ctrl-C in the terminal reaches the supervisor
-alone) and carries the network's id in its environment, by which `guardian` finds it and all its descendants.
+alone) and carries the network's id in its environment, by which `orphan_reaper` finds it and all its descendants.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ EXTRA_OF_MODULE = {
     "eth": "devnet",
     "eth_bloom": "devnet",
     "eth_tester": "devnet",
+    "jinja2": "devnet",
     "math_verify": "rollouts",
     "pyarrow": "rollouts",
     "safetensors": "rollouts",
@@ -32,12 +33,19 @@ EXTRA_OF_MODULE = {
 
 
 class MissingExtra(MusterError):
-    """A part of Muster was called that needs an extra which is not installed."""
+    """A command needs an extra that is not installed.
+
+    Args:
+        module: What is missing.
+        extra: The extra that brings it.
+        alternative: Another way to do without, for the hint.
+    """
 
     code = "missing-extra"
 
-    def __init__(self, module: str, extra: str) -> None:
-        super().__init__(f"this needs {module}, which is not installed", hint=installation(extra))
+    def __init__(self, module: str, extra: str, *, alternative: str = "") -> None:
+        hint = installation(extra) + (f", or {alternative}" if alternative else "")
+        super().__init__(f"this needs {module}, which is not installed", hint=hint)
         self.extra = extra
 
 

@@ -22,6 +22,7 @@ from worker.cli import upgrade_command
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+ATTACKS = tomllib.loads((ROOT / "deploy" / "attacks" / "pyproject.toml").read_text())
 PACKAGES = PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
 STRANGER = re.compile(
     r"\bmuster\[|\b(?:pip3?|pipx|uv)\b[^\n|;&]*?\s(?:install|add)\b[^\n|;&#]*?\s['\"]?muster(?![\w/.-])"
@@ -72,7 +73,7 @@ def test_extras_of_the_project_refer_to_itself_by_its_name() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     own = [each for several in extras.values() for each in several if each.startswith("muster")]
     assert own
-    assert all(each.startswith(f"{DISTRIBUTION}[") for each in own)
+    assert all(each.startswith(f"{DISTRIBUTION}[") or each == ATTACKS["project"]["name"] for each in own)
     assert set(EXTRA_OF_MODULE.values()) <= extras.keys()
 
 

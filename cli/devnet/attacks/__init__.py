@@ -1,18 +1,21 @@
 """Nodes that cheat, for a devnet and for tests: each is the real worker and the real task, changed in one place.
 
-cheat       what a cheat is, and where one can begin
-bench       the real generator with its tools laid out
-weights     other weights than the version's
-draws       other prompts and other draws than the seed's
-edits       a finished file, changed by hand
-proofs      proofs that are not of this work
-copies      work that was handed in before, or by somebody else
-encodings   bytes that are no such file
-slots       slots that are not this node's to do, or that it lets go
-deliveries  a machine that sends, or leaves out, something else than its task made
-registry    all of them by name
+attack      base of all attacks, with the hooks that one may override
+toolkit     the real generator, with its parts open for changes
+weights     weights other than the version's
+draws       prompts and samples other than those that the seed gives
+edits       changes of a finished file
+proofs      proofs that do not belong to the work
+copies      work that was submitted before, or by another node
+encodings   files that are no valid rollout file
+slots       slots of other steps, or slots that the node gives up
+deliveries  uploads and submissions that differ from the task's output
+registry    all attacks by name
 task        `python -m cli.devnet.attacks.task NAME …` in place of `python -m rollouts …`
-worker      a worker whose rollout task cheats; `python -m cli.devnet.attacks run --cheat NAME --config FILE`
+worker      a worker that runs such a task; `python -m cli.devnet.attacks run --cheat NAME --config FILE`
+harness     makes files of an attack without a network, for tests and benchmarks
+comparison  tells a forged file from one that equals the honest file of its slot
 
-Nothing in here is part of an honest node's program.
+Honest nodes do not import this package. The wheel of `muster-network` leaves it out; the wheel of
+`muster-network-attacks` (`deploy/attacks`) brings it.
 """

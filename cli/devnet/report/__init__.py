@@ -1,1 +1,1 @@
-"""Report on a finished devnet run: its data model, its judgement, and its two forms, text and one HTML page."""
+"""Report on a devnet run: recorder, computation, criteria, and its two forms, text and one HTML page."""

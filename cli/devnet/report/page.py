@@ -1,222 +1,198 @@
-"""The report as one HTML page that needs nothing else: no scripts, no fonts, no pictures from anywhere."""
+"""The report as one self-contained HTML page: no scripts, and no fonts or images from elsewhere.
+
+The templates in `templates/` hold the markup; this module computes the coordinates of the charts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from html import escape
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from cli.devnet.report.charts import Series, bars, lines, swimlanes, waterfall
-from cli.devnet.report.judgement import Criterion
-from cli.devnet.report.length_charts import length_charts
-from cli.devnet.report.model import KINDS, NodeAccount, PipelineStage, RunReport
-from cli.devnet.report.style import STYLE
-from cli.devnet.report.words import briefly, duration, fate, money, tiles
+from cli.devnet.report.data import KINDS, Criterion, RunReport, TimelineRow, TimeSpan
+from cli.devnet.report.text import duration, latency, membership, stake
+from ledger.amounts import format_amount
 
-_HEAD = """<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Muster devnet report</title>
-<meta name="viewport" content="width=device-width, initial-scale=1"><style>STYLE</style></head>"""
-_FOOTER = """Everything on this page was read from the ledger, the orchestrator, the object store, and the trainer's
-own log of one run of {} on one machine."""
-_KIND_NAMES = {
-    "generate": "generation: from the lease to the finished file",
-    "verify": "verification: from the ledger's submission to its verdict",
-    "learn": "learning: the optimiser's step",
-    "broadcast": "broadcast: from the announcement to the version on the node's disk",
-    "wait": "waiting for rollouts",
-}
-_OUTCOMES = ("accepted", "rejected", "forged", "expired", "open")
+_WIDTH = 1080
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46, 104, 12, 34
+_COLOURS = ("generate", "verify", "learn", "broadcast")
+"""CSS variables for the lines of different requested lengths."""
+_MOST_TICKS = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """One line of a chart.
+
+    Args:
+        name: Label at the line's end.
+        colour: Name of a CSS variable, without the dashes.
+        points: (x, y) values.
+        noisy: Drawn thin, with a running mean on top, and without a dot at each point.
+    """
+
+    name: str
+    colour: str
+    points: Sequence[tuple[float, float]]
+    noisy: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """Vertical axis of a chart."""
+
+    top: float
+    step: float
+    """Distance of two ticks."""
+    spec: str
+    """Format specification of values."""
+
+
+_SHARES = Axis(top=1, step=0.25, spec=".0%")
 
 
 def as_page(report: RunReport, criteria: Sequence[Criterion]) -> str:
-    """The whole page."""
-    passed = all(one.met for one in criteria)
-    body = [
-        f"<h1>Muster devnet: {'it learned, and the cheat lost' if passed else 'not what it had to be'}</h1>"
-        if report.cheaters
-        else f"<h1>Muster devnet: {'it learned' if passed else 'not what it had to be'}</h1>",
-        f'<p class="about">{" · ".join(f"{escape(k)}: {escape(v)}" for k, v in report.about.items())}</p>',
-        _verdict(criteria, passed=passed),
-        f'<div class="tiles">{"".join(_tile(value, what) for value, what in tiles(report))}</div>',
-        _section("Learning", "Reward of the rollouts that each step learned, and right answers on held-out prompts.")
-        + _learning(report)
-        + "</section>",
-        _lengths(report),
-        _overlap(report),
-        _journey(report),
-        _stages(report),
-        _nodes(report),
-        '<div class="grid2">',
-        _latencies(report),
-        _staleness(report),
-        "</div>",
-        _verdicts(report),
-        _processes(report),
-        f"<footer>{_FOOTER.format(duration(report.wall_seconds))}</footer>",
-    ]
-    return _HEAD.replace("STYLE", STYLE) + f"<body><main>{''.join(body)}</main></body></html>\n"
+    """Returns the whole page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - not in a plain installation
 
-
-def _section(title: str, note: str) -> str:
-    return f'<section><h2>{escape(title)}</h2><p class="note">{escape(note)}</p>'
-
-
-def _tile(value: str, what: str) -> str:
-    return f'<div class="tile"><strong>{escape(value)}</strong><span>{escape(what)}</span></div>'
-
-
-def _verdict(criteria: Sequence[Criterion], *, passed: bool) -> str:
-    items = "".join(
-        f'<li><b class="{"met" if one.met else "missed"}">{"✓" if one.met else "✗"}</b>'
-        f"{escape(one.name)}: {escape(one.found)}</li>"
-        for one in criteria
+    environment = Environment(
+        loader=PackageLoader("cli.devnet.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
-    return f'<div class="verdict {"good" if passed else "bad"}"><ul>{items}</ul></div>'
-
-
-def _learning(report: RunReport) -> str:
-    reward = [(step.step + 1.0, step.reward) for step in report.steps]
-    greedy = [(float(one.version), one.greedy) for one in report.evaluations]
-    drawn = [(float(one.version), one.pass_at_1) for one in report.evaluations if one.pass_at_1 is not None]
-    return lines(
-        [
-            Series(name="greedy", points=greedy, colour="greedy", marked=True),
-            Series(name="pass@1", points=drawn, colour="pass", marked=True),
-            Series(name="reward", points=reward, colour="reward", faint=True),
-        ],
-        x_label="version",
+    environment.filters |= {"duration": duration, "latency": latency, "money": format_amount}
+    environment.globals |= {"ticks": ticks, "stake": stake, "membership": membership}
+    return environment.get_template("page.html").render(
+        report=report,
+        criteria=criteria,
+        passed=all(one.met for one in criteria),
+        kinds=KINDS,
+        learning=_learning(report),
+        path=_path_rows(report),
+        length_charts=_length_charts(report),
     )
 
 
-def _lengths(report: RunReport) -> str:
-    charts = length_charts(report)
-    note = "Mean length of answers to held-out prompts, a line for each length that prompts ask for."
-    return _section("Length", note) + charts + "</section>" if charts else ""
-
-
-def _overlap(report: RunReport) -> str:
-    spans = [span for lane in report.lanes for span in lane.spans]
-    if not spans:
-        return ""
-    begin, end = min(span.begin for span in spans), max(span.end for span in spans)
-    used = {span.kind for span in spans}
-    key = "".join(
-        f'<span><i style="background:var(--{kind})"></i>{_KIND_NAMES[kind]}</span>' for kind in KINDS if kind in used
+def _learning(report: RunReport) -> dict[str, object]:
+    sampled = [(float(one.version), one.pass_at_1) for one in report.evaluations if one.pass_at_1 is not None]
+    series = (
+        Series(name="greedy", colour="greedy", points=[(float(one.version), one.greedy) for one in report.evaluations]),
+        Series(name="pass@1", colour="pass", points=sampled),
+        Series(
+            name="reward", colour="reward", points=[(step.step + 1.0, step.reward) for step in report.steps], noisy=True
+        ),
     )
-    return (
-        _section("Everything at the same time", "A window from the middle of the run; seconds since its first lease.")
-        + f'<div class="key">{key}</div>{swimlanes(report.lanes, begin=begin, end=end)}</section>'
-    )
+    return line_chart(series, height=340, axis=_SHARES)
 
 
-def _journey(report: RunReport) -> str:
-    journey = report.journey
-    if journey is None:
-        return ""
-    note = f"{journey.node}, step {journey.step}, slot {journey.index}: from its lease to the policy that learned it."
-    return _section("One rollout's way through the system", note) + waterfall(journey.legs) + "</section>"
-
-
-def _stages(report: RunReport) -> str:
-    rows = [(stage.name, stage.did, stage.rate, _Raw(_meter(stage))) for stage in report.stages]
-    note = "Idle: share of the run with nothing to do. The mark is what the stages' own times predict."
-    return _section("Stages", note) + _table(("stage", "did", "rate", "idle"), rows) + "</section>"
-
-
-def _meter(stage: PipelineStage) -> str:
-    mark = "" if stage.predicted_idle is None else f'<b style="left:{min(stage.predicted_idle, 1) * 100:.0f}%"></b>'
-    filled = f'<i style="width:{min(stage.idle, 1) * 100:.0f}%"></i>'
-    return f'<span class="meter">{filled}{mark}</span>{stage.idle:.0%}'
-
-
-def _latencies(report: RunReport) -> str:
-    rows = [(one.name, f"{one.count:,}", briefly(one.p50), briefly(one.p99)) for one in report.latencies]
-    note = "Medians and 99th percentiles over all files of the run."
-    return _section("Latencies", note) + _table(("way", "#count", "#p50", "#p99"), rows) + "</section>"
-
-
-def _nodes(report: RunReport) -> str:
-    key = "".join(f'<span><i style="background:var(--{name})"></i>{name}</span>' for name in _OUTCOMES)
-    rows = [
-        (
-            _Raw(_name(node)),
-            _Raw(_stack(node)),
-            f"{node.files:,}",
-            f"{node.tokens:,}",
-            f"{money(node.stake_before)} → {money(node.stake_after)}",
-            money(node.earned),
-            money(node.slashed),
-            fate(node),
+def _path_rows(report: RunReport) -> list[TimelineRow]:
+    """Returns the parts of the shown rollout's path, one row each."""
+    legs = () if report.journey is None else report.journey.legs
+    return [
+        TimelineRow(
+            name=leg.name, spans=(TimeSpan(begin=leg.begin, end=leg.end, kind=leg.kind, label=leg.note or leg.name),)
         )
-        for node in report.nodes
+        for leg in legs
     ]
-    head = ("node", "verdicts", "#files", "#tokens", "#stake", "#earned", "#slashed", "now")
-    note = "Files by verdict; stake before and after, rewards and slashes in MUST, as the ledger has them."
-    return _section("Nodes", note) + f'<div class="key">{key}</div>' + _table(head, rows) + "</section>"
 
 
-def _name(node: NodeAccount) -> str:
-    cheat = f' <span class="cheat">{escape(node.cheat)}</span>' if node.cheat else ""
-    return f'{escape(node.name)}{cheat}<br><span class="address">{escape(node.address[:10])}…</span>'
-
-
-def _stack(node: NodeAccount) -> str:
-    total = node.files or 1
-    counts = (node.accepted, node.rejected, node.forged, node.expired, node.open)
-    parts = "".join(
-        f'<i style="width:{count / total * 100:.2f}%;background:var(--{name})" title="{count} {name}"></i>'
-        for name, count in zip(_OUTCOMES, counts, strict=True)
-        if count
-    )
-    return f'<div class="stack">{parts}</div>'
-
-
-def _verdicts(report: RunReport) -> str:
-    rows = [(one.outcome.name.lower(), one.reason, f"{one.honest:,}", f"{one.cheating:,}") for one in report.verdicts]
-    note = "Every verdict on the ledger, of honest nodes and of those that cheat."
-    return _section("Verdicts", note) + _table(("outcome", "reason", "#honest", "#cheating"), rows) + "</section>"
-
-
-def _staleness(report: RunReport) -> str:
-    if not report.staleness:
-        return ""
-    values = [(str(behind), float(count)) for behind, count in report.staleness.items()]
-    note = "Groups learned, by how many versions the policy had moved on since they were generated."
-    return _section("Staleness", note) + bars(values, colour="generate", unit=" behind") + "</section>"
-
-
-def _processes(report: RunReport) -> str:
-    most = max((one.cpu_seconds for one in report.processes), default=0) or 1
-    rows = [
-        (
-            one.name,
-            _Raw(f'<span class="meter"><i style="width:{one.cpu_seconds / most * 100:.0f}%"></i></span>'),
-            f"{one.cpu_seconds:.1f}",
-            f"{one.memory_mib:,.0f}",
+def _length_charts(report: RunReport) -> list[dict[str, object]]:
+    """Returns the charts of answer lengths and of their distance to the requested ones; empty without such."""
+    known = [one for one in report.evaluations if one.distance is not None]
+    if not known:
+        return []
+    means = [
+        Series(
+            name=f"wanted {length}:",
+            colour=_COLOURS[number % len(_COLOURS)],
+            points=[(float(one.version), one.lengths[length]) for one in known if length in one.lengths],
         )
-        for one in report.processes
+        for number, length in enumerate(sorted({length for one in known for length in one.lengths}))
     ]
-    if not rows:
-        return ""
-    note = "What each process cost this machine over the whole run, its children included."
-    return _section("Processes", note) + _table(("process", "", "#CPU seconds", "#MiB at the end"), rows) + "</section>"
+    held_out = [(float(one.version), one.distance) for one in known if one.distance is not None]
+    training = [(step.step + 1.0, step.distance) for step in report.steps if step.distance is not None]
+    distances = [
+        Series(name="held out", colour="greedy", points=held_out),
+        Series(name="training", colour="reward", points=training, noisy=True),
+    ]
+    return [
+        line_chart(means, height=260, axis=_token_axis(means)),
+        line_chart(distances, height=220, axis=_token_axis(distances)),
+    ]
 
 
-class _Raw(str):
-    """Markup of our own, which is not escaped again."""
+def _token_axis(series: Sequence[Series]) -> Axis:
+    """Returns an axis from 0 to at least the largest value, with ticks at whole tokens."""
+    most = max((y for one in series for _, y in one.points), default=1.0)
+    step = max(1, math.ceil(most / _MOST_TICKS))
+    return Axis(top=float(step * max(1, math.ceil(most / step))), step=float(step), spec=".1f")
 
-    __slots__ = ()
 
+def line_chart(series: Sequence[Series], *, height: int, axis: Axis) -> dict[str, object]:
+    """Returns the coordinates of a line chart, for the macro `line_chart` of the template.
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table; a column whose name begins with # holds numbers."""
-    classes = [' class="number"' if name.startswith("#") else "" for name in head]
-    top = "".join(f"<th{each}>{escape(name.lstrip('#'))}</th>" for name, each in zip(head, classes, strict=True))
-    body = "".join(
-        "<tr>"
-        + "".join(
-            f"<td{each}>{cell if isinstance(cell, _Raw) else escape(cell)}</td>"
-            for cell, each in zip(row, classes, strict=True)
+    The vertical axis begins at 0, or below the lowest value if that is negative.
+    """
+    shown = [one for one in series if one.points]
+    last = max((x for one in shown for x, _ in one.points), default=1) or 1
+    lowest = min((y for one in shown for _, y in one.points), default=0.0)
+    below = max(0, math.ceil(-lowest / axis.step))
+    bottom, span = -below * axis.step, axis.top + below * axis.step
+
+    def x_of(x: float) -> float:
+        return round(_LEFT + x / last * (_WIDTH - _LEFT - _RIGHT), 1)
+
+    def y_of(y: float) -> float:
+        return round(_TOP + (1 - (y - bottom) / span) * (height - _TOP - _BOTTOM), 1)
+
+    lines, labels = [], []
+    for one in shown:
+        values = [y for _, y in one.points]
+        drawn = _running_mean(values) if one.noisy else values
+        xs = [x_of(x) for x, _ in one.points]
+        lines.append(
+            {
+                "colour": one.colour,
+                "raw": _path(xs, [y_of(y) for y in values]) if one.noisy else None,
+                "path": _path(xs, [y_of(y) for y in drawn]),
+                "dots": []
+                if one.noisy
+                else [(x, y_of(y), f"{y:{axis.spec}}") for x, y in zip(xs, values, strict=True)],
+            }
         )
-        + "</tr>"
-        for row in rows
-    )
-    return f'<div class="scroll"><table><thead><tr>{top}</tr></thead><tbody>{body}</tbody></table></div>'
+        labels.append((y_of(drawn[-1]) + 4, f"{one.name} {drawn[-1]:{axis.spec}}", one.colour))
+    labels.sort()
+    for number in range(1, len(labels)):  # move labels apart where they would overlap
+        y, name, colour = labels[number]
+        labels[number] = max(y, labels[number - 1][0] + 16), name, colour
+    values_of_ticks = [number * axis.step for number in range(-below, round(axis.top / axis.step) + 1)]
+    return {
+        "width": _WIDTH,
+        "height": height,
+        "left": _LEFT,
+        "right": _WIDTH - _RIGHT,
+        "y_ticks": [(y_of(value), f"{value:{axis.spec}}") for value in values_of_ticks],
+        "x_ticks": [(x_of(value), f"{value:g}") for value in ticks(0, last, least=1)],
+        "lines": lines,
+        "labels": labels,
+    }
+
+
+def ticks(begin: float, end: float, *, least: float = 0.0) -> list[float]:
+    """Returns at most about eight round numbers from `begin` to `end`, at least `least` apart."""
+    rough = max((end - begin) / 8, least, 1e-9)
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * (1 - 1e-9))
+    first, last = math.ceil(begin / step - 1e-9), math.floor(end / step + 1e-9)
+    return [round(step * number, 9) for number in range(first, last + 1)]
+
+
+def _running_mean(values: Sequence[float], window: int = 7) -> list[float]:
+    windows = (values[max(0, end - window) : end] for end in range(1, len(values) + 1))
+    return [sum(part) / len(part) for part in windows]
+
+
+def _path(xs: Sequence[float], ys: Sequence[float]) -> str:
+    return "M" + " L".join(f"{x:.1f} {y:.1f}" for x, y in zip(xs, ys, strict=True))

@@ -1,107 +1,145 @@
-"""The report as text, for a terminal and for `report.txt`."""
+"""The report as text, for a terminal and for `report.txt`, and the number formats that page and live view share."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from cli.devnet.report.judgement import Criterion
-from cli.devnet.report.model import ReportedEvaluation, RunReport
-from cli.devnet.report.words import briefly, duration, fate, lengths, money, spark
+from cli.devnet.report.data import Criterion, NodeAccount, ReportedEvaluation, RunReport
+from ledger.amounts import format_amount
 
-_NODE_HEAD = ("node", "files", "accepted", "rejected", "forged", "unjudged", "stake", "earned", "slashed", "now")
+_SPARKS = "▁▂▃▄▅▆▇█"
+_NODE_HEAD = ("node", "files", "accepted", "rejected", "forged", "unjudged", "stake", "earned", "slashed", "state")
+
+
+def duration(seconds: float) -> str:
+    """Formats a long duration: `3 min 07 s`, `41 s`."""
+    whole = round(seconds)
+    return f"{whole // 60} min {whole % 60:02d} s" if whole >= 60 else f"{whole} s"
+
+
+def latency(seconds: float) -> str:
+    """Formats a short duration: `420 ms`, `1.31 s`."""
+    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def stake(node: NodeAccount) -> str:
+    """Formats the stake of a node's provider before and after the run."""
+    return f"{format_amount(node.stake_before)} → {format_amount(node.stake_after)}"
+
+
+def membership(node: NodeAccount) -> str:
+    """Returns whether the node is still a member, or why it was evicted."""
+    return f"evicted: {node.evicted}" if node.evicted else "member"
+
+
+def lengths(one: ReportedEvaluation) -> str:
+    """Formats answer lengths: `0.42 tokens off; wanted 1: 1.1, 3: 3.0`; empty if no length is requested."""
+    if one.distance is None:
+        return ""
+    means = ", ".join(f"{wanted}: {mean:.1f}" for wanted, mean in one.lengths.items())
+    return f"{one.distance:.2f} tokens off" + (f"; wanted {means}" if means else "")
+
+
+def sparkline(values: Sequence[float], *, width: int = 60, top: float = 1.0) -> str:
+    """Draws values from 0 to `top` as a row of at most `width` block characters."""
+    count = min(len(values), width)
+    blocks = []
+    for number in range(count):
+        part = values[number * len(values) // count : (number + 1) * len(values) // count]
+        mean = min(max(sum(part) / len(part) / top, 0.0), 0.999)
+        blocks.append(_SPARKS[int(mean * len(_SPARKS))])
+    return "".join(blocks)
 
 
 def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
-    """The whole report; lines of at most about 110 characters."""
+    """Returns the whole report; lines of at most about 110 characters."""
     sections = (
         ("", [f"{name}: {value}" for name, value in report.about.items()]),
-        ("What it had to show", [_criterion(one) for one in criteria]),
+        ("Criteria", [f"[{'yes' if one.met else ' NO'}] {one.name}: {one.found}" for one in criteria]),
         ("Learning", _learning(report)),
-        ("Stages", _table(("stage", "did", "rate", "idle", "predicted"), _stages(report))),
-        ("Verdicts", _table(("outcome", "reason", "honest", "cheating"), _verdicts(report))),
-        ("Nodes", _table(_NODE_HEAD, _nodes(report))),
-        ("Latencies", _table(("way", "count", "p50", "p99"), _latencies(report))),
-        ("One rollout's way", _journey(report)),
-        ("Staleness of what was learned", [f"{behind} behind: {count}" for behind, count in report.staleness.items()]),
-        ("Processes", _table(("process", "CPU s", "MiB"), _processes(report))),
+        (
+            "Stages",
+            _table(
+                ("stage", "amount", "rate", "idle", "predicted"),
+                [
+                    (
+                        one.name,
+                        one.amount,
+                        one.rate,
+                        f"{one.idle:.0%}",
+                        "" if one.predicted_idle is None else f"{one.predicted_idle:.0%}",
+                    )
+                    for one in report.stages
+                ],
+            ),
+        ),
+        (
+            "Verdicts",
+            _table(
+                ("outcome", "reason", "honest", "cheating"),
+                [(one.outcome.name.lower(), one.reason, one.honest, one.cheating) for one in report.verdicts],
+            ),
+        ),
+        ("Nodes", _table(_NODE_HEAD, [_node(one) for one in report.nodes])),
+        (
+            "Latencies",
+            _table(
+                ("path", "count", "p50", "p99"),
+                [(one.name, one.count, latency(one.p50), latency(one.p99)) for one in report.latencies],
+            ),
+        ),
+        ("Path of one rollout", _journey(report)),
+        ("Staleness of learned groups", [f"{behind} behind: {count}" for behind, count in report.staleness.items()]),
+        (
+            "Processes",
+            _table(
+                ("process", "CPU s", "MiB"),
+                [(one.name, f"{one.cpu_seconds:.1f}", f"{one.memory_mib:.0f}") for one in report.processes],
+            ),
+        ),
     )
-    blocks = []
-    for title, lines in sections:
-        if lines:
-            blocks.append("\n".join(([title, "-" * len(title)] if title else []) + list(lines)))
     before = f" ({report.steps_before} more before)" if report.steps_before else ""
     learned = len(report.steps) - report.steps_before
     head = f"Muster devnet: {learned} steps in {duration(report.wall_seconds)}{before}"
+    blocks = ["\n".join([title, "-" * len(title), *lines] if title else lines) for title, lines in sections if lines]
     return "\n\n".join([f"{head}\n{'=' * len(head)}", *blocks]) + "\n"
 
 
-def _criterion(one: Criterion) -> str:
-    return f"[{'yes' if one.met else ' NO'}] {one.name}: {one.found}"
-
-
 def _learning(report: RunReport) -> list[str]:
-    found = []
+    lines = []
     if report.steps:
         rewards = [step.reward for step in report.steps]
-        found.append(f"reward     {spark(rewards)}  {rewards[0]:.2f} → {rewards[-1]:.2f}")
+        lines.append(f"reward     {sparkline(rewards)}  {rewards[0]:.2f} → {rewards[-1]:.2f}")
     distances = [step.distance for step in report.steps if step.distance is not None]
     if distances:
-        curve = spark(distances, top=max(*distances, 1.0))
-        found.append(f"off        {curve}  {distances[0]:.2f} → {distances[-1]:.2f} tokens from the wanted length")
-    found += [_evaluation(one) for one in report.evaluations]
-    return found
+        curve = sparkline(distances, top=max(*distances, 1.0))
+        lines.append(f"off        {curve}  {distances[0]:.2f} → {distances[-1]:.2f} tokens from the wanted length")
+    for one in report.evaluations:
+        sampled = "" if one.pass_at_1 is None else f", pass@1 {one.pass_at_1:.1%}"
+        off = f", {lengths(one)}" if one.distance is not None else ""
+        lines.append(f"version {one.version:>4}: greedy {one.greedy:.1%}{sampled}{off}")
+    return lines
 
 
-def _evaluation(one: ReportedEvaluation) -> str:
-    drawn = "" if one.pass_at_1 is None else f", pass@1 {one.pass_at_1:.1%}"
-    off = f", {lengths(one)}" if one.distance is not None else ""
-    return f"version {one.version:>4}: greedy {one.greedy:.1%}{drawn}{off}"
-
-
-def _stages(report: RunReport) -> Iterable[Sequence[str]]:
-    for stage in report.stages:
-        predicted = "" if stage.predicted_idle is None else f"{stage.predicted_idle:.0%}"
-        yield stage.name, stage.did, stage.rate, f"{stage.idle:.0%}", predicted
-
-
-def _verdicts(report: RunReport) -> Iterable[Sequence[str]]:
-    for one in report.verdicts:
-        yield one.outcome.name.lower(), one.reason, str(one.honest), str(one.cheating)
-
-
-def _nodes(report: RunReport) -> Iterable[Sequence[str]]:
-    for node in report.nodes:
-        name = f"{node.name} ({node.cheat})" if node.cheat else node.name
-        counts = (str(node.files), str(node.accepted), str(node.rejected), str(node.forged), str(node.unjudged))
-        stake = f"{money(node.stake_before)} → {money(node.stake_after)}"
-        yield name, *counts, stake, money(node.earned), money(node.slashed), fate(node)
-
-
-def _latencies(report: RunReport) -> Iterable[Sequence[str]]:
-    for one in report.latencies:
-        yield one.name, str(one.count), briefly(one.p50), briefly(one.p99)
+def _node(node: NodeAccount) -> tuple[object, ...]:
+    name = f"{node.name} ({node.cheat})" if node.cheat else node.name
+    counts = (node.files, node.accepted, node.rejected, node.forged, node.unjudged)
+    return name, *counts, stake(node), format_amount(node.earned), format_amount(node.slashed), membership(node)
 
 
 def _journey(report: RunReport) -> list[str]:
     journey = report.journey
     if journey is None:
         return []
+    rows = [(leg.name, f"+{leg.begin:.2f} s", latency(leg.end - leg.begin), leg.note) for leg in journey.legs]
     head = f"{journey.node}, step {journey.step}, slot {journey.index}"
-    rows = [(leg.name, f"+{leg.begin:.2f} s", briefly(leg.end - leg.begin), leg.note) for leg in journey.legs]
     return [head, *_table(("part", "from", "took", ""), rows)]
 
 
-def _processes(report: RunReport) -> Iterable[Sequence[str]]:
-    for one in report.processes:
-        yield one.name, f"{one.cpu_seconds:.1f}", f"{one.memory_mib:.0f}"
-
-
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Columns as wide as they need; nothing at all without rows."""
-    body = list(rows)
-    if not body:
+def _table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> list[str]:
+    """Formats aligned columns; empty without rows."""
+    if not rows:
         return []
-    widths = [max(len(row[column]) for row in (head, *body)) for column in range(len(head))]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in (head, *body)
-    ]
+    cells = [list(head), *[[str(cell) for cell in row] for row in rows]]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in cells]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from cli.devnet.report.model import (
+from cli.devnet.report.data import (
     Journey,
     Latency,
     Leg,
@@ -119,11 +119,11 @@ def a_report(steps: int = 90) -> RunReport:
         evaluations=tuple(evaluations),
         stages=(
             PipelineStage(
-                name="generation", did="143,000 tokens", rate="1,010 tokens/s", idle=0.62, predicted_idle=0.58
+                name="generation", amount="143,000 tokens", rate="1,010 tokens/s", idle=0.62, predicted_idle=0.58
             ),
-            PipelineStage(name="verification", did="612 files", rate="4.3 files/s", idle=0.71),
-            PipelineStage(name="learning", did=f"{steps} steps", rate="0.6 steps/s", idle=0.55, predicted_idle=0.5),
-            PipelineStage(name="broadcast", did=f"{steps} versions, 158 MB", rate="1.1 MB/s", idle=0.8),
+            PipelineStage(name="verification", amount="612 files", rate="4.3 files/s", idle=0.71),
+            PipelineStage(name="learning", amount=f"{steps} steps", rate="0.6 steps/s", idle=0.55, predicted_idle=0.5),
+            PipelineStage(name="broadcast", amount=f"{steps} versions, 158 MB", rate="1.1 MB/s", idle=0.8),
         ),
         verdicts=(
             ReportedVerdicts(outcome=Outcome.ACCEPTED, reason="passed", honest=606, cheating=4),
@@ -153,7 +153,7 @@ def a_report(steps: int = 90) -> RunReport:
                 Leg(name="on every node", begin=2.71, end=3.05, kind="broadcast"),
             ),
         ),
-        lanes=tuple(lanes),
+        timeline=tuple(lanes),
         processes=(
             ProcessCost(name="trainer", cpu_seconds=41.2, memory_mib=420),
             ProcessCost(name="chain", cpu_seconds=22.0, memory_mib=90),

@@ -7,8 +7,7 @@ import typer
 from typer.testing import CliRunner
 
 from cli.devnet.command import AsynchronyChoice, devnet
-from cli.devnet.options import RunOptions
-from cli.devnet.presets import PRESETS, PresetName
+from cli.devnet.options import PRESETS, PresetName, RunOptions
 from protocol.errors import InvalidInput
 from rollouts.recipe import read_recipe
 from trainer.presets import devnet_base

@@ -12,9 +12,9 @@ import pytest
 from fastapi import FastAPI
 
 from cli.devnet.directory import DevnetDirectory
-from cli.devnet.run import await_first_rollouts
-from cli.devnet.services import ServicePlaces
+from cli.devnet.settings import ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
+from cli.devnet.tasks import await_first_rollouts
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.runtime.clock import ManualClock
@@ -103,7 +103,7 @@ class LeapingClock(ManualClock):
 async def test_it_waits_for_every_honest_node_and_for_no_other(tmp_path: Path) -> None:
     worked, clock = {CHEAT, FAST}, LeapingClock(lambda: worked.add(SLOW))
     with orchestrator(worked, tmp_path) as places:
-        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], say=print, clock=clock)
+        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], on_event=print, clock=clock)
     assert 150 <= clock.monotonic() < 170
 
 
@@ -111,7 +111,7 @@ async def test_a_node_that_is_slow_has_its_time_from_when_the_last_one_came(tmp_
     worked, clock = {CHEAT}, LeapingClock(lambda: worked.add(FAST))
     words = "1 honest nodes have handed in no work: the pool does not know them"
     with orchestrator(worked, tmp_path) as places, pytest.raises(ProcessFailed, match=words):
-        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], say=print, clock=clock)
+        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], on_event=print, clock=clock)
     assert 450 <= clock.monotonic() < 470, "five minutes after the first came"
 
 
@@ -123,7 +123,9 @@ async def test_a_task_that_a_node_has_given_up_ends_the_waiting_with_its_last_li
     told: list[str] = []
     clock = LeapingClock(lambda: reports[SLOW].update(state="failed"))
     with orchestrator({FAST}, tmp_path, reports) as places, pytest.raises(ProcessFailed, match="No such file") as ended:
-        await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], say=told.append, clock=clock)
+        await await_first_rollouts(
+            DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], on_event=told.append, clock=clock
+        )
     assert 150 <= clock.monotonic() < 170, "at once"
     assert ended.value.detail.startswith(f"{SLOW} has given up its task: rollouts (failed): ended with exit code 1")
     (first,) = told

@@ -10,11 +10,10 @@ import pytest
 
 from cli.devnet.attacks.attack import End
 from cli.devnet.attacks.registry import CHEATS
-from cli.devnet.goals import Goal
-from cli.devnet.options import NEVER_SLASHED, NOT_SHOWN, ONLY_JUDGED
-from cli.devnet.report.judgement import judge
-from cli.devnet.report.model import NodeAccount, RunReport
+from cli.devnet.options import NEVER_SLASHED, NOT_SHOWN, ONLY_JUDGED, Goal
+from cli.devnet.report.data import NodeAccount, RunReport
 from cli.devnet.report.page import as_page
+from cli.devnet.report.result import judge
 from cli.devnet.report.text import as_text
 from tests.cli.devnet.a_report import a_report, with_lengths
 
@@ -176,7 +175,7 @@ def test_text_and_page_are_made_of_any_report_also_an_empty_one() -> None:
         nodes=(),
         latencies=(),
         journey=None,
-        lanes=(),
+        timeline=(),
         processes=(),
     )
     for report in (empty, a_report(1), a_report()):

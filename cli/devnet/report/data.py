@@ -1,14 +1,20 @@
-"""Content of a report as plain values; `text` and `page` render it.
+"""Plain values of a run: the record of what was observed, and the report that is computed from it.
 
-Times are seconds since the first lease of the run, money is in the smallest unit of the token, shares are 0 to 1.
+In a report times are seconds since the first lease of the run, money is in the smallest unit of the token, and shares
+are 0 to 1. In a record times are Unix times in seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+from ledger.events.types import LedgerEvent
+from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
+from protocol.wire.listings import RolloutItem
+from protocol.wire.slots import LeaseView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,13 +23,13 @@ class ReportedEvaluation:
 
     version: int
     greedy: float
-    """Share of prompts whose most likely answer is right."""
+    """Share of prompts that the most likely (greedy) answer solves."""
     pass_at_1: float | None = None
-    """Share of drawn answers that are right; None if nothing was drawn."""
+    """Share of sampled answers that are right; None if none were sampled."""
     distance: float | None = None
-    """Mean distance of answers from the wanted length in tokens; None without a wanted length."""
+    """Mean distance of answers from the requested length in tokens; None if no length is requested."""
     lengths: Mapping[int, float] = field(default_factory=dict)
-    """Mean length of answers, by the wanted one."""
+    """Mean length of answers, by requested length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,31 +40,31 @@ class ReportedStep:
     at: float
     """Time at which its version was announced."""
     reward: float
-    """Mean over the rollouts that were learned."""
+    """Mean over the rollouts of the step."""
     staleness: Mapping[int, int]
-    """Groups by how many versions behind the trainer they were generated."""
+    """Number of groups by staleness: versions between the one that generated them and the one that they updated."""
     distance: float | None = None
-    """Mean distance of its rollouts from the wanted length in tokens; None without a wanted length."""
+    """Mean distance of its rollouts from the requested length in tokens; None if no length is requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineStage:
-    """One part of the pipeline over the whole run."""
+    """Throughput of one stage of the pipeline over the whole run."""
 
     name: str
-    did: str
-    """Amount with its unit."""
+    amount: str
+    """Processed amount with its unit."""
     rate: str
     """Amount per second."""
     idle: float
-    """Share of the run in which it had nothing to do."""
+    """Share of the run in which the stage had no work."""
     predicted_idle: float | None = None
-    """Expected value from the times of the stages alone."""
+    """Idle share that follows from the mean times of the stages alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedVerdicts:
-    """Files with one outcome and one reason."""
+    """Number of files with one outcome and one reason."""
 
     outcome: Outcome
     reason: str
@@ -68,7 +74,7 @@ class ReportedVerdicts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeAccount:
-    """Work of a node, and its provider's money."""
+    """Results of a node's work, and the balance of its provider."""
 
     name: str
     address: str
@@ -86,16 +92,16 @@ class NodeAccount:
     earned: int = 0
     slashed: int = 0
     evicted: str = ""
-    """The reason, if it was; otherwise empty."""
+    """Reason of the eviction; empty if the node is still a member."""
 
     @property
     def unjudged(self) -> int:
-        """Files that expired, or were open when the run ended."""
+        """Number of files that expired, or were open when the run ended."""
         return self.expired + self.open
 
     @property
     def files(self) -> int:
-        """Number of files that it submitted."""
+        """Number of files that the node submitted."""
         return self.accepted + self.rejected + self.forged + self.expired + self.open
 
 
@@ -111,7 +117,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leg:
-    """A part of one rollout's way, from when the part before it was done."""
+    """One part of a rollout's path; begins at the end of the previous part."""
 
     name: str
     begin: float
@@ -123,7 +129,7 @@ class Leg:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Journey:
-    """One rollout's way through the system; legs count from its lease."""
+    """Path of one rollout file through the system; times count from its lease."""
 
     node: str
     step: int
@@ -143,12 +149,12 @@ class TimeSpan:
 
 
 KINDS = ("generate", "verify", "learn", "broadcast", "wait")
-"""Kinds of spans and legs; each has one colour."""
+"""Kinds of spans and legs; the page has one colour for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRow:
-    """Activity of one part in the shown window."""
+    """Activity of one component in the shown time window."""
 
     name: str
     spans: tuple[TimeSpan, ...]
@@ -165,7 +171,7 @@ class ProcessCost:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """A whole run."""
+    """Report on a whole run."""
 
     about: Mapping[str, str]
     """Parameters of the run: task, seed, workers, runtime, machine."""
@@ -173,14 +179,14 @@ class RunReport:
     """Time from this start of the devnet to its end."""
     steps: tuple[ReportedStep, ...]
     steps_before: int = 0
-    """Those of the steps that were learned before this start of the devnet."""
+    """Number of the steps that were learned before this start of the devnet (`--keep`)."""
     evaluations: tuple[ReportedEvaluation, ...]
     stages: tuple[PipelineStage, ...]
     verdicts: tuple[ReportedVerdicts, ...]
     nodes: tuple[NodeAccount, ...]
     latencies: tuple[Latency, ...]
     journey: Journey | None
-    lanes: tuple[TimelineRow, ...]
+    timeline: tuple[TimelineRow, ...]
     processes: tuple[ProcessCost, ...]
 
     @property
@@ -192,13 +198,13 @@ class RunReport:
 
     @property
     def distance(self) -> tuple[float, float] | None:
-        """Distance of held-out answers from the wanted length, before and after; None unless measured twice."""
+        """Distance of held-out answers from the requested length, before and after; None unless measured twice."""
         known = [one.distance for one in self.evaluations if one.distance is not None]
         return (known[0], known[-1]) if len(known) > 1 else None
 
     @property
     def staleness(self) -> dict[int, int]:
-        """Groups learned, by how stale they were."""
+        """Number of learned groups by staleness."""
         total: dict[int, int] = {}
         for step in self.steps:
             for behind, groups in step.staleness.items():
@@ -212,5 +218,61 @@ class RunReport:
 
     @property
     def honest(self) -> tuple[NodeAccount, ...]:
-        """Nodes that did not."""
+        """Nodes that did not cheat."""
         return tuple(node for node in self.nodes if not node.cheat)
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """A requirement of a good run, whether the run met it, and what was found."""
+
+    name: str
+    met: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contributor:
+    """A worker of the devnet with its provider."""
+
+    name: str
+    node: Address
+    provider: Address
+    cheat: str = ""
+    stake_before: int = 0
+    stake_after: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """Everything observed of a run; times are Unix times in seconds.
+
+    Args:
+        about: Parameters of the run.
+        began: Start of the devnet.
+        ended: End of the run.
+        contributors: All workers.
+        events: Ledger events in chain order.
+        blocks: Time at which each block was first seen.
+        progress: Lines of the trainer's `progress.jsonl`.
+        rollouts: Files that the orchestrator lists, with any outcome.
+        leases: Leases of each node.
+        stored: Arrival time of each object in the store, by SHA-256.
+        arrivals: Time at which each node had a version, by version digest.
+        steps_under_way: Number of steps that may be in progress at a time.
+        processes: Resource use of the processes.
+    """
+
+    about: Mapping[str, str]
+    began: float
+    ended: float
+    contributors: Sequence[Contributor]
+    events: Sequence[LedgerEvent] = ()
+    blocks: Mapping[int, float] = field(default_factory=dict)
+    progress: Sequence[Mapping[str, Any]] = ()
+    rollouts: Sequence[RolloutItem] = ()
+    leases: Mapping[Address, Sequence[LeaseView]] = field(default_factory=dict)
+    stored: Mapping[Digest, float] = field(default_factory=dict)
+    arrivals: Mapping[Digest, Mapping[str, float]] = field(default_factory=dict)
+    steps_under_way: int = 1
+    processes: Sequence[ProcessCost] = ()

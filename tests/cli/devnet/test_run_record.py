@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.devnet.chronicle.assembly import assemble
-from cli.devnet.chronicle.data import Contributor, Material
-from cli.devnet.chronicle.files import ArrivalWatch, read_progress, stored_at
-from cli.devnet.chronicle.timing import quantile
-from cli.devnet.goals import Goal
-from cli.devnet.report.judgement import judge
+from cli.devnet.options import Goal
+from cli.devnet.report.assembly import assemble
+from cli.devnet.report.data import Contributor, RunRecord
+from cli.devnet.report.recorder import ArrivalWatch, read_progress, stored_at
+from cli.devnet.report.result import judge
 from cli.devnet.report.text import as_text
+from cli.devnet.report.work import quantile
 from ledger.events.types import (
     CheckpointAnnounced,
     Departure,
@@ -145,7 +145,7 @@ def listed(key: int, node: Address, *, seconds: float) -> RolloutItem:
     )
 
 
-MATERIAL = Material(
+RECORD = RunRecord(
     about={"seed": "1"},
     began=START - 20,
     ended=START + 40,
@@ -181,7 +181,7 @@ MATERIAL = Material(
 
 
 def test_a_report_tells_who_did_what_and_what_became_of_it() -> None:
-    report = assemble(MATERIAL)
+    report = assemble(RECORD)
     honest, cheat = report.nodes
     assert (honest.accepted, honest.expired, honest.forged, honest.earned, honest.tokens) == (1, 1, 0, 7, 200)
     assert (cheat.forged, cheat.slashed, cheat.evicted, cheat.stake_after) == (1, 30, "forged work", 70)
@@ -196,7 +196,7 @@ def test_a_report_tells_who_did_what_and_what_became_of_it() -> None:
 
 
 def test_times_are_those_of_the_files_way() -> None:
-    report = assemble(MATERIAL)
+    report = assemble(RECORD)
     ways = {one.name: one.p50 for one in report.latencies}
     assert ways["upload to provisional verdict"] == pytest.approx(1.6)
     assert ways["upload to the ledger"] == pytest.approx(0.6)
@@ -212,24 +212,24 @@ def test_times_are_those_of_the_files_way() -> None:
     training = next(stage for stage in report.stages if stage.name == "training")
     assert training.idle == pytest.approx(1 - 0.5 / 2.9, abs=1e-3)
     assert training.predicted_idle == pytest.approx(1 - 0.5 / 1.0, abs=1e-3)  # the way, 3 s, shared by 3 steps
-    assert [lane.name for lane in report.lanes] == ["worker-1", "cheater", "verification", "trainer", "broadcast"]
+    assert [lane.name for lane in report.timeline] == ["worker-1", "cheater", "verification", "trainer", "broadcast"]
 
 
 def test_a_kept_run_counts_earlier_steps_apart_and_out_of_its_times() -> None:
     later = {"kind": "step", "at_ms": (START + 30) * 1000, "step": 1, "reward": 0.5, "tokens": 10, "seconds": {}}
-    report = assemble(replace(MATERIAL, began=START + 20, progress=(*MATERIAL.progress, later)))
+    report = assemble(replace(RECORD, began=START + 20, progress=(*RECORD.progress, later)))
     assert (len(report.steps), report.steps_before) == (2, 1)
     assert as_text(report, ()).startswith("Muster devnet: 1 steps in 20 s (1 more before)")
     training = next(stage for stage in report.stages if stage.name == "training")
-    assert training.did == "1 steps, 10 tokens"
+    assert training.amount == "1 steps, 10 tokens"
 
 
 @given(
     st.sets(st.sampled_from(["events", "blocks", "progress", "rollouts", "leases", "stored", "arrivals"])),
 )
 def test_whatever_is_missing_there_is_a_report(missing: set[str]) -> None:
-    empty: dict[str, object] = {one: type(getattr(MATERIAL, one))() for one in missing}
-    report = assemble(replace(MATERIAL, **empty))  # type: ignore[arg-type]
+    empty: dict[str, object] = {one: type(getattr(RECORD, one))() for one in missing}
+    report = assemble(replace(RECORD, **empty))  # type: ignore[arg-type]
     assert len(report.nodes) == 2
 
 

@@ -1,22 +1,22 @@
-"""Each file's way through the system, put together from leases, the store, the ledger and the orchestrator's list."""
+"""Path of each rollout file, joined from leases, the object store, the ledger and the orchestrator's list."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from cli.devnet.chronicle.data import Contributor, Material
+from cli.devnet.report.data import Contributor, Latency, RunRecord
 from ledger.events.types import VerdictGiven, WorkExpired, WorkFinal, WorkSubmitted
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome, ReasonCode
 
-SECONDS = "seconds"
-"""The figure in which a task says how long it generated."""
+_GENERATION_SECONDS = "seconds"
+"""Figure of a rollout file that holds its generation time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTimeline:
-    """One file. Times are Unix times in seconds; None where it did not come so far, or nobody saw it."""
+    """One file. Times are Unix times in seconds; None if the file did not get so far, or it was not observed."""
 
     key: Digest
     contributor: Contributor
@@ -39,24 +39,26 @@ class WorkTimeline:
 
     @property
     def reason_name(self) -> str:
-        """The reason as the reports of verdicts write it."""
+        """Name of the reason, as in verdict reports."""
         try:
             return ReasonCode(self.reason).name.lower().replace("_", "-")
         except ValueError:
             return str(self.reason)
 
 
-def all_work(material: Material) -> list[WorkTimeline]:
-    """Every file that came to the ledger, in the order in which it did."""
-    by_node = {one.node: one for one in material.contributors}
+def work_timelines(record: RunRecord) -> list[WorkTimeline]:
+    """Returns every file that was submitted to the ledger, in ledger order."""
+    by_node = {one.node: one for one in record.contributors}
     leased = {
         (node, lease.step, lease.index): lease.granted_at_ms / 1000
-        for node, leases in material.leases.items()
+        for node, leases in record.leases.items()
         for lease in leases
     }
-    took = {item.key: item.figures[SECONDS] for item in material.rollouts if SECONDS in item.figures}
+    took = {
+        item.key: item.figures[_GENERATION_SECONDS] for item in record.rollouts if _GENERATION_SECONDS in item.figures
+    }
     found: dict[Digest, WorkTimeline] = {}
-    for event in material.events:
+    for event in record.events:
         match event:
             case WorkSubmitted() if event.node in by_node:
                 begun = leased.get((event.node, event.step, event.index))
@@ -70,12 +72,12 @@ def all_work(material: Material) -> list[WorkTimeline]:
                     units=event.units,
                     leased=begun,
                     generated=begun + took[event.key] if begun is not None and event.key in took else None,
-                    uploaded=material.stored.get(event.sha256),
-                    submitted=material.blocks.get(event.log.block_number),
+                    uploaded=record.stored.get(event.sha256),
+                    submitted=record.blocks.get(event.log.block_number),
                 )
             case VerdictGiven() if event.key in found:
                 before = found[event.key]
-                judged = before.judged if before.judged is not None else material.blocks.get(event.log.block_number)
+                judged = before.judged if before.judged is not None else record.blocks.get(event.log.block_number)
                 found[event.key] = replace(before, judged=judged, outcome=event.outcome, reason=event.reason)
             case WorkFinal() if event.key in found:
                 found[event.key] = replace(
@@ -88,6 +90,25 @@ def all_work(material: Material) -> list[WorkTimeline]:
     return list(found.values())
 
 
-def of(work: Iterable[WorkTimeline], contributor: Contributor) -> list[WorkTimeline]:
-    """The files of one contributor."""
-    return [one for one in work if one.contributor.node == contributor.node]
+VERDICT_LATENCY = "upload to provisional verdict"
+_PATHS: tuple[tuple[str, Callable[[WorkTimeline], float | None], Callable[[WorkTimeline], float | None]], ...] = (
+    (VERDICT_LATENCY, lambda work: work.uploaded, lambda work: work.judged),
+    ("lease to upload", lambda work: work.leased, lambda work: work.uploaded),
+    ("upload to the ledger", lambda work: work.uploaded, lambda work: work.submitted),
+    ("the ledger to a verdict", lambda work: work.submitted, lambda work: work.judged),
+)
+
+
+def latencies(work: Sequence[WorkTimeline]) -> list[Latency]:
+    """Returns the latency of each path, over the files that completed it."""
+    found = []
+    for name, begin, end in _PATHS:
+        took = sorted(b - a for a, b in ((begin(one), end(one)) for one in work) if a is not None and b is not None)
+        if took:
+            found.append(Latency(name=name, count=len(took), p50=quantile(took, 0.5), p99=quantile(took, 0.99)))
+    return found
+
+
+def quantile(ordered: Sequence[float], share: float) -> float:
+    """Returns the smallest value that at least `share` of the values do not exceed; `ordered` ascends, not empty."""
+    return ordered[max(0, min(len(ordered) - 1, -int(-share * len(ordered) // 1) - 1))]

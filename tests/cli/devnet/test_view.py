@@ -7,9 +7,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from cli.devnet.dashboard import Dashboard
-from cli.devnet.live_view import news
-from cli.devnet.view import LiveView, PlainView
+from cli.devnet.view import Dashboard, LiveView, PlainView, news
 from protocol.runtime.clock import ManualClock
 from tests.cli.devnet.a_report import a_report, with_lengths
 

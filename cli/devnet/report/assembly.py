@@ -1,0 +1,131 @@
+"""Computes the report from the record of a run; pure, so that the same record always gives the same report."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from cli.devnet.report.data import (
+    Contributor,
+    NodeAccount,
+    ReportedEvaluation,
+    ReportedStep,
+    ReportedVerdicts,
+    RunRecord,
+    RunReport,
+)
+from cli.devnet.report.pipeline import journey, stages, steps_before, timeline
+from cli.devnet.report.work import WorkTimeline, latencies, work_timelines
+from ledger.events.types import Departure, MemberLeft
+from protocol.verdicts import Outcome
+
+
+def assemble(record: RunRecord) -> RunReport:
+    """Returns the report; omits what is not known."""
+    work = work_timelines(record)
+    # Times count from the first lease, or from the first submission if the leases are not known.
+    known = [moment for one in work for moment in (one.leased, one.submitted) if moment is not None]
+    began = min(known, default=record.began)
+    return RunReport(
+        about=record.about,
+        wall_seconds=record.ended - record.began,
+        steps=tuple(learned(record, began=began)),
+        steps_before=steps_before(record),
+        evaluations=tuple(evaluations(record)),
+        stages=tuple(stages(record, work, began=began)),
+        verdicts=tuple(_verdicts(work)),
+        nodes=tuple(accounts(record, work)),
+        latencies=tuple(latencies(work)),
+        journey=journey(record, work),
+        timeline=tuple(timeline(record, work, began=began)),
+        processes=tuple(record.processes),
+    )
+
+
+def _last_of(progress: Sequence[Mapping[str, Any]], kind: str, key: str) -> list[Mapping[str, Any]]:
+    """Returns the lines of one kind in order of a number; of several with the same number the last counts."""
+    found = {int(line[key]): line for line in progress if line.get("kind") == kind and key in line}
+    return [found[number] for number in sorted(found)]
+
+
+def learned(record: RunRecord, *, began: float) -> list[ReportedStep]:
+    """Returns the trainer's steps, in order."""
+    return [
+        ReportedStep(
+            step=int(line["step"]),
+            at=float(line["at_ms"]) / 1000 - began,
+            reward=float(line["reward"]),
+            staleness={int(behind): int(groups) for behind, groups in (line.get("staleness") or {}).items()},
+            distance=_number(line.get("distance")),
+        )
+        for line in _last_of(record.progress, "step", "step")
+        if line.get("reward") is not None
+    ]
+
+
+def evaluations(record: RunRecord) -> list[ReportedEvaluation]:
+    """Returns the evaluations in order of versions."""
+    return [
+        ReportedEvaluation(
+            version=int(line["version"]),
+            greedy=float(line["greedy"]),
+            pass_at_1=_number((line.get("pass_at") or {}).get("1")),
+            distance=_number(line.get("distance")),
+            lengths={int(wanted): float(mean) for wanted, mean in (line.get("lengths") or {}).items()},
+        )
+        for line in _last_of(record.progress, "evaluation", "version")
+    ]
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else float(value)
+
+
+def _verdicts(work: Sequence[WorkTimeline]) -> list[ReportedVerdicts]:
+    judged = [(one.outcome, one.reason_name, bool(one.contributor.cheat)) for one in work if one.outcome is not None]
+    counts = Counter(judged)
+    return [
+        ReportedVerdicts(
+            outcome=outcome,
+            reason=reason,
+            honest=counts[outcome, reason, False],
+            cheating=counts[outcome, reason, True],
+        )
+        for outcome, reason in sorted({(outcome, reason) for outcome, reason, _ in judged})
+    ]
+
+
+def accounts(record: RunRecord, work: Sequence[WorkTimeline]) -> list[NodeAccount]:
+    """Returns the work and the money of every contributor."""
+    return [
+        _account(record, one, [file for file in work if file.contributor.node == one.node])
+        for one in record.contributors
+    ]
+
+
+def _account(record: RunRecord, contributor: Contributor, work: Sequence[WorkTimeline]) -> NodeAccount:
+    outcomes = Counter(one.outcome for one in work)
+    return NodeAccount(
+        name=contributor.name,
+        address=contributor.node,
+        cheat=contributor.cheat,
+        accepted=outcomes[Outcome.ACCEPTED],
+        rejected=outcomes[Outcome.REJECTED],
+        forged=outcomes[Outcome.FORGED],
+        expired=sum(one.expired for one in work),
+        open=sum(one.outcome is None and not one.expired for one in work),
+        tokens=sum(one.units for one in work),
+        stake_before=contributor.stake_before,
+        stake_after=contributor.stake_after,
+        earned=sum(one.paid for one in work),
+        slashed=sum(one.slashed for one in work),
+        evicted=_evicted(record, contributor),
+    )
+
+
+def _evicted(record: RunRecord, contributor: Contributor) -> str:
+    for event in record.events:
+        if isinstance(event, MemberLeft) and event.node == contributor.node and event.cause is Departure.EVICTED:
+            return event.reason or "forged work"
+    return ""

@@ -1,0 +1,303 @@
+"""Observes a devnet run: chain, disks, processes, the trainer's log, and the orchestrator's lists."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+
+from cli.devnet.directory import DevnetDirectory
+from cli.devnet.report.data import Contributor, ProcessCost, RunRecord
+from cli.devnet.settings import ServicePlaces
+from cli.devnet.supervisor import Supervisor
+from cli.devnet.tasks import open_orchestrator
+from ledger.client import Ledger
+from ledger.deployment import Deployment
+from ledger.events.cursor import EventCursor
+from ledger.events.cursor_stores import MemoryCursorStore
+from ledger.events.decoder import EventDecoder
+from ledger.events.source import Web3Events
+from ledger.events.types import EVENTS, LedgerEvent
+from protocol.errors import MusterError
+from protocol.identifiers import Address, Digest, digest
+from protocol.runtime.clock import Clock, SystemClock
+from protocol.wire.listings import RolloutItem
+from protocol.wire.slots import LeaseView
+
+_CHAIN_POLL = timedelta(milliseconds=40)
+_DISK_POLL = timedelta(milliseconds=100)
+_PROCESS_POLL = timedelta(seconds=5)
+_MEBIBYTE = 1 << 20
+
+
+class RunRecorder:
+    """Records a run; watches chain, disks and processes while the context is entered.
+
+    Args:
+        directory: Folder of the devnet.
+        places: Addresses of its services.
+        deployment: The contracts.
+        supervisor: Owner of the processes.
+        contributors: All workers; their stakes are read here.
+        about: Parameters of the run, for the report.
+        steps_under_way: Number of steps that may be in progress at a time.
+        began: Start of the devnet, Unix time in seconds.
+        clock: Source of time.
+    """
+
+    def __init__(
+        self,
+        directory: DevnetDirectory,
+        places: ServicePlaces,
+        deployment: Deployment,
+        supervisor: Supervisor,
+        *,
+        contributors: Sequence[Contributor],
+        about: Mapping[str, str],
+        steps_under_way: int,
+        began: float,
+        clock: Clock | None = None,
+    ) -> None:
+        self._directory = directory
+        self._places = places
+        self._deployment = deployment
+        self._contributors = list(contributors)
+        self._about = about
+        self._steps_under_way = steps_under_way
+        self._clock = clock or SystemClock()
+        self._began = began
+        self._stack = AsyncExitStack()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ledger: Ledger | None = None
+        self._chain: ChainWatch | None = None
+        shared = {one.name: directory.path / "workers" / one.name / "shared" for one in contributors}
+        self._arrivals = ArrivalWatch(shared, clock=self._clock)
+        self._processes = ProcessWatch(supervisor, clock=self._clock)
+
+    async def __aenter__(self) -> Self:
+        self._ledger = await self._stack.enter_async_context(Ledger.connect(self._places.rpc, self._deployment))
+        stakes = await asyncio.gather(*[self._ledger.stake.of(one.provider) for one in self._contributors])
+        self._contributors = [
+            replace(one, stake_before=stake.active) for one, stake in zip(self._contributors, stakes, strict=True)
+        ]
+        self._chain = ChainWatch(self._ledger, clock=self._clock)
+        for loop in (self._chain.run(), self._arrivals.run(), self._processes.run()):
+            self._tasks.append(asyncio.create_task(loop))
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._stack.aclose()
+
+    def snapshot(self) -> RunRecord:
+        """Returns everything that is known without a network request."""
+        return RunRecord(
+            about=self._about,
+            began=self._began,
+            ended=self._clock.now().timestamp(),
+            contributors=self._contributors,
+            events=() if self._chain is None else tuple(self._chain.events),
+            blocks={} if self._chain is None else dict(self._chain.blocks),
+            progress=read_progress(self._directory.trainer / "progress.jsonl"),
+            stored=stored_at(self._directory.objects),
+            arrivals=self._arrivals.seen,
+            steps_under_way=self._steps_under_way,
+        )
+
+    async def collect(self) -> RunRecord:
+        """Returns the complete record of the run.
+
+        Raises:
+            MusterError: The chain does not answer.
+        """
+        if self._ledger is None or self._chain is None:
+            raise RuntimeError("the recorder has not been entered")
+        await self._chain.poll()
+        stakes = await asyncio.gather(*[self._ledger.stake.of(one.provider) for one in self._contributors])
+        rollouts, leases = await self._listed()
+        return replace(
+            self.snapshot(),
+            contributors=[
+                replace(one, stake_after=stake.active + stake.unbonding)
+                for one, stake in zip(self._contributors, stakes, strict=True)
+            ],
+            rollouts=rollouts,
+            leases=leases,
+            processes=self._processes.known,
+        )
+
+    async def _listed(self) -> tuple[list[RolloutItem], dict[Address, tuple[LeaseView, ...]]]:
+        """Returns the orchestrator's lists; empty if it is down, so that the report omits them."""
+        rollouts: list[RolloutItem] = []
+        leases: dict[Address, tuple[LeaseView, ...]] = {}
+        async with open_orchestrator(self._directory, self._places) as client:
+            with suppress(MusterError):
+                rollouts = [item async for item in client.rollouts(status="all")]
+                for one in self._contributors:
+                    with suppress(MusterError):
+                        leases[one.node] = (await client.leases(one.node)).leases
+        return rollouts, leases
+
+
+class ChainWatch:
+    """Collects every event of the contracts, and the time at which each block appeared.
+
+    Block timestamps are whole seconds, but the devnet makes two blocks per second. Durations are therefore measured by
+    when this process first saw a block, which is at most about 40 ms late.
+
+    Args:
+        ledger: The contracts, opened read-only.
+        clock: Source of time.
+    """
+
+    def __init__(self, ledger: Ledger, *, clock: Clock) -> None:
+        self._ledger = ledger
+        self._clock = clock
+        self._decoder = EventDecoder(ledger.deployment)
+        source = Web3Events(ledger.web3, addresses=[ledger.deployment[contract] for contract in EVENTS])
+        self._cursor = EventCursor(
+            source, name="recorder", store=MemoryCursorStore(), start_block=ledger.deployment.block, clock=clock
+        )
+        self.blocks: dict[int, float] = {}
+        """Time at which each block was first seen, Unix s."""
+        self.events: list[LedgerEvent] = []
+        """In chain order."""
+
+    async def run(self) -> None:
+        """Polls until it is cancelled; while the chain is down it tries again."""
+        while True:
+            with suppress(MusterError):
+                await self.poll()
+            await self._clock.sleep(_CHAIN_POLL)
+
+    async def poll(self) -> None:
+        """Reads new blocks and events.
+
+        Raises:
+            MusterError: The chain does not answer.
+        """
+        height = await self._ledger.block()
+        newest = max(self.blocks, default=height - 1)
+        if height <= newest:
+            return
+        now = self._clock.now().timestamp()
+        self.blocks |= dict.fromkeys(range(newest + 1, height + 1), now)
+        while True:
+            batch = await self._cursor.poll()
+            decoded = (self._decoder.decode(event.log) for event in batch.events)
+            self.events += [event for event in decoded if event is not None]
+            await self._cursor.commit(batch)
+            if batch.position.next_block > batch.head:
+                return
+
+
+class ArrivalWatch:
+    """Notes when versions appear on the nodes' disks; nodes delete old versions, so it polls during the run.
+
+    Args:
+        shared: Shared volume of each node, by node name.
+        clock: Source of time.
+    """
+
+    def __init__(self, shared: Mapping[str, Path], *, clock: Clock) -> None:
+        self._shared = shared
+        self._clock = clock
+        self.seen: dict[Digest, dict[str, float]] = {}
+        """Time at which each node had the complete version, Unix s; by version digest and node name."""
+
+    async def run(self) -> None:
+        """Polls until it is cancelled."""
+        while True:
+            now = self._clock.now().timestamp()
+            for name, volume in self._shared.items():
+                for version in _versions(volume / "checkpoints"):
+                    self.seen.setdefault(version, {}).setdefault(name, now)
+            await self._clock.sleep(_DISK_POLL)
+
+
+def _versions(folder: Path) -> Iterator[Digest]:
+    """Yields complete versions; partial ones have names that are no digest."""
+    try:
+        names = [entry.name for entry in folder.iterdir()]
+    except OSError:
+        return
+    for name in names:
+        with suppress(MusterError, ValueError):
+            yield digest(name)
+
+
+class ProcessWatch:
+    """Tracks the resource use of supervised processes; polls, because the system forgets a process when it ends.
+
+    Args:
+        supervisor: Owner of the processes.
+        clock: Source of time.
+    """
+
+    def __init__(self, supervisor: Supervisor, *, clock: Clock) -> None:
+        self._supervisor = supervisor
+        self._clock = clock
+        self._known: dict[str, ProcessCost] = {}
+
+    @property
+    def known(self) -> list[ProcessCost]:
+        """CPU and memory of each process with its descendants, highest CPU time first; without containers."""
+        return sorted(self._known.values(), key=lambda one: -one.cpu_seconds)
+
+    async def run(self) -> None:
+        """Polls until it is cancelled."""
+        while True:
+            self._poll()
+            await self._clock.sleep(_PROCESS_POLL)
+
+    def _poll(self) -> None:
+        owners = {process.pid: process.name for process in self._supervisor.processes if process.pid is not None}
+        seconds = dict.fromkeys(owners.values(), 0.0)
+        memory = dict.fromkeys(owners.values(), 0.0)
+        for process in psutil.process_iter():
+            with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+                lineage = (process, *process.parents())
+                owner = next((owners[one.pid] for one in lineage if one.pid in owners), None)
+                if owner is not None:
+                    times = process.cpu_times()
+                    seconds[owner] += times.user + times.system + times.children_user + times.children_system
+                    memory[owner] += process.memory_info().rss / _MEBIBYTE
+        for name, spent in seconds.items():
+            before = self._known.get(name)
+            # The sum drops when a descendant ends that nobody has waited for, so keep the largest one.
+            most = spent if before is None else max(spent, before.cpu_seconds)
+            self._known[name] = ProcessCost(name=name, cpu_seconds=most, memory_mib=memory[name])
+
+
+def stored_at(objects: Path) -> dict[Digest, float]:
+    """Returns the arrival time of each object in the local store by SHA-256, Unix s."""
+    found: dict[Digest, float] = {}
+    for path in objects.rglob("*"):
+        if len(path.name) == 64 and path.is_file():
+            found[digest(f"0x{path.name}")] = path.stat().st_mtime
+    return found
+
+
+def read_progress(path: Path) -> list[dict[str, Any]]:
+    """Returns the lines of the trainer's `progress.jsonl`, without a line that is still being written."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return []
+    lines = []
+    for line in text.splitlines():
+        with suppress(json.JSONDecodeError):
+            lines.append(json.loads(line))
+    return lines

@@ -1,0 +1,289 @@
+"""Settings files of the devnet's services: TOML, readable by the owner only, written in one step.
+
+No file holds a secret, except for keys and tokens in files of their own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cli.devnet.directory import DevnetDirectory
+from cli.devnet.economy import RUN_TERMS, VALIDATORS
+from cli.devnet.options import RunOptions
+from protocol.http.tokens import hash_token, new_token
+from protocol.identifiers import Address
+from protocol.wire.nodes import RuntimeKind
+from protocol.wire.pool import PAGE_PATH
+from trainer.presets import devnet_base
+
+POOL = 1
+RUN = "devnet"
+RELAYS = 2
+GROUPS_PER_SLOT = 4
+LANES = 4
+"""Transactions with work, and with verdicts, that are under way at a time: nodes hand in together, and gas is free."""
+ROOT = Path(__file__).resolve().parents[2]
+"""Root folder of this code."""
+
+Tables = Mapping[str, Mapping[str, object]]
+
+_HEAD = "# Written by `muster devnet`; commands started above this folder find it.\n"
+_HEARTBEAT_SECONDS = 1.0
+"""Heartbeat interval of a devnet's nodes; in a real pool it is ten seconds or more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServicePlaces:
+    """Addresses at which the services of a devnet reach each other."""
+
+    rpc: str
+    chain_id: int
+    redis_url_file: Path
+    discovery_port: int
+    discovery_address: Address
+    orchestrator_port: int
+    origin_port: int
+    relay_ports: tuple[int, ...]
+    validator_ports: tuple[int, ...] = ()
+
+    @property
+    def discovery(self) -> str:
+        """The discovery service with the address that it must have."""
+        return f"http://127.0.0.1:{self.discovery_port}#{self.discovery_address}"
+
+    @property
+    def orchestrator(self) -> str:
+        """The orchestrator's URL."""
+        return f"http://127.0.0.1:{self.orchestrator_port}"
+
+    @property
+    def page(self) -> str:
+        """The URL of the pool owner's web page."""
+        return self.orchestrator + PAGE_PATH
+
+    @property
+    def origin(self) -> str:
+        """The URL of the origin of checkpoints."""
+        return f"http://127.0.0.1:{self.origin_port}"
+
+    @property
+    def relays(self) -> tuple[str, ...]:
+        """The relays' URLs."""
+        return tuple(f"http://127.0.0.1:{port}" for port in self.relay_ports)
+
+
+def write_configuration(
+    directory: DevnetDirectory, places: ServicePlaces, run: RunOptions, worker: tuple[str, RuntimeKind] | None
+) -> None:
+    """Writes `muster.toml`: what commands in another terminal and the services themselves read.
+
+    Args:
+        directory: Of the devnet.
+        places: Of its services.
+        run: How the run learns.
+        worker: Name and runtime of the worker that `muster worker` commands are about; None where none runs.
+    """
+    tables: dict[str, Mapping[str, object]] = {
+        "chain": {"rpc": places.rpc, "chain_id": places.chain_id, "deployment": "deployment.json"},
+        "keys": {"directory": "keys", "password_file": "password"},
+        "pool": {
+            "id": POOL,
+            "orchestrator": places.orchestrator,
+            "discovery": [places.discovery],
+            "token_file": directory.owner_token.name,
+        },
+        "discovery": {
+            "port": places.discovery_port,
+            "redis_url_file": places.redis_url_file,
+            "chain_url": places.rpc,
+            "deployment": directory.deployment,
+            "keystore": directory.keys / "discovery.json",
+            "password_file": directory.password,
+            "poll_seconds": 0.5,
+            "nodes_per_ip": 10_000,
+        },
+        "orchestrator": {
+            "port": places.orchestrator_port,
+            "public_url": places.orchestrator,
+            "pool_id": POOL,
+            "redis_url_file": places.redis_url_file,
+            "chain_url": places.rpc,
+            "deployment": directory.deployment,
+            "keystore": directory.keys / "orchestrator.json",
+            "manager_keystore": directory.keys / "manager.json",
+            "manager_password_file": directory.password,
+            "password_file": directory.password,
+            "discovery": [places.discovery],
+            "secrets_key_file": directory.path / "task-secrets.key",
+            "storage_directory": directory.objects,
+            "storage_reserve_bytes": 0,
+            "shortest_interval_s": _HEARTBEAT_SECONDS,
+            "unhealthy_after": 3.0,
+            "dead_after": 10.0,
+            "discovery_every_s": 1.0,
+            "ledger_every_s": 0.2,
+            "removals_every_s": 1.0,
+            "eviction_rest_s": 3600.0,
+            "webhooks_to_private_networks": True,
+            "run": RUN,
+            "run_async_level": run.async_level,
+            "run_groups": run.groups,
+            "run_groups_per_slot": GROUPS_PER_SLOT,
+            "run_slots_per_node": 8,
+            "run_lease_s": 60.0,
+            "run_grace_s": 10.0,
+            "run_pending_s": 90.0,
+            "run_ask_again_s": 0.3,
+            "run_kept_steps": 1_000,
+            "relay_every_s": 0.5,
+            "relay_transactions": LANES,
+            "uploads_per_hour": 100_000,
+            "node_rate_per_s": 100.0,
+            "node_burst": 1_000,
+        },
+    }
+    if worker is not None:
+        tables["worker"] = _worker_table(directory, places, *worker)
+    _write_settings(directory.configuration, tables, head=_HEAD, tail=_token_table(directory))
+
+
+def write_ledger_configuration(directory: DevnetDirectory, rpc: str, chain_id: int) -> None:
+    """Writes `muster.toml` for a devnet without services."""
+    tables: dict[str, Mapping[str, object]] = {
+        "chain": {"rpc": rpc, "chain_id": chain_id, "deployment": "deployment.json"},
+        "keys": {"directory": "keys", "password_file": "password"},
+        "pool": {"id": POOL},
+    }
+    _write_settings(directory.configuration, tables, head=_HEAD)
+
+
+def write_worker_settings(directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind) -> Path:
+    """Writes the settings of one worker, and returns where."""
+    path = directory.path / "workers" / f"{name}.toml"
+    path.parent.mkdir(exist_ok=True, mode=0o700)
+    _write_settings(path, {"worker": _worker_table(directory, places, name, runtime)})
+    return path
+
+
+def _worker_table(
+    directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind
+) -> dict[str, object]:
+    return {
+        "pool_id": POOL,
+        "discovery": [places.discovery],
+        "chain_url": places.rpc,
+        "deployment": directory.deployment,
+        "keystore": directory.keys / f"{name}.json",
+        "password_file": directory.password,
+        "state": directory.path / "workers" / name,
+        "stop_grace_s": 5.0,
+        "wait_at_most_s": 2.0,
+        "task_niceness": 5,  # here they share the machine with everything that handles what they made
+        "labels": {"devnet": name},
+        "runtime": runtime,
+        # Relays listen on this machine's loopback, which a container of its own network does not reach.
+        "allow_host_network": True,
+        "readable": [str(ROOT)],
+    }
+
+
+def write_trainer_settings(directory: DevnetDirectory, places: ServicePlaces, run: RunOptions) -> Path:
+    """Writes the settings of the trainer, and returns the file."""
+    table: dict[str, object] = {
+        "run": RUN,
+        "pool_id": POOL,
+        "orchestrator": places.orchestrator,
+        "chain_url": places.rpc,
+        "deployment": directory.deployment,
+        "keystore": directory.keys / "publisher.json",
+        "password_file": directory.password,
+        "start": devnet_base(run.terms.base),
+        "policies": directory.policies,
+        "state": directory.trainer,
+        "relays": list(places.relays),
+        "dtype": "float32",
+        "device": "cpu",
+        "steps": run.steps,
+        "seed": run.seed,
+        "groups_per_step": run.groups,
+        "asynchrony": run.asynchrony,
+        "linger_s": 0.0,
+        "poll_s": 0.2,
+        "patience_s": 60.0,
+        "evaluate_every": run.evaluate_every,
+        "evaluation_prompts": run.evaluation_prompts,
+        "evaluation_samples": run.evaluation_samples,
+        "learning": run.terms.learning,
+    }
+    path = directory.path / "trainer.toml"
+    _write_settings(path, {"trainer": table})
+    return path
+
+
+def write_validator_settings(directory: DevnetDirectory, places: ServicePlaces, number: int) -> Path:
+    """Writes the settings of a validator, numbered from 1, and returns the file."""
+    name = VALIDATORS[number - 1]
+    home = directory.path / "validators" / str(number)
+    home.mkdir(parents=True, exist_ok=True, mode=0o700)
+    table: dict[str, object] = {
+        "port": places.validator_ports[number - 1],
+        "pool_id": POOL,
+        "orchestrator": places.orchestrator,
+        "redis_url_file": places.redis_url_file,
+        "chain_url": places.rpc,
+        "deployment": directory.deployment,
+        "keystore": directory.keys / f"{name}.json",
+        "password_file": directory.password,
+        "directory": home,
+        "workers": 1,
+        "lease_s": 5.0,
+        "poll_s": 0.04,
+        "takeover_s": 5.0,
+        "verdict_transactions": LANES,
+        "finalise_every_s": 3.0,
+        "trial": 64,
+        "first_pause_s": 0.2,
+        "longest_pause_s": 2.0,
+        "reserve_bytes": 0,
+        "epoch_s": RUN_TERMS.judge_period.total_seconds(),  # a validator refuses shorter ones
+        "device": "cpu",
+    }
+    path = directory.path / f"{name}.toml"
+    _write_settings(path, {"validator": table})
+    return path
+
+
+def _token_table(directory: DevnetDirectory) -> str:
+    """The owner's token is made here, once; there is no default one."""
+    if not directory.owner_token.exists():
+        directory.owner_token.touch(mode=0o600)
+        directory.owner_token.write_text(new_token() + "\n")
+    hashed = hash_token(directory.owner_token.read_text())
+    return f'\n[[orchestrator.tokens]]\nname = "owner"\nscope = "admin"\nhash = {json.dumps(hashed)}\n'
+
+
+def _write_settings(path: Path, tables: Tables, *, head: str = "", tail: str = "") -> None:
+    """Writes the tables, in one step."""
+    partial = path.with_name(f".{path.name}.partial")
+    partial.touch(mode=0o600)
+    partial.write_text(head + _as_toml(tables) + tail)
+    partial.replace(path)
+
+
+def _as_toml(tables: Tables) -> str:
+    """The tables as TOML."""
+    lines = []
+    for name, table in tables.items():
+        lines.append(f"\n[{name}]")
+        lines += [f"{key} = {_value(value)}" for key, value in table.items()]
+    return "\n".join(lines) + "\n"
+
+
+def _value(value: object) -> str:
+    """JSON is TOML for strings, numbers, booleans and arrays of them; tables are written inline."""
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_value(item)}" for key, item in value.items()) + " }"
+    return json.dumps(str(value) if isinstance(value, Path) else value)

@@ -1,0 +1,70 @@
+"""The attack kit is a wheel of its own: the devnet runs without it, and names it where a cheater is asked for."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The wheel of the network and that of its attacks."""
+    made = []
+    for project in (ROOT, ROOT / "deploy" / "attacks"):
+        folder = tmp_path_factory.mktemp("wheel")
+        command = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder)]
+        subprocess.run(command, cwd=project, check=True, capture_output=True)
+        (wheel,) = folder.glob("*.whl")
+        made.append(wheel)
+    network, attacks = made
+    assert network.name.split("-")[1] == attacks.name.split("-")[1]
+    return network, attacks
+
+
+def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Runs Python with what was installed into a folder, away from the checkout."""
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_each_file_is_in_one_wheel_only_and_the_reports_templates_are_in_the_networks(
+    wheels: tuple[Path, Path],
+) -> None:
+    network, attacks = (set(ZipFile(wheel).namelist()) for wheel in wheels)
+    assert not [name for name in network if name.startswith("cli/devnet/attacks")]
+    assert "cli/devnet/attacks/registry.py" in attacks
+    assert not [name for name in attacks if "/attacks/" not in name and ".dist-info/" not in name]
+    assert {f"cli/devnet/report/templates/{name}" for name in ("page.html", "charts.html", "style.css")} <= network
+
+
+@pytest.mark.parametrize("cheat", ["previous-checkpoint", "int8"])
+def test_a_devnet_without_the_kit_says_how_to_install_it_or_to_go_without(
+    wheels: tuple[Path, Path], tmp_path: Path, cheat: str
+) -> None:
+    ZipFile(wheels[0]).extractall(tmp_path / "site")
+    net = tmp_path / "net"
+    done = python(tmp_path / "site", "-m", "cli", "devnet", "--plain", "--directory", str(net), "--cheat", cheat)
+    assert done.returncode == 1
+    assert "this needs the attack kit, which is not installed" in done.stderr
+    assert "-m pip install 'muster-network[attacks]', or run no cheater: --cheat none" in done.stderr
+    assert not net.exists()
+    imported = python(tmp_path / "site", "-c", "import cli.devnet.command, cli.devnet.runner, cli.devnet.report.page")
+    assert imported.returncode == 0, imported.stderr
+
+
+def test_with_the_kits_wheel_the_cheater_starts(wheels: tuple[Path, Path], tmp_path: Path) -> None:
+    for wheel in wheels:
+        ZipFile(wheel).extractall(tmp_path / "site")
+    script = "from cli.devnet import attacks, command; command._require_attacks(); print(attacks.__file__)"
+    found = python(tmp_path / "site", "-c", script)
+    assert found.stdout.strip() == str(tmp_path / "site" / "cli" / "devnet" / "attacks" / "__init__.py"), found.stderr
+    listed = python(tmp_path / "site", "-m", "cli.devnet.attacks", "list")
+    assert "previous-checkpoint" in listed.stdout, listed.stderr
