@@ -79,7 +79,9 @@ async def _measure(url: str) -> None:
 
 def _queue(redis: Any, member: MemberId) -> WorkQueue:  # noqa: ANN401 - untyped in redis-py
     lease = timedelta(minutes=1)
-    return WorkQueue(redis, keys=keys_of(POOL), clock=SystemClock(), lease=lease, member=member, patience=RetryPolicy())
+    return WorkQueue(
+        redis, keys=keys_of(POOL), clock=SystemClock(), lease=lease, member=member, retry_policy=RetryPolicy()
+    )
 
 
 def _work(number: int) -> NewItem:

@@ -1,1 +1,1 @@
-"""The validator: takes every submission from the ledger, checks it, and writes a verdict with evidence."""
+"""The validator: reads submissions from the ledger, checks their files, and sends verdicts with evidence."""

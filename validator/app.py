@@ -50,14 +50,14 @@ def build_validator(
     """Returns the application.
 
     Args:
-        settings: What it was told.
+        settings: Settings.
         redis: Shared by validators that share a queue; closed with the application.
         chain: The ledger; closed with the application.
         remote: The orchestrator; closed with the application.
         examiner: Entered with the application.
-        key: The validator's.
-        clock: The system's by default.
-        with_loops: Whether background work runs here too.
+        key: The validator's key.
+        clock: The system's clock by default.
+        with_loops: False to run no background loops in this process.
     """
     clock = SystemClock() if clock is None else clock
     loops = BackgroundLoops(clock=clock)
@@ -110,14 +110,14 @@ async def _check_health(app: FastAPI) -> None:
 
 @asynccontextmanager
 async def _life(parts: Dependencies) -> AsyncIterator[None]:
-    """Opens what examines; at the end, when the loops have stopped, leaves to others what was not finished."""
+    """Starts the examiner. At the end, after the loops have stopped, returns unfinished items to the queue."""
     try:
         parts.files.clear()
         async with parts.examiner:
             try:
                 yield
             finally:
-                with suppress(StoreUnavailable):  # then its leases end by themselves
+                with suppress(StoreUnavailable):  # then its leases expire
                     await parts.members.leave()
                     await parts.held.give_back()
                     await parts.intake.aclose()

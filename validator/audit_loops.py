@@ -1,4 +1,4 @@
-"""This validator's epochs, and its looks at what others judged: both need a connection, which may come late."""
+"""Loops of audit epochs and second looks; both start when the chain is first reachable."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from validator.loops.second_looks import FOLLOWED, LookCounts, SecondLooks
 
 
 class Looking:
-    """Opens the two loops when the chain first answers.
+    """Starts the two loops when the chain first answers.
 
     Args:
-        parts: Of the validator.
+        parts: Dependencies of the validator.
     """
 
     def __init__(self, parts: Dependencies) -> None:
@@ -32,7 +32,8 @@ class Looking:
         """Begins and ends epochs.
 
         Raises:
-            EpochTooShort: They are shorter than the pool's judge period; then none begins, and all rows are computed.
+            EpochTooShort: Epochs are shorter than the pool's judge period. Then none begins, and all rows are
+                recomputed.
         """
         if self._epochs is None:
             settings, connected = self._parts.settings, await self._parts.chain.connected()

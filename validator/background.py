@@ -1,4 +1,4 @@
-"""Puts the loops of one validator together."""
+"""Adds the background loops of one validator."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def add_loops(loops: BackgroundLoops, parts: Dependencies, *, looking: Looking, 
     settings = parts.settings
     poll = timedelta(seconds=settings.poll_s)
     loops.add("intake", patient("intake", parts.intake.round), every=poll, stalled_after=STALLED)
-    for number, bell in enumerate(parts.bells, 1):
+    for number, wakeup in enumerate(parts.wakeups, 1):
         name = f"judging-{number}"
-        loops.add(name, patient(name, _judging(loops, parts, name)), every=IDLE, woken=bell)
+        loops.add(name, patient(name, _judging(loops, parts, name)), every=IDLE, woken=wakeup)
     for number, lane in enumerate(parts.lanes, 1):
         name = f"verdicts-{number}"
         loops.add(name, patient(name, lane.round), every=IDLE, stalled_after=STALLED * 5, woken=parts.verdicts.news)
@@ -40,15 +40,15 @@ def add_loops(loops: BackgroundLoops, parts: Dependencies, *, looking: Looking, 
 
 
 async def look_after(parts: Dependencies) -> None:
-    """Tries this validator if that is due, and says how it is. Where it can't go on and others can, it holds nothing.
+    """Runs a due self-test and announces the result. An unhealthy validator returns its items if others are healthy.
 
     Raises:
-        StoreUnavailable: Redis can't be told.
+        StoreUnavailable: Redis is down.
     """
     was_well = parts.health.well
     await parts.health.round()
     if parts.health.well and not was_well:
-        parts.ring()
+        parts.notify()
     stuck = not parts.health.well and parts.health.since > parts.queue.lease
     if stuck and len(parts.held) and await parts.members.others_may_judge():
         await parts.held.give_back()

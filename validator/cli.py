@@ -17,7 +17,7 @@ app = typer.Typer(name="validator", no_args_is_help=True, help="Run a pool's val
 
 @app.callback()
 def validator() -> None:
-    """Run a pool's validator, and look after it."""
+    """Run and operate a pool's validator."""
 
 
 @app.command()
@@ -28,7 +28,7 @@ def run(
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Judge work until SIGTERM or SIGINT."""
-    # What examines takes long to import, and the other commands do without it.
+    # The examiner imports torch, which takes seconds and which other commands don't need.
     from validator.service import check_pool, claimed, open_validator  # noqa: PLC0415
 
     configure_logs(level=log_level)

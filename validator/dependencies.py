@@ -53,7 +53,7 @@ from validator.verdicts.row_sampling import LOOK_AGAIN, RowSampling
 
 
 class OpenableExaminer(Examiner, Protocol):
-    """An examiner with processes of its own, which live while it is entered."""
+    """An examiner whose processes run while the context is entered."""
 
     async def __aenter__(self) -> object:
         """Starts them."""
@@ -68,7 +68,7 @@ class OpenableExaminer(Examiner, Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """The orchestrator, as this validator speaks to it."""
+    """Clients of the orchestrator, with the validator's key."""
 
     reader: OrchestratorClient
     writer: NodeClient
@@ -109,12 +109,12 @@ class Dependencies:
     juries: Juries
     intake: LedgerIntake
     finalising: Finalising
-    bells: Sequence[asyncio.Event]
-    """One per piece of work that may be in hand; rung when there is something to do."""
+    wakeups: Sequence[asyncio.Event]
+    """One event per item that may be leased at a time; set when there may be work."""
 
-    def ring(self) -> None:
+    def notify(self) -> None:
         """Wakes the loops that wait for work."""
-        _ring(self.bells)
+        _notify(self.wakeups)
 
 
 def build_parts(
@@ -128,18 +128,18 @@ def build_parts(
     clock: Clock,
     registry: CollectorRegistry,
 ) -> Dependencies:
-    """Puts a validator together; nothing runs yet."""
+    """Builds all objects of a validator; starts nothing."""
     keys, me = keys_of(settings.pool_id), key.address
     lease = timedelta(seconds=settings.lease_s)
     members = Members(redis, keys=keys, validator=me, place=place_of(settings.directory))
-    patience = settings.patience()
-    queue = WorkQueue(redis, keys=keys, clock=clock, lease=lease, member=members.me, patience=patience)
+    retry_policy = settings.retry_policy()
+    queue = WorkQueue(redis, keys=keys, clock=clock, lease=lease, member=members.me, retry_policy=retry_policy)
     held = HeldItems(queue)
     measures = ValidatorMetrics(registry, clock=clock)
     known = KnownValidators(redis, keys=keys)
     deadlines = Deadlines(redis, keys=keys)
     records = NodeRecords(redis, keys=keys, validator=me)
-    bells = [asyncio.Event() for _ in range(settings.pieces())]
+    wakeups = [asyncio.Event() for _ in range(settings.pieces())]
     files = WorkFiles(
         pool_id=settings.pool_id,
         reader=remote.reader,
@@ -201,7 +201,7 @@ def build_parts(
         verdicts=verdicts,
         looks=LookResults(chain.ledger, read=files.audit, pool_id=settings.pool_id),
         juries=juries,
-        patience=patience,
+        retry_policy=retry_policy,
         measures=measures,
         clock=clock,
     )
@@ -216,7 +216,7 @@ def build_parts(
         lease=LeaderLease(ScriptRunner(redis, keys=keys), "intake", lifetime=lease),
         takeover=timedelta(seconds=settings.takeover_s),
         awake_within=timedelta(seconds=settings.awake_s),
-        ring=lambda: _ring(bells),
+        notify=lambda: _notify(wakeups),
         clock=clock,
     )
     finalising = Finalising(
@@ -251,12 +251,12 @@ def build_parts(
         juries=juries,
         intake=intake,
         finalising=finalising,
-        bells=bells,
+        wakeups=wakeups,
     )
 
 
 def parts_of(request: Request) -> Dependencies:
-    """The parts of the app that serves this request."""
+    """Returns the dependencies of the application that serves this request."""
     parts = request.app.state.parts
     if not isinstance(parts, Dependencies):
         raise TypeError("app.state.parts must be Dependencies")
@@ -272,15 +272,15 @@ def following_of(
     redis: Redis,
     clock: Clock,
 ) -> EventFollower:
-    """A position in the ledger's events.
+    """Returns a follower of the ledger's events with its own position.
 
     Args:
-        name: Of the position.
-        kinds: What is read, by contract.
-        settings: The validator's.
+        name: Name of the position.
+        kinds: Events to read, by contract.
+        settings: Settings of the validator.
         chain: The ledger.
-        redis: Keeps the position.
-        clock: Whose time counts.
+        redis: Stores the position.
+        clock: Clock of the follower.
     """
     return EventFollower(
         name,
@@ -294,6 +294,6 @@ def following_of(
     )
 
 
-def _ring(bells: Sequence[asyncio.Event]) -> None:
-    for bell in bells:
-        bell.set()
+def _notify(wakeups: Sequence[asyncio.Event]) -> None:
+    for wakeup in wakeups:
+        wakeup.set()

@@ -1,4 +1,4 @@
-"""Files from the pool's store and to it: work that is examined, and the evidence of verdicts."""
+"""Transfers of files with the pool's store: downloads of work, uploads of audit files."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from validator.examination.interface import HashedFile
 
 
 class FileAbsent(Unavailable):
-    """The store has no such file, or can't be asked whether it has. Nobody's guilt: it may come until the deadline."""
+    """The store has no such file, or is down. This never counts against the node: the file may come later."""
 
     code = "file-absent"
 
 
 class StoreBroken(Unavailable):
-    """The store gives bytes that are not those it names by their hash."""
+    """The store returned bytes with another hash than the object's name."""
 
     code = "other-bytes"
     default_hint = (
@@ -49,20 +49,20 @@ class WorkDiskFull(Unavailable):
 
 
 class DiskBroken(Unavailable):
-    """Files can't be written, or read, where they lie."""
+    """The working directory can't be written or read."""
 
     code = "disk-trouble"
     default_hint = "look at the file system of the validator's directory: is it mounted, and writable?"
 
 
 class OrchestratorRefuses(Unavailable):
-    """The orchestrator does not serve this validator."""
+    """The orchestrator refuses this validator's requests."""
 
     code = "orchestrator-refuses"
 
 
 class FileTooLarge(TooLarge):
-    """The file is larger than any store of a pool may take, so it is not fetched."""
+    """The file is larger than any pool's store may accept, so it is not downloaded."""
 
     code = "file-too-large"
     default_hint = "ask the pool's owner how its store came to have it; no orchestrator lets a node upload it"
@@ -75,16 +75,16 @@ class AuditFileWrong(Unprocessable):
 
 
 class WorkFiles:
-    """Reads work and writes evidence.
+    """Downloads files of work and uploads audit files.
 
     Args:
         pool_id: The pool.
-        reader: Asks the orchestrator for work, with the validator's key.
-        writer: Asks it where to put evidence.
-        transfer: Moves the bytes.
-        directory: Where files lie while they are worked on; only ours.
-        most_bytes: Of a file of work that is kept. Larger ones are hashed as they arrive.
-        reserve_bytes: Of the disk that stay free.
+        reader: Client that asks the orchestrator for work, with the validator's key.
+        writer: Client that asks it for upload URLs.
+        transfer: Transfers the bytes.
+        directory: Directory of files in use; no other process uses it.
+        most_bytes: Maximum size of a file that is stored. Larger ones are hashed as they arrive.
+        reserve_bytes: Bytes of the disk that stay free.
     """
 
     def __init__(
@@ -108,16 +108,16 @@ class WorkFiles:
         self._space = DiskSpace(directory, reserve=reserve_bytes)
 
     def clear(self) -> None:
-        """Removes what an earlier life of the service left."""
+        """Removes files that an earlier run of the service left."""
         shutil.rmtree(self._directory, ignore_errors=True)
         self._directory.mkdir(parents=True, mode=0o700)
 
     def try_disk(self) -> None:
-        """Returns if files can be written and read where they lie.
+        """Returns if files in the working directory can be written and read.
 
         Raises:
-            DiskFull: There is less room than has to stay free.
-            DiskBroken: They can't be.
+            DiskFull: Less than the reserve is free.
+            DiskBroken: They can't be written or read.
         """
         free = shutil.disk_usage(self._directory).free if self._directory.is_dir() else None
         if free is not None and free <= self._reserve_bytes:
@@ -147,29 +147,31 @@ class WorkFiles:
 
     @asynccontextmanager
     async def fetched(self, item: Item, listed: RolloutItem | None) -> AsyncIterator[Path | HashedFile]:
-        """The work's file, which has the hash that was submitted, while it is needed.
+        """Downloads the work's file, verifies its hash, and keeps it while the context is entered.
 
-        Of a file that is larger than this validator reads, the hash and the size: enough to tell whether its lease
-        admits it, at no cost in memory and disk.
+        Of a file that is larger than this validator reads, only hash and size are returned. They suffice to check it
+        against its lease, without memory or disk.
 
         Raises:
-            FileAbsent: The store does not have it.
-            FileTooLarge: It is larger than any store may take.
+            FileAbsent: The store does not have the file.
+            FileTooLarge: It is larger than any store may accept.
             DiskFull: There is no room.
-            StoreBroken: The store gives other bytes under a name that is their hash.
+            StoreBroken: The store returned bytes with another hash.
             Unavailable: The orchestrator or the store is down.
         """
-        target = self._directory / f"{item.id}.{item.token}.parquet"  # a holder before us may still be at it, here too
+        target = (
+            self._directory / f"{item.id}.{item.token}.parquet"
+        )  # an earlier holder of the item, also in this process, may still use its own copy
         try:
             yield await self._fetch(item.work, listed, target)
         finally:
             target.unlink(missing_ok=True)
 
     async def store(self, audit: AuditFile) -> Digest:
-        """Leaves an audit file in the pool's store, unless it is there; returns its SHA-256.
+        """Uploads an audit file to the pool's store, unless it is there; returns its SHA-256.
 
         Raises:
-            TooLarge: It is larger than anybody reads.
+            TooLarge: It is larger than the limit of audit files.
             Unavailable: The orchestrator or the store is down.
         """
         content = await asyncio.to_thread(audit.encode)
@@ -187,7 +189,8 @@ class WorkFiles:
         try:
             await asyncio.to_thread(path.write_bytes, content)
             await self._transfer.put(ticket, path, size=len(content))
-            # Asked again for two reasons: no verdict without evidence, and the ticket is open until somebody asks.
+            # Asked again for two reasons: the evidence must be there before the verdict, and the ticket stays open
+            # until then.
             if not (await self._writer.request_upload(request)).already_there:
                 raise StoreBroken(f"the store took the audit file {sha256} and does not have it")
         except BytesRefused as error:
@@ -200,7 +203,7 @@ class WorkFiles:
         """Fetches the audit file of another validator.
 
         Raises:
-            AuditFileWrong: The store does not have it or gives other bytes, or it is no audit file.
+            AuditFileWrong: The store does not have it or returns other bytes, or it is not an audit file.
             Unavailable: The orchestrator or the store is down.
         """
         key = ObjectKey(pool_id=self._pool_id, owner=validator, sha256=sha256, audit=True)
@@ -232,7 +235,7 @@ class WorkFiles:
         except TooLarge as error:
             if isinstance(error, FileTooLarge):
                 raise
-            raise StoreBroken(error.detail) from error  # more bytes than the store itself says
+            raise StoreBroken(error.detail) from error  # more bytes than the store announced
         except BytesRefused as error:
             raise StoreBroken(error.detail) from error
 

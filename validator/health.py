@@ -1,8 +1,8 @@
-"""Health of this validator: it takes no work after a failed self-test, until a later one passes.
+"""Health of this validator: after a failed self-test it takes no work until a later one passes.
 
-A trouble with a piece of work may be the work's or this validator's. The self-test says which. Where it passes, and one
-piece after another fails all the same, the validator stands aside too: if somebody else is there to judge, or if what
-fails is the way out from here.
+If an item can't be judged, the cause may be the item or this validator; the self-test tells which. If the self-test
+passes and three different items in a row still fail, the validator pauses, too: if another validator can take over, or
+if all failures are of its network.
 """
 
 from __future__ import annotations
@@ -14,24 +14,25 @@ from datetime import timedelta
 import structlog
 
 from protocol.errors import MusterError, Unavailable
+from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
 from validator.domain.items import ItemId
 from validator.store.members import Condition, Members, MemberState
 
 SelfTest = Callable[[], Awaitable[None]]
-"""Returns if this machine, and what it reaches, can judge; raises what is wrong."""
+"""Returns if this machine and the services that it needs work; raises the error otherwise."""
 
 FIRST_REST, LONGEST_REST = timedelta(seconds=1), timedelta(seconds=15)
-"""Between two self-tests that fail: what was repaired is noticed within the longest."""
+"""Pauses between failed self-tests; a repair is noticed within the longest."""
 
-LONGEST_PENANCE = timedelta(minutes=1)
-"""Between two pieces of work of a validator that passes its self-tests and fails at every piece."""
+LONGEST_PAUSE = timedelta(minutes=1)
+"""Longest pause between two items of a validator that passes its self-tests but fails at every item."""
 
 TRUSTED_FOR = timedelta(seconds=5)
-"""A self-test that passed answers for further troubles: files that are made to cause them must not keep us testing."""
+"""Validity of a passed self-test: files that are crafted to fail must not cause a self-test each."""
 
 IN_A_ROW = 3
-"""Different pieces of work, without a single one that went well between them."""
+"""Number of different failed items, without a success between them, after which the validator pauses."""
 
 FAILS = "fails-again-and-again"
 
@@ -39,7 +40,7 @@ _log = structlog.get_logger(__name__)
 
 
 class NotWell(Unavailable):
-    """This validator takes no work now; a readiness check says why."""
+    """This validator takes no work now; the text gives the reason."""
 
     code = "not-well"
 
@@ -48,9 +49,9 @@ class Health:
     """The health of one validator process.
 
     Args:
-        test: Its self-test.
-        members: Who else judges on this Redis; they learn how we are.
-        clock: Whose time counts.
+        test: The self-test.
+        members: Processes that share this Redis; the condition is announced to them.
+        clock: Clock of pauses.
     """
 
     def __init__(self, test: SelfTest, *, members: Members, clock: Clock) -> None:
@@ -62,7 +63,7 @@ class Health:
         self._due = self._since
         self._vouched: float | None = None
         self._failed: dict[ItemId, bool] = {}
-        """The last that failed, and whether that was on the way out from here."""
+        """The last failed items, and whether the network was the cause."""
         self._in_a_row = 0
         self._rests = 0
         self._testing = asyncio.Lock()
@@ -79,12 +80,12 @@ class Health:
 
     @property
     def since(self) -> timedelta:
-        """For how long it has been well, or unwell for whatever reasons."""
+        """Age of the present condition (well or unwell)."""
         return timedelta(seconds=self._clock.monotonic() - self._since)
 
-    def may_take(self, *, in_hand: int) -> bool:
-        """Returns whether it may take one more piece of work; a repeatedly failing one only if it holds no other."""
-        return self.well and (in_hand == 0 or len(self._failed) < IN_A_ROW - 1)
+    def may_take(self, *, held: int) -> bool:
+        """Returns whether it may take one more item; after repeated failures only if it holds no other."""
+        return self.well and (held == 0 or len(self._failed) < IN_A_ROW - 1)
 
     async def check(self) -> None:
         """Returns if it is well; a readiness check.
@@ -98,19 +99,19 @@ class Health:
             raise NotWell(f"{self._condition.why} ({self._condition.code})", hint=self._condition.hint)
 
     async def round(self) -> None:
-        """Tries itself if that is due, and tells the others how it is.
+        """Runs the self-test if it is due, and announces the condition to the other processes.
 
         Raises:
-            StoreUnavailable: They can't be told.
+            StoreUnavailable: Redis is down.
         """
         async with self._testing:
             if not self.well and self._clock.monotonic() >= self._due:
-                await self._members.say(self._condition, since=self.since)  # a test may take its time
+                await self._members.say(self._condition, since=self.since)  # the self-test may take a while
                 await self._try()
         await self._members.say(self._condition, since=self.since)
 
     async def doubt(self) -> bool:
-        """Tries itself after a trouble that may be its own; whether it is well."""
+        """Runs the self-test after a failure that this validator may have caused; returns whether it is well."""
         async with self._testing:
             now = self._clock.monotonic()
             vouched = self._vouched is not None and now - self._vouched < TRUSTED_FOR.total_seconds()
@@ -119,15 +120,15 @@ class Health:
         return self.well
 
     async def failed(self, item: ItemId, error: MusterError, *, outside: bool = False) -> None:
-        """One more piece of work could not be judged, though the self-test passes.
+        """Counts an item that could not be judged although the self-test passes.
 
         Args:
-            item: Which.
-            error: Why.
-            outside: Whether a service did not answer us. Then nothing is gained by going on, whoever else is there.
+            item: The item.
+            error: The error.
+            outside: True if a service did not answer. Then the validator pauses even if it is the only one.
 
         Raises:
-            StoreUnavailable: Nobody can say whether others are there.
+            StoreUnavailable: Redis can't be asked for other processes.
         """
         self._in_a_row += item not in self._failed
         self._failed[item] = outside
@@ -137,21 +138,21 @@ class Health:
             return
         cut_off = all(self._failed.values())
         if cut_off or await self._members.others_may_judge():
-            why = f"{self._in_a_row} pieces of work in a row could not be judged here, at last: {error.detail}"
-            hint = f"one piece at a time is tried, and others judge meanwhile; {error.hint or 'the log says more'}"
+            why = f"{self._in_a_row} items in a row could not be judged here; the last error: {error.detail}"
+            hint = f"it tries one item at a time while others judge; {error.hint or 'see its log'}"
             found = Condition(state=MemberState.UNWELL, code=FAILS, why=why, hint=hint)
-            self._become(found, most=LONGEST_REST if cut_off else LONGEST_PENANCE)
+            self._become(found, most=LONGEST_REST if cut_off else LONGEST_PAUSE)
             await self._members.say(self._condition, since=self.since)
 
     def went_well(self) -> None:
-        """A piece of work was judged."""
+        """Resets the count of failures after an item was judged."""
         self._failed.clear()
         self._in_a_row = self._rests = 0
 
     async def _try(self) -> bool:
         found = await self._found()
         if found is None:
-            while len(self._failed) >= IN_A_ROW:  # one more is enough to send it away again
+            while len(self._failed) >= IN_A_ROW:  # so that one more failure is enough to pause again
                 self._forget_oldest()
             self._become(Condition(state=MemberState.WELL), most=LONGEST_REST)
         else:
@@ -187,8 +188,8 @@ class Health:
             self._since = self._clock.monotonic()
         if not same:
             _log.warning("unwell", code=found.code, why=found.why, hint=found.hint)
-        rest: timedelta = min(most, FIRST_REST * 2 ** min(self._rests, 20))
         self._rests += 1
-        self._due = self._clock.monotonic() + rest.total_seconds()
+        pause = backoff(FIRST_REST, most, self._rests)
+        self._due = self._clock.monotonic() + pause.total_seconds()
         tests = before.tests + 1 if same else 1
         self._condition = Condition(state=found.state, code=found.code, why=found.why, hint=found.hint, tests=tests)

@@ -16,12 +16,12 @@ from validator.domain.items import Item
 from validator.examination.interface import Conclusion
 
 WINDOW = timedelta(minutes=1)
-"""Rates are over the last minute."""
+"""Window of rates."""
 
 MOST_KEPT = 10_000
 
 MOST_CODES = 64
-"""Kinds of trouble that are told apart: orchestrator and store name theirs themselves, and could name ever new ones."""
+"""Maximum number of error codes that get a series; orchestrator and store choose codes, and could invent new ones."""
 OTHER_CODE = "other"
 
 _BUCKETS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1, 1.5, 2, 3, 5, 10, 30, 60, 300, 1800)
@@ -31,8 +31,8 @@ class ValidatorMetrics:
     """Counters and times.
 
     Args:
-        registry: The service's.
-        clock: Whose time counts.
+        registry: Registry of the service.
+        clock: Clock of rates.
     """
 
     def __init__(self, registry: CollectorRegistry, *, clock: Clock) -> None:
@@ -67,18 +67,18 @@ class ValidatorMetrics:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measures a stage that ends well."""
+        """Measures the duration of a stage that succeeds."""
         began = self._clock.monotonic()
         yield
         self._stages.labels(name).observe(self._clock.monotonic() - began)
 
     def taken(self, item: Item) -> None:
-        """Measures how long work waited for somebody to take it; its later tries are no waiting."""
+        """Measures the time that an item waited in the queue before its first attempt."""
         if item.attempts == 0 and item.tries == 0:
             self._stages.labels("queue").observe(item.waited.total_seconds())
 
     def examined(self, conclusion: Conclusion) -> None:
-        """Counts what was computed."""
+        """Counts rows and tokens of an examination."""
         took = conclusion.timings
         if took is None:
             return
@@ -90,19 +90,19 @@ class ValidatorMetrics:
             self._stages.labels(f"examine-{stage}").observe(seconds)
 
     def trouble(self, code: str, *, parked: bool) -> None:
-        """Counts what could not be judged."""
+        """Counts an item that could not be judged."""
         self._codes.add(code if len(self._codes) < MOST_CODES else OTHER_CODE)
         self._troubles.labels(code if code in self._codes else OTHER_CODE, str(parked).lower()).inc()
 
     def given(self, item: Item, outcome: Outcome, reason: int) -> None:
-        """Counts a verdict that the ledger took."""
+        """Counts a verdict that the ledger accepted."""
         self._verdicts.labels(outcome.name.lower(), reason_name(reason)).inc()
         seconds = item.waited.total_seconds() + self._clock.monotonic() - item.taken_at
         self._seconds.observe(seconds)
         self._latencies.append(seconds)
 
     def latency(self, share: float) -> float | None:
-        """The seconds within which this share of the last verdicts was given; None before the first."""
+        """Returns the latency quantile of recent verdicts in seconds; None before the first."""
         return quantile(self._latencies, share)
 
     @property
@@ -111,7 +111,7 @@ class ValidatorMetrics:
         return len(self._latencies)
 
     def rates(self) -> tuple[float, float, float]:
-        """Files, rows and prefilled tokens per second, over the last minute."""
+        """Returns files, rows and prefilled tokens per second, over the last minute."""
         now = self._clock.monotonic()
         window = max(1.0, min(WINDOW.total_seconds(), now - self._began))
         recent = [each for each in self._examined if each[0] >= now - window]
@@ -119,7 +119,7 @@ class ValidatorMetrics:
 
 
 def quantile(values: Sequence[float], share: float) -> float | None:
-    """The smallest value that is not exceeded by this share of them."""
+    """Returns the quantile: the smallest value that at least this share of the values does not exceed."""
     if not values:
         return None
     ordered = sorted(values)
@@ -127,7 +127,7 @@ def quantile(values: Sequence[float], share: float) -> float | None:
 
 
 def reason_name(reason: int) -> str:
-    """A reason code as people read it."""
+    """Returns the display name of a reason code."""
     try:
         return ReasonCode(reason).name.lower().replace("_", "-")
     except ValueError:

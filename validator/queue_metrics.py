@@ -18,12 +18,12 @@ class QueueMetrics:
     """Gauges of one validator.
 
     Args:
-        registry: The service's.
-        queue: What waits.
-        deadlines: What is not final.
-        intake: How far the ledger was read.
-        looks: What was looked at again, and why.
-        health: Whether work is taken.
+        registry: Registry of the service.
+        queue: The work queue.
+        deadlines: Work that is not final.
+        intake: Position in the ledger's events.
+        looks: Second looks by reason.
+        health: Health of this process.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class QueueMetrics:
         )
 
     async def read(self) -> None:
-        """Reads them all; what is known here comes first, for Redis may be down."""
+        """Reads all gauges; local values first, because Redis may be down."""
         self._well.set(int(self._health.well))
         self._unwell_for.clear()
         if not self._health.well:

@@ -17,28 +17,28 @@ from validator.files import WorkFiles, served
 
 
 class NoPolicies(Unavailable):
-    """The folder of versions that the settings name is not there."""
+    """The folder of versions in the settings does not exist."""
 
     code = "no-policies-folder"
     default_hint = "mount it, or take `policies` out of the validator's settings: versions are fetched from relays then"
 
 
 class ExaminerBroken(Unavailable):
-    """The examiner can't examine a file that is known to be good."""
+    """The examiner fails on a file that is known to be good."""
 
     code = "examiner-broken"
 
 
 class SelfTest:
-    """The self-test of one validator; called, it returns if all is well.
+    """The self-test of one validator; calling it returns if every test passes.
 
     Args:
-        me: The validator.
+        me: Address of the validator.
         chain: The ledger.
-        orchestrator: Of the pool.
-        files: Where work lies.
-        examiner: Examines.
-        policies: A folder of versions, if the settings name one.
+        orchestrator: Client of the pool's orchestrator.
+        files: Transfers of files.
+        examiner: The examiner.
+        policies: Folder of versions, if the settings name one.
     """
 
     def __init__(
@@ -59,10 +59,10 @@ class SelfTest:
         self._policies = policies
 
     async def __call__(self) -> None:
-        """Tries everything, and stops at what fails.
+        """Runs all tests and stops at the first failure.
 
         Raises:
-            MusterError: What is wrong, and what to do.
+            MusterError: A test failed.
         """
         await asyncio.to_thread(self._files.try_disk)
         if self._policies is not None and not await asyncio.to_thread(self._policies.is_dir):
@@ -80,7 +80,7 @@ class SelfTest:
             with served():
                 await self._orchestrator.run()
         except (NotFound, RateLimited):
-            return  # it answers, and knows who we are
+            return  # it answers and accepts our key
 
 
 def _broken(found: NotJudged) -> ExaminerBroken:

@@ -1,4 +1,4 @@
-"""Opens everything that a validator needs, from its settings."""
+"""Builds the validator service from its settings."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ _log = structlog.get_logger(__name__)
 
 
 class DirectoryInUse(Conflict):
-    """Another validator has the directory."""
+    """Another validator uses the directory."""
 
     code = "directory-in-use"
     default_hint = "give each validator a directory of its own, or stop the other one"
 
 
 def open_validator(settings: ValidatorSettings) -> FastAPI:
-    """The whole service; nothing runs yet.
+    """Returns the service; starts nothing.
 
     Raises:
-        MusterError: The key can't be opened, or a setting can't be.
+        MusterError: The key can't be read, or a setting is invalid.
     """
     key, clock = own_key(settings), SystemClock()
     return build_validator(
@@ -64,12 +64,12 @@ def open_validator(settings: ValidatorSettings) -> FastAPI:
 
 
 def own_key(settings: ValidatorSettings) -> Key:
-    """The validator's key, from `MUSTER_VALIDATOR_KEY` or its keystore."""
+    """Returns the validator's key, from `MUSTER_VALIDATOR_KEY` or its keystore."""
     return find_key("validator", keystore=settings.keystore, password_file=settings.password_file)
 
 
 def open_chain(settings: ValidatorSettings, *, key: Key, clock: Clock) -> PoolChain:
-    """The chain, which is connected to when it is first needed."""
+    """Returns the chain client, which connects at its first use."""
     deployment = Deployment.load(settings.deployment)
     warn_if_unconfirmed(chain_id=deployment.chain_id, confirmations=settings.confirmations)
     return PoolChain(
@@ -84,7 +84,7 @@ def open_chain(settings: ValidatorSettings, *, key: Key, clock: Clock) -> PoolCh
 
 
 def open_remote(settings: ValidatorSettings, *, key: Key, clock: Clock) -> Remote:
-    """The orchestrator, as this validator speaks to it."""
+    """Returns the clients of the orchestrator."""
     plain = settings.allow_plain_http
     location = ServiceLocation.parse(settings.orchestrator, allow_plain_http=plain)
     return Remote(
@@ -137,11 +137,11 @@ def budgeted(settings: ValidatorSettings) -> ExaminerSettings:
 async def check_pool(settings: ValidatorSettings) -> None:
     """Compares the settings with the pool's terms, before the service starts.
 
-    A chain that can't be asked is no reason not to start: epochs are compared again before the first one begins.
+    An unreachable chain does not prevent the start: epochs are compared again before the first one begins.
 
     Raises:
         EpochTooShort: Epochs would be shorter than the pool's judge period.
-        MusterError: The key can't be opened, or the chain is another one than the settings say.
+        MusterError: The key can't be read, or the chain is another one than in the settings.
     """
     chain = open_chain(settings, key=own_key(settings), clock=SystemClock())
     try:
@@ -156,7 +156,7 @@ async def check_pool(settings: ValidatorSettings) -> None:
 
 @contextmanager
 def claimed(directory: Path) -> Iterator[None]:
-    """Holds a directory for one validator; what an earlier one left of work in it may be removed.
+    """Locks a directory for one validator, which may then remove files of an earlier run.
 
     Raises:
         DirectoryInUse: Another process holds it.

@@ -20,7 +20,7 @@ GIBIBYTE = 1 << 30
 
 
 def default_directory() -> Path:
-    """`/var/lib/muster/validator` for root, else below the user's own data directory."""
+    """Returns `/var/lib/muster/validator` for root, else a directory below the user's data directory."""
     if os.geteuid() == 0:
         return Path("/var/lib/muster/validator")
     data = os.environ.get("XDG_DATA_HOME") or str(Path.home() / ".local" / "share")
@@ -28,7 +28,7 @@ def default_directory() -> Path:
 
 
 class ValidatorSettings(Settings):
-    """Settings of one validator. Several may share a Redis, each with a directory and an identity of its own."""
+    """Settings of one validator. Several may share a Redis, each with its own directory."""
 
     service: ClassVar[str] = "validator"
 
@@ -127,10 +127,10 @@ class ValidatorSettings(Settings):
     )
 
     def pieces(self) -> int:
-        """Pieces of work in hand at a time."""
+        """Returns the number of items that may be leased at a time."""
         return 2 * self.workers + 6 if self.in_hand is None else self.in_hand
 
-    def patience(self) -> RetryPolicy:
+    def retry_policy(self) -> RetryPolicy:
         """Returns the retry limits."""
         return RetryPolicy(
             attempts=self.attempts,

@@ -1,4 +1,4 @@
-"""The validator's own API: how it is, what waits for a person, and what the person decides."""
+"""Routes of the validator: status, parked items, and a person's decisions about them."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def _is_me(address: Address, request: Request) -> bool:
 
 
 Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is_me, body_limit=BODY))]
-"""A token that reads, or the validator's own key."""
+"""A token with scope `read`, or the validator's own key."""
 Operator = Annotated[OwnerRequest, Depends(owner_access(Scope.OPERATE, is_manager=_is_me, body_limit=BODY))]
 ItemPath = Annotated[str, Path(max_length=100, description="A work key, or WORKKEY.KIND")]
 
@@ -124,7 +124,7 @@ async def retry(_operator: Operator, request: Request, item: ItemPath) -> Unpark
 
 @router.post("/parked/{item}/resolve", openapi_extra=_body(Resolve))
 async def resolve(operator: Operator, request: Request, item: ItemPath) -> Unparked:
-    """Decides parked work by hand: accepted, or rejected without a slash. The contributor reads the words."""
+    """Decide parked work by hand: accept it, or reject it without a slash. The contributor can read the reason."""
     decided = operator.read(Resolve)
     resolution = Resolution(outcome=Outcome[decided.outcome.upper()], words=decided.words, by=operator.name)
     return _some(await _unpark(parts_of(request), [read_item_id(item)], resolution=resolution), item)
@@ -132,7 +132,7 @@ async def resolve(operator: Operator, request: Request, item: ItemPath) -> Unpar
 
 async def _unpark(parts: Dependencies, names: list[ItemId], *, resolution: Resolution | None = None) -> Unparked:
     found = tuple([name for name in names if await parts.queue.unpark(name, resolution=resolution)])
-    parts.ring()
+    parts.notify()
     return Unparked(ids=found)
 
 

@@ -15,12 +15,12 @@ class QueueView(WireModel):
     """Lengths of the queue."""
 
     waiting: Count
-    """Another validator's turn comes first, or the next try is still to come."""
+    """Items that wait for another validator's turn or for their next attempt."""
     ready: Count
     in_hand: Count
     parked: Count
     not_final: Count
-    """Work whose windows are still open."""
+    """Work that is not final yet."""
 
 
 class VerdictCount(WireModel):
@@ -40,7 +40,7 @@ class LatencyView(WireModel):
 
 
 class RatesView(WireModel):
-    """Per second, over the last minute, of this process."""
+    """Rates per second of this process, over the last minute."""
 
     files: float
     rows: float
@@ -52,7 +52,7 @@ class ValidatorSeen(WireModel):
 
     address: WireAddress
     here: bool
-    """Whether it shares this Redis."""
+    """True if the validator shares this Redis."""
     heard_at_ms: Milliseconds | None
     """Ledger time of its last verdict or epoch."""
 
@@ -64,20 +64,20 @@ class MemberView(WireModel):
     place: LongText
     """Its host and directory."""
     is_this: bool
-    """Whether this is the responding process."""
+    """True for the responding process."""
     state: Literal["starting", "well", "unwell", "silent"]
-    """Well ones take work; unwell ones try themselves again and again; silent ones said nothing for a minute."""
+    """`well` processes take work, `unwell` ones repeat their self-test, `silent` ones sent no sign for a minute."""
     code: ShortText = ""
     why: LongText = ""
     hint: LongText = ""
     since_ms: Milliseconds
-    """Since when it is so; of a silent one, when it was last heard of."""
+    """Start of this state; of a silent process, its last sign of life."""
     tests: Count = 0
-    """Self-tests that failed since then."""
+    """Failed self-tests since then."""
 
 
 class LoopView(WireModel):
-    """A piece of background work."""
+    """A background loop."""
 
     name: ShortText
     rounds: Count
@@ -86,7 +86,7 @@ class LoopView(WireModel):
 
 
 class ParkedView(WireModel):
-    """Work that waits for a person."""
+    """An item that waits for a person."""
 
     id: ShortText
     key: WireDigest
@@ -97,14 +97,14 @@ class ParkedView(WireModel):
     attempts: Count
     parked_at_ms: Milliseconds
     deadline_ms: Milliseconds
-    """By the chain's time, or a little later: then it expires, unpaid and blameless."""
+    """Expiry by the chain's time (or a little later): then the work expires, without pay or penalty."""
     code: ShortText
     why: LongText
     hint: LongText = ""
 
 
 class ParkedList(WireModel):
-    """Answer of `GET /v1/parked`: each node's longest parked first, then each one's second."""
+    """Answer of `GET /v1/parked`: each node's longest parked item first, then each one's second."""
 
     items: tuple[ParkedView, ...]
 
@@ -116,11 +116,11 @@ class StatusView(WireModel):
     pool_id: PoolId
     version: ShortText
     seated: bool | None
-    """Whether the pool accepts its verdicts; None while the chain is unavailable."""
+    """True if the pool accepts its verdicts; None while the chain is unavailable."""
     chain_block: Count | None
-    """The newest that was seen; None while the chain could not be asked yet."""
+    """Newest block; None until the chain first answered."""
     next_block: Count | None
-    """Events before it were read."""
+    """Next block to read events from."""
     epoch: Count | None
     """Current epoch; 0 before the first, None while the chain is unavailable."""
     queue: QueueView
@@ -131,14 +131,14 @@ class StatusView(WireModel):
     members: tuple[MemberView, ...] = ()
     """Processes that share this Redis, this one first."""
     parked: tuple[ParkedView, ...]
-    """The first of them."""
+    """First entries of that list."""
     loops: tuple[LoopView, ...]
     looks: dict[str, int] = {}
     """Second looks since the start."""
 
 
 class Resolve(WireModel):
-    """Body of `POST /v1/parked/{id}/resolve`: a person decides. Nobody is slashed by hand."""
+    """Body of `POST /v1/parked/{id}/resolve`: a person's decision, which can't slash a node."""
 
     outcome: Literal["accepted", "rejected"]
     words: Annotated[str, Field(min_length=1, max_length=1000, pattern=r"^[^\x00-\x1f\x7f]*$")]
@@ -146,6 +146,6 @@ class Resolve(WireModel):
 
 
 class Unparked(WireModel):
-    """Answer to both ways of taking work up again."""
+    """Answer of the routes that retry parked work."""
 
     ids: tuple[ShortText, ...]

@@ -17,9 +17,9 @@ class Next(StrEnum):
 
     EXAMINE = "examine"
     DROP = "drop"
-    """No verdict is needed any more."""
+    """No verdict is needed."""
     LEAVE = "leave"
-    """This validator may not; another may."""
+    """This validator may not judge it; another may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +46,11 @@ def standing_of(
     """Decides what to do about a piece of work.
 
     Args:
-        work: As the ledger has it; None if it does not.
-        submitted: What the queue names. A reorganisation may have put another submission under the same key; the ledger
+        work: The work on the ledger; None if it is not there.
+        submitted: The submission in the queue. After a reorg the ledger may have another one under the same key, and
             would refuse a verdict on this one.
-        kind: Why it is to be examined.
-        me: Who would judge.
+        kind: Reason of the examination.
+        me: This validator.
         now: The chain's time.
     """
     if work is None:

@@ -12,13 +12,13 @@ from validator.assignment.turns import rank_of
 def awake_of(
     validators: Collection[Address], heard: Mapping[Address, datetime], *, now: datetime, within: timedelta
 ) -> frozenset[Address]:
-    """Those that judged or committed to a secret lately.
+    """Returns the validators with a recent verdict or commitment on the ledger.
 
     Args:
-        validators: As the ledger has them now.
-        heard: When each was last heard of there.
-        now: The time, on the chain's clock.
-        within: How long a sign of life counts.
+        validators: Validators on the ledger now.
+        heard: Time of each one's last activity on the ledger.
+        now: The chain's time.
+        within: Maximum age of the last activity.
     """
     return frozenset(each for each in validators if each in heard and now - heard[each] <= within)
 

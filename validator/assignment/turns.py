@@ -1,7 +1,7 @@
 """Order of validators for each piece of work, on which they agree without communication.
 
-Rendezvous hashing: every validator has a rank for every key. Rank 0 begins at once, each further one after a while
-more, so that the work of a dead one is taken up by the next, and nobody has to know who is dead.
+Rendezvous hashing: every validator has a rank for every key. Rank 0 starts immediately, each further rank after a
+further delay. So the next validator takes over the work of a dead one without having to detect that it is dead.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def delay_of(rank: int, *, takeover: timedelta, left: timedelta) -> timedelta:
     Args:
         rank: From 0.
         takeover: Silence after which a validator is considered dead.
-        left: Until the verdict would come too late.
+        left: Time until the verdict would be too late.
     """
     return max(timedelta(), min(rank * takeover, left / 2))
 

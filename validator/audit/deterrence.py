@@ -26,9 +26,9 @@ class RowForgery:
     Args:
         forged: Number of forged rows.
         rows: Rows of a file.
-        caught: The probability that at least one of them is drawn.
-        gain: What it gains per file on average, in the token's smallest unit: the price of the forged rows if none is
-            drawn (more can't be saved), less the file's penalty if one is. Rounded up, in favour of the forger.
+        caught: Probability that at least one of them is drawn.
+        gain: Expected gain per file in the token's smallest unit: the price of the forged rows if none is drawn (more
+            can't be saved), less the file's penalty if one is drawn. Rounded up, in favour of the forger.
     """
 
     forged: int
@@ -38,7 +38,7 @@ class RowForgery:
 
 
 def stages(policy: RatePolicy, *, floor: float) -> tuple[AuditStage, ...]:
-    """The way of a node that never fails, from all rows down to the floor."""
+    """Returns the shares of a node that never fails, from all rows down to the floor."""
     found: list[AuditStage] = []
     clean = 0
     for _ in range(MOST_STAGES):
@@ -56,9 +56,9 @@ def row_forgery(*, rows: int, forged: int, share: float, pays: int, costs: int) 
     Args:
         rows: Rows of a file, at least 1.
         forged: Number of forged rows, 1 to `rows`.
-        share: Of the rows that are computed again.
-        pays: What the file pays, in the token's smallest unit.
-        costs: What it costs if it is found forged.
+        share: Share of the rows that is recomputed.
+        pays: Price of the file, in the token's smallest unit.
+        costs: Penalty of a forged file, in the same unit.
     """
     drawn = rows_drawn(share, rows)
     ways, missed = comb(rows, drawn), comb(rows - forged, drawn)  # whole numbers: the least gain is exact

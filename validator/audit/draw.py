@@ -1,7 +1,7 @@
-"""The draw of the rows that are computed again. Anybody who knows seed, share and number of rows draws the same.
+"""Draw of the rows to recompute. It follows from seed, share and number of rows, so that others can repeat it.
 
-Nobody knows the seed before the submission: it holds the hash of a later block, which the validator can't choose, and
-a secret that the validator was bound to before and shows afterwards, which the chain's block makers don't know.
+The seed is unknown before the submission: it combines the hash of a later block, which the validator can't choose, with
+a secret to which the validator has committed and which block producers don't know.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from protocol.identifiers import Digest
 from rollouts.seeds import draw_places
 
 ROWS_TAG = b"muster-audit-rows-v1"
-"""Keeps this use of a seed apart from others. Another tag draws other rows, and old audits can't be recomputed."""
+"""Domain separation tag. With another tag, old audits could not be recomputed."""
 
 BASIS_POINTS = 10_000
 
 
 def row_seed(secret: bytes, key: Digest, block_hash: Digest) -> bytes:
-    """HMAC-SHA256 under the epoch's secret of the work key (32 bytes) and the hash (32) of the block after the work's.
+    """Returns HMAC-SHA256 with the epoch's secret over work key (32 bytes) and hash (32) of the block after the work's.
 
     Raises:
         InvalidInput: The secret is not 32 bytes.
@@ -39,12 +39,12 @@ def rows_drawn(share: float, rows: int) -> int:
     """
     if not 0 < share <= 1:
         raise InvalidInput(f"a share of {share} of the rows", hint="more than 0, at most 1")
-    # In whole numbers: 0.07 · 100 is 7.000000000000001 in floats, and would draw eight rows.
+    # In integers: 0.07 · 100 is 7.000000000000001 in floats, which would draw eight rows.
     return min(rows, max(1, -(-max(1, round(share * BASIS_POINTS)) * rows // BASIS_POINTS)))
 
 
 def draw_rows(draw: RowDraw, rows: int) -> tuple[int, ...]:
-    """The rows to compute again, ascending: each set of that size is as likely as any other.
+    """Returns the rows to recompute, ascending; all sets of that size are equally likely.
 
     Raises:
         InvalidInput: The share is not within (0, 1], or below 1 without a seed.

@@ -1,8 +1,8 @@
-"""The validator's secrets, epoch by epoch. They follow from its key, so none is stored and none is lost with a disk.
+"""The validator's audit secrets, one per epoch. They derive from its key, so none is stored or lost.
 
-A secret is SHA-256 of the key's signature over a text that names chain, contract, pool and epoch. Signatures are
-deterministic (RFC 6979), so the same key makes the same secrets on every machine; one that is revealed tells nothing of
-the others. The ledger says what was committed (`ledger/contracts/AuditSecrets.sol`, decisions 8 and 28).
+A secret is the SHA-256 of the key's signature over a text with chain, contract, pool and epoch. Signatures are
+deterministic (RFC 6979), so a key derives the same secrets on every machine; a revealed secret discloses nothing about
+the others. The ledger holds the commitments (`ledger/contracts/AuditSecrets.sol`, decisions 8 and 28).
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.identity.keys import Key
 
 TAG = "muster-audit-secret-v1"
-"""Another tag makes other secrets: what was committed before could not be revealed."""
+"""Domain separation tag. With another tag, committed secrets could not be revealed."""
 
 MOST_REMEMBERED = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochSecret:
-    """One epoch's secret, and since when the validator is bound to it.
+    """The secret of one epoch, and the block of its commitment.
 
     Args:
-        epoch: Counts from 1, for each validator and pool.
-        block: Of the commitment: the secret draws for submissions in later blocks.
-        secret: 32 bytes. Nobody else may see them before the next epoch is committed.
+        epoch: Number from 1, for each validator and pool.
+        block: Block of the commitment; the secret draws for submissions in later blocks.
+        secret: 32 bytes that must stay private until the next epoch is committed.
     """
 
     epoch: int
@@ -38,12 +38,12 @@ class EpochSecret:
 
 
 def secret_of(key: Key, *, chain_id: int, contract: Address, pool_id: int, epoch: int) -> bytes:
-    """The 32 bytes that `key` draws with in an epoch.
+    """Returns the secret of 32 bytes that `key` has in an epoch.
 
     Args:
-        key: The validator's.
+        key: The validator's key.
         chain_id: The chain.
-        contract: `AuditSecrets` on it.
+        contract: Address of `AuditSecrets` on it.
         pool_id: The pool.
         epoch: The epoch.
     """
@@ -52,13 +52,13 @@ def secret_of(key: Key, *, chain_id: int, contract: Address, pool_id: int, epoch
 
 
 class Epochs:
-    """One validator's epochs in one pool.
+    """The epochs of one validator in one pool.
 
     Args:
-        ledger: To read; `commit_next` and `reveal` need it to hold the validator's key.
-        key: The validator's.
+        ledger: Ledger client; `commit_next` and `reveal` need the validator's key in it.
+        key: The validator's key.
         pool_id: The pool.
-        settled: How many blocks must lie on a commitment before it is remembered: the pool's confirmations.
+        settled: Confirmations of a commitment before it is cached.
     """
 
     def __init__(self, ledger: Ledger, key: Key, *, pool_id: int, settled: int = 0) -> None:
@@ -69,10 +69,10 @@ class Epochs:
         self.validator = key.address
         self._remembered: dict[int, Commitment | None] = {}
         self._blocks: list[tuple[int, int]] = []
-        """Of remembered commitments, each with its epoch; ascending."""
+        """Blocks of cached commitments, each with its epoch; ascending."""
 
     def secret(self, epoch: int) -> bytes:
-        """This validator's secret of an epoch, committed or not."""
+        """Returns this validator's secret of an epoch, committed or not."""
         deployment = self._ledger.deployment
         return secret_of(
             self._key,
@@ -83,13 +83,13 @@ class Epochs:
         )
 
     async def latest(self) -> int:
-        """The newest epoch that was committed; 0 before the first."""
+        """Returns the newest committed epoch; 0 before the first."""
         return await self._ledger.audits.latest(pool_id=self._pool_id, validator=self.validator)
 
     async def secret_before(self, block: int) -> EpochSecret | None:
-        """The secret that draws for a submission in `block`: of the newest epoch that was committed before that block.
+        """Returns the secret for a submission in `block`: of the newest epoch that was committed before that block.
 
-        None if there is none, or if this key's software committed to something else: then every row is computed again.
+        None if there is none, or if the commitment does not derive from this key: then all rows are recomputed.
 
         Raises:
             ChainUnavailable: The chain can't be asked.
@@ -114,7 +114,7 @@ class Epochs:
         """Begins the next epoch and returns its number.
 
         Raises:
-            TransactionReverted: Another process with the same key began it at this moment, or this is no validator.
+            TransactionReverted: Another process with the same key was faster, or the key is not a validator.
             ChainUnavailable: The chain can't be asked.
         """
         epoch = await self.latest() + 1
@@ -129,7 +129,7 @@ class Epochs:
         return found.secret == ZERO_DIGEST
 
     async def reveal(self, epoch: int) -> None:
-        """Shows an epoch's secret; refused by the contract while the epoch goes on."""
+        """Reveals an epoch's secret; the contract refuses it until the next epoch is committed."""
         await self._ledger.audits.reveal(pool_id=self._pool_id, epoch=epoch, secret=self.secret(epoch))
 
     def _commitment_of(self, epoch: int) -> Digest:
@@ -139,7 +139,7 @@ class Epochs:
         if epoch in self._remembered:
             return self._remembered[epoch]
         found = await self._ledger.audits.get(pool_id=self._pool_id, validator=self.validator, epoch=epoch)
-        # An epoch that was passed over is so for ever: numbers only grow. A fresh one may go with a reorganisation.
+        # Epoch numbers only grow, so a skipped epoch stays skipped. A fresh commitment may disappear in a reorg.
         if found is None or found.block <= settled_at:
             if len(self._remembered) >= MOST_REMEMBERED:
                 self._remembered.clear()
@@ -150,7 +150,7 @@ class Epochs:
         return found
 
     def _known_before(self, block: int) -> int | None:
-        """The epoch that draws for a block, if it and the next one are remembered: then nobody has to be asked."""
+        """Returns the epoch that draws for a block if it and the next one are cached, so that no read is needed."""
         place = bisect.bisect_left(self._blocks, (block, 0))
         if not 0 < place < len(self._blocks):
             return None

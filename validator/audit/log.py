@@ -1,4 +1,4 @@
-"""The audit log of an epoch: every verdict of it, and whether its rows are those that the revealed secret draws."""
+"""Audit log of an epoch: all its verdicts, each compared with the draw of the revealed secret."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from validator.audit.recompute import AuditComparison, Comparison, PastEpoch, Pa
 from validator.domain.submissions import SubmittedWork
 
 ReadEvidence = Callable[[Address, Digest], Awaitable[AuditFile]]
-"""Fetches the audit file of a validator with this SHA-256, and compares it with that."""
+"""Downloads an audit file of a validator and verifies its SHA-256."""
 
 AT_ONCE = 8
 
@@ -31,15 +31,15 @@ class AuditLogEntry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochLog:
-    """One validator's epoch.
+    """One epoch of a validator.
 
     Args:
-        validator: Whose.
-        epoch: Its number.
-        first: Submissions from this block on were drawn with its secret.
-        last: Up to this block; the next epoch's commitment stands in it.
-        secret: None if it was not shown yet.
-        lines: In the order of the verdicts.
+        validator: The validator.
+        epoch: Number of the epoch.
+        first: First block of submissions that its secret draws.
+        last: Last such block, which holds the next epoch's commitment.
+        secret: The secret; None if it was not revealed yet.
+        lines: Verdicts in their order.
     """
 
     validator: Address
@@ -59,9 +59,9 @@ class AuditLog:
     """Ledger data of all epochs of a pool, read once.
 
     Args:
-        ledger: To read.
+        ledger: Ledger client.
         pool_id: The pool.
-        read: Fetches evidence.
+        read: Downloads audit files.
     """
 
     def __init__(self, ledger: Ledger, *, pool_id: int, read: ReadEvidence) -> None:
@@ -92,11 +92,11 @@ class AuditLog:
         return list(dict.fromkeys(each.validator for each in self._committed))
 
     def past_epochs(self, validator: Address) -> list[int]:
-        """A validator's epochs that are over, oldest first."""
+        """Returns a validator's past epochs, oldest first."""
         return sorted(each.epoch for each in self._committed if each.validator == validator)[:-1]
 
     def newest_with_verdicts(self, validator: Address) -> int | None:
-        """The newest epoch that is over and has verdicts; None if there is none."""
+        """Returns the newest past epoch that has verdicts; None if there is none."""
         for epoch in reversed(self.past_epochs(validator)):
             if self._of(validator, *self._blocks(validator, epoch)):
                 return epoch
@@ -106,7 +106,7 @@ class AuditLog:
         """Recomputes every draw of an epoch.
 
         Raises:
-            NotFound: The validator has no such epoch, or it is not over.
+            NotFound: The validator has no such epoch, or the epoch is not over.
             ChainUnavailable: The chain can't be asked.
         """
         if epoch not in self.past_epochs(validator):
@@ -142,7 +142,7 @@ class AuditLog:
         return [each for each in self._verdicts if each.validator == validator and first <= each.work.block <= last]
 
     def _blocks(self, validator: Address, epoch: int) -> tuple[int, int]:
-        """The blocks whose submissions an epoch draws for: behind its commitment, up to that of the next one."""
+        """Returns the blocks for which an epoch draws: after its commitment, up to the next one's."""
         blocks = {each.epoch: each.log.block_number for each in self._committed if each.validator == validator}
         following = min(each for each in blocks if each > epoch)
         return blocks[epoch] + 1, blocks[following]
@@ -154,11 +154,11 @@ class AuditLog:
         return None
 
     async def _lowest_floor(self) -> float:
-        """Of all terms that the pool ever had: whoever kept to the terms of the day is not to be accused."""
+        """Returns the lowest audit floor of all terms of the pool, so that no validator is accused wrongly."""
         pools = self._ledger.pools
         newest = (await pools.get(self._pool_id)).terms_version
         terms = [await pools.terms_at(self._pool_id, version) for version in range(1, newest + 1)]
-        terms.append(await pools.terms(self._pool_id))  # a version may have come into force without being written so
+        terms.append(await pools.terms(self._pool_id))  # terms may have come into force without an event
         return min(each.audit_floor_bps for each in terms) / BASIS_POINTS
 
 

@@ -1,7 +1,6 @@
-"""Share of a node's work that is recomputed: all at first, then less, never below the floor.
+"""Share of a node's rows that is recomputed: all at first, then less, never below the floor.
 
-No I/O: a record and a policy give a share and the reason. Only recomputation depends on it; all other checks cover
-every row of every file.
+No I/O: record and policy determine the share. Only recomputation depends on it; all other checks cover every row.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ class RatePolicy:
     """Policy by which the audited share falls.
 
     Args:
-        trial: Clean verdicts in a row before anything is left out, at least 1.
-        halved_after: With each further so many, the share is halved until the floor is reached, at least 1.
+        trial: Consecutive clean verdicts before the share falls, at least 1.
+        halved_after: Further clean verdicts after which the share is halved each time, down to the floor; at least 1.
         trial_after_failure: As `trial`, for a node whose work failed once, or whose provider's other nodes forged.
     """
 
@@ -34,8 +33,8 @@ class AuditRecord:
     Args:
         clean: Consecutive clean verdicts since the last failure.
         failed_at: Time of the last rejected or forged work; None if never.
-        provider_forged_at: When work of another node of its provider was last found forged, if that was after the
-            node's own last failure; `clean` then counts from there. None if never.
+        provider_forged_at: Time of the last forged work of another node of its provider, if after the node's own last
+            failure; `clean` then counts from there. None if never.
     """
 
     clean: int = 0
@@ -44,16 +43,16 @@ class AuditRecord:
 
 
 NEW = AuditRecord()
-"""Of a node that nobody knows."""
+"""Record of an unknown node."""
 
 
 def share_of(record: AuditRecord, *, floor: float, policy: RatePolicy) -> tuple[float, str]:
-    """The share of a file's rows that is computed again, floor ≤ share ≤ 1, and why, in one line.
+    """Returns the share of a file's rows to recompute, floor ≤ share ≤ 1, and its reason in one line.
 
     Args:
-        record: The node's.
+        record: Record of the node.
         floor: The pool's audit floor q, 0 < q <= 1 (`audit_floor_bps` of its terms).
-        policy: The validator's.
+        policy: Policy of the validator.
     """
     failed_at = record.provider_forged_at or record.failed_at
     trial = policy.trial if failed_at is None else policy.trial_after_failure
@@ -70,12 +69,12 @@ def share_of(record: AuditRecord, *, floor: float, policy: RatePolicy) -> tuple[
 
 
 def after(record: AuditRecord, outcome: Outcome, *, at: datetime) -> AuditRecord:
-    """The record after one more verdict; any that is not clean begins it anew.
+    """Returns the record after one more verdict; any verdict that is not clean resets it.
 
     Args:
-        record: The one before.
-        outcome: What was said of the node's work.
-        at: When it was said.
+        record: Record before the verdict.
+        outcome: Outcome of the verdict.
+        at: Time of the verdict.
     """
     if outcome is Outcome.ACCEPTED:
         return replace(record, clean=record.clean + 1)

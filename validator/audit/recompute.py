@@ -1,4 +1,4 @@
-"""Recomputes which rows a past verdict had to draw, from public data. No I/O."""
+"""Repeats the draw of a past verdict from public data. No I/O."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ class AuditComparison(StrEnum):
 
     AGREES = "agrees"
     DIFFERS = "differs"
-    """The validator broke the rules of the draw, or its evidence is not about this verdict."""
+    """The validator violated the rules of the draw, or its evidence belongs to another verdict."""
     UNKNOWN = "can't be recomputed"
     """Data is missing; no violation is claimed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PastVerdict:
-    """A verdict on the ledger, and the work that it is about.
+    """A verdict on the ledger, with its work.
 
     Args:
-        work: What was submitted.
-        validator: Who gave it.
-        outcome: What it says.
+        work: The submission.
+        validator: The validator.
+        outcome: Outcome of the verdict.
         reason: A `ReasonCode`, or a newer one.
         audit_hash: SHA-256 of the evidence.
-        decisive: Whether it ended a dispute.
+        decisive: True if it ended a dispute.
     """
 
     work: SubmittedWork
@@ -48,7 +48,7 @@ class PastEpoch:
     """Ledger data of one validator's past epoch.
 
     Args:
-        epoch: Its number.
+        epoch: Number of the epoch.
         secret: The revealed secret; None if it was not revealed.
     """
 
@@ -61,11 +61,11 @@ class Comparison:
     """Result of comparing one verdict's draw.
 
     Args:
-        finding: In one word.
-        why: In one sentence.
-        share: Of the rows, as the evidence says; None if there is no draw.
-        drawn: How many rows were computed again.
-        rows: How many there are.
+        finding: The finding.
+        why: Explanation in one sentence.
+        share: Share of rows according to the evidence; None without a draw.
+        drawn: Number of recomputed rows.
+        rows: Number of rows.
     """
 
     finding: AuditComparison
@@ -81,10 +81,10 @@ def compare(
     """Repeats a verdict's draw and compares.
 
     Args:
-        verdict: As the ledger has it.
-        audit: Its evidence, whose hash is the verdict's.
+        verdict: The verdict on the ledger.
+        audit: Its evidence, with the hash that the verdict names.
         epoch: The validator's newest epoch that was committed before the submission's block.
-        block_hash: Of the block after the submission's; None if the chain's node does not have it.
+        block_hash: Hash of the block after the submission's; None if the RPC node does not have it.
         floor: The pool's audit floor.
     """
     other = _other_subject(verdict, audit)
@@ -100,7 +100,7 @@ def compare(
 
 
 def _other_subject(verdict: PastVerdict, audit: AuditFile) -> str:
-    """In what the evidence is about something else than the verdict; empty if in nothing."""
+    """Returns how the evidence contradicts the verdict's identity; empty if it does not."""
     work = verdict.work
     pairs = {
         "work": (audit.key, work.key),
@@ -154,7 +154,7 @@ def _part(
     block_hash: Digest | None,
     floor: float,
 ) -> tuple[AuditComparison, str]:
-    """Compares the rows behind an acceptance with those that had to be drawn."""
+    """Compares the recomputed rows of an acceptance with the repeated draw."""
     broken = _broken_rule(verdict, draw, rows=rows, epoch=epoch, floor=floor)
     if broken:
         return AuditComparison.DIFFERS, broken

@@ -1,9 +1,9 @@
-"""Compares another validator's audit file with one's own findings: the trainer learns the rewards that stand there.
+"""Compares another validator's audit file with this validator's findings. No I/O.
 
-Pure. The trainer drops a file whose audit file is of other work, lists rows elsewhere, or names other scores than the
-file. So a judge could keep a run from learning work that it accepts, and everything that the trainer requires is
-compared. A row's scores are the same everywhere, so two validators that both decided it must agree. Undecided rows are
-not learned either; only environments whose checks have limits of time give a reason for them.
+The trainer learns from the rewards in the audit file. It drops a file whose audit file belongs to other work, lists
+other rows, or has other scores than the file. A corrupt judge could so prevent the run from learning work that it
+accepts; therefore all fields that the trainer requires are compared. A row's score is deterministic, so two validators
+that decided a row must agree. Undecided rows are not learned; only environments with time limits justify them.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ CHECK = "second-look"
 """Name of the check in the audit file."""
 
 LIMITED = frozenset({"code", "math"})
-"""Environments whose checks have limits: a slower machine may leave a row undecided that another one decides."""
+"""Environments with time limits: a slow machine may leave rows undecided that another one decides."""
 
 FEW_UNDECIDED = 0.05
-"""Share of a file's rows that a judge may leave undecided there although we decide them; at least one row."""
+"""Share of a file's rows that a judge may leave undecided although this validator decides them; at least one row."""
 
 SHORT_SCORING = timedelta(seconds=30)
-"""If all rows are scored here in less, a judge can't say that its time for scoring was over (by default 180 s)."""
+"""If this validator scores all rows in less, a judge can't claim that its scoring time (180 s by default) ran out."""
 
 
 def header_differences(theirs: AuditFile, work: SubmittedWork) -> tuple[AuditFinding, ...]:
-    """Returns what an acceptance's audit file says otherwise of the work than the ledger.
+    """Returns the contradictions between an acceptance's audit file and the ledger.
 
     Args:
-        theirs: The audit file that stands on the ledger.
-        work: What was submitted.
+        theirs: The audit file of the verdict on the ledger.
+        work: The submission.
     """
     pairs = {
         "key": (theirs.key, work.key),
@@ -53,20 +53,20 @@ def header_differences(theirs: AuditFile, work: SubmittedWork) -> tuple[AuditFin
 
 
 def unreadable(why: str) -> AuditFinding:
-    """Returns the finding where an acceptance's audit file is missing or is none: its judge has to store it first."""
+    """Returns the finding for an acceptance with a missing or unreadable audit file, which the judge must store first."""
     return AuditFinding(reason=int(ReasonCode.FETCH_OTHER_BYTES), what=why[:2000])
 
 
 def row_differences(
     theirs: Sequence[AuditRow], own: Sequence[AuditRow], *, environment: str, scoring: timedelta
 ) -> tuple[AuditFinding, ...]:
-    """Returns what is wrong in the rows of another validator's audit file, by our own.
+    """Returns the differences between the rows of another validator's audit file and this validator's.
 
     Args:
-        theirs: The rows of the audit file that stands on the ledger.
-        own: What we found for the same file, every row of it.
-        environment: The environment's name.
-        scoring: How long all rows took to score here.
+        theirs: Rows of the audit file of the verdict on the ledger.
+        own: This validator's findings for all rows of the same file.
+        environment: Name of the environment.
+        scoring: Time that scoring all rows took here.
     """
     found: list[AuditFinding] = []
     undecided: list[AuditFinding] = []
@@ -110,7 +110,7 @@ def without_scores(rows: Sequence[AuditRow]) -> tuple[AuditRow, ...]:
 
 
 def _scored_before(rows: Sequence[AuditRow]) -> int:
-    """The row from which on none was scored because the time for scoring was over; the number of rows if it was not.
+    """Returns the first row that was not scored because the time ran out; the number of rows if it did not.
 
     A row that was scored and left undecided has a length penalty; one that was not scored has none.
     """

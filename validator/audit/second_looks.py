@@ -1,7 +1,7 @@
-"""Second looks: which verdicts of others are examined again, and when a difference is disputed. No I/O.
+"""Second looks: selection of other validators' verdicts to examine again, and the decision to dispute. No I/O.
 
-A second look is a whole examination with every row computed again. It goes both ways: at work that was accepted, lest a
-validator pays for forgery, and at work that was rejected or called forged, lest a node pays for a validator's mistake.
+A second look is a complete examination that recomputes every row. Accepted work is checked so that forgery is not paid;
+rejected and forged work is checked so that nodes don't pay for a validator's mistake.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
 
 TAG = b"muster-second-look-v1"
-"""Keeps this use of an epoch's secret apart from the draw of rows."""
+"""Domain separation tag: distinguishes this use of an epoch's secret from the draw of rows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,10 @@ class LookPolicy:
     """Shares of other validators' provisional verdicts that get a second look.
 
     Args:
-        accepted: Of those that accept, 0 to 1.
-        rejected: Of those that reject, 0 to 1. More, because they are few and cost a node its pay.
-        forged: Of those that say forged, 0 to 1. All, because the node loses stake and membership: otherwise one
-            corrupt validator could slash each node that does not watch its own verdicts.
+        accepted: Share of acceptances, 0 to 1.
+        rejected: Share of rejections, 0 to 1; larger by default, because they are few and cost a node its pay.
+        forged: Share of forgery verdicts, 0 to 1; all by default, because the node loses stake and membership, and one
+            corrupt validator could otherwise slash each node that does not watch its own verdicts.
     """
 
     accepted: float = 0.05
@@ -34,7 +34,7 @@ class LookPolicy:
     forged: float = 1.0
 
     def share(self, outcome: Outcome) -> float:
-        """The share for a verdict's outcome."""
+        """Returns the share for a verdict's outcome."""
         match outcome:
             case Outcome.ACCEPTED:
                 return self.accepted
@@ -57,10 +57,10 @@ def is_chosen(secret: bytes, key: Digest, share: float) -> bool:
 
 
 def contradicts(first: Outcome, own: Outcome) -> bool:
-    """Returns whether a second look's finding is worth a dispute: it is certain, or unjust to the node.
+    """Returns whether to dispute a verdict because of a second look's finding.
 
-    Forgery that another did not see is disputed, and so is a refusal of work that is clean. A mere rejection rests on
-    measurements near their limits, where honest validators may differ; the doubt is the node's.
+    Missed forgery is disputed, and so is a rejection of clean work. An acceptance of work that this validator would
+    only reject is not: rejections depend on measurements near their limits, where honest validators may differ.
     """
     match own:
         case Outcome.FORGED:

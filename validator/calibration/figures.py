@@ -1,4 +1,4 @@
-"""Figures of prefilled files that are compared with limits."""
+"""Measurements of prefilled files, which are compared with limits."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from rollouts.toploc import Aggregate, ProofOutcome, aggregate, judge
 
 @dataclass(slots=True)
 class CalibrationFigures:
-    """Of any number of files.
+    """Measurements of any number of files.
 
     Args:
-        replays: One for each file.
-        files: Their proofs, one for each file.
-        samples: Their proofs, one for each row.
-        errors: Of log-probabilities, one array for each file.
-        groups: Of each file.
+        replays: Replay results, one for each file.
+        files: Proof results, one for each file.
+        samples: Proof results, one for each row.
+        errors: Errors of log-probabilities, one array for each file.
+        groups: Number of groups of each file.
     """
 
     replays: list[Replay] = field(default_factory=list)
@@ -37,7 +37,7 @@ class CalibrationFigures:
     groups: list[GroupFigures] = field(default_factory=list)
 
     def add(self, file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> None:
-        """Takes a file's in."""
+        """Adds the measurements of a file."""
         self.replays.append(summarise(one.gaps for one in evidence.values() if one.gaps is not None))
         proofs = [tuple(map(forgiven, one.proofs)) for one in evidence.values()]
         self.files.append(aggregate(result for results in proofs for result in results))
@@ -50,7 +50,7 @@ class CalibrationFigures:
         )
 
     def extend(self, others: CalibrationFigures) -> None:
-        """Takes the figures of other files in."""
+        """Adds the measurements of other files."""
         self.replays += others.replays
         self.files += others.files
         self.samples += others.samples
@@ -59,37 +59,37 @@ class CalibrationFigures:
 
     @property
     def tokens(self) -> int:
-        """Of all files."""
+        """Number of tokens of all files."""
         return sum(one.tokens for one in self.replays)
 
     @property
     def mismatches(self) -> int:
-        """Tokens that are not the draw."""
+        """Number of tokens that differ from the replayed draw."""
         return sum(one.mismatches for one in self.replays)
 
     @property
     def largest_gap(self) -> float:
-        """Of one token."""
+        """Largest gap of one token."""
         return max(one.largest for one in self.replays)
 
     @property
     def largest_sum(self) -> float:
-        """Of one row's gaps."""
+        """Largest sum of one row's gaps."""
         return max(one.largest_sum for one in self.replays)
 
     @property
     def largest_error(self) -> float:
-        """Of one token's log-probability."""
+        """Largest error of one token's log-probability."""
         return max(float(one.max()) for one in self.errors)
 
     @property
     def mean_distance(self) -> float:
-        """Of proofs, in units of the last place, over all files."""
+        """Largest mean mantissa difference of proofs of one file, in units of the last place."""
         return float(np.mean([one.figures.distance_mean for one in self.files]))
 
     @property
     def worst_distance(self) -> float:
-        """Of one proof."""
+        """Largest mantissa difference of one proof."""
         return max(one.figures.distance_worst for one in self.files)
 
     def rejected(self, limits: CheckLimits) -> tuple[int, int]:
@@ -106,7 +106,7 @@ class CalibrationFigures:
 
 
 def groups_of(file: RolloutFile, evidence: Mapping[int, RowEvidence]) -> Iterator[GroupFigures]:
-    """Returns the figures of each group whose rows were all recomputed."""
+    """Returns the measurements of each group whose rows were all recomputed."""
     of_groups: defaultdict[int, list[RowEvidence]] = defaultdict(list)
     for row, one in evidence.items():
         of_groups[file.samples[row].group].append(one)

@@ -1,4 +1,4 @@
-"""Files of a version as honest nodes make them; their seeds are nobody's."""
+"""Generates files of a version like those of honest nodes, with seeds that no slot has."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _TAG = b"muster-calibration-v2"
 
 
 def seed_of(way: str, number: int) -> bytes:
-    """The seed of a file: another than any slot has, and the same whenever the same is measured.
+    """Returns the seed of a file: no slot has it, and a repeated measurement uses the same one.
 
     Args:
-        way: The version, and how it is generated with. Each has seeds of its own: near-ties of the same draws, seen
-            again in another batch, would say little about the next honest file.
-        number: Of the file.
+        way: Version, engine, type and batch size. Each combination has its own seeds, because repeated near-ties of the
+            same draws would say little about the next honest file.
+        number: Number of the file.
     """
     return hashlib.sha256(_TAG + number.to_bytes(8, "big") + way.encode()).digest()
 
@@ -31,11 +31,11 @@ def honest_files(
     """Generates files with an engine that holds the version; each with its seed. Rewards are left out.
 
     Args:
-        version: That is measured.
-        engine: Holds it.
-        way: How the engine works, in words: files of another way are others.
-        files: How many.
-        groups: Of each.
+        version: The measured version.
+        engine: Engine with the version loaded.
+        way: Engine, type and batch size in words; part of the seeds.
+        files: Number of files.
+        groups: Groups of each file.
 
     Raises:
         MusterError: The engine failed, or the version can't be sampled.
@@ -47,7 +47,7 @@ def honest_files(
 
 
 def file_of(version: CheckedVersion, engine: Engine, plan: SlotPlan, drawn: Mapping[int, Completion]) -> RolloutFile:
-    """The file of a slot that was drawn."""
+    """Returns the generated file of one slot."""
     header = unleased_header(
         engine=engine.name,
         dtype=engine.dtype,

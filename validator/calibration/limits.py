@@ -12,15 +12,15 @@ from rollouts.toploc import TOPLOC, Arithmetic, Thresholds
 from validator.calibration.figures import CalibrationFigures
 
 HEADROOM = 2.0
-"""Limits are the largest honest figures times this. Of n files a next one is beyond the largest once in n + 1 times;
-beyond twice the largest, rarely indeed."""
+"""Factor from the largest honest measurement to the limit. After n files the next one exceeds the largest with
+probability 1 / (n + 1), and twice the largest far more rarely."""
 
 ENOUGH_FILES = 32
-"""Fewer say little about the largest."""
+"""Minimum number of files; fewer say little about the largest value."""
 
 MEDIAN = 1.0
-"""The least that the median of mantissas may differ where one side rounds to bfloat16: it is a whole number or a half,
-mostly 0, and no multiple of 0 leaves room for the next honest sample."""
+"""Minimum limit of the median mantissa difference if one side rounds to bfloat16: the median is a multiple of 1/2,
+usually 0, and a multiple of 0 would leave no room for the next honest sample."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +32,12 @@ class ArithmeticPair:
 
     @property
     def exact(self) -> bool:
-        """Returns whether both compute in float32, where honest figures are nearly 0."""
+        """Returns whether both compute in float32, where honest differences are nearly 0."""
         return self.prover.dtype is self.verifier.dtype is Dtype.FLOAT32
 
     @classmethod
     def of(cls, engine: EngineName, dtype: Dtype, *, verified_in: Dtype) -> ArithmeticPair:
-        """A prover that is checked by torch."""
+        """Returns the arithmetic of a prover that torch checks."""
         verifier = Arithmetic(engine=EngineName.TORCH, dtype=verified_in)
         return cls(Arithmetic(engine=engine, dtype=dtype), verifier)
 
@@ -45,7 +45,7 @@ class ArithmeticPair:
 def limits_around(
     honest: CalibrationFigures, *, model: str, pair: ArithmeticPair, headroom: float = HEADROOM
 ) -> CheckLimits:
-    """The largest honest figures, times the headroom, and never less than float32 is allowed.
+    """Returns the largest honest measurements times the headroom, at least the limits of float32.
 
     Raises:
         InvalidInput: There are no files, or a proof in them is malformed.
@@ -77,13 +77,13 @@ def limits_around(
 def merged(
     before: RolloutCalibration | None, entries: Iterable[CheckLimits], *, widen: bool = False
 ) -> RolloutCalibration:
-    """A calibration with these entries, and those of another one that they do not replace.
+    """Returns a calibration with new entries, and those of another one that they do not replace.
 
     Args:
-        before: The other one.
-        entries: These.
-        widen: Whether an entry that is in both gets the wider of its limits: for policies that were measured at several
-            moments of a training, or on several machines. What one of them did not measure is not known of both.
+        before: The other calibration.
+        entries: New entries.
+        widen: True to give entries that are in both the wider of their limits, for policies measured at several moments
+            of a training or on several machines. Limits that one of them lacks are left out.
     """
     every = {_key(one): one for one in (() if before is None else before.entries)}
     for one in entries:
@@ -93,7 +93,7 @@ def merged(
 
 
 def _widest(one: CheckLimits, other: CheckLimits) -> CheckLimits:
-    """Figure by figure; of all the samples and files."""
+    """Returns the maximum of each measurement, over samples and files."""
     changes: dict[str, object] = {
         name: getattr(one, name).model_copy(
             update={figure: max(value, getattr(getattr(other, name), figure)) for figure, value in getattr(one, name)}
@@ -110,5 +110,5 @@ def _key(one: CheckLimits) -> tuple[str, ...]:
 
 
 def _at_least(measured: Thresholds, floor: Thresholds) -> Thresholds:
-    """Figures of few files may be 0 by luck; what float32 is allowed is never too much."""
+    """Returns limits that are at least those of float32, because measurements of few files may be 0 by luck."""
     return Thresholds(**{name: max(value, getattr(floor, name)) for name, value in measured})

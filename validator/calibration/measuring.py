@@ -27,14 +27,14 @@ class Measurement:
     """Parameters of a measurement.
 
     Args:
-        model: A version's folder, with its recipe: honest work is work on its prompts.
-        engines: That generate.
-        dtypes: That they compute in. Each is checked in itself and in float32.
-        batches: The most answers that grow at once; honest nodes have machines of all sizes.
-        files: For each engine, type and batch size.
-        groups: Of each file.
-        headroom: Of the limits.
-        device: Of both sides; None for an accelerator if there is one.
+        model: Folder of a version, with its recipe; files are generated from its prompts.
+        engines: Generating engines.
+        dtypes: Types of the generation. Each is checked in the same type and in float32.
+        batches: Maximum concurrent answers; honest nodes have machines of all sizes.
+        files: Files for each engine, type and batch size.
+        groups: Groups of each file.
+        headroom: Factor of the limits.
+        device: Device of both sides; None for an accelerator if there is one.
     """
 
     model: Path
@@ -49,7 +49,7 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to generate honestly."""
+    """One combination of engine, type and batch size."""
 
     engine: EngineName
     dtype: Dtype
@@ -61,24 +61,24 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredEntry:
-    """One entry, and what it was made of."""
+    """One calibration entry with its measurements."""
 
     limits: CheckLimits
     figures: CalibrationFigures
 
 
 def measure(wanted: Measurement, *, progress: Progress) -> list[MeasuredEntry]:
-    """Generates, checks, and draws the limits.
+    """Generates files, checks them, and derives the limits.
 
     Raises:
-        InvalidInput: Nothing is to be measured.
+        InvalidInput: The parameters leave nothing to measure.
         NotFound: An engine is not installed here.
-        MusterError: The version can't be used, or a machine's memory ends.
+        MusterError: The version can't be used, or memory runs out.
     """
     if not wanted.engines or not wanted.dtypes or not wanted.batches or wanted.files < 1:
         raise InvalidInput("nothing is to be measured", hint="give an engine, a type, a batch size and files")
     for engine in wanted.engines:
-        engine_class(engine)  # one that is missing is missed before another was measured for hours
+        engine_class(engine)  # a missing engine is reported before another one is measured for hours
     version = open_version(wanted.model)
     name = model_names(version.model, digest=version.digest)[1]
     figures: defaultdict[ArithmeticPair, CalibrationFigures] = defaultdict(CalibrationFigures)
@@ -97,7 +97,7 @@ def measure(wanted: Measurement, *, progress: Progress) -> list[MeasuredEntry]:
 def _of_way(
     wanted: Measurement, version: CheckedVersion, way: Way, progress: Progress
 ) -> Iterator[tuple[ArithmeticPair, CalibrationFigures]]:
-    """The figures of one way to generate, for each type that checks it."""
+    """Returns the measurements of one combination, for each checking type."""
     pairs = [ArithmeticPair.of(way.engine, way.dtype, verified_in=checked) for checked in _checked_in(way.dtype)]
     found = {pair: CalibrationFigures() for pair in pairs}
     policies = {pair: _policy(version, pair.verifier.dtype, wanted.device) for pair in pairs}

@@ -1,4 +1,4 @@
-"""Names the version of the policy that work was made with, and where it can be fetched."""
+"""Finds the policy version of a submission, and the relays that serve it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ RELAYS_GOOD_FOR = timedelta(seconds=10)
 
 
 class Checkpoints:
-    """Knows digests and publisher from the ledger, relays from the orchestrator.
+    """Looks up digests and publisher on the ledger, and relays at the orchestrator.
 
     Args:
         chain: The ledger.
-        orchestrator: Knows the relays of the newest version; those of an older one are the same.
-        relays: From the settings; believed before the orchestrator's.
-        clock: Whose time counts.
+        orchestrator: Lists the relays of the newest version, which also serve older ones.
+        relays: Relays from the settings; they take precedence.
+        clock: Clock of the cache.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class Checkpoints:
         self._relays: tuple[float, tuple[str, ...]] = (float("-inf"), ())
 
     async def of(self, work: SubmittedWork) -> CheckpointRef:
-        """The version that the work's lease names.
+        """Returns the version that the work's lease names.
 
         Raises:
             Unavailable: The chain or the orchestrator is down.
@@ -56,10 +56,10 @@ class Checkpoints:
         )
 
     async def _announced(self, work: SubmittedWork) -> tuple[CheckpointAnnounced, Address]:
-        """Its announcement, and who was publisher then: a key that was rotated out since signed what it signed.
+        """Returns the announcement, and the publisher key at its block; the key may have been rotated since.
 
-        The announcement is asked for each time, since a reorganisation may take it back. Who the publisher was follows
-        from the block that holds it: for a block of this hash that never changes.
+        The announcement is read each time, because a reorg may remove it. The publisher is cached by block hash: for
+        one block it never changes.
         """
         facts = (await self._chain.connected()).facts
         announced = await facts.announcement(work)
@@ -83,7 +83,7 @@ class Checkpoints:
         except MusterError:
             if not relays:
                 raise
-            return relays  # it is down, and where versions lay a moment ago they still are
+            return relays  # the orchestrator is down; the relays of the last answer probably still serve
         if newest is not None:
             relays = newest.relays
         self._relays = (self._clock.monotonic() + RELAYS_GOOD_FOR.total_seconds(), relays)

@@ -1,4 +1,4 @@
-"""The validator's connection to the chain, and what is built on it: made when it is first needed, kept afterwards."""
+"""The validator's connection to the chain and the objects that need it, created at the first use."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 ANSWER_PATIENCE = timedelta(seconds=10)
 GOOD_FOR = timedelta(seconds=30)
-"""Time after which a change of terms, roles or validators is noticed."""
+"""Cache time of terms, roles and validators."""
 
 
 class NotSeated(Unavailable):
-    """This key may not judge."""
+    """This key is not a validator of the pool."""
 
     code = "not-seated"
     default_hint = "the pool's owner adds it: `muster pool roles --add-validator`"
@@ -40,22 +40,22 @@ class Connected:
     """Objects that need a connection."""
 
     ledger: Ledger
-    footing: ReorgTracker
+    reorgs: ReorgTracker
     facts: FactFinder
     epochs: Epochs
 
 
 class PoolChain:
-    """One pool on one chain, read and written with the validator's key.
+    """One pool on one chain, accessed with the validator's key.
 
     Args:
         url: JSON-RPC endpoint.
-        deployment: Where the contracts are.
-        key: The validator's.
+        deployment: Addresses of the contracts.
+        key: The validator's key.
         pool_id: The pool.
-        confirmations: Blocks on top of one before it counts.
-        clock: Whose time counts.
-        policy: How transactions are sent, and waited for.
+        confirmations: Blocks on top of a block before its events count.
+        clock: Clock of caches.
+        policy: Policy for sending transactions.
     """
 
     def __init__(
@@ -85,11 +85,11 @@ class PoolChain:
         self._seated = _Fresh[bool](clock)
 
     async def connected(self) -> Connected:
-        """The connection, opened if it is not.
+        """Returns the connection; opens it at the first call.
 
         Raises:
-            ChainUnavailable: The chain's node does not answer.
-            WrongChain, DeploymentDiffers: It is another chain than the settings say.
+            ChainUnavailable: The RPC node does not answer.
+            WrongChain, DeploymentDiffers: It is another chain than in the settings.
         """
         async with self._connecting:
             if self._connected is None:
@@ -102,30 +102,30 @@ class PoolChain:
                     policy=self._policy,
                 )
                 ledger = await self._stack.enter_async_context(opening)
-                footing = ReorgTracker(ledger)
-                facts = FactFinder(ledger, pool_id=self.pool_id, footing=footing)
+                reorgs = ReorgTracker(ledger)
+                facts = FactFinder(ledger, pool_id=self.pool_id, reorgs=reorgs)
                 epochs = Epochs(ledger, self._key, pool_id=self.pool_id, settled=self.confirmations)
-                self._connected = Connected(ledger, footing, facts, epochs)
+                self._connected = Connected(ledger, reorgs, facts, epochs)
             return self._connected
 
     async def ledger(self) -> Ledger:
-        """The ledger, as the validator sees and writes it."""
+        """Returns the ledger client with the validator's key."""
         return (await self.connected()).ledger
 
     async def now(self) -> datetime:
-        """The chain's time; what was remembered of a chain that is another one now is forgotten by this look."""
+        """Reads the chain's time; also detects a reorg and invalidates data cached before it."""
         connected = await self.connected()
         newest = await connected.ledger.newest()
-        await connected.footing.look(newest)
+        await connected.reorgs.observe(newest)
         self._ahead = newest.time - self._clock.now()
         return newest.time
 
     def about_now(self) -> datetime:
-        """The chain's time as far as it is known here, without asking."""
+        """Returns the last known chain time, without a read."""
         return self._clock.now() + self._ahead
 
     async def terms(self) -> Terms:
-        """The pool's terms; remembered for a short while."""
+        """Returns the pool's terms; cached for a short time."""
 
         async def read() -> Terms:
             return await (await self.ledger()).pools.terms(self.pool_id)
@@ -133,7 +133,7 @@ class PoolChain:
         return await self._terms.get(read)
 
     async def validators(self) -> list[Address]:
-        """The pool's validators; remembered for a short while."""
+        """Returns the pool's validators; cached for a short time."""
 
         async def read() -> list[Address]:
             return await (await self.ledger()).validators(self.pool_id)
@@ -153,13 +153,13 @@ class PoolChain:
         await (await self.ledger()).block()
 
     async def aclose(self) -> None:
-        """Closes the connection; transactions on their way may still be mined."""
+        """Closes the connection; sent transactions may still be mined."""
         self._connected = None
         await self._stack.aclose()
 
 
 class _Fresh(Generic[T]):
-    """A value that is read again when it is no longer fresh."""
+    """A value that is read again after its cache time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -1,17 +1,17 @@
 """Detects chain reorganisations and invalidates data cached from the abandoned branch.
 
-A validator looks at the newest block before it examines anything. If the block that it saw at the look before is gone,
-the chain was reorganised, and everything remembered is forgotten: in each process by itself, whoever reads the events.
+A validator reads the newest block before each examination. If the block of its previous read is gone, the chain was
+reorganised, and all cached data is dropped. Each process detects this by itself, also those that don't read events.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import structlog
+from cachetools import LRUCache
 
 from ledger.client.ledger import Head
 from protocol.errors import NotFound
@@ -29,7 +29,7 @@ class Blocks(Protocol):
     """Ledger calls that the tracker needs."""
 
     async def block_hash(self, number: int) -> Digest:
-        """The hash of a block; `NotFound` if the chain has none."""
+        """Returns the hash of a block; raises `NotFound` if the chain has no such block."""
         ...
 
 
@@ -47,10 +47,10 @@ class ChainVersion:
 
 
 class ReorgTracker:
-    """The newest block that was seen, and how often one of those was gone at the next look.
+    """Tracks the newest block that was read, and counts reorganisations.
 
     Args:
-        blocks: Answers whether a block is still there.
+        blocks: Reads block hashes.
     """
 
     def __init__(self, blocks: Blocks) -> None:
@@ -63,18 +63,18 @@ class ReorgTracker:
         """Returns the present chain version; take it before reading data that will be cached."""
         return ChainVersion(self._branch, -1 if self._newest is None else self._newest.number)
 
-    async def look(self, head: Head) -> None:
-        """Takes note of the newest block. Mostly it follows the last one, and then nothing is asked.
+    async def observe(self, head: Head) -> None:
+        """Records the newest block. Usually it is the child of the last one, which needs no further read.
 
         Raises:
-            ChainUnavailable: It has to be asked whether the last one still stands, and nobody answers.
+            ChainUnavailable: The chain had to be asked whether the last block is still there, and did not answer.
         """
         async with self._looking:
             last = self._newest
             if last is None or last.hash in {head.hash, head.parent}:
                 self._newest = head
             elif await self._is_there(last):
-                if head.number > last.number:  # else an answer that others overtook
+                if head.number > last.number:  # otherwise an older answer that arrived late
                     self._newest = head
             else:
                 self._branch += 1
@@ -89,41 +89,38 @@ class ReorgTracker:
 
 
 class ReorgAwareCache(Generic[K, V]):
-    """The last `MOST_REMEMBERED` answers of the chain, until it is reorganised.
+    """LRU cache of chain data, emptied by a reorganisation.
 
     Args:
-        footing: Tells.
+        reorgs: Detects reorganisations.
     """
 
-    def __init__(self, footing: ReorgTracker) -> None:
-        self._footing = footing
-        self._branch = footing.mark().branch
-        self._values: OrderedDict[K, V] = OrderedDict()
+    def __init__(self, reorgs: ReorgTracker) -> None:
+        self._reorgs = reorgs
+        self._branch = reorgs.mark().branch
+        self._values: LRUCache[K, V] = LRUCache(MOST_REMEMBERED)
 
     def get(self, key: K) -> V | None:
-        """An answer; None if there is none that counts."""
-        self._forget_what_is_gone()
+        """Returns a valid cached value; None if there is none."""
+        self._drop_if_reorganised()
         return self._values.get(key)
 
     def put(self, key: K, value: V, *, block: int, mark: ChainVersion) -> None:
-        """Remembers an answer, unless nobody would notice that it does not hold any more.
+        """Caches a value, unless a reorg that invalidates it would not be detected.
 
         Args:
-            key: What was asked.
-            value: The answer.
-            block: The newest block that it rests on.
-            mark: Where we stood before it was asked.
+            key: Key of the value.
+            value: The value.
+            block: Newest block on which the value depends.
+            mark: Chain version before the value was read.
         """
-        self._forget_what_is_gone()
+        self._drop_if_reorganised()
         if mark.branch != self._branch or block > mark.newest:
             return
         self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > MOST_REMEMBERED:
-            self._values.popitem(last=False)
 
-    def _forget_what_is_gone(self) -> None:
-        branch = self._footing.mark().branch
+    def _drop_if_reorganised(self) -> None:
+        branch = self._reorgs.mark().branch
         if branch != self._branch:
             self._values.clear()
             self._branch = branch

@@ -12,28 +12,28 @@ from validator.chain.reorgs import ReorgAwareCache, ReorgTracker
 
 
 class RoleHistory:
-    """The holders of one role; read again only when the ledger names another than the last known.
+    """The holders of one role; read again only when the present holder changes.
 
     Args:
-        ledger: To read.
+        ledger: Ledger client.
         pool_id: The pool.
-        role: Which.
-        footing: Tells when the chain was reorganised.
+        role: The role.
+        reorgs: Detects reorganisations.
     """
 
-    def __init__(self, ledger: Ledger, *, pool_id: int, role: Role, footing: ReorgTracker) -> None:
+    def __init__(self, ledger: Ledger, *, pool_id: int, role: Role, reorgs: ReorgTracker) -> None:
         self._ledger = ledger
         self._pool_id = pool_id
         self._role = role
-        self._footing = footing
-        self._rotations: ReorgAwareCache[Role, Sequence[RoleSet]] = ReorgAwareCache(footing)
+        self._reorgs = reorgs
+        self._rotations: ReorgAwareCache[Role, Sequence[RoleSet]] = ReorgAwareCache(reorgs)
 
     async def at(self, block: int, time: int) -> tuple[Address, ...]:
         """Returns all keys that could act in the role in a block, newest appointment first.
 
         Args:
-            block: Its number.
-            time: Its Unix time in seconds; a former key counts until the time that its rotation names.
+            block: Number of the block.
+            time: Unix time of the block in seconds; a former key counts until the time in its rotation.
 
         Raises:
             ChainUnavailable: The chain can't be asked.
@@ -41,12 +41,12 @@ class RoleHistory:
         return holders(await self.rotations(), block, time)
 
     async def rotations(self) -> Sequence[RoleSet]:
-        """Every change of hands, in the order of the chain.
+        """Returns all rotations of the role, in the order of the chain.
 
         Raises:
             ChainUnavailable: The chain can't be asked.
         """
-        mark, seat = self._footing.mark(), await self._ledger.pools.seat(self._pool_id, self._role)
+        mark, seat = self._reorgs.mark(), await self._ledger.pools.seat(self._pool_id, self._role)
         known = self._rotations.get(self._role)
         if known and (known[-1].key, known[-1].previous_until) == (seat.holder, seat.previous_until):
             return known
@@ -63,9 +63,9 @@ def holders(rotations: Sequence[RoleSet], block: int, time: int) -> tuple[Addres
     In the block of a rotation both keys count, because the contract may have seen either.
 
     Args:
-        rotations: Every change of hands of the role, in the order of the chain.
-        block: The block's number.
-        time: Its Unix time in seconds.
+        rotations: All rotations of the role, in the order of the chain.
+        block: Number of the block.
+        time: Unix time of the block in seconds.
     """
     before = [each for each in rotations if each.log.block_number < block]
     within = [each for each in rotations if each.log.block_number == block]

@@ -1,7 +1,7 @@
-"""The facts of a submission: what its event says of the lease, and the hash of the block that the seed rests on.
+"""Facts of a submission: the lease in its event, and the hash of the beacon block that is part of the seed.
 
-Nothing here is taken from the node or from the orchestrator's API. The event carries everything of the lease, which the
-contract has checked; what is left to check is that its beacon block is one that a seed may rest on.
+Nothing here comes from the node or the orchestrator's API. The contract has verified the lease in the event; this
+module checks that its beacon block is an allowed one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from validator.domain.submissions import SubmittedWork, WorkFacts
 
 
 class FactsMissing(MusterError):
-    """The ledger took the work, but something that its lease names is not on the ledger. Never the node's guilt.
+    """The lease of accepted work names data that is not on the ledger. This never counts against the node.
 
-    Retried, because the chain's node may lag behind; after some attempts a person has to look.
+    Retried, because the RPC node may lag behind; parked for a person after some attempts.
     """
 
     code = "facts-missing"
@@ -42,7 +42,7 @@ class UnknownCheckpoint(FactsMissing):
 class WrongBeacon(FactsMissing):
     """The lease names a beacon block that is neither the version's announcement nor the node's joining.
 
-    The orchestrator signed it, so it is the orchestrator's fault; whether such a file is honest can't be told.
+    The orchestrator signed the lease, so the error is the orchestrator's. Such a file can't be judged.
     """
 
     code = "wrong-beacon"
@@ -66,33 +66,33 @@ class _Attempts:
 
 
 class FactFinder:
-    """Finds the facts of one pool's submissions, and caches what it has read of the chain, within bounds.
+    """Finds the facts of one pool's submissions, with a bounded cache.
 
     Args:
-        ledger: To read.
+        ledger: Ledger client.
         pool_id: The pool.
-        footing: Detects reorganisations; before its first look nothing is cached.
+        reorgs: Detects reorganisations; before its first read nothing is cached.
     """
 
-    def __init__(self, ledger: Ledger, *, pool_id: int, footing: ReorgTracker) -> None:
+    def __init__(self, ledger: Ledger, *, pool_id: int, reorgs: ReorgTracker) -> None:
         self._ledger = ledger
         self._pool_id = pool_id
-        self._footing = footing
-        self._times: ReorgAwareCache[int, int] = ReorgAwareCache(footing)
-        self._joins: ReorgAwareCache[Address, _Joins] = ReorgAwareCache(footing)
-        self._attempts: ReorgAwareCache[_Version, _Attempts] = ReorgAwareCache(footing)
+        self._reorgs = reorgs
+        self._times: ReorgAwareCache[int, int] = ReorgAwareCache(reorgs)
+        self._joins: ReorgAwareCache[Address, _Joins] = ReorgAwareCache(reorgs)
+        self._attempts: ReorgAwareCache[_Version, _Attempts] = ReorgAwareCache(reorgs)
         self._asked: dict[tuple[ChainVersion, _Version], asyncio.Future[Sequence[CheckpointAnnounced]]] = {}
-        self._providers: ReorgAwareCache[Address, Address] = ReorgAwareCache(footing)
-        self._publishers = RoleHistory(ledger, pool_id=pool_id, role=Role.PUBLISHER, footing=footing)
+        self._providers: ReorgAwareCache[Address, Address] = ReorgAwareCache(reorgs)
+        self._publishers = RoleHistory(ledger, pool_id=pool_id, role=Role.PUBLISHER, reorgs=reorgs)
 
     async def facts(self, work: SubmittedWork) -> WorkFacts:
         """Returns the facts of a submission.
 
         Args:
-            work: As its event tells it.
+            work: The submission from its event.
 
         Raises:
-            ChainUnavailable: The chain can't be asked, or its node lags behind the submission: to be tried again.
+            ChainUnavailable: The chain does not answer, or the RPC node lags behind the submission.
             UnknownCheckpoint: The version was not announced, or the node had not joined, before the submission.
             WrongBeacon: The lease's beacon block is not the later of an announcement and a joining.
         """
@@ -103,12 +103,12 @@ class FactFinder:
         return WorkFacts(work=work, chain_id=self._ledger.deployment.chain_id, beacon=_beacon(work, announced, joined))
 
     async def provider_of(self, node: Address) -> Address | None:
-        """The provider that answers for a node, also for a retired one; None if the node was never registered.
+        """Returns the provider of a node, also of a retired one; None if the node was never registered.
 
         Raises:
             ChainUnavailable: The chain can't be asked.
         """
-        mark, known = self._footing.mark(), self._providers.get(node)
+        mark, known = self._reorgs.mark(), self._providers.get(node)
         if known is None:
             found = await self._ledger.registry.node(node)
             if found is None:
@@ -124,7 +124,7 @@ class FactFinder:
 
         Raises:
             ChainUnavailable: The chain can't be asked.
-            UnknownCheckpoint: It was not.
+            UnknownCheckpoint: There is no such announcement.
         """
         found = await self._announcements(work)
         if not found:
@@ -136,7 +136,7 @@ class FactFinder:
     async def publisher_of(self, announced: CheckpointAnnounced) -> Address:
         """Returns the publisher key at the time of an announcement, which signed the version.
 
-        While a key and its successor both count it is the one that announced.
+        During a rotation, when two keys are valid, it is the one that sent the announcement.
 
         Raises:
             ChainUnavailable: The chain can't be asked.
@@ -153,19 +153,19 @@ class FactFinder:
             return sender if sender in possible else possible[0]
         return possible[0]
 
-    # What was read of the chain
+    # Cached reads of the chain
 
     async def _announcements(self, work: SubmittedWork) -> list[CheckpointAnnounced]:
-        """Of the work's version, before the work; several if an attempt was announced again with the same digest.
+        """Returns announcements of the work's version before the work; several if one was repeated.
 
-        Whoever asks the same meanwhile, on the same footing, gets the same answer.
+        Concurrent calls for the same version share one read, unless a reorg happens in between.
         """
-        mark, name = self._footing.mark(), (work.run, work.version)
+        mark, name = self._reorgs.mark(), (work.run, work.version)
         asked = self._asked.get((mark, name))
         if asked is None:
             asked = self._asked[mark, name] = asyncio.ensure_future(self._ask_announcements(mark, name))
             asked.add_done_callback(lambda done: self._answered(mark, name, done))
-        events = await asyncio.shield(asked)  # others wait for it too
+        events = await asyncio.shield(asked)  # other calls wait for it, too
         return [each for each in events if each.digest == work.checkpoint and each.log.block_number <= work.block]
 
     def _answered(
@@ -173,7 +173,7 @@ class FactFinder:
     ) -> None:
         del self._asked[mark, name]
         if not done.cancelled():
-            done.exception()  # nobody may be left to fetch it
+            done.exception()  # all callers may have been cancelled; this marks the exception as retrieved
 
     async def _ask_announcements(self, mark: ChainVersion, name: _Version) -> Sequence[CheckpointAnnounced]:
         run, version = name
@@ -189,8 +189,8 @@ class FactFinder:
         return known.events
 
     async def _joinings(self, work: SubmittedWork) -> list[MemberJoined]:
-        """A node joins seldom, so one number tells whether its joinings have to be read again."""
-        mark, count = self._footing.mark(), await self._ledger.pools.joins(self._pool_id, work.node)
+        """Returns the blocks in which the node joined; its present join block tells whether they must be read again."""
+        mark, count = self._reorgs.mark(), await self._ledger.pools.joins(self._pool_id, work.node)
         known = self._joins.get(work.node)
         if known is None or known.count != count:
             every = await self._ledger.history(MemberJoined, pool_id=self._pool_id, second=work.node)
@@ -200,7 +200,7 @@ class FactFinder:
         return [each for each in known.events if each.log.block_number <= work.block]
 
     async def _time(self, block: int) -> int:
-        mark, known = self._footing.mark(), self._times.get(block)
+        mark, known = self._reorgs.mark(), self._times.get(block)
         if known is None:
             try:
                 known = await self._ledger.block_time(block)
@@ -211,13 +211,13 @@ class FactFinder:
 
 
 def _beacon(work: SubmittedWork, announced: Sequence[CheckpointAnnounced], joined: Sequence[MemberJoined]) -> Digest:
-    """The hash of the lease's beacon block, which must be the later of an announcement and a joining.
+    """Returns the hash of the lease's beacon block, which must be the later of an announcement and a join.
 
-    There may be several of either: an attempt that was announced again with the same digest, a node that left and came
-    back. The orchestrator chose a pair when it signed the lease.
+    There may be several of either: an announcement may be repeated with the same digest, and a node may leave and join
+    again. The orchestrator chose a pair when it signed the lease.
     """
     logs = [each.log for each in (*announced, *joined)]
-    # The later of a pair is never earlier than both the first announcement and the first joining.
+    # The later one of any pair is not before the first announcement, nor before the first join.
     earliest = max(min(each.log.block_number for each in events) for events in (announced, joined))
     for log in logs:
         if log.block_number == work.beacon_block and log.block_number >= earliest:

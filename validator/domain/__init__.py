@@ -1,1 +1,1 @@
-"""Values that all of the validator shares: submitted work and queue items."""
+"""Value types of the validator: submitted work and queue items."""

@@ -1,4 +1,4 @@
-"""Pieces of the validator's work as they wait in Redis: a submission, and what is to be done about it."""
+"""Queue items of the validator: a submission and the reason of its examination."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ItemKind(StrEnum):
     FIRST = "first"
     """The work has no verdict yet."""
     SECOND_LOOK = "second-look"
-    """Another validator has, and may be wrong."""
+    """Another validator has judged the work, and the verdict is examined again."""
     PAID_LOOK = "paid-look"
     """A paid second look: the validator confirms the verdict on the ledger if it agrees."""
     DISPUTE = "dispute"
@@ -36,15 +36,15 @@ LOOKS = frozenset({ItemKind.SECOND_LOOK, ItemKind.PAID_LOOK})
 
 
 def item_id(key: Digest, kind: ItemKind) -> ItemId:
-    """The name of a piece of work in the queue."""
+    """Returns the name of an item in the queue."""
     return ItemId(f"{key}.{kind}")
 
 
 def read_item_id(text: str) -> ItemId:
-    """Reads a name; a bare work key is that of a first verdict.
+    """Parses a name; a bare work key names a first verdict.
 
     Raises:
-        InvalidInput: It is none.
+        InvalidInput: It is not a name.
     """
     key, _, kind = text.partition(".")
     try:
@@ -55,10 +55,11 @@ def read_item_id(text: str) -> ItemId:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """A verdict whose evidence is in the object store, and which the ledger may not have yet.
+    """A verdict whose evidence is in the object store, and which may not be on the ledger yet.
 
     Args:
-        validator: Who found so, and alone can say it: the evidence lies under this name.
+        validator: The validator that found it; only it can send the verdict, since the evidence is stored under its
+            name.
         outcome: The verdict.
         reason: A `ReasonCode`.
         audit_hash: SHA-256 of the audit file.
@@ -112,25 +113,25 @@ class Resolution:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A piece of work that was taken out of the queue under a lease.
+    """An item that this process has leased from the queue.
 
     Args:
-        work: What was submitted.
-        kind: Why it is examined.
-        deadline_s: Unix time of the chain by which a verdict should be there; never later than the real one.
-        seen_ms: When it was put into the queue, by Redis' time.
-        attempts: How often anybody failed at it.
-        tries: How often this validator had it before.
-        spent: Whether this validator has given it up, or two have failed at it so often, or so many holders in a row
-            died over it, that it is up to a person.
-        trouble: What it was given up for: code, why, and hint.
-        lost: How many holders in a row died over it, or lost it, without a word.
-        token: Of the lease; what an earlier holder writes is refused.
-        waited: From when it was put into the queue until it was taken, by Redis' time.
-        taken_at: When that was, on this process's monotonic clock in seconds.
-        staged: Its verdict, if an earlier holder came so far.
-        resolution: What a person decided.
-        absent: Whether its file was once looked for and not in the store.
+        work: The submission.
+        kind: Reason of the examination.
+        deadline_s: Unix time of the chain by which a verdict is due; never later than the real deadline.
+        seen_ms: Time when it was added to the queue, by Redis' clock.
+        attempts: Number of failed attempts of all validators.
+        tries: Number of earlier attempts of this validator.
+        spent: True if the item needs a person: this validator gave it up, two validators failed half of their attempts
+            each, or too many holders in a row died.
+        trouble: Last error for which it was given up: code, text and hint.
+        lost: Number of holders in a row that died or lost the lease without a report.
+        token: Token of the lease; writes of earlier holders are refused.
+        waited: Time in the queue before this lease, by Redis' clock.
+        taken_at: Time of the lease on this process's monotonic clock, in seconds.
+        staged: Verdict of an earlier holder, if it came so far.
+        resolution: Decision of a person.
+        absent: True if the file was not in the store at an earlier attempt.
     """
 
     work: SubmittedWork
@@ -151,13 +152,13 @@ class Item:
 
     @property
     def id(self) -> ItemId:
-        """Its name in the queue."""
+        """Name in the queue."""
         return item_id(self.work.key, self.kind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParkedItem:
-    """Work that waits for a person."""
+    """An item that waits for a person."""
 
     item: Item
     parked_ms: int
@@ -167,17 +168,17 @@ class ParkedItem:
 
 
 def dump_work(work: SubmittedWork) -> str:
-    """A submission as JSON."""
+    """Serialises a submission to JSON."""
     return json.dumps(asdict(work))
 
 
 def load_work(text: str) -> SubmittedWork:
-    """A submission from JSON of our own."""
+    """Parses JSON written by `work_to_json`."""
     return SubmittedWork(**json.loads(text))
 
 
 def load_item(fields: Mapping[str, str]) -> Item:
-    """An item from its hash in Redis, as nobody in particular sees it."""
+    """Builds an item from its Redis hash, without the fields of one validator."""
     return Item(
         work=load_work(fields["work"]),
         kind=ItemKind(fields["kind"]),

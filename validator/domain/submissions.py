@@ -1,4 +1,4 @@
-"""Submissions: pieces of work with the facts of ledger and lease."""
+"""Submissions with their facts from the ledger."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from protocol.identifiers import Address, Digest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubmittedWork:
-    """One `WorkSubmitted`, as a queue carries it.
+    """One `WorkSubmitted` event, in the form that the queue stores.
 
     Args:
         key: The work key.
         pool_id: The pool.
-        node: Whose work it is.
+        node: The node.
         run: Id of the run.
-        step: Which step the slot is of.
-        index: The slot's number among this node's slots of the step.
-        version: The policy that the slot was leased for.
-        checkpoint: Its version digest.
-        beacon_block: The block whose hash is part of the slot's seed, as the lease names it.
-        salt: The lease's part of the seed.
-        groups: The number of groups in the slot.
-        max_units: The most work units of the lease.
-        sha256: Of the file, as submitted.
-        units: Work units that are claimed.
-        block: The block of the submission.
+        step: Step of the slot.
+        index: Number of the slot among this node's slots of the step.
+        version: Version of the policy for which the slot was leased.
+        checkpoint: Digest of that version.
+        beacon_block: Block whose hash is part of the slot's seed, as the lease names it.
+        salt: Part of the seed from the lease.
+        groups: Number of groups in the slot.
+        max_units: Maximum work units of the lease.
+        sha256: SHA-256 of the submitted file.
+        units: Claimed work units.
+        block: Block of the submission.
     """
 
     key: Digest
@@ -54,7 +54,7 @@ class SubmittedWork:
 
     @classmethod
     def of(cls, event: WorkSubmitted) -> Self:
-        """The submission that an event tells of."""
+        """Returns the submission of an event."""
         return cls(
             key=event.key,
             pool_id=event.pool_id,
@@ -79,9 +79,9 @@ class WorkFacts:
     """Facts of a submission that do not depend on its file.
 
     Args:
-        work: The submission, with everything that its lease says.
-        chain_id: The chain that it stands on.
-        beacon: The hash of the block that its lease names.
+        work: The submission, with the data of its lease.
+        chain_id: Id of its chain.
+        beacon: Hash of the block that its lease names.
     """
 
     work: SubmittedWork

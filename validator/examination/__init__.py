@@ -1,1 +1,1 @@
-"""A submission's file, held against its policy: every check, then a conclusion. No ledger and no queue in here."""
+"""Examination of a submission's file with its policy: all checks, then a conclusion. Knows no ledger and no queue."""

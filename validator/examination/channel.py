@@ -1,4 +1,4 @@
-"""Messages between the service and its examiner processes: a length and JSON. Both ends are ours."""
+"""Messages between the service and its examiner processes: a length and JSON. Both ends are trusted."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class _Message(BaseModel):
 
 
 class StartExaminer(_Message):
-    """The first one to a process: what it works with, for as long as it lives."""
+    """First message to a process: its settings."""
 
     calibration: Path | None
     device: str | None
     dtype: Dtype | None
     threads: int
     policy_memory: int | None
-    """None for a share of the device's memory, which `processes` share."""
+    """Bytes of weights; None for an equal share of the device's memory among `processes`."""
     processes: int
     margin: float
     scoring: timedelta
@@ -40,7 +40,7 @@ class StartExaminer(_Message):
 
 
 class ExaminerReady(_Message):
-    """The first one back: it can take orders."""
+    """First message from a process: it is ready for orders."""
 
     kind: Literal["ready"] = "ready"
 
@@ -59,55 +59,55 @@ class Request(_Message):
     file: Path | HashedFile
     folder: Path
     seed: str | None
-    """Hex."""
+    """Digest in hex."""
     share: float
 
     @classmethod
     def of(cls, order: Order) -> Request:
-        """An order, written down."""
+        """Serialises an order."""
         seed = None if order.draw.seed is None else order.draw.seed.hex()
         return cls(facts=order.facts, file=order.file, folder=order.folder, seed=seed, share=order.draw.share)
 
     @property
     def order(self) -> Order:
-        """The order that was written down."""
+        """Parses a serialised order."""
         seed = None if self.seed is None else bytes.fromhex(self.seed)
         draw = RowDraw(seed=seed, share=self.share)
         return Order(facts=self.facts, file=self.file, folder=self.folder, draw=draw)
 
 
 class Question(_Message):
-    """Back, in the midst of an examination: whether other work has these outputs."""
+    """Question from a process during an examination: whether other work has these outputs."""
 
     kind: Literal["question"] = "question"
     fingerprint: Digest
 
 
 class Reply(_Message):
-    """To it, in answer."""
+    """Answer to a process's question."""
 
     copy_found: bool | None
-    """None if nobody can say: the examination is given up."""
+    """None if the store is down; then the examination is given up."""
 
 
 class ExaminationReply(_Message):
-    """Back, at its end."""
+    """Result of an examination."""
 
     kind: Literal["answer"] = "answer"
     conclusion: Conclusion | None = None
     not_judged: NotJudged | None = None
     ends: bool = False
-    """Whether the process ends now because its accelerator can't be trusted any more."""
+    """True if the process ends now because its accelerator is in an unknown state."""
 
 
 class Orders(_Message):
-    """Anything that a process is told after its start, but the reply to a question of its own."""
+    """Messages to a process after its start, except answers to its questions."""
 
     order: Annotated[Request | TryOut, Discriminator("kind")]
 
 
 class Reports(_Message):
-    """Anything that comes back."""
+    """Messages from a process."""
 
     report: ExaminerReady | Question | ExaminationReply
 
@@ -120,7 +120,7 @@ def write(stream: BinaryIO, message: BaseModel) -> None:
 
 
 def read(stream: BinaryIO) -> bytes | None:
-    """The next message to a process; None at the end."""
+    """Reads the next message to a process; None at the end."""
     head = stream.read(_LENGTH)
     if len(head) < _LENGTH:
         return None
@@ -133,7 +133,7 @@ async def send(stream: asyncio.StreamWriter, message: BaseModel) -> None:
     """Sends a message to a process.
 
     Raises:
-        ConnectionError: It has ended.
+        ConnectionError: The process has ended.
     """
     content = message.model_dump_json().encode()
     stream.write(len(content).to_bytes(_LENGTH, "big") + content)
@@ -141,11 +141,11 @@ async def send(stream: asyncio.StreamWriter, message: BaseModel) -> None:
 
 
 async def receive(stream: asyncio.StreamReader) -> ExaminerReady | Question | ExaminationReply:
-    """The next message of a process.
+    """Reads the next message of a process.
 
     Raises:
-        asyncio.IncompleteReadError: It has ended.
-        ValidationError: It speaks another language.
+        asyncio.IncompleteReadError: The process has ended.
+        ValidationError: The message is malformed.
     """
     length = int.from_bytes(await stream.readexactly(_LENGTH), "big")
     return Reports.model_validate_json(await stream.readexactly(length)).report

@@ -1,4 +1,4 @@
-"""One examiner process as the service sees it: started when it is needed, ended when it can't be trusted to go on."""
+"""One examiner process from the service's side: started on demand, ended when its state is unknown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from validator.examination.orders import Order
 from validator.examination.settings import ExaminerSettings
 
 START_WITHIN = timedelta(seconds=120)
-"""Torch takes some four seconds on an idle machine."""
+"""Timeout of a start; torch takes about four seconds on an idle machine."""
 
 PROGRAM = (sys.executable, "-m", "validator.examination.process")
 
@@ -37,11 +37,11 @@ _END_WITHIN = timedelta(seconds=2)
 _ROOT = Path(__file__).parents[2]
 _PASSED_ON = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "TZ", "MUSTER_LOG", "MUSTER_DATASETS"})
 _PASSED_ON_FROM = ("LC_", "LD_", "PYTHON", "OMP_", "MKL_", "CUDA_", "NVIDIA_", "HF_", "MUSTER_SANDBOX_")
-"""Beginnings of names. Nothing else of the service's environment, where keys' passwords may stand."""
+"""Prefixes of environment variables that the process gets. The others may hold passwords of keys."""
 
 
 class ExaminerUnavailable(Unavailable):
-    """No process can be started."""
+    """The process can't be started."""
 
     code = "examiner-unavailable"
     default_hint = "look at the validator's log: the process says there why it ended"
@@ -57,7 +57,7 @@ class ExaminerProcess:
     """A process that makes one examination at a time.
 
     Args:
-        settings: What it is told.
+        settings: Settings of the examiner.
     """
 
     def __init__(self, settings: ExaminerSettings) -> None:
@@ -67,20 +67,20 @@ class ExaminerProcess:
 
     @property
     def pid(self) -> int | None:
-        """Of the process, if it runs."""
+        """Process id, if it runs."""
         return None if self._child is None or self._child.returncode is not None else self._child.pid
 
     async def warm_up(self) -> None:
-        """Starts the process; if it can't be, the first examination says so."""
+        """Starts the process; an error is reported by the first examination."""
         with suppress(ExaminerUnavailable):
             await self._started()
 
     async def examine(self, order: Order, *, is_copy: IsCopy, within: timedelta) -> Conclusion | NotJudged:
-        """Makes one examination. What goes wrong in its midst ends the process; the next one starts another.
+        """Runs one examination. An error in the middle ends the process; the next examination starts another one.
 
         Raises:
             ExaminerUnavailable: No process can be started.
-            ExaminerDied: It ended.
+            ExaminerDied: The process ended.
         """
         child = await self._started()
         try:
@@ -112,7 +112,7 @@ class ExaminerProcess:
 
         Raises:
             ExaminerUnavailable: No process can be started.
-            ExaminerDied: It ended over it.
+            ExaminerDied: The process ended during the self-test.
         """
         child = await self._started()
         try:
@@ -149,7 +149,7 @@ class ExaminerProcess:
     async def _ask(
         self, child: asyncio.subprocess.Process, order: Order, is_copy: IsCopy
     ) -> tuple[ExaminationReply, Exception | None]:
-        """The answer, and what went wrong on our side while it was waited for."""
+        """The answer, and an error of the service while it waited."""
         await _tell(child, Orders(order=Request.of(order)))
         failed: Exception | None = None
         while True:

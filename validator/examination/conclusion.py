@@ -1,8 +1,8 @@
-"""Derives a verdict from check results: outcome, reason and words (decision 27). No I/O.
+"""Derives a verdict from check results: outcome, reason and text (decision 27). No I/O.
 
-An exact failure is forgery. A statistical one is forgery only if two prefills of different arithmetic both put the file
-beyond the limits and beyond the margin around them, and not by a single log-probability or proof (decision 58); else it
-is not paid, and costs nothing more.
+An exact failure is forgery. A statistical failure is forgery only if two prefills with different arithmetic both find
+the file beyond the limits times the margin, and not because of a single log-probability or proof (decision 58).
+Otherwise the file is rejected: not paid, without a penalty.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from rollouts.files.samples import SlotHeader
 from rollouts.recipe import Recipe
 
 MANY_SLOW = 0.25
-"""Of the rows that were scored: if more of them ran into a limit of their own, the verdict says so, and counts against
-delivery where it is repeated. A model that loops honestly in some answers stays below."""
+"""Share of scored rows that may hit their own time limit. Above it the verdict reports it and, if repeated, it lowers
+the delivery rate. Honest models that loop in some answers stay below."""
 
 PROGRAMS = frozenset({"code"})
-"""Environments whose scores come from running what the model wrote. A program that looks at the clock is scored by
-chance, so a few of their rows may be scored otherwise without being called forged."""
+"""Environments that run the model's programs. A program that reads the clock gets random scores, so a few rows may be
+scored differently without being judged forged."""
 
 UNCONFIRMED = {
     "computation": ReasonCode.COMPUTATION_UNCONFIRMED,
@@ -36,7 +36,7 @@ _COPY = "; all of its outputs are those of another submission (IDENTITY_COPY)"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExaminationVerdict:
-    """Outcome, reason and words of a conclusion."""
+    """Outcome, reason and text of a conclusion."""
 
     outcome: Outcome
     reason: ReasonCode
@@ -48,9 +48,9 @@ class Prefilled:
     """Results of one prefill of all or of the drawn rows.
 
     Args:
-        results: Of checks 8 to 10, by the limits.
-        beyond: The names of those that also fail by limits widened by the margin, and not by a single log-probability
-            or proof alone unless replay fails so, too.
+        results: Results of checks 8 to 10 with the normal limits.
+        beyond: Names of the checks that also fail with limits widened by the margin, and not only because of a single
+            log-probability or proof, unless replay fails as well.
     """
 
     results: tuple[CheckResult, ...]
@@ -58,17 +58,17 @@ class Prefilled:
 
     @property
     def failed(self) -> tuple[CheckResult, ...]:
-        """The checks that say no."""
+        """Returns the failed checks."""
         return tuple(one for one in self.results if one.state is CheckOutcome.FAILED)
 
     @property
     def malformed(self) -> CheckResult | None:
-        """A check that found what no honest prover makes."""
+        """Concludes from a check that found something that no honest prover produces."""
         return next((one for one in self.failed if one.fails is Fails.EXACT), None)
 
 
 def forged(result: CheckResult, *, copy: bool = False) -> ExaminationVerdict:
-    """An exact check failed."""
+    """Concludes from a failed exact check."""
     return ExaminationVerdict(
         outcome=Outcome.FORGED,
         reason=result.findings[0].reason,
@@ -77,10 +77,11 @@ def forged(result: CheckResult, *, copy: bool = False) -> ExaminationVerdict:
 
 
 def rewards_differ(result: CheckResult, *, rows: int, environment: str, copy: bool = False) -> ExaminationVerdict:
-    """Scored again and again, rows have other rewards.
+    """Concludes from rows whose rewards differ in repeated scoring.
 
-    Rows that claim too little where checks have limits may come from a slow machine: too many of them are not paid, and
-    never called forged.
+    In environments with time limits, rows with too low rewards may come from a slow machine: a file with too many of
+    them
+    is rejected, never judged forged.
     """
     verdict = forged(result, copy=copy)
     less = result.figures.get("claimed_less")
@@ -95,15 +96,15 @@ def rewards_differ(result: CheckResult, *, rows: int, environment: str, copy: bo
 
 
 def not_taken(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationVerdict | None:
-    """Returns the node's choice that the recipe does not name, which no validator of the pool can judge.
+    """Returns a rejection if the node used an engine, type or environment that the recipe does not allow.
 
     Args:
-        file: What the node says that it used.
-        recipe: Of the version that was leased.
+        file: Header of the file, with the node's choices.
+        recipe: Recipe of the leased version.
         here: This machine's version of the environment, with its build after the `+`, if there are builds of it.
 
     Returns:
-        A rejection, or None if it is of the recipe, or may be.
+        A rejection, or None if the recipe allows the choices, or may allow them.
     """
     if not recipe.takes(file.arithmetic):
         return ExaminationVerdict(
@@ -123,12 +124,12 @@ def not_taken(file: SlotHeader, recipe: Recipe, *, here: str) -> ExaminationVerd
 
 
 def _named_builds(named: str, here: str, found: str) -> bool:
-    """Returns whether the builds of honest nodes are known: one, none, or a named one."""
+    """Returns whether the builds that honest nodes use are known: a single one, none, or a named one."""
     return "+" in named or "+" not in here or "+" not in found
 
 
 def old(result: CheckResult) -> ExaminationVerdict:
-    """A file of a former schema version: an image that was not upgraded writes it, so nobody is called a forger."""
+    """Concludes from a file of a former schema version: rejected, not forged, since outdated images write it."""
     return ExaminationVerdict(
         outcome=Outcome.REJECTED,
         reason=ReasonCode.FORMAT_OLD,
@@ -137,15 +138,15 @@ def old(result: CheckResult) -> ExaminationVerdict:
 
 
 def accepted(*, rows: int, audited: int, slow: int = 0, unscored: int = 0, copy: bool) -> ExaminationVerdict:
-    """Every check passed.
+    """Concludes that every check passed.
 
     Args:
-        rows: Of the file.
-        audited: How many were computed again.
-        slow: How many ran into a limit of their own when they were scored.
-        unscored: How many were not scored, because the time for all rows was over. They say nothing about the file:
-            it may be this machine that is slow or busy.
-        copy: Whether another submission has the same outputs.
+        rows: Number of rows.
+        audited: Number of recomputed rows.
+        slow: Number of rows that hit their own time limit in scoring.
+        unscored: Number of rows that were not scored because the time for all rows ran out. They prove nothing about
+            the file, because this machine may be slow or busy.
+        copy: True if another submission has the same outputs.
     """
     words = f"all checks passed; {audited} of {rows} rows were computed again"
     if slow:
@@ -159,12 +160,12 @@ def accepted(*, rows: int, audited: int, slow: int = 0, unscored: int = 0, copy:
 
 
 def statistical(first: Prefilled, second: Prefilled, *, copy: bool) -> ExaminationVerdict:
-    """A check failed in the first prefill; the second computes in another way.
+    """Concludes from a failure in the first prefill and a second prefill with other arithmetic.
 
     Args:
-        first: Has failed somewhere.
-        second: Of the same rows.
-        copy: Whether another submission has the same outputs.
+        first: First prefill, with a failed check.
+        second: Second prefill of the same rows.
+        copy: True if another submission has the same outputs.
     """
     tail = _COPY if copy else ""
     for result in first.failed:

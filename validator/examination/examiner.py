@@ -1,4 +1,4 @@
-"""Examinations on this machine: a few processes, each of which may die without anybody being blamed for it."""
+"""Runs examinations in a few processes on this machine. A death of a process never counts against a node."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from validator.examination.settings import ExaminerSettings
 from validator.examination.versions import VersionFolders
 
 MOST_DEATHS = 3
-"""Of examiners over one file, until it is left to a person."""
+"""Number of examiner processes that may die over one file before it is left to a person."""
 
 TRY_OUT_WITHIN = timedelta(seconds=60)
-"""It takes a fraction of a second where a sandbox stands ready, and some seconds where one has to be started."""
+"""Timeout of the self-test, which takes a fraction of a second, or some seconds if a sandbox must be started."""
 
 _log = structlog.get_logger(__name__)
 
 
 class LocalExaminer:
-    """Examines files on this machine; an async context manager. It can be asked for any number at a time.
+    """Examines files on this machine; an async context manager. Any number of calls may run concurrently.
 
     Args:
-        settings: What it is told.
-        clock: For fetching versions.
-        fetch: Brings versions; None for SHARDCAST's relays.
+        settings: Settings of examinations.
+        clock: Clock of version downloads.
+        fetch: Downloads versions; None to use SHARDCAST's relays.
     """
 
     def __init__(self, settings: ExaminerSettings, *, clock: Clock, fetch: Fetch | None = None) -> None:
@@ -66,9 +66,9 @@ class LocalExaminer:
         self._versions.close()
 
     async def examine(self, examination: Examination, *, is_copy: IsCopy) -> Conclusion | NotJudged:
-        """Makes every check, the cheapest first, and draws the conclusion; see `Examiner`.
+        """Runs all checks, the cheapest first, and returns the conclusion; see `Examiner`.
 
-        What `is_copy` raises is raised here.
+        Exceptions of `is_copy` are raised here.
         """
         async with AsyncExitStack() as stack:
             try:

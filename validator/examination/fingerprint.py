@@ -11,7 +11,7 @@ _TAG = b"muster-outputs-v1"
 
 
 def fingerprint(file: RolloutFile) -> Digest:
-    """SHA-256 over the sorted hashes of (prompt index, target length, output tokens) of all rows."""
+    """Returns the SHA-256 over the sorted hashes of (prompt index, target length, output tokens) of all rows."""
     return digest(hashlib.sha256(_TAG + b"".join(sorted(map(_row, file.samples)))).digest())
 
 

@@ -18,11 +18,11 @@ from validator.domain.submissions import WorkFacts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HashedFile:
-    """A file that was hashed as it arrived and not kept, because it is larger than this validator reads.
+    """A file that was hashed as it arrived and not stored, because it is larger than this validator reads.
 
     Args:
-        sha256: Of its bytes.
-        size: In bytes.
+        sha256: SHA-256 of its bytes.
+        size: Size in bytes.
     """
 
     sha256: Digest
@@ -34,10 +34,10 @@ class Examination:
     """Request for an examination.
 
     Args:
-        facts: Of the submission.
-        file: The bytes that were uploaded, already compared with the hash that was submitted.
-        checkpoint: The version, and where it can be fetched.
-        draw: Which rows.
+        facts: Facts of the submission.
+        file: The uploaded file; its hash was verified.
+        checkpoint: The version, and its relays.
+        draw: Rows to recompute.
     """
 
     facts: WorkFacts
@@ -51,12 +51,12 @@ class Timings:
     """Costs of an examination, for metrics.
 
     Args:
-        seconds: Of wall time, by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`. A stage
-            that was not reached is not there.
-        rows: Of the file.
-        tokens: Generated ones, in the file.
-        prefilled_rows: Rows that were computed again, each as often as it was.
-        prefilled_tokens: Their generated tokens.
+        seconds: Wall time by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`; without the
+            stages that were not reached.
+        rows: Rows of the file.
+        tokens: Generated tokens in the file.
+        prefilled_rows: Recomputed rows, counted once per prefill.
+        prefilled_tokens: Generated tokens of these.
     """
 
     seconds: dict[str, float]
@@ -72,17 +72,17 @@ class Conclusion:
 
     Args:
         outcome: The verdict.
-        reason: Why.
+        reason: Reason code.
         words: The verdict in one sentence.
-        checks: Every check in order, those that were not made too.
-        rows: Every row of the file, if it could be read.
-        audited: The rows that were computed again, ascending; more than the draw where something was suspicious.
-        fingerprint: Of all outputs, whatever the order of rows; None if the file could not be read.
-        limits: The calibration's entry that was used, as JSON.
-        beacon_block: The one that the lease names; None if the file could not be read.
-        environment: Name, as the file has it, and so on.
-        near_ties: What an accepted file adds to its node's budget; None if nothing in it could be steered.
-        timings: What it took; no part of the audit file, which is the same whoever writes it.
+        checks: All checks in order, skipped ones included.
+        rows: All rows of the file, if it could be read.
+        audited: Recomputed rows, ascending; more than the draw if something was suspicious.
+        fingerprint: Fingerprint of all outputs, independent of the order of rows; None if the file could not be read.
+        limits: The calibration entry that was used, as JSON.
+        beacon_block: Beacon block of the lease; None if the file could not be read.
+        environment: Name of the environment in the file.
+        near_ties: Amount that an accepted file adds to its node's budget; None if nothing in it could be steered.
+        timings: Costs; not part of the audit file, which must not depend on the machine.
     """
 
     outcome: Outcome
@@ -106,13 +106,13 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotJudged:
-    """No conclusion can be drawn here and now, through no fault of the node.
+    """The examination has no conclusion for a reason that is not the node's.
 
     Args:
-        code: What kind of trouble, for metrics and for people: `no-calibration`, `no-policy`, `out-of-memory`, ...
-        why: In words.
-        retryable: Whether trying again may help; if not, a person has to look (the work is parked).
-        hint: What that person can do.
+        code: Error code for metrics and people: `no-calibration`, `no-policy`, `out-of-memory`, ...
+        why: The reason in words.
+        retryable: True if a retry may help; otherwise the work is parked for a person.
+        hint: Action for that person.
     """
 
     code: str
@@ -127,19 +127,19 @@ where answers are short, but a copy fails the replay of its own slot's noise."""
 
 
 class Examiner(Protocol):
-    """Examines files; several at once, as far as the machine allows."""
+    """Examines files, several at once if the machine allows."""
 
     async def examine(self, examination: Examination, *, is_copy: IsCopy) -> Conclusion | NotJudged:
-        """Makes every check, the cheapest first, and draws the conclusion.
+        """Runs all checks, the cheapest first, and returns the conclusion.
 
-        Whatever is wrong with this machine, the version or the calibration is `NotJudged`, never a conclusion; whatever
-        the bytes of the file do to their reader is a conclusion about the file.
+        Errors of this machine, the version or the calibration give `NotJudged`, never a conclusion. Errors that the
+        file's bytes cause in their reader give a conclusion about the file.
         """
         ...
 
     async def try_out(self) -> NotJudged | None:
-        """Examines nothing, with everything that is needed for it; None if that works, else what does not.
+        """Tests all parts of an examination without a submission; returns None if they work, else the error.
 
-        It never waits for an examination that is under way: where all are busy, that is answer enough.
+        It never waits for a running examination: if all processes are busy, the test passes.
         """
         ...

@@ -1,4 +1,4 @@
-"""The versions that one process has open, and the weights that it holds, within a budget: the least used go first."""
+"""LRU caches of one process: opened versions, and weights within a memory budget."""
 
 from __future__ import annotations
 
@@ -15,22 +15,21 @@ from rollouts.precision import Dtype
 from validator.examination.interface import NotJudged
 
 MOST_OPEN = 16
-"""Versions without their weights: a recipe, a tokenizer, a table of prompts."""
+"""Maximum number of opened versions without weights: recipe, tokenizer, table of prompts."""
 
 MOST_LOADED = 4
-"""Policies with their weights: work names the last few versions, and memory that nobody asks for is the machine's."""
+"""Maximum number of policies with weights. Work names the last few versions; further ones would only occupy memory."""
 
 _BYTES = {Dtype.FLOAT32: 4, Dtype.BFLOAT16: 2}
 
 
 class ModelCache:
-    """Versions, opened; and policies, loaded.
+    """Opened versions and loaded policies.
 
     Args:
-        device: Where policies compute.
-        budget: Bytes of weights that are held at a time.
-        strict: Whether a policy beyond the budget is refused. Otherwise it is held alone, if the device has room for
-            it when it is loaded.
+        device: Device of policies.
+        budget: Maximum bytes of loaded weights.
+        strict: True to refuse a policy above the budget. Otherwise it is loaded alone, if the device has room for it.
     """
 
     def __init__(self, device: torch.device, *, budget: int, strict: bool = True) -> None:
@@ -42,11 +41,11 @@ class ModelCache:
 
     @property
     def held(self) -> int:
-        """Bytes of weights that are held now."""
+        """Bytes of loaded weights."""
         return sum(size for _, size in self._policies.values())
 
     def try_out(self) -> NotJudged | None:
-        """Computes something on the device where policies compute; None if it comes out right."""
+        """Tests the device with a computation; returns None if the result is right."""
         ones = torch.ones(8, 8, device=self._device)
         total = float((ones @ ones).sum().item())
         if total != 8.0**3:
@@ -55,10 +54,10 @@ class ModelCache:
         return None
 
     def version(self, digest: Digest, folder: Path) -> CheckedVersion:
-        """The version with this digest.
+        """Returns the version with this digest.
 
         Raises:
-            BadVersionFolder: The folder is another version, or none.
+            BadVersionFolder: The folder is another version, or not a version.
             UnknownEnvironment: Its environment is not installed here.
         """
         found = self._versions.get(digest)
@@ -73,10 +72,10 @@ class ModelCache:
         return found
 
     def policy(self, version: CheckedVersion, dtype: Dtype) -> Policy:
-        """A version's weights.
+        """Returns a version's policy with its weights.
 
         Raises:
-            OutOfMemory: They are beyond the budget, or beyond what the device has.
+            OutOfMemory: The weights exceed the budget or the device's memory.
             BadVersionFolder: They can't be loaded.
         """
         key = version.digest, dtype

@@ -1,4 +1,4 @@
-"""Order to an examiner process. A separate module, so that the service does not import torch."""
+"""Order to an examiner process, in a separate module so that the service does not import torch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Order:
     """Order to examine one file.
 
     Args:
-        facts: Of the submission.
-        file: Its bytes, which are those that were submitted.
-        folder: The version's.
-        draw: Which rows.
+        facts: Facts of the submission.
+        file: Path of the verified file.
+        folder: Folder of the version.
+        draw: Rows to recompute.
     """
 
     facts: WorkFacts

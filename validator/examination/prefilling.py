@@ -1,4 +1,4 @@
-"""Checks 8 to 10 as a service makes them: drawn rows first, then all, then all once more by other arithmetic."""
+"""Checks 8 to 10 of an examination: drawn rows first, then all rows, then all rows again with other arithmetic."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rollouts.prefill import usual_tokens
 from validator.examination.conclusion import Prefilled
 
 OTHER_SHAPE = 3
-"""A pass of the second prefill has this part of the tokens of the first one's: so no row keeps its neighbours, and
-matrix products have other sizes."""
+"""Ratio of tokens per pass, second prefill to first. It gives each row other neighbours and other sizes of matrix
+products."""
 ALONE = 8
-"""Rows that failed and are computed alone in the second prefill; the rest of its rows are packed."""
+"""Maximum number of failed rows that the second prefill computes alone; its other rows are packed."""
 NOISY = 2
-"""Prefills beside the second one, each with other noise on its inputs, where both sides compute in float32. Two passes
-may agree by chance at the one token where attention is sharp; decision 58 has the figures."""
+"""Number of prefills besides the second one, each with other noise on its inputs, if both sides compute in float32. Two
+passes may agree by chance at the one token where attention is sharp; decision 58 has the figures."""
 FLOAT32_SPREAD = 16.0
 """An honest float32 row may differ by this many times the largest difference between the verifier's own passes.
 
@@ -32,13 +32,13 @@ MEASURED_SPREAD = 2.0
 
 
 class Prefill:
-    """The computations on one case.
+    """Prefills of one file.
 
     Args:
-        case: Identity to seeds are known to be right.
-        limits: What honest work shows.
-        policy: The version's.
-        margin: How much wider limits are made to find what is beyond doubt.
+        case: The file, after the checks from identity to seeds.
+        limits: Limits of honest work.
+        policy: Policy of the version.
+        margin: Factor on the limits, beyond which a failure is certain.
     """
 
     def __init__(self, case: CheckInput, limits: CheckLimits, policy: Policy, *, margin: float) -> None:
@@ -53,15 +53,15 @@ class Prefill:
         self.tokens = 0
 
     def first(self, rows: Sequence[int]) -> Prefilled:
-        """Computes these rows, beside those that were computed before."""
+        """Recomputes these rows in addition to earlier ones."""
         missing = [row for row in rows if row not in self.evidence]
         self.evidence |= self._gather(missing, tokens_at_once=None)
         return self._judged(self.evidence, {})
 
     def again(self, first: Prefilled) -> tuple[Prefilled, Prefilled]:
-        """Computes the same rows in another way, and judges both prefills by limits as wide as they are apart.
+        """Recomputes the same rows with other arithmetic, and widens the limits by the two prefills' difference.
 
-        The other way: the plain attention kernel, rows the other way round, smaller passes, failed ones alone.
+        Other arithmetic: the plain attention kernel, reversed order of rows, smaller passes, failed rows alone.
 
         Returns:
             The first prefill and the second one. The first may pass now.

@@ -1,7 +1,7 @@
 """One examination from the first byte to the conclusion, in one process.
 
-The checks that need the file alone come first, then the policy's own computations, and scoring last.
-Whatever fails here that is not the file is a `NotJudged`: no policy, no calibration, no memory, no sandbox.
+Checks that need only the file come first, then prefills with the policy, then scoring. Errors that are not the file's
+give `NotJudged`: no policy, no calibration, no memory, no sandbox.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ AskCopy = Callable[[Digest], bool]
 
 
 class _CannotJudgeError(Exception):
-    """Carries the reason out of the stages."""
+    """Ends an examination from within a stage."""
 
     def __init__(self, why: NotJudged) -> None:
         super().__init__(why.why)
@@ -57,11 +57,11 @@ class Procedure:
     """Examines files, one after another.
 
     Args:
-        reader: Of strangers' files.
-        shelf: Of versions and weights.
-        calibration: The limits of statistical checks.
-        dtype: What to compute in; None for what each file names.
-        margin: Beyond which a statistical failure is forgery.
+        reader: Reader of untrusted files.
+        shelf: Cache of versions and weights.
+        calibration: Limits of the statistical checks.
+        dtype: Type of prefills; None for the type that each file names.
+        margin: Factor on the limits, beyond which a statistical failure is forgery.
         scoring: Wall time for scoring all rows of one file.
     """
 
@@ -83,7 +83,7 @@ class Procedure:
         self._scoring = scoring
 
     def examine(self, order: Order, *, is_copy: AskCopy) -> Conclusion | NotJudged:
-        """Makes every check until one fails hard, and draws the conclusion."""
+        """Runs the checks until one fails exactly, and returns the conclusion."""
         try:
             return self._examine(order, is_copy)
         except _CannotJudgeError as error:
@@ -98,7 +98,7 @@ class Procedure:
             return NotJudged(code="disk-trouble", why=str(error), retryable=True)
 
     def try_out(self) -> NotJudged | None:
-        """Decodes a file of our own in the sandbox, and computes something; None if both come out right."""
+        """Decodes a known file in the sandbox and tests the device; returns None if both results are right."""
         try:
             return self._reader.try_out() or self._shelf.try_out()
         except (OutOfMemory, MemoryError) as error:
@@ -132,10 +132,10 @@ class Procedure:
     ) -> ExaminationVerdict:
         """Checks 8 to 10 on the drawn rows, then check 7 on all rows.
 
-        In this order, because scoring may run what the node chose for minutes. And nothing is rejected leniently before
-        the drawn rows have passed: else junk under the name of another engine would cost its maker nothing. One
-        exception: where there are no limits for the file's arithmetic, the rejection stands unexamined, and counts
-        against delivery.
+        Scoring comes last because it may run the node's programs for minutes. No file is rejected without a penalty
+        before the drawn rows have passed; otherwise junk under the name of another engine would cost nothing. One
+        exception: without limits for the file's arithmetic, the file is rejected unexamined, which lowers the delivery
+        rate.
         """
         lenient = not_taken(case.file.header, case.version.recipe, here=case.version.environment.version)
         record.copy = is_copy(record.fingerprint)
@@ -157,7 +157,7 @@ class Procedure:
     def _compute(
         self, case: CheckInput, order: Order, record: ExaminationRecord, limits: CheckLimits, dtype: Dtype
     ) -> ExaminationVerdict | None:
-        """Checks 8 to 10; None if they pass."""
+        """Runs checks 8 to 10; returns None if they pass."""
         clock, rows = record.clock, len(case.file.samples)
         with clock.stage("policy"):
             policy = self._shelf.policy(case.version, dtype)
@@ -182,7 +182,7 @@ class Procedure:
         return verdict
 
     def _score(self, case: CheckInput, record: ExaminationRecord) -> ExaminationVerdict:
-        """Check 7, of a file that passed all others."""
+        """Runs check 7 on a file that passed all others."""
         result = scored(case, budget=self._scoring)
         if result.state is CheckOutcome.UNKNOWN:
             raise _CannotJudgeError(
@@ -255,7 +255,7 @@ def _all_measured(first: Prefilled) -> None:
 
 
 def _with_both(first: Prefilled, second: Prefilled) -> Prefilled:
-    """The first one's results, with the second one's figures beside theirs."""
+    """Returns the first prefill's results, extended by the second one's measurements."""
     results = []
     for one, again in zip(first.results, second.results, strict=True):
         figures = {**one.figures, **{f"again.{name}": value for name, value in again.figures.items()}}

@@ -1,7 +1,7 @@
-"""`python -m validator.examination.process`: makes examinations, one at a time, for the service that started it.
+"""`python -m validator.examination.process`: runs examinations, one at a time, for the service that started it.
 
-Orders come on standard input, answers go to standard output (`channel`); whatever a library prints goes to standard
-error. It ends when its input does. It holds no key and no secret.
+It reads orders from standard input and writes answers to standard output (`channel`); prints of libraries go to
+standard error. It ends when its input ends. It holds no key and no secret.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def weights_of(start: StartExaminer, device: torch.device) -> int:
 
 
 class _GivenUpError(Exception):
-    """The service has ended, or wants to hear no more of this file."""
+    """The service has ended, or gave up this examination."""
 
 
 def _examine(procedure: Procedure, request: Request, orders: BinaryIO, answers: BinaryIO) -> ExaminationReply:

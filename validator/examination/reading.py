@@ -1,4 +1,4 @@
-"""Check 2 as a service makes it: strangers' files, within what a lease allows, are decoded in a sandbox."""
+"""Check 2 of an examination: decodes untrusted files in a sandbox, within the limits of their lease."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _SETTINGS = {
 """The validator's setting behind each limit of `ReadLimits`."""
 
 _ALLOWANCE = ("rows", "decoded_bytes")
-"""The limits that a decoder's memory, time and output follow from."""
+"""Limits that determine the decoder's memory, time and output."""
 
 
 class LimitedReader:
     """Reads files of rollouts in a sandbox.
 
     Args:
-        sandboxes: Where.
-        most: What this machine takes, whatever a lease allows.
+        sandboxes: Pool of sandboxes.
+        most: This machine's own limits.
     """
 
     def __init__(self, sandboxes: Sandboxes, *, most: ReadLimits) -> None:
@@ -47,13 +47,13 @@ class LimitedReader:
         """Reads a file.
 
         Args:
-            file: Where it is, or its hash and size if it was not kept.
-            sha256: What was submitted. Nobody is accused of other bytes, however they came to stand here.
-            lease: The most that an honest file of this slot can be. Beyond it a file is forged; within it, but beyond
-                what this machine takes, it is not judged here.
+            file: Path of the file, or its hash and size if it was not stored.
+            sha256: Submitted SHA-256. Bytes with another hash are never judged, for whatever reason they are here.
+            lease: Limits of an honest file of this slot. A file beyond them is forged; a file within them, but beyond
+                this machine's limits, is not judged here.
 
         Returns:
-            The file, with the check that it passed; the check alone, if it failed; or why nothing can be said.
+            The file with the passed check; only the check if it failed; or the reason why it was not judged.
         """
         try:
             content = self._content(file, lease) if isinstance(file, Path) else file
@@ -68,7 +68,7 @@ class LimitedReader:
         return self._decode(content, lease)
 
     def try_out(self) -> NotJudged | None:
-        """Reads a small file of our own; None if the sandbox gives what stands in it."""
+        """Reads a small known file; returns None if the sandbox returns its content."""
         found = self._decode(trial_file(), TRIAL_LIMITS)
         if isinstance(found, NotJudged):
             return found
@@ -89,7 +89,7 @@ class LimitedReader:
             raise no_memory(f"the file has {size} bytes") from error
 
     def _unread(self, file: HashedFile, sha256: Digest, lease: ReadLimits) -> CheckResult | NotJudged:
-        """Judges a file by its size alone, which needs its hash and none of it in memory."""
+        """Judges a file by its size, which needs only its hash."""
         if file.sha256 != sha256:
             return _changed(sha256, size=file.size)
         if file.size > lease.file_bytes:

@@ -23,20 +23,20 @@ from validator.examination.report import check_rewards, checks_of, rows_of, text
 
 
 class Stages:
-    """Wall time by stage."""
+    """Measures wall time by stage."""
 
     def __init__(self) -> None:
         self._seconds: dict[str, float] = {}
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Measures what is done within."""
+        """Measures the duration of the block."""
         began = time.perf_counter()
         yield
         self._seconds[name] = time.perf_counter() - began
 
     def timings(self, file: RolloutFile | None = None, prefill: Prefill | None = None) -> Timings:
-        """All of it, with what it was spent on."""
+        """Returns all measured costs."""
         return Timings(
             seconds=dict(self._seconds),
             rows=0 if file is None else len(file.samples),
@@ -65,14 +65,14 @@ class ExaminationRecord:
 
     @property
     def audited(self) -> tuple[int, ...]:
-        """The rows that were computed again, ascending."""
+        """Recomputed rows, ascending."""
         return () if self.prefill is None else tuple(sorted(self.prefill.evidence))
 
     def conclusion(self, verdict: ExaminationVerdict) -> Conclusion:
-        """All of it, under a verdict.
+        """Returns the conclusion with all findings.
 
         Raises:
-            RewardsRewritten: It accepts the file with another reward than the file has in some row.
+            RewardsRewritten: An accepted file would get a reward that differs from the file's own.
         """
         header = self.file.header
         rows = rows_of(self.file, self.results, audited=self.audited)
@@ -109,7 +109,7 @@ class ExaminationRecord:
 
 
 def unread(result: CheckResult, verdict: ExaminationVerdict, timings: Timings) -> Conclusion:
-    """The conclusion about bytes that are no file of rollouts."""
+    """Returns the conclusion about bytes that are not a rollout file."""
     return Conclusion(
         outcome=verdict.outcome,
         reason=verdict.reason,

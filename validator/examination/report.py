@@ -59,14 +59,14 @@ def _measured(results: Sequence[CheckResult], row: int, score: Mapping[str, Figu
 
 
 class RewardsRewritten(AssertionError):
-    """A fault of ours: an accepted file's rewards are the file's own or None, and these are neither."""
+    """An internal error: an accepted file's rewards must be the file's own or None."""
 
 
 def check_rewards(file: RolloutFile, rows: Sequence[AuditRow]) -> None:
     """Checks what trainers and other validators rely on in an accepted file: each reward is the file's, or None.
 
     Raises:
-        RewardsRewritten: One is another.
+        RewardsRewritten: A reward differs.
     """
     for sample, row in zip(file.samples, rows, strict=True):
         if (row.task is None) != (row.reward is None):
@@ -76,7 +76,7 @@ def check_rewards(file: RolloutFile, rows: Sequence[AuditRow]) -> None:
 
 
 def figures_of(figures: Mapping[str, Figure]) -> dict[str, Figure]:
-    """Figures that JSON can hold: what is not finite is a word."""
+    """Returns measurements for JSON; numbers that are not finite become text."""
     kept = list(figures.items())[:MOST_FIGURES]
     return {
         name: str(value) if isinstance(value, float) and not math.isfinite(value) else value for name, value in kept
@@ -84,7 +84,7 @@ def figures_of(figures: Mapping[str, Figure]) -> dict[str, Figure]:
 
 
 def text(words: str) -> str:
-    """Words that any terminal and any file can hold."""
+    """Returns printable text without control characters."""
     return "".join(each if each.isprintable() else "?" for each in words)[:_LONGEST]
 
 

@@ -1,4 +1,4 @@
-"""Check 7 as a service makes it: within a time for all rows, and a difference is scored again before it counts."""
+"""Check 7 of an examination: a time limit for all rows; differing rows are scored again before they count."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from rollouts.checks.reward import UNSCORED, RowScore, RowScorer, compared, diff
 from rollouts.sandbox.deadline import jobs_end_by
 
 SCORED_AGAIN = 2
-"""Times. A program that is scored by chance comes out differently in one of them, and is excused."""
+"""Repetitions for a differing row. A program with random results differs in one of them, and is excused."""
 
 
 def scored(case: CheckInput, *, budget: timedelta) -> CheckResult:
-    """Scores every row; one that differs from the file is scored again at once, and has no score if it then has two.
+    """Scores all rows. A row that differs from the file is scored again, and gets no score if the results differ.
 
-    When the time is over, the job under way is ended, and its row and the remaining ones are `UNSCORED`. So the node's
-    own programs decide how many of its rows are learned from, and never how long a validator is busy with them.
+    When the time is over, the running job is ended, and its row and the remaining ones are `UNSCORED`. So slow programs
+    of a node reduce the number of its rows that are learned, but can't occupy a validator for longer.
 
     Args:
-        case: A file whose rows fit the model.
-        budget: Wall time for all rows together.
+        case: A file with rows that fit the model.
+        budget: Wall time for all rows.
 
     Raises:
         SandboxUnavailable: Answers can't be checked on this machine.
@@ -37,7 +37,7 @@ def scored(case: CheckInput, *, budget: timedelta) -> CheckResult:
         for row in range(len(case.file.samples)):
             score = UNSCORED if time.monotonic() >= end else _row(case, scorer, row)
             if score is not None and score["task"] is None and time.monotonic() >= end:
-                score = UNSCORED  # the time for all rows ended its job, not a limit of its own
+                score = UNSCORED  # ended by the time limit for all rows, not by its own
             if score is not None:
                 scores[row] = score
     return compared(case, scores)

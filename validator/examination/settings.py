@@ -11,12 +11,12 @@ from rollouts.files.schema import ReadLimits
 from rollouts.precision import Dtype
 
 KEPT_VERSIONS = 3
-"""Fetched versions that stay on disk beside those in use; others are fetched again when work names them."""
+"""Downloaded versions that stay on disk in addition to those in use; others are downloaded again when needed."""
 
 SLASH_MARGIN = 4.0
-"""How many times beyond its limits a file has to be to be forged. Limits are twice what honest work was seen to show,
-or a hundred times for float32, so this is eight times and four hundred times; what computes other than was calibrated
-is further off still. Decision 27 has the figures, and says which cheats stay below: they are not paid, not slashed."""
+"""Factor on the limits, beyond which a statistical failure is forgery. Limits are twice the largest honest measurement,
+or a hundred times for float32, so forgery starts at 8 and 400 times that. Decision 27 has the figures, and lists the
+cheats that stay below: they are not paid, but not slashed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,20 +25,21 @@ class ExaminerSettings:
 
     Args:
         home: Folder of the validator; downloaded versions are in `home/checkpoints`.
-        policies: A folder of versions to look in first, each in a folder of any name; for tests and single machines.
-        calibration: Limits of the statistical checks; None for those that were shipped. What has none is not judged.
-        processes: How many examinations run at a time, each in a process of its own.
-        device: As torch names it; None for an accelerator if there is one.
-        dtype: What to compute in; None for what each file names.
-        threads: Of torch in each process, on a CPU.
-        policy_memory: Bytes of weights that one process holds; None for a share of the device's memory.
-        keep: Which fetched versions stay on disk beside those in use.
-        margin: How many times beyond its limits a statistical failure has to be to be forgery.
-        scoring: Wall time for scoring all rows of one file; rows beyond it are undecided.
-        deadline: For one examination; then the process is ended.
-        fetch_within: For bringing a version here; what was fetched until then is gone on with the next time.
-        most: The largest file that is read here, whatever its lease allows.
-        allow_plain_http: Lets `http` go to relays beyond this machine.
+        policies: Folder of versions to search first, each in a folder of any name; for tests and single machines.
+        calibration: Limits of the statistical checks; None for the shipped ones. Arithmetic without limits is not
+            judged.
+        processes: Number of concurrent examinations, each in its own process.
+        device: Torch's name of the device; None for an accelerator if there is one.
+        dtype: Type of prefills; None for the type that each file names.
+        threads: Torch threads of each process, on a CPU.
+        policy_memory: Bytes of weights per process; None for a share of the device's memory.
+        keep: Rule for downloaded versions that stay on disk in addition to those in use.
+        margin: Factor on the limits, beyond which a statistical failure is forgery.
+        scoring: Wall time for scoring all rows of one file; later rows are undecided.
+        deadline: Time limit of one examination, after which its process is ended.
+        fetch_within: Time limit of a version's download; the next one continues it.
+        most: Limits of files on this machine, in addition to those of their lease.
+        allow_plain_http: True to allow plain `http` to relays on other machines.
     """
 
     home: Path
@@ -61,5 +62,5 @@ class ExaminerSettings:
 
     @property
     def scoring_budget(self) -> timedelta:
-        """The time for scoring; at most a third of the deadline, so that the computations before it have the rest."""
+        """Returns the time for scoring, at most a third of the deadline; the rest is for the computations before it."""
         return min(self.scoring, self.deadline / 3)

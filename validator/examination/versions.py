@@ -1,4 +1,4 @@
-"""The folders of versions that examinations need: held while they are used, fetched if they are not here."""
+"""Folders of versions for examinations: downloaded if needed, and kept while they are in use."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollouts.errors import BadVersionFolder
 from rollouts.task.policies import HeldPolicy, PolicyStore, Stamp, stamp_of
 
 MOST_LOCAL = 256
-"""Folders of the operator's own whose content is remembered as checked. Another one is hashed again when it is used."""
+"""Maximum number of the operator's own folders whose verified digest is cached; others are hashed at each use."""
 
 _log = structlog.get_logger(__name__)
 
@@ -36,9 +36,9 @@ class VersionFolders:
     """Folders by digest.
 
     Args:
-        store: Where fetched versions lie.
-        policies: A folder of versions that are there already, each named by its digest or its number.
-        keep: Which stay held that nobody uses now.
+        store: Store of downloaded versions.
+        policies: Folder of existing versions, each named by its digest or its number.
+        keep: Rule for unused versions that stay.
     """
 
     def __init__(self, store: PolicyStore, *, policies: Path | None, keep: KeepRule) -> None:
@@ -47,17 +47,17 @@ class VersionFolders:
         self._keep = keep
         self._held: OrderedDict[Digest, _Held] = OrderedDict()
         self._locks: WeakValueDictionary[Digest, asyncio.Lock] = WeakValueDictionary()
-        """Of versions that are looked up now."""
+        """Locks of versions that are being looked up."""
         self._local: dict[Digest, tuple[Path, Stamp]] = {}
 
     @asynccontextmanager
     async def folder(self, run: Digest, checkpoint: CheckpointRef) -> AsyncIterator[Path]:
-        """A version's folder, whose content is the digest's; nobody removes it within.
+        """Yields a version's folder with verified content, which is not removed while the context is entered.
 
         Raises:
-            NoPolicy: It is not here, and nobody gives it.
-            BadVersionFolder: What is here, or what was fetched, is another version.
-            MusterError: No relay gives it now.
+            NoPolicy: The version is not here, and no relay is configured.
+            BadVersionFolder: The folder's content is another version.
+            MusterError: No relay serves it now.
             OSError: The disk can't be read or written.
         """
         digest = checkpoint.digest
@@ -76,11 +76,11 @@ class VersionFolders:
             self._let_go(self._kept())
 
     def close(self) -> None:
-        """Lets all be removed."""
+        """Releases all versions."""
         self._let_go(0)
 
     async def _hold(self, run: Digest, checkpoint: CheckpointRef) -> _Held:
-        """The version with one user more, counted before anything is waited for: unused ones may be let go of."""
+        """Returns the version with one more user, counted before the first await: unused ones may be released."""
         found = self._held.get(checkpoint.digest)
         if found is not None:
             found.users += 1

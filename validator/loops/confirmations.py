@@ -1,4 +1,4 @@
-"""Sends confirmations of first verdicts: what waits while one transaction is under way goes into the next."""
+"""Sends confirmations of first verdicts in batches: those that arrive during a transaction go into the next one."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ class Confirmations:
         self._sending = asyncio.Lock()
 
     async def send(self, ledger: Ledger, look: Confirmation) -> Refusal | None:
-        """Sends a confirmation, together with all others that wait; returns why the ledger refused it, if it did.
+        """Sends a confirmation together with all waiting ones; returns the ledger's reason for a refusal, or "".
 
         Raises:
-            ChainUnavailable: The chain can't be asked.
-            TransactionNotMined: It may be on the ledger or not.
+            ChainUnavailable: The chain does not answer.
+            TransactionNotMined: The outcome is unknown.
             TransactionReverted: The whole transaction failed.
         """
         answer: asyncio.Future[Refusal | None] = asyncio.get_running_loop().create_future()
         self._waiting.append((look, answer))
         async with self._sending:
-            if not answer.done():  # else the one that held the lock before has sent ours, too
+            if not answer.done():  # otherwise the previous holder of the lock has sent this one, too
                 batch, self._waiting = self._waiting[:MOST], self._waiting[MOST:]
                 await self._send(ledger, batch)
         return await answer
@@ -41,7 +41,7 @@ class Confirmations:
             for _, answer in batch:
                 answer.cancel()
             raise
-        except Exception as error:  # noqa: BLE001 - everybody whose confirmation was in the batch has to hear of it
+        except Exception as error:  # noqa: BLE001 - each caller with a confirmation in the batch must get the error
             for _, answer in batch:
                 if not answer.done():
                     answer.set_exception(error)

@@ -31,7 +31,7 @@ from validator.files import AuditFileWrong
 from validator.loops.confirmations import Confirmations
 
 ReadAudit = Callable[[Address, Digest], Awaitable[AuditFile]]
-"""Fetches the audit file of a validator with this SHA-256, and compares its hash with that."""
+"""Downloads an audit file of a validator and verifies its SHA-256."""
 
 _log = structlog.get_logger(__name__)
 
@@ -40,22 +40,22 @@ class Followed(StrEnum):
     """Outcome of a second look."""
 
     AGREES = "agrees"
-    """The verdict stands, as far as this validator can say."""
+    """This validator agrees with the verdict, or can't prove it wrong."""
     CONFIRMED = "confirmed"
-    """It stands, and the ledger has noted that this validator says so; the terms pay for it."""
+    """This validator agrees, and recorded a paid confirmation on the ledger."""
     DISPUTED = "disputed"
     OVER = "over"
-    """The verdict can't be disputed any more, or somebody else did."""
+    """The verdict can't be disputed any more, or another account disputed it."""
     OWN = "own"
-    """The verdict is this validator's own, and can't be taken back."""
+    """The verdict is this validator's own and can't be withdrawn."""
 
 
 class LookResults:
-    """Compares a second look with the verdict that it looked at, and acts on it.
+    """Compares the findings of a second look with the verdict, and disputes or confirms it.
 
     Args:
-        ledger: Connects to the ledger, with this validator's key.
-        read: Fetches audit files of other validators.
+        ledger: Returns the ledger client with this validator's key.
+        read: Downloads audit files of other validators.
         pool_id: The pool.
     """
 
@@ -68,12 +68,12 @@ class LookResults:
     async def compared(self, item: Item, conclusion: Conclusion) -> Conclusion:
         """Adds a check that compares the first verdict's audit file with our own findings.
 
-        Only acceptances are compared: nobody learns from other files. An audit file that is missing or is none is a
-        difference, too: the judge stores it before it gives its verdict, and nothing is learned without it. The
-        decision of the dispute brings another one.
+        Only acceptances are compared, because the trainer learns from no other files. A missing or unreadable audit
+        file counts as a difference, too: the judge must store it before the verdict, and the trainer can't learn
+        without it. The decision of the dispute adds another one.
 
         Raises:
-            Unavailable: Chain, orchestrator or store are down.
+            Unavailable: Chain, orchestrator or store is down.
         """
         ledger = await self._ledger()
         work = await ledger.work.get(item.work.key)
@@ -97,13 +97,13 @@ class LookResults:
         """Disputes the verdict or confirms it; may be called again after a crash.
 
         Args:
-            item: What was looked at.
-            conclusion: What this validator found, every row computed again.
-            audit_hash: Of its audit file, which is in the object store already.
+            item: The examined item.
+            conclusion: This validator's findings, with every row recomputed.
+            audit_hash: SHA-256 of its audit file, which is in the object store already.
 
         Raises:
             ChainUnavailable: The chain can't be asked.
-            TransactionNotMined: The dispute may be on the ledger or not; call again.
+            TransactionNotMined: The outcome of the dispute's transaction is unknown; call again.
         """
         ledger, key = await self._ledger(), item.work.key
         work = await ledger.work.get(key)
@@ -130,7 +130,7 @@ class LookResults:
         except TransactionReverted as error:
             if error.name not in {"WrongStatus", "TooLate"}:
                 raise
-            return Followed.OVER  # somebody else was faster, or it was too late
+            return Followed.OVER  # another account was faster, or it was too late
         gave = None if work.outcome is None else work.outcome.name
         _log.info("verdict-disputed", work=key, judge=work.judge, gave=gave, found=own.name, audits_differ=audits)
         return Followed.DISPUTED
@@ -156,15 +156,15 @@ class LookResults:
 def _row_differences(theirs: AuditFile, own: Conclusion) -> tuple[AuditFinding, ...]:
     if not own.rows:
         return ()
-    # Rewards that were scored otherwise than in the file are a finding about the node, and have been weighed.
+    # Differences between recomputed rewards and the file are findings about the node; the conclusion includes them.
     rows = without_scores(own.rows) if own.reason is ReasonCode.REWARD_DIFFERS else own.rows
     seconds = 0.0 if own.timings is None else own.timings.seconds.get("reward", 0.0)
     return row_differences(theirs.rows, rows, environment=own.environment, scoring=timedelta(seconds=seconds))
 
 
 def _over_budget(work: WorkRecord, conclusion: Conclusion) -> bool:
-    """Returns whether the verdict rests on the node's other files, which one second look can't judge.
+    """Returns whether the verdict is based on near-ties of the node's other files, which one second look can't check.
 
-    Only if this file has near-ties: float32 has none, so such a verdict is worth a dispute.
+    Only if this file has near-ties itself: float32 has none, so such a verdict may be disputed.
     """
     return work.reason == ReasonCode.SAMPLING_BUDGET and conclusion.near_ties is not None

@@ -1,4 +1,4 @@
-"""Begins an epoch each `length`, and reveals the secrets of those that are over. Its state is on the ledger."""
+"""Begins an audit epoch each `length` and reveals the secrets of past ones. All state is on the ledger."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _log = structlog.get_logger(__name__)
 
 
 class EpochTooShort(InvalidInput):
-    """The validator's epochs are shorter than the pool's judge period, so a secret is revealed before work is due."""
+    """Epochs are shorter than the pool's judge period, so secrets would be revealed before work is due."""
 
     code = "epoch-too-short"
 
@@ -27,12 +27,12 @@ class EpochTooShort(InvalidInput):
 def check_epoch_length(length: timedelta, *, judge_period: timedelta) -> None:
     """Refuses epochs that are shorter than the pool's judge period.
 
-    Work may be uploaded until its judge period ends. If the epoch ended long before, most draws would come too late and
-    all rows would have to be computed.
+    Work may be uploaded until its judge period ends. If the epoch ended long before, most draws would come too late,
+    and all rows would have to be recomputed.
 
     Args:
         length: The validator's setting `epoch_s`.
-        judge_period: Of the pool's terms.
+        judge_period: The pool's judge period.
 
     Raises:
         EpochTooShort: The epochs are shorter.
@@ -46,20 +46,20 @@ def check_epoch_length(length: timedelta, *, judge_period: timedelta) -> None:
 
 
 AT_ONCE = 16
-"""Secrets that are shown in one round: after a long absence there are many."""
+"""Maximum number of secrets revealed in one round; after a long absence there are many."""
 
 
 class EpochLoop:
-    """One validator's commitments and revelations.
+    """Commits and reveals the secrets of one validator.
 
     Args:
-        ledger: Holds the validator's key.
-        epochs: Its secrets.
+        ledger: Ledger client with the validator's key.
+        epochs: Secrets of the validator.
         pool_id: The pool.
-        length: How long an epoch lasts, by the chain's time. Short ones let others recompute draws sooner; each costs
-            two small transactions.
-        settled: Blocks on top of a commitment before the former secret is shown. A reorganisation that took the
-            commitment back would let a submission in between be drawn with a secret that everybody knows.
+        length: Duration of an epoch in the chain's time. With short ones others can recompute draws sooner; each epoch
+            costs two small transactions.
+        settled: Blocks on top of a commitment before the former secret is revealed. If a reorg removed the commitment
+            later, submissions in between would be drawn with a secret that is public.
         terms: Returns the pool's terms, whose judge period may change. None skips the comparison with it.
     """
 
@@ -86,8 +86,8 @@ class EpochLoop:
 
         Raises:
             ChainUnavailable: The chain can't be asked.
-            EpochTooShort: An epoch is due, and would be shorter than the pool's judge period. None begins then.
-            TransactionReverted: This key is no validator of the pool.
+            EpochTooShort: A due epoch would be shorter than the pool's judge period. None begins then.
+            TransactionReverted: This key is not a validator of the pool.
         """
         if self._hidden is None:
             self._hidden = await self._unrevealed()

@@ -24,14 +24,14 @@ _log = structlog.get_logger(__name__)
 
 
 class Finalising:
-    """One look at what is due.
+    """Finalises due work, one batch per call.
 
     Args:
         chain: The ledger.
-        deadlines: What may be due when.
-        lease: Of this loop.
-        batch: Pieces of work per transaction.
-        lag: How long after its time work is let go of: validators elsewhere do the same, and the first one pays.
+        deadlines: Times from which work may be due.
+        lease: Leader lease of this loop.
+        batch: Works per transaction.
+        lag: Delay after the due time. Validators with other delays do the same, and only the first one pays gas.
     """
 
     def __init__(
@@ -44,24 +44,24 @@ class Finalising:
         self._lag = lag
 
     async def round(self) -> int:
-        """Lets go of what is due; returns how much it was.
+        """Finalises due work; returns its number.
 
         Raises:
-            MusterError: The chain is down, or the validator can't pay: what is due stays so.
+            MusterError: The chain is down, or the validator can't pay gas; the work stays due.
         """
         try:
             return await self._let_go()
         except StoreUnavailable:
             raise
         except MusterError:
-            await self._lease.give_up()  # whatever keeps us from it, another process may manage
+            await self._lease.give_up()  # another process may succeed
             raise
 
     async def aclose(self) -> None:
-        """Lets another process go on at once.
+        """Releases the leader lease, so that another process takes over immediately.
 
         Raises:
-            StoreUnavailable: Redis is down; then it goes on when the lease ends.
+            StoreUnavailable: Redis is down; then the lease expires by itself.
         """
         await self._lease.give_up()
 
@@ -102,5 +102,5 @@ class Finalising:
 
 
 def is_due(work: WorkRecord, *, now: datetime) -> bool:
-    """Returns whether the ledger accepts finalising; the second of a deadline still belongs to the other side."""
+    """Returns whether the ledger accepts finalising: only after the deadline's second has passed."""
     return work.deadline is not None and now > work.deadline

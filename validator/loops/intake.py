@@ -1,7 +1,7 @@
-"""Reads the ledger's events into the queue: what was submitted, what was judged, what is over.
+"""Reads the ledger's events into the queue: adds submitted work and removes judged and final work.
 
-Events come at least once, and after a loss of Redis all of them come again: everything that is written here may be
-written twice, and what was judged meanwhile leaves the queue by its own event.
+Events are delivered at least once, and after a loss of Redis all of them again. So all writes are idempotent, and work
+that was judged meanwhile is removed by its own event.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ from validator.store.members import Members
 from validator.store.validators import KnownValidators
 
 LOST_VERDICT_REST = timedelta(seconds=5)
-"""After a reorg a verdict's transaction is mostly mined again; only then is its work examined anew."""
+"""Delay before work is examined again after a reorg removed its verdict, whose transaction is usually mined again."""
 
 _log = structlog.get_logger(__name__)
 
 
 class LedgerIntake:
-    """One reading of the ledger's events.
+    """Reads batches of ledger events into the queue.
 
     Args:
-        me: The validator.
+        me: This validator.
         chain: The ledger.
-        following: The position in its events, shared by all on this Redis.
-        queue: Where work goes.
-        deadlines: Where it is written down what may be due when.
-        known: When others were heard of on the ledger.
-        members: Who shares this Redis.
-        lease: Of this loop.
-        takeover: How long the next validator waits for the one before.
-        awake_within: How long a validator's sign of life counts.
-        ring: Wakes those who examine.
-        clock: Whose time counts.
+        following: Event follower with a position shared by all processes on this Redis.
+        queue: The work queue.
+        deadlines: Store of due times.
+        known: Store of validators' last activity on the ledger.
+        members: Processes that share this Redis.
+        lease: Leader lease of this loop.
+        takeover: Time that each validator waits for the one before it.
+        awake_within: Time after its last activity in which a validator counts as live.
+        notify: Wakes the judging loops.
+        clock: Clock of pauses.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class LedgerIntake:
         lease: LeaderLease,
         takeover: timedelta,
         awake_within: timedelta,
-        ring: Callable[[], None],
+        notify: Callable[[], None],
         clock: Clock,
     ) -> None:
         self._me = me
@@ -81,32 +81,32 @@ class LedgerIntake:
         self._lease = lease
         self._takeover = takeover
         self._awake_within = awake_within
-        self._ring = ring
+        self._notify = notify
         self._clock = clock
         self.read_to: tuple[int, int] | None = None
-        """The next block to read, and the newest there was; None before the first reading here."""
+        """Returns the next block to read and the newest block; None before the first read of this process."""
 
     async def round(self) -> int:
-        """Reads what is new; returns how many events there were.
+        """Reads new events; returns their number.
 
         Raises:
-            ChainUnavailable: The chain is down; nothing is skipped.
-            CursorTooOld: The chain began anew: the next round reads from the start.
-            StoreUnavailable: Redis is down; what was read comes again.
+            ChainUnavailable: The chain is down; no event is skipped.
+            CursorTooOld: The chain was reset; the next round reads from the start.
+            StoreUnavailable: Redis is down; the events are read again.
         """
         try:
             return await self._read()
         except StoreUnavailable:
             raise
         except MusterError:
-            await self._lease.give_up()  # the chain does not answer us; perhaps it answers another process
+            await self._lease.give_up()  # the chain does not answer this process, but may answer another
             raise
 
     async def aclose(self) -> None:
-        """Lets another process go on at once.
+        """Releases the leader lease, so that another process takes over immediately.
 
         Raises:
-            StoreUnavailable: Redis is down; then it goes on when the lease ends.
+            StoreUnavailable: Redis is down; then the lease expires by itself.
         """
         await self._lease.give_up()
 
@@ -160,12 +160,12 @@ class LedgerIntake:
             ]
             _log.warning("verdict-lost", key=key, node=node)
         if new and await self._queue.put(new):
-            self._ring()
+            self._notify()
 
     async def _in_turn(
         self, works: list[SubmittedWork], *, deadline_s: int, left: timedelta, now: datetime
     ) -> list[NewItem]:
-        """Each at its turn among the validators that are awake."""
+        """Adds work to the queue, delayed by this validator's turn among the live validators."""
         if not works:
             return []
         here: frozenset[Address] = await self._members.here()
@@ -184,11 +184,11 @@ class LedgerIntake:
         ]
 
     async def _since(self, ledger: Ledger, batch: EventBatch) -> int:
-        """The time of the first block with an event: no deadline is taken for later than it is."""
+        """Returns the time of the first block with an event, so that no deadline is estimated too late."""
         if batch.since is not None:
             return batch.since
         first = min(each.log.block_number for each in batch.events)
         try:
             return await ledger.block_time(first)
-        except NotFound:  # of an event that a reorg took back
+        except NotFound:  # the block of an event that a reorg removed
             return 0

@@ -1,7 +1,7 @@
-"""Examines what is submitted, one piece of work at a time per worker, from the queue to a staged verdict.
+"""Examines submitted work, one item at a time per worker, from the queue to a staged verdict.
 
-Each step can be made again: a worker that dies anywhere leaves its work to the next one, and nothing is judged without
-its evidence in the store. Whatever fails on our side puts work back, or parks it for a person; it is never a verdict.
+Each step is repeatable: if a worker dies, another one continues, and no verdict is sent before its evidence is in the
+store. An error of this validator returns the item to the queue or parks it for a person; it never becomes a verdict.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from validator.loops.disputes import LookResults
 from validator.loops.juries import Juries
 from validator.loops.verdicts import NOT_OURS_STEP, TURN_CODE, Verdicts, until_turn
 from validator.metrics import ValidatorMetrics
-from validator.queue.error_class import ErrorClass, whose
+from validator.queue.error_class import ErrorClass, classify_error
 from validator.queue.leases import HeldItems
 from validator.queue.retry_policy import STILL_GIVEN_UP, RetryPolicy, Step, after_trouble
 from validator.queue.store import Put, WorkQueue
@@ -41,10 +41,10 @@ from validator.verdicts.audit_file import DrawnRows, audit_file, by_hand
 from validator.verdicts.row_sampling import RowSampling
 
 SOONEST = timedelta(seconds=1)
-"""The shortest pause before a dispute is looked at again that is not this validator's turn."""
+"""Shortest pause before the next check of a dispute that is not this validator's turn yet."""
 
 LOOKED_AT_AGAIN = timedelta(seconds=5)
-"""The longest pause but for a quarter of the time to its turn: a contradiction brings the turn forward."""
+"""Longest such pause, unless a quarter of the time to the turn is longer; a contradiction brings the turn forward."""
 
 CRASHED = "validator-crashed"
 
@@ -52,33 +52,33 @@ _log = structlog.get_logger(__name__)
 
 
 class CannotJudge(MusterError):
-    """The examiner can't say anything of this work here and now; never the node's fault."""
+    """The examiner can't judge this work here and now. This never counts against the node."""
 
     code = "not-judged"
     status = 503
 
 
 class Judging:
-    """One validator's workers.
+    """Worker loops of one validator.
 
     Args:
-        me: The validator.
+        me: This validator.
         chain: The ledger.
-        queue: Where work waits.
-        held: What this process holds.
-        health: Whether this validator may take work.
-        files: The work's file, and the evidence.
-        versions: The policy that it was made with.
-        drawing: Which rows are computed again.
-        examiner: Makes the checks.
-        seen: Knows outputs that were there before.
+        queue: The work queue.
+        held: Items leased by this process.
+        health: Health of this process.
+        files: Transfers of files.
+        versions: Finds the policy version of a submission.
+        drawing: Draws the rows to recompute.
+        examiner: Runs the checks.
+        seen: Fingerprints of earlier outputs.
         near_ties: Budgets over each node's newest files.
-        verdicts: The way to the ledger.
-        looks: What follows when another validator's verdict was looked at again.
-        juries: Has the ledger draw the order of validators in a dispute.
-        patience: How long work is tried.
-        measures: What is measured.
-        clock: Whose time counts.
+        verdicts: Queue of verdicts to send.
+        looks: Follow-up of second looks.
+        juries: Records the order of validators for disputes.
+        retry_policy: Limits of retries.
+        measures: Metrics.
+        clock: Clock of the workers.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Judging:
         verdicts: Verdicts,
         looks: LookResults,
         juries: Juries,
-        patience: RetryPolicy,
+        retry_policy: RetryPolicy,
         measures: ValidatorMetrics,
         clock: Clock,
     ) -> None:
@@ -118,20 +118,20 @@ class Judging:
         self._verdicts = verdicts
         self._looks = looks
         self._juries = juries
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._measures = measures
         self._clock = clock
 
     async def round(self, beat: Callable[[], None] = lambda: None) -> int:
-        """Examines until there is nothing to do; returns how many pieces of work were taken.
+        """Examines items until the queue has none to take; returns their number.
 
         Args:
-            beat: Called after each of them.
+            beat: Called after each item.
 
         Raises:
-            NotSeated: The pool does not take this key's verdicts (yet).
-            ChainUnavailable: Nobody can say whether it does.
-            StoreUnavailable: Redis is down; what was taken comes back when its lease ends.
+            NotSeated: The pool does not accept this key's verdicts (yet).
+            ChainUnavailable: The chain can't be asked whether it does.
+            StoreUnavailable: Redis is down; leased items return when their leases expire.
         """
         taken = 0
         if not await self._chain.is_seated():
@@ -152,12 +152,13 @@ class Judging:
         return taken
 
     async def _take(self) -> Item | None:
-        """One more piece of work, if we are well.
+        """Takes one more item if this process is well.
 
-        Of those that a holder died over, one at a time: if it kills us too, none of the others dies with us again.
+        Items over which a holder died are examined one at a time: if one kills this process, too, no other suspect is
+        affected.
         """
         async with self._taking:
-            if not self._health.may_take(in_hand=len(self._held)):
+            if not self._health.may_take(held=len(self._held)):
                 return None
             item = await self._queue.take(suspects=self._suspect is None)
             if item is None:
@@ -172,7 +173,9 @@ class Judging:
         if self._leaves_it(item):
             raise _given_up(item)
         looked_at = self._clock.monotonic()
-        listing = asyncio.ensure_future(self._listed(item))  # nearly always it is examined, and both take their time
+        listing = asyncio.ensure_future(
+            self._listed(item)
+        )  # started early: the item is nearly always examined, and both take time
         try:
             await self._judge(item, listing, looked_at)
         finally:
@@ -200,7 +203,7 @@ class Judging:
             await self._conclude(item, conclusion, drawn=drawn, looked_at=looked_at)
 
     async def _until_turn(self, item: Item, now: datetime) -> timedelta:
-        """Returns how long a dispute is left to earlier validators; zero at this validator's turn.
+        """Returns the time for which a dispute is left to earlier validators; zero at this validator's turn.
 
         On chains that mine on demand the newest block may be old; a transaction is then mined at the present time.
         """
@@ -215,11 +218,11 @@ class Judging:
         return max(SOONEST, min(left, max(LOOKED_AT_AGAIN, left / 4)))
 
     def _said(self, item: Item) -> bool:
-        """Returns whether this validator has already staged a verdict for it."""
+        """Returns whether this validator has already staged a verdict for the item."""
         return item.staged is not None and item.staged.validator == self._me and item.kind not in LOOKS
 
     def _leaves_it(self, item: Item) -> bool:
-        """Returns whether other validators or a person have to judge it."""
+        """Returns whether the item is left to other validators or a person."""
         return item.spent and item.resolution is None and not self._said(item)
 
     async def _look_up(self, item: Item) -> WorkRecord | None:
@@ -265,7 +268,7 @@ class Judging:
             )
 
     async def _conclude(self, item: Item, conclusion: Conclusion, *, drawn: DrawnRows | None, looked_at: float) -> None:
-        """Leaves the evidence in the store, then writes the verdict down, then hands it on: in this order only."""
+        """Uploads the evidence, stages the verdict in the queue, then hands it to the sender; in this order only."""
         if item.kind in LOOKS:
             conclusion = await self._looks.compared(item, conclusion)
         audit = audit_file(item, conclusion, drawn=drawn, validator=self._me, at=self._chain.about_now())
@@ -282,13 +285,13 @@ class Judging:
         if await self._queue.stage(item, staged):
             await self._verdicts.hand(item, staged, looked_at=looked_at)
         else:
-            _log.info("dropped", item=item.id, why="it was judged, or taken over, meanwhile")
+            _log.info("dropped", item=item.id, why="the item was judged or taken over meanwhile")
             self._held.remove(item)
 
     async def _trouble(self, item: Item, error: MusterError) -> None:
-        fault = whose(error.code, retryable=error.retryable)
+        error_class = classify_error(error.code, retryable=error.retryable)
         leaves_it = self._leaves_it(item)
-        if not leaves_it and fault is not ErrorClass.EVERYBODYS and not await self._health.doubt():
+        if not leaves_it and error_class is not ErrorClass.EVERYBODYS and not await self._health.doubt():
             self._measures.trouble(error.code, parked=False)
             _log.debug("given-back", item=item.id, code=error.code, why=error.detail)
             await self._settled(item, self._queue.give_back(item))
@@ -302,8 +305,8 @@ class Judging:
         elif put is Put.AGAIN:
             in_s = round(step.pause.total_seconds(), 1)
             _log.info("again", item=item.id, code=error.code, why=error.detail, in_s=in_s)
-        if not leaves_it and fault in {ErrorClass.OUTSIDE, ErrorClass.UNSURE}:
-            await self._health.failed(item.id, error, outside=fault is ErrorClass.OUTSIDE)
+        if not leaves_it and error_class in {ErrorClass.OUTSIDE, ErrorClass.UNSURE}:
+            await self._health.failed(item.id, error, outside=error_class is ErrorClass.OUTSIDE)
 
     def _step(self, item: Item, error: MusterError) -> Step:
         if self._leaves_it(item):
@@ -313,7 +316,7 @@ class Judging:
             retryable=error.retryable,
             tries=item.tries,
             left=datetime.fromtimestamp(item.deadline_s, UTC) - self._chain.about_now(),
-            patience=self._patience,
+            policy=self._retry_policy,
             asked_to_wait=error.retry_after if isinstance(error, RateLimited) else timedelta(),
         )
 

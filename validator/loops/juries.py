@@ -1,8 +1,8 @@
 """Records the order of validators for a dispute on the ledger, while the hash that draws it is readable.
 
 The order follows from the hash of the block after the dispute, which contracts can read for 256 blocks. A verdict
-records it, too; this is for verdicts that take longer, and for chains whose blocks come only when there is something to
-mine: there the transaction itself makes the block that is waited for.
+records it, too. This loop is for verdicts that take longer, and for chains that mine only on demand: there the
+transaction itself creates the block that the order needs.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ EARLY = 128
 """Blocks after which the first validator in the local order records the hash of a dispute that is still open."""
 
 STEP = 16
-"""Blocks that each further validator waits longer, in case those before it are gone or corrupt. The ledger does not say
-whether an order is recorded already, and recording it again costs little gas and changes nothing."""
+"""Further blocks that each next validator waits, in case the ones before it are dead or corrupt. The ledger does not
+tell whether an order is recorded; recording it again costs little gas and changes nothing."""
 
 LATEST = 240
-"""Blocks after which all validators that are left do it at once: few blocks remain in which the hash can be read."""
+"""Blocks after which all remaining validators record it: few blocks remain in which the hash can be read."""
 
 UNDRAWN_PAUSE = timedelta(seconds=3)
 """Delay of each validator in the local order after the dispute's next block, before it sends a transaction."""
 
 MOST_SENT = 8
-"""Transactions for one dispute whose order is missed; then something else is wrong."""
+"""Maximum number of transactions for one dispute without an order; more would not help."""
 
 MOST_WATCHED = 4096
 AT_ONCE = 64
@@ -50,9 +50,9 @@ _log = structlog.get_logger(__name__)
 @dataclass(slots=True)
 class _Watched:
     block: int | None
-    """Of the dispute; None if that is not known (after a restart)."""
+    """Block of the dispute; None if unknown (after a restart)."""
     undrawn_since: float | None = None
-    """Since when the order is missed, on the monotonic clock; None while it is not."""
+    """Time since when the order is needed, on the monotonic clock; None if it is not needed."""
     due_after: int = EARLY
     """Blocks after the dispute's."""
     sent: int = 0
@@ -64,7 +64,7 @@ class Juries:
     Args:
         me: This validator.
         chain: The ledger.
-        clock: Measures how long an order is missed.
+        clock: Clock of delays.
     """
 
     def __init__(self, me: Address, *, chain: PoolChain, clock: Clock) -> None:
@@ -74,7 +74,7 @@ class Juries:
         self._watched: OrderedDict[Digest, _Watched] = OrderedDict()
 
     def watch(self, key: Digest, *, block: int) -> None:
-        """Looks after the order of a dispute that this validator may have to decide.
+        """Watches a dispute that this validator may have to decide, until its order is recorded.
 
         Args:
             key: The disputed work.
@@ -83,16 +83,16 @@ class Juries:
         self._entry(key).block = block
 
     def missed(self, key: Digest) -> None:
-        """Notes that a dispute has no order (yet, or any more)."""
+        """Notes that a dispute has no order on the ledger."""
         entry = self._entry(key)
         if entry.undrawn_since is None:
             entry.undrawn_since = self._clock.monotonic()
 
     async def round(self) -> int:
-        """Records what is due; returns how many disputes that were.
+        """Records the order of due disputes; returns their number.
 
         Raises:
-            MusterError: The chain can't be asked, or the validator can't pay.
+            MusterError: The chain does not answer, or the validator can't pay gas.
         """
         if not self._watched:
             return 0
@@ -145,7 +145,7 @@ class Juries:
             missed_for = self._clock.monotonic() - entry.undrawn_since
             return missed_for >= (rank + 1) * UNDRAWN_PAUSE.total_seconds()
         if work.juror is not None or entry.block is None or head - entry.block >= READABLE:
-            # Recorded by a verdict, or too late: then it is missed when the work is taken up.
+            # Recorded by a verdict, or too late; if it is missing, the judging loop reports it.
             self._watched.pop(key)
             return False
         entry.due_after = min(EARLY + rank * STEP, LATEST)
@@ -156,5 +156,5 @@ class Juries:
         entry.sent += 1
         if entry.undrawn_since is None or entry.sent >= MOST_SENT:
             self._watched.pop(key)
-        else:  # the block after this transaction's may be needed, too
+        else:  # the block after this transaction's block may be needed, too
             entry.undrawn_since = self._clock.monotonic()

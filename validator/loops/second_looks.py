@@ -1,6 +1,6 @@
-"""Follows verdicts on the ledger: keeps the nodes' records, and has others' verdicts and disputes looked at again.
+"""Follows verdicts on the ledger: updates nodes' records, and queues second looks at verdicts and disputes of others.
 
-What it puts into the queue twice does no harm, and what is true of a piece of work is asked of the ledger.
+Queueing an item twice does no harm; the state of the work is read from the ledger before it is examined.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ FOLLOWED = (VerdictGiven, VerdictContradicted, VerdictConfirmed, WorkDisputed)
 """Events of `WorkLedger` that this loop reads."""
 
 MOST_AFTER_FAILURE = 1000
-"""A node's newest verdicts that are considered when it failed."""
+"""Number of a node's newest verdicts that are considered after it failed."""
 
 MOST_UNDRAWN = 4096
-"""Most verdicts that wait for the draw of paid second looks; the oldest are dropped first."""
+"""Maximum verdicts that wait for the draw of paid second looks; the oldest are dropped first."""
 
 ASKED_AT_ONCE = 64
 
@@ -58,42 +58,42 @@ class LookCounts:
     """Items queued since the start."""
 
     drawn: int = 0
-    """Others' verdicts that the secret chose."""
+    """Verdicts of other validators that this validator's secret drew."""
     after_failure: int = 0
-    """Others' acceptances of a node whose work failed."""
+    """Acceptances by other validators, of a node whose work failed later."""
     disputes: int = 0
-    """Disputes between others that are ours to decide."""
+    """Disputes between others that this validator may decide."""
     doubtful: int = 0
-    """Provisional acceptances of our own, of nodes that failed since: they can't be taken back."""
+    """This validator's own provisional acceptances of nodes that failed later; they can't be withdrawn."""
     paid: int = 0
-    """Others' verdicts for which the terms pay one look, and which are ours to look at in turn."""
+    """Verdicts of others for which the terms pay one look, at this validator's turn."""
     confirmed: int = 0
     """First verdicts that this validator confirmed on the ledger."""
     contradicted: int = 0
-    """Disputes in which another validator contradicted the first verdict, and which are ours to decide."""
+    """Disputes in which another validator contradicted the first verdict and which this validator may decide."""
 
 
 @dataclass(slots=True)
 class _Undrawn:
-    """A first verdict of another validator, until it is known whether the terms pay for a look at it."""
+    """A first verdict of another validator for which the draw of paid looks is pending."""
 
     event: VerdictGiven
     asked_at: int = -1
-    """The newest block when it was asked last."""
+    """Newest block at the last attempt."""
 
 
 class SecondLooks:
-    """One validator's reading of verdicts and disputes.
+    """Reads verdicts and disputes for one validator.
 
     Args:
-        ledger: To read.
+        ledger: Ledger client.
         following: Follows `FOLLOWED`, under a name that no other validator on the same Redis uses.
-        queue: Where looks wait to be taken.
-        records: This validator's.
-        epochs: Its secrets: they choose what is looked at.
+        queue: The work queue.
+        records: Records of this validator.
+        epochs: Secrets of this validator, which draw second looks.
         pool_id: The pool.
-        policy: How much is looked at.
-        takeover: How long each validator before this one has for a paid look.
+        policy: Shares of second looks.
+        takeover: Time that each validator before this one has for a paid look.
         juries: Records the order of validators in disputes.
     """
 
@@ -122,21 +122,21 @@ class SecondLooks:
         self._me = epochs.validator
         self._undrawn: OrderedDict[Digest, _Undrawn] = OrderedDict()
         self._looked_through: OrderedDict[Address, tuple[int, int]] = OrderedDict()
-        """Up to which verdict everything of a node was looked at, since it failed."""
+        """Newest verdict of a node up to which all were queued, since it failed."""
         self.counts = LookCounts()
 
     async def round(self) -> int:
-        """Reads one batch of events; returns how many of them counted.
+        """Reads one batch of events; returns the number of relevant ones.
 
         Raises:
-            ChainUnavailable: The chain can't be asked; the batch comes again.
-            StoreUnavailable: Redis can't.
-            CursorTooOld: Everything is read from the start; nothing is counted twice.
+            ChainUnavailable: The chain does not answer; the batch is read again.
+            StoreUnavailable: Redis is down; the batch is read again.
+            CursorTooOld: The next round reads from the start; nothing is counted twice.
         """
         try:
             return await self._round()
         except BaseException:
-            self._looked_through.clear()  # what was found may not be in the queue
+            self._looked_through.clear()  # the items found may not have reached the queue
             raise
 
     async def _round(self) -> int:
@@ -154,7 +154,7 @@ class SecondLooks:
     async def _keep_records(self, verdicts: Sequence[VerdictGiven]) -> None:
         by_node: dict[Address, list[Judged]] = defaultdict(list)
         for event in verdicts:
-            if event.reason < ReasonCode.INFRASTRUCTURE:  # what a person decided says nothing of the node
+            if event.reason < ReasonCode.INFRASTRUCTURE:  # a person's decision says nothing about the node
                 by_node[event.node].append(await self._judged(event))
                 await self._keep_provider(event, by_node[event.node][-1])
         for node, judged in by_node.items():
@@ -162,18 +162,18 @@ class SecondLooks:
 
     async def _keep_provider(self, event: VerdictGiven, judged: Judged) -> None:
         if judged.outcome is not Outcome.FORGED and not event.decisive:
-            return  # only the end of a dispute takes a finding of forgery back
+            return  # only the end of a dispute revokes a finding of forgery
         work = await self._ledger.work.get(event.key)
         if work is not None:
             await self._records.note_provider(work.provider, [judged])
 
     async def _judged(self, event: VerdictGiven) -> Judged:
         outcome = event.outcome
-        if event.decisive:  # where two decided a dispute, the outcome may differ from what the second one found
+        if event.decisive:  # if two validators decided a dispute, the outcome may differ from the second one's verdict
             work = await self._ledger.work.get(event.key)
             outcome = outcome if work is None or work.outcome is None else work.outcome
         clean = outcome is Outcome.ACCEPTED
-        # Of what is clean nobody asks when it was, and the time of a block costs a question.
+        # Clean verdicts need no time, and reading a block's time costs a call.
         at = 0 if clean else await self._ledger.block_time(event.log.block_number)
         return Judged(
             key=event.key,
@@ -242,7 +242,7 @@ class SecondLooks:
         return found
 
     async def _open_acceptances(self, node: Address, *, now: datetime) -> list[VerdictGiven]:
-        """First verdicts that accept work of a node and can still be disputed, but for those that were given before."""
+        """Returns disputable first verdicts that accept a node's work, without those returned by earlier calls."""
         every = await self._ledger.history(VerdictGiven, pool_id=self._pool_id, second=node)
         before, found = self._looked_through.pop(node, _NOWHERE), []
         for one in every[: -MOST_AFTER_FAILURE - 1 : -1]:
@@ -268,11 +268,11 @@ class SecondLooks:
         return await self._items(node, work, key, ItemKind.SECOND_LOOK)
 
     async def _paid_looks(self) -> dict[tuple[Digest, ItemKind], NewItem]:
-        """Others' verdicts for which the terms pay one look, each at this validator's turn.
+        """Returns verdicts of others for which the terms pay one look, each at this validator's turn.
 
-        A verdict is drawn by the hash of the next block, so it is asked for when that block is there; where blocks come
-        only when there is something to mine, that may be later. One whose hash can't be read any more is forgotten, as
-        is all of this at a restart: such looks go unpaid, and those that our own secret chooses are made as ever.
+        The hash of the next block draws a verdict, so it waits for that block, which may take long on chains that mine
+        on demand. Verdicts whose hash can no longer be read are dropped, as are all at a restart. Such looks are not
+        paid; looks drawn by this validator's own secret are not affected.
         """
         if not self._undrawn:
             return {}
@@ -294,7 +294,9 @@ class SecondLooks:
         found: dict[tuple[Digest, ItemKind], NewItem] = {}
         for (key, each), is_wanted in zip(ready, wanted, strict=True):
             each.asked_at = head
-            if is_wanted or head > each.event.log.block_number + 1:  # nodes differ in when they tell the newest hash
+            if (
+                is_wanted or head > each.event.log.block_number + 1
+            ):  # RPC nodes differ in how soon they return the newest hash
                 del self._undrawn[key]
             if is_wanted:
                 for item in await self._paid_look(each.event):
@@ -315,7 +317,7 @@ class SecondLooks:
         return await self._items(event.node, work, event.key, ItemKind.PAID_LOOK, delay=delay)
 
     async def _dispute(self, event: WorkDisputed | VerdictContradicted) -> list[NewItem]:
-        """The ledger's order says when it is this validator's turn: who takes the work earlier puts it back."""
+        """Queues a dispute; a process that takes it before its turn by the ledger's order puts it back."""
         work = await self._ledger.work.get(event.key)
         if work is None or work.status is not WorkStatus.DISPUTED or not may_decide(self._me, work):
             return []

@@ -1,7 +1,8 @@
 """Sends verdicts to the ledger: all staged ones in one transaction, few transactions at a time.
 
-A verdict says which submission it is on and whether it answers a dispute, so that the contract refuses a stale one, and
-it alone. One whose fate is unknown, or that has waited, is looked up before it is sent: a refusal costs gas.
+A verdict names its submission and whether it answers a dispute, so that the contract refuses stale verdicts and no
+other in the batch. If a verdict's outcome is unknown, or it has waited long, the ledger is read before it is sent,
+because a refusal costs gas.
 """
 
 from __future__ import annotations
@@ -26,37 +27,37 @@ from validator.queue.retry_policy import GivesUp, Step
 from validator.queue.store import WorkQueue
 
 NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, gives_up=GivesUp.BARRED)
-"""Retry step for work that this validator may not judge: another one on this Redis may, at once."""
+"""Retry step for work that this validator may not judge; another one on this Redis may take it immediately."""
 
 FRESH = timedelta(seconds=2)
-"""For so long after its work was looked up on the ledger a verdict is sent without another look."""
+"""Time after a read of the work's state in which a verdict is sent without another read."""
 
 TURN_PAUSE = timedelta(seconds=2)
 """Pause after a decisive verdict was refused as out of turn. Each further wait for the same dispute doubles it, at most
 five times: a validator whose clock is ahead must not pay for a refusal every two seconds."""
 
 OVER = frozenset({"WrongStatus", "OtherSubmission", "TooLate"})
-"""Refusals that say that there is nothing more to do."""
+"""Contract errors after which nothing is left to do."""
 
 NOT_YOUR_TURN = "NotYourTurn"
-"""The refusal that says that others decide a dispute first, or that their order is not drawn yet."""
+"""Contract error if other validators decide a dispute first, or if their order is not drawn yet."""
 
 TURN_CODE = "not-your-turn"
 
 NOT_OURS = frozenset({"ConflictOfInterest", "NotValidator"})
-"""Refusals that say that another validator may."""
+"""Contract errors if this validator may not judge the work, but another may."""
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A verdict on its way to the ledger.
+    """A verdict to send.
 
     Args:
-        item: What it is of.
-        staged: What it says.
-        looked_at: When the ledger was asked how its work stands, on the clock's monotonic time in seconds.
+        item: The item.
+        staged: The verdict.
+        looked_at: Time of the last read of the work's state, on the monotonic clock in seconds.
     """
 
     item: Item
@@ -65,7 +66,7 @@ class Given:
 
     @property
     def verdict(self) -> Verdict:
-        """Converts to the ledger's form."""
+        """Returns the verdict in the ledger client's form."""
         work = self.item.work
         return Verdict(
             key=work.key,
@@ -79,11 +80,11 @@ class Given:
 
 
 Taken = Callable[[Sequence[Given]], Awaitable[None]]
-"""Told of verdicts that the ledger took."""
+"""Called with verdicts that the ledger accepted."""
 
 
 class Verdicts:
-    """Queue of verdicts that wait for a transaction.
+    """Verdicts that wait for a transaction.
 
     Args:
         waiting: Capacity; producers of further verdicts wait.
@@ -92,10 +93,10 @@ class Verdicts:
     def __init__(self, *, waiting: int) -> None:
         self._waiting: asyncio.Queue[Given] = asyncio.Queue(maxsize=waiting)
         self.news = asyncio.Event()
-        """Set when there is something to send."""
+        """Set if there are verdicts to send."""
 
     async def hand(self, item: Item, staged: Staged, *, looked_at: float) -> None:
-        """Takes a staged verdict; its item is ours until it is settled."""
+        """Adds a staged verdict; this loop then settles its item."""
         await self._waiting.put(Given(item, staged, looked_at))
         self.news.set()
 
@@ -108,17 +109,17 @@ class Verdicts:
 
 
 class SendQueue:
-    """One transaction with verdicts at a time; several lanes let what comes meanwhile into the same block.
+    """Sends batches of verdicts, one transaction at a time; several senders can use the same block.
 
     Args:
-        verdicts: Where they wait.
+        verdicts: Waiting verdicts.
         chain: The ledger.
-        queue: Where their work is.
-        held: What this process holds.
+        queue: The work queue.
+        held: Items leased by this process.
         batch: Verdicts per transaction.
-        told: Told what the ledger took.
-        measures: What is measured.
-        clock: Whose time counts.
+        told: Called with accepted verdicts.
+        measures: Metrics.
+        clock: Clock of the sender.
     """
 
     def __init__(
@@ -144,10 +145,10 @@ class SendQueue:
         self._unsure: list[Given] = []
 
     async def round(self) -> int:
-        """Sends what is there; returns how many verdicts the ledger took.
+        """Sends waiting verdicts; returns the number that the ledger accepted.
 
         Raises:
-            MusterError: The chain is down, or the validator can't pay. What was under way is looked up first next time.
+            MusterError: The chain is down, or the validator can't pay gas. The next call first looks up what was sent.
         """
         taken = 0
         while True:
@@ -166,7 +167,7 @@ class SendQueue:
         return self._clock.monotonic() - given.looked_at > FRESH.total_seconds()
 
     async def _drop_unwanted(self) -> None:
-        """Settles what the ledger has, or does not want any more: the rest of what is under way may be sent."""
+        """Settles verdicts that the ledger has or no longer needs; returns the rest, which may be sent."""
         ledger, batch = await self._chain.ledger(), list(self._unsure)
         works = await asyncio.gather(*(ledger.work.get(given.item.work.key) for given in batch))
         for given, work in zip(batch, works, strict=True):
@@ -178,7 +179,7 @@ class SendQueue:
                 await self._settle(given)
 
     async def _send(self, ledger: Ledger, batch: Sequence[Given]) -> int:
-        """One transaction; halves of it when the chain refuses the whole."""
+        """Sends one transaction; splits it in halves if the chain refuses it as a whole."""
         try:
             with self._measures.stage("ledger"):
                 refused = await ledger.work.judge([given.verdict for given in batch])
@@ -224,7 +225,7 @@ class SendQueue:
 
 
 def until_turn(pause: timedelta) -> Step:
-    """Retry step for a dispute that others may decide first: it waits and is never parked."""
+    """Returns the retry step for a dispute that others may decide first: it waits and is never parked."""
     return Step(pause=pause, for_all=False, counted=False, gives_up=GivesUp.NOT)
 
 
@@ -238,6 +239,6 @@ def _awaits(work: WorkRecord | None, given: Given) -> bool:
 
 
 def _error_name(reason: str) -> str:
-    """The contract's error in a refusal, as `Name(arguments)` or at the end of plain words as `(Name)`."""
+    """Returns the contract's error in a refusal, given as `Name(arguments)` or at the end of a text as `(Name)`."""
     match = re.match(r"([A-Z]\w+)\b", reason) or re.search(r"\(([A-Z]\w+)\)$", reason)
     return match[1] if match else ""

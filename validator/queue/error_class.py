@@ -9,13 +9,13 @@ class ErrorClass(StrEnum):
     """Class of an error: what it implies for the work, this validator and other validators."""
 
     EVERYBODYS = "everybodys"
-    """It is so whoever asks, and ends by itself or with the work's deadline: the work waits, and counts no failure."""
+    """The same for all validators, until it ends or the deadline passes: the item waits; no failure is counted."""
     OUTSIDE = "outside"
-    """A service does not answer us; perhaps it answers others. Counts no failure of the work."""
+    """A service does not answer this validator, but may answer others. No failure is counted."""
     LACKED = "lacked"
-    """This validator has not what it takes, and may never have; another one may. It gives the work up, not its turn."""
+    """This validator lacks a requirement that another may have. It leaves the item to the others."""
     UNSURE = "unsure"
-    """The work or this validator: a self-test says which, and if that passes it counts for the two of them together."""
+    """Caused by the item or by this validator; the self-test decides. If it passes, a failure of both is counted."""
 
 
 _EVERYBODYS = frozenset({"file-absent", "block-not-there", "transaction-not-mined"})
@@ -35,13 +35,13 @@ _OUTSIDE = frozenset(
 )
 
 WAITED_FOR = _EVERYBODYS | _OUTSIDE
-"""Troubles that end by themselves, or with the work's deadline: no person could do anything about this one item."""
+"""Errors that end by themselves or with the item's deadline; an operator can do nothing about the item."""
 
 ENDS_EXAMINERS = frozenset({"examiner-died", "decoder-failed"})
-"""Troubles that the work made, as far as this validator can tell: it has tried often enough, in fresh processes."""
+"""Errors that the item seems to cause: they repeat in fresh processes."""
 
 
-def whose(code: str, *, retryable: bool) -> ErrorClass:
+def classify_error(code: str, *, retryable: bool) -> ErrorClass:
     """Classifies an error.
 
     Args:

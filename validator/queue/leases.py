@@ -1,4 +1,4 @@
-"""Queue items that this process holds, from taking to settling."""
+"""Queue items that this process has leased."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _log = structlog.get_logger(__name__)
 
 
 class HeldItems:
-    """Renews the leases of everything that is worked on here, in one round trip.
+    """The leased items of this process; renews all leases in one round trip.
 
     Args:
-        queue: Where it was taken from.
+        queue: The queue of the items.
     """
 
     def __init__(self, queue: WorkQueue) -> None:
@@ -25,27 +25,27 @@ class HeldItems:
         return len(self._held)
 
     def add(self, item: Item) -> None:
-        """We have it."""
+        """Adds a leased item."""
         self._held[item.id] = item
 
     def remove(self, item: Item) -> None:
-        """We have it no more."""
+        """Removes an item whose lease ended."""
         held = self._held.get(item.id)
         if held is not None and held.token == item.token:
             del self._held[item.id]
 
     async def renew(self) -> None:
-        """Renews every lease; one that is lost is somebody else's, and what we write of it is refused.
+        """Renews all leases. The items of lost leases are removed; the queue refuses further writes under them.
 
         Raises:
-            StoreUnavailable: Redis can't be asked.
+            StoreUnavailable: Redis is down.
         """
         for name in await self._queue.keep({name: item.token for name, item in self._held.items()}):
             if self._held.pop(name, None) is not None:
                 _log.warning("lease-lost", item=name)
 
     async def give_back(self) -> None:
-        """Lets others have everything at once, when the service stops."""
+        """Returns all items to the queue, when the service stops."""
         for item in list(self._held.values()):
             self.remove(item)
             await self._queue.give_back(item)

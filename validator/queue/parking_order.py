@@ -1,4 +1,4 @@
-"""In which order parked work is shown: no node can hide the others' behind its own. Pure."""
+"""Order of parked items, such that no node can hide the items of others behind its own. No I/O."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Sequence
 from validator.domain.items import ParkedItem
 
 MOST_LOOKED_AT = 10_000
-"""Of all that is parked. A node has no more open work than its stake covers (decision 7), and parked work is open."""
+"""Maximum number of parked items that are read. A node's stake bounds its open and parked work (decision 7)."""
 
 
 def fairly(parked: Sequence[ParkedItem], *, limit: int) -> list[ParkedItem]:
-    """Every node's oldest first, then every node's second, and so on, until there are `limit`.
+    """Returns each node's oldest item, then each node's second, and so on, up to `limit` items.
 
     Args:
-        parked: Longest parked first.
-        limit: So many are wanted.
+        parked: Items, longest parked first.
+        limit: Maximum number of items.
     """
     before: Counter[str] = Counter()
     ranked: list[tuple[int, int]] = []

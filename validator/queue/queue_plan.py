@@ -39,7 +39,7 @@ FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class ObservedEvent:
-    """One event, or with `reverted` one that turned out not to have happened."""
+    """A ledger event; with `reverted`, one that a reorg has removed."""
 
     event: LedgerEvent
     reverted: bool = False
@@ -47,7 +47,7 @@ class ObservedEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Periods:
-    """The pool's periods in which the next step may come."""
+    """Durations of the pool's judge, dispute and decision periods."""
 
     judge: timedelta
     challenge: timedelta
@@ -59,26 +59,26 @@ class QueueChanges:
     """Queue changes of a batch of events; events reverted within the batch are left out."""
 
     put: dict[Digest, SubmittedWork] = field(default_factory=dict)
-    """Work that nobody has judged, by key, in the order of submission."""
+    """Work without a verdict, by key, in the order of submission."""
     lost: dict[Digest, Address] = field(default_factory=dict)
-    """Work whose verdict a reorg took back, with its node."""
+    """Work whose verdict a reorg removed, with its node."""
     drop: set[ItemId] = field(default_factory=set)
     due: dict[Digest, int] = field(default_factory=dict)
-    """Unix second from which the ledger may let go of work."""
+    """Unix second from which work can be finalised."""
     settled: set[Digest] = field(default_factory=set)
-    """Work that needs nothing any more."""
+    """Work that needs no further action."""
     heard: dict[Address, int] = field(default_factory=dict)
-    """Validators that gave a sign of life, with the Unix second."""
+    """Validators with an event in the batch, with its Unix second."""
 
 
 def plan_of(events: Iterable[ObservedEvent], *, pool_id: int, at: int, periods: Periods) -> QueueChanges:
     """Computes the queue changes of a batch of events.
 
     Args:
-        events: In the order of the chain.
-        pool_id: Others' pools are nothing to us.
-        at: Unix time of the first event's block: a lower bound for all of them, so that nothing is looked at too late.
-        periods: Of the pool.
+        events: Events in the order of the chain.
+        pool_id: The pool; events of others are ignored.
+        at: Unix time of the first event's block, as a lower bound for all of them, so that no deadline is too late.
+        periods: Periods of the pool.
     """
     plan = QueueChanges()
     for told in events:

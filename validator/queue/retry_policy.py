@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import StrEnum
 
-from validator.queue.error_class import ErrorClass, whose
+from protocol.runtime.backoff import backoff
+from validator.queue.error_class import ErrorClass, classify_error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,7 +15,7 @@ class RetryPolicy:
     """Limits of retries.
 
     Args:
-        attempts: Failures of one validator after which it gives work up; half of them each by two suffice too.
+        attempts: Failures of one validator after which it gives an item up; half as many by each of two suffice, too.
         first: Pause after the first failure; each following pause is twice as long.
         most: The longest pause.
     """
@@ -25,21 +26,20 @@ class RetryPolicy:
 
     def pause(self, tries: int) -> timedelta:
         """Returns the pause after a number of attempts."""
-        doubled: timedelta = self.first * 2 ** min(tries, 20)
-        return min(self.most, doubled)
+        return backoff(self.first, self.most, tries + 1)
 
 
 class GivesUp(StrEnum):
     """Reason for giving up."""
 
     NOT = ""
-    """It does try again."""
+    """The validator retries."""
     LACKS = "lacks"
-    """It can't, and another may."""
+    """The validator lacks a requirement; another one may have it."""
     BARRED = "barred"
-    """The ledger does not let it judge this, and may let another. Nothing is parked for that alone."""
+    """The ledger does not let this validator judge the item. Items are not parked for that reason alone."""
     ENDS = "ends"
-    """It has tried as often as it will."""
+    """The validator has used up its attempts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,11 +47,11 @@ class Step:
     """Next step for work that could not be judged."""
 
     pause: timedelta
-    """Before it may take it again."""
+    """Time before this validator may lease the item again."""
     for_all: bool
-    """Whether other validators wait as long."""
+    """True if other validators wait as long."""
     counted: bool
-    """Whether this counts as a failure of this validator."""
+    """True if this counts as a failure of this validator."""
     gives_up: GivesUp
 
 
@@ -68,7 +68,7 @@ def after_trouble(
     retryable: bool,
     tries: int,
     left: timedelta,
-    patience: RetryPolicy,
+    policy: RetryPolicy,
     asked_to_wait: timedelta = timedelta(),
 ) -> Step:
     """Decides the next step for work that could not be judged.
@@ -78,15 +78,16 @@ def after_trouble(
         retryable: Whether a retry here may help.
         tries: Earlier attempts of this validator.
         left: Time until the work's deadline.
-        patience: Limits of retries.
-        asked_to_wait: What a service said; nobody's word makes us wait until it is too late.
+        policy: Limits of retries.
+        asked_to_wait: A service's `Retry-After`. It is bounded, so that the wait can't reach the deadline.
     """
-    pause, longest, fault = patience.pause(tries), max(patience.first, left / 4), whose(code, retryable=retryable)
-    given_up_for = max(patience.most, min(GIVEN_UP_FOR, left / 4))
-    if fault in {ErrorClass.EVERYBODYS, ErrorClass.OUTSIDE}:
+    pause, longest = policy.pause(tries), max(policy.first, left / 4)
+    error_class = classify_error(code, retryable=retryable)
+    given_up_for = max(policy.most, min(GIVEN_UP_FOR, left / 4))
+    if error_class in {ErrorClass.EVERYBODYS, ErrorClass.OUTSIDE}:
         after = min(max(pause, asked_to_wait), longest)
-        return Step(pause=after, for_all=fault is ErrorClass.EVERYBODYS, counted=False, gives_up=GivesUp.NOT)
-    if fault is ErrorClass.LACKED:
+        return Step(pause=after, for_all=error_class is ErrorClass.EVERYBODYS, counted=False, gives_up=GivesUp.NOT)
+    if error_class is ErrorClass.LACKED:
         return Step(pause=given_up_for, for_all=False, counted=True, gives_up=GivesUp.LACKS)
     if not retryable or left < pause:
         return Step(pause=given_up_for, for_all=False, counted=True, gives_up=GivesUp.ENDS)

@@ -92,18 +92,25 @@ class WorkQueue:
         clock: Measures how long this process has held an item.
         lease: Time that an item stays leased without a renewal.
         member: This process.
-        patience: Retry policy.
+        retry_policy: Limits of retries.
     """
 
     def __init__(
-        self, redis: Redis, *, keys: RedisKeys, clock: Clock, lease: timedelta, member: MemberId, patience: RetryPolicy
+        self,
+        redis: Redis,
+        *,
+        keys: RedisKeys,
+        clock: Clock,
+        lease: timedelta,
+        member: MemberId,
+        retry_policy: RetryPolicy,
     ) -> None:
         self._redis: Any = redis  # its commands are untyped in redis-py
         self._prefix = keys.prefix
         self._clock = clock
         self.lease = lease
         self._member = member
-        self._patience = patience
+        self._retry_policy = retry_policy
         self._scripts = ScriptRunner(redis, keys=keys)
 
     async def put(self, new: Sequence[NewItem]) -> int:
@@ -135,15 +142,15 @@ class WorkQueue:
                 token=secrets.token_hex(16),
                 member=self._member,
                 suspects=suspects,
-                tries=self._patience.attempts,
+                tries=self._retry_policy.attempts,
                 silence_ms=_ms(MEMBER_FOR),
-                first_pause_ms=_ms(self._patience.first),
-                longest_pause_ms=_ms(self._patience.most),
+                first_pause_ms=_ms(self._retry_policy.first),
+                longest_pause_ms=_ms(self._retry_policy.most),
             )
         )
         if not taken.id:
             return None
-        fields, most = taken.fields, self._patience.attempts
+        fields, most = taken.fields, self._retry_policy.attempts
         item = load_item(fields)
         return replace(
             item,
@@ -191,7 +198,7 @@ class WorkQueue:
                 for_all=step.for_all,
                 counted=step.counted,
                 gives_up=step.gives_up.value,
-                tries=self._patience.attempts,
+                tries=self._retry_policy.attempts,
                 silence_ms=_ms(MEMBER_FOR),
                 code=code,
                 why=why[:1000],

@@ -1,4 +1,4 @@
-"""Near-ties of each node's newest files, by validator and arithmetic: what one file may show, and many may not."""
+"""Budgets of near-ties over each node's newest files, by validator and arithmetic."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ KEPT = timedelta(days=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Window:
-    """A node's newest files that passed, and the newest that was rejected for them.
+    """A node's newest accepted files, and the newest one that was rejected because of them.
 
-    A rejection charges what was in the window, and the next one begins empty: so an unlucky honest node is not rejected
-    file after file. The rejected work is remembered, because a verdict may be looked for twice.
+    A rejection empties the window, so that an unlucky honest node is not rejected file after file. The rejected work is
+    stored, because the same work may be examined twice.
     """
 
     files: tuple[tuple[str, NearTieCount], ...] = ()
@@ -35,12 +35,12 @@ class _Window:
 
 
 class NearTieBudgets:
-    """The budgets of one validator.
+    """The near-tie budgets of one validator.
 
     Args:
-        redis: Keeps them.
-        keys: Of the pool's validators.
-        validator: Whose: each sees other rows.
+        redis: Client.
+        keys: Keys of the pool's validators.
+        validator: The validator; each one recomputes other rows.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address) -> None:
@@ -49,9 +49,9 @@ class NearTieBudgets:
         self._validator = validator
 
     async def applied(self, work: SubmittedWork, conclusion: Conclusion) -> Conclusion:
-        """The conclusion, or a rejection if the node's newest files are beyond the budget together.
+        """Returns the conclusion, or a rejection if the node's newest files together exceed the budget.
 
-        The same work counts once, however often it is examined.
+        Repeated examinations of the same work count once.
 
         Raises:
             StoreUnavailable: Redis can't be asked.

@@ -1,8 +1,8 @@
-"""Verdict records of nodes, as one validator keeps them: they decide how much of a node's next work is computed again.
+"""Verdict records of nodes, kept by each validator; they determine the recomputed share of a node's next work.
 
-Clean verdicts count only if this validator gave them, failures whoever found them: a validator that accepts everything
-lowers nobody else's guard. Forged work of one node counts against all nodes of its provider, because a provider can
-register a new node for nothing. Everything is read from the ledger's events in their order, and can be read again.
+Clean verdicts count only if this validator gave them; failures count from any validator. So a validator that accepts
+everything does not reduce the audits of others. Forged work of one node counts against all nodes of its provider,
+because registering a new node is free. All data is read from the ledger's events in their order, and can be rebuilt.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from protocol.verdicts import Outcome
 from validator.audit.rate import NEW, AuditRecord, after
 
 MOST_RECENT = 64
-"""Verdicts that a dispute can still take out of a node's record; older ones are only counted."""
+"""Number of verdicts that a dispute can still remove from a node's record; older ones are only counted."""
 
 KEPT = timedelta(days=90)
-"""A node that is not heard of for so long is new again."""
+"""Time without verdicts after which a node counts as new."""
 
 MOST_FORGERIES = 64
-"""Forged works of a provider that are remembered; only the newest that no dispute overturned counts."""
+"""Number of forged works of a provider that are stored; only the newest one that no dispute overturned counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,10 +36,10 @@ class Judged:
     """One verdict on the ledger.
 
     Args:
-        key: The work.
-        outcome: What it says.
-        own: Whether this validator gave it.
-        at: When.
+        key: The work key.
+        outcome: Outcome of the verdict.
+        own: True if this validator gave it.
+        at: Time of the verdict.
         place: Block and index of its event.
     """
 
@@ -56,12 +56,12 @@ class _Entry:
     outcome: int
     at_ms: int
     block: int = 0
-    """Of the verdict; 0 in records of an earlier release."""
+    """Block and index of the verdict; 0 in records of an earlier release."""
 
 
 @dataclass(frozen=True, slots=True)
 class _History:
-    """A record of all that is old, the newest verdicts one by one, and how far the ledger was read for them."""
+    """A summary of old verdicts, the newest verdicts one by one, and the position in the ledger's events."""
 
     old: AuditRecord = NEW
     recent: tuple[_Entry, ...] = ()
@@ -73,7 +73,7 @@ class _History:
             return own
         since = sum(entry.outcome == Outcome.ACCEPTED and entry.block > forgery.block for entry in self.recent)
         if since >= MOST_RECENT:
-            return own  # everything that is remembered one by one came after it
+            return own  # all verdicts that are stored one by one came after it
         return replace(own, clean=since, provider_forged_at=forgery.at)
 
 
@@ -91,9 +91,9 @@ class NodeRecords:
     """The records of one validator.
 
     Args:
-        redis: Keeps them.
-        keys: Of the pool's validators.
-        validator: Whose records: others on the same Redis keep their own.
+        redis: Client.
+        keys: Keys of the pool's validators.
+        validator: The validator; others on the same Redis keep their own records.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys, validator: Address) -> None:
@@ -102,11 +102,11 @@ class NodeRecords:
         self._validator = validator
 
     async def of(self, node: Address, *, provider: Address | None = None) -> AuditRecord:
-        """A node's record; of one that nobody knows, that of a new one.
+        """Returns a node's record; for an unknown node, that of a new one.
 
         Args:
             node: The node.
-            provider: Who answers for it; forged work of its other nodes counts, too. None leaves them out.
+            provider: Provider of the node, whose other nodes' forged work counts, too; None to ignore it.
 
         Raises:
             StoreUnavailable: Redis can't be asked.
@@ -117,11 +117,11 @@ class NodeRecords:
         return history.record(max(map(_forgery, forged.values()), default=None))
 
     async def note_provider(self, provider: Address, verdicts: Sequence[Judged]) -> None:
-        """Remembers forged work of a provider's nodes, and forgets it where a later verdict says otherwise.
+        """Stores forged work of a provider's nodes, and removes work that a later verdict cleared.
 
         Args:
-            provider: Who answers for the nodes.
-            verdicts: In the order of the ledger; the same ones may come again.
+            provider: Provider of the nodes.
+            verdicts: Verdicts in the order of the ledger; repetitions are allowed.
 
         Raises:
             StoreUnavailable: Redis can't be asked.
@@ -140,7 +140,7 @@ class NodeRecords:
             await self._redis.expire(name, int(KEPT.total_seconds()))
 
     async def note(self, node: Address, verdicts: Sequence[Judged]) -> None:
-        """Adds verdicts on a node's work, in the order of the ledger; those that were added before change nothing.
+        """Adds verdicts on a node's work, in the order of the ledger; repeated ones change nothing.
 
         Raises:
             StoreUnavailable: Redis can't be asked.
@@ -178,7 +178,7 @@ def _with(history: _History, verdict: Judged) -> _History:
     outcome = verdict.outcome if verdict.own or not clean else 0
     entry = _Entry(verdict.key, outcome, unix_ms(verdict.at), verdict.place[0])
     recent, known = list(history.recent), [each.key for each in history.recent]
-    if verdict.key in known:  # the verdict that ended a dispute takes the place of the first
+    if verdict.key in known:  # the verdict that ended a dispute replaces the first one
         recent[known.index(verdict.key)] = entry
     elif entry.outcome:
         recent.append(entry)

@@ -1,4 +1,4 @@
-"""The audit file of a verdict, from what was examined and what was found. Pure."""
+"""Builds the audit file of a verdict from the item and its conclusion. No I/O."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def audit_file(
 
     Args:
         item: The examined work.
-        conclusion: Of the examination.
+        conclusion: Conclusion of the examination.
         drawn: Rows to recompute; None if a person decided.
         validator: Author of the audit file.
         at: Time of the conclusion.

@@ -1,7 +1,7 @@
-"""Draws the rows of a submission that are computed again: how many by the node's record, which by secret and chain.
+"""Draws the rows of a submission to recompute: the number by the node's record, the rows by secret and block hash.
 
-A draw protects only if the file was fixed and available while the secret was still unknown. A node that uploads after
-the secret was shown can leave files away of which a forged row is drawn; a file that comes so late is audited in full.
+A draw protects only if the file was fixed and available while the secret was unknown. After the secret is revealed, a
+node could withhold exactly the files of which a forged row is drawn; so a file that comes that late is audited in full.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ BLOCK_PATIENCE = timedelta(seconds=3)
 """Longest wait for the block after the submission's; then the work returns to the queue."""
 
 LOOK_AGAIN = timedelta(milliseconds=100)
-"""The longest pause between two looks whether it is there."""
+"""Longest pause between two checks for that block."""
 
 
 class BlockNotThere(Unavailable):
-    """The block whose hash goes into the draw does not exist yet, or lacks confirmations."""
+    """The block whose hash is part of the seed does not exist yet, or lacks confirmations."""
 
     code = "block-not-there"
 
@@ -36,11 +36,11 @@ class RowSampling:
     """Draws rows.
 
     Args:
-        chain: Terms, epochs, blocks.
-        records: What each node's verdicts said so far.
-        policy: How fast trust grows.
-        clock: Whose time is waited.
-        every: Pause between two looks for a block.
+        chain: The ledger.
+        records: Verdict records of nodes.
+        policy: Policy by which the share falls.
+        clock: Clock of pauses.
+        every: Pause between two checks for a block.
     """
 
     def __init__(
@@ -59,11 +59,11 @@ class RowSampling:
         self._every = every
 
     async def draw(self, item: Item) -> DrawnRows:
-        """Returns the rows that are computed again, if the file is complete in time; see `confirmed`.
+        """Returns the rows to recompute, provided that the file is complete in time; see `confirmed`.
 
         Raises:
-            BlockNotThere: The chain is not so far yet.
-            ChainUnavailable: It can't be asked.
+            BlockNotThere: The block after the submission's is not there yet.
+            ChainUnavailable: The chain does not answer.
             StoreUnavailable: The node's record can't be read.
         """
         if item.kind is not ItemKind.FIRST:
@@ -88,10 +88,10 @@ class RowSampling:
         return DrawnRows(draw=RowDraw(seed=seed, share=share), epoch=secret.epoch, block=block, why=why)
 
     async def confirmed(self, drawn: DrawnRows) -> DrawnRows:
-        """Returns the draw if its epoch goes on, else all rows. To be asked when the file is complete here.
+        """Returns the draw if its epoch is not over, else all rows. Call it when the file has been downloaded.
 
-        An epoch's secret can be shown as soon as the next epoch begins, so a file that comes after that may have been
-        chosen with the rows in view.
+        An epoch's secret may be revealed as soon as the next epoch begins, so a node may have chosen a later file with
+        knowledge of the drawn rows.
 
         Raises:
             ChainUnavailable: The chain can't be asked.
@@ -101,7 +101,7 @@ class RowSampling:
         return _all_rows(f"epoch {drawn.epoch} was over before the file was complete here; then all rows")
 
     async def _hash_behind(self, work: SubmittedWork) -> Digest:
-        """The hash of the block after the submission's, once it has the pool's confirmations."""
+        """Returns the hash of the block after the submission's, once it has the pool's confirmations."""
         ledger = await self._chain.ledger()
         wanted, until = work.block + 1, self._clock.monotonic() + BLOCK_PATIENCE.total_seconds()
         while await ledger.block() < wanted + self._chain.confirmations:

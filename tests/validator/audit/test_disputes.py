@@ -101,7 +101,7 @@ async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = AL
         clock=clock,
         lease=timedelta(minutes=1),
         member=MemberId("000000000000"),
-        patience=RetryPolicy(),
+        retry_policy=RetryPolicy(),
     )
     following = EventFollower(
         "verdicts",

@@ -25,8 +25,8 @@ class Finder:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._footing = ReorgTracker(ledger)
-        self._finder = FactFinder(ledger, pool_id=POOL, footing=self._footing)
+        self._reorgs = ReorgTracker(ledger)
+        self._finder = FactFinder(ledger, pool_id=POOL, reorgs=self._reorgs)
 
     async def facts(self, work: SubmittedWork) -> WorkFacts:
         return await (await self._looked()).facts(work)
@@ -41,7 +41,7 @@ class Finder:
         return await (await self._looked()).publisher_of(announced)
 
     async def _looked(self) -> FactFinder:
-        await self._footing.look(await self._ledger.newest())
+        await self._reorgs.observe(await self._ledger.newest())
         return self._finder
 
 

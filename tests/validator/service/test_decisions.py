@@ -119,7 +119,7 @@ def test_what_ends_by_itself_counts_for_nothing_and_is_never_tried_without_a_pau
     code: str, retryable: bool, tries: int, left: timedelta
 ) -> None:
     patience = RetryPolicy()
-    step = after_trouble(code, retryable=retryable, tries=tries, left=left, patience=patience)
+    step = after_trouble(code, retryable=retryable, tries=tries, left=left, policy=patience)
     assert (step.counted, step.gives_up) == (False, GivesUp.NOT)
     assert patience.first <= step.pause <= patience.most
 
@@ -127,7 +127,7 @@ def test_what_ends_by_itself_counts_for_nothing_and_is_never_tried_without_a_pau
 @given(asked=st.timedeltas(timedelta(), timedelta(days=365)), code=st.sampled_from(["rate-limited", "x"]))
 def test_nobody_s_word_puts_work_off_until_it_is_too_late(asked: timedelta, code: str) -> None:
     left = timedelta(minutes=20)
-    step = after_trouble(code, retryable=True, tries=0, left=left, patience=RetryPolicy(), asked_to_wait=asked)
+    step = after_trouble(code, retryable=True, tries=0, left=left, policy=RetryPolicy(), asked_to_wait=asked)
     assert step.pause <= left / 4
     assert step.pause >= min(asked, left / 4)
 
@@ -135,7 +135,7 @@ def test_nobody_s_word_puts_work_off_until_it_is_too_late(asked: timedelta, code
 @given(tries=st.integers(0, 100), left=st.timedeltas(timedelta(), timedelta(days=1)))
 def test_other_troubles_count_and_what_can_not_be_tried_again_in_time_is_given_up(tries: int, left: timedelta) -> None:
     patience = RetryPolicy(attempts=5)
-    step = after_trouble("x", retryable=True, tries=tries, left=left, patience=patience)
+    step = after_trouble("x", retryable=True, tries=tries, left=left, policy=patience)
     assert step.counted
     assert (step.gives_up is GivesUp.ENDS) == (left < patience.pause(tries))
 
@@ -162,7 +162,7 @@ def test_troubles_are_told_apart_by_whose_they_are(
 ) -> None:
     assert whose(code, retryable=retryable) is expected
     left = timedelta(hours=1)
-    step = after_trouble(code, retryable=retryable, tries=0, left=left, patience=RetryPolicy())
+    step = after_trouble(code, retryable=retryable, tries=0, left=left, policy=RetryPolicy())
     assert step.gives_up is gives_up
     assert step.for_all == (expected is ErrorClass.EVERYBODYS)
     assert not ENDS_EXAMINERS & WAITED_FOR

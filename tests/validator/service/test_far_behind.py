@@ -73,7 +73,9 @@ class Far:
         keys, clock = keys_of(POOL), ManualClock()
         self.members = Members(redis, keys=keys, validator=Address(ZERO_ADDRESS), place=name)
         patience = RetryPolicy(attempts=8)
-        self.queue = WorkQueue(redis, keys=keys, clock=clock, lease=LEASE, member=self.members.me, patience=patience)
+        self.queue = WorkQueue(
+            redis, keys=keys, clock=clock, lease=LEASE, member=self.members.me, retry_policy=patience
+        )
         minute = timedelta(minutes=1)
         terms = SimpleNamespace(judge_period=minute, challenge_period=minute, dispute_period=minute)
 
@@ -95,7 +97,7 @@ class Far:
             lease=LeaderLease(ScriptRunner(redis, keys=keys), "intake", lifetime=LEASE),
             takeover=timedelta(),
             awake_within=minute,
-            ring=lambda: None,
+            notify=lambda: None,
             clock=clock,
         )
 

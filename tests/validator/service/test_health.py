@@ -52,11 +52,11 @@ async def add_another(redis: Redis) -> None:
 
 
 async def test_nothing_is_taken_before_the_first_self_test_has_passed(patient: Patient) -> None:
-    assert not patient.health.may_take(in_hand=0)
+    assert not patient.health.may_take(held=0)
     with pytest.raises(NotWell, match="has not ended"):
         await patient.health.check()
     await patient.health.round()
-    assert patient.health.may_take(in_hand=7)
+    assert patient.health.may_take(held=7)
     await patient.health.check()
     await patient.pass_time(timedelta(hours=1))
     assert patient.tests == 1, "who is well is not tested without a reason"
@@ -101,15 +101,15 @@ async def test_who_fails_at_everything_leaves_it_to_others_if_there_are_any_and_
     await patient.health.failed(ItemId("one more"), TROUBLE)
     assert patient.health.condition.code == FAILS
     await patient.pass_time(FIRST_REST)
-    assert patient.health.may_take(in_hand=0)
-    assert not patient.health.may_take(in_hand=1), "one at a time"
+    assert patient.health.may_take(held=0)
+    assert not patient.health.may_take(held=1), "one at a time"
     await patient.health.failed(ItemId("and another"), TROUBLE)
     await patient.pass_time(FIRST_REST)
-    assert not patient.health.may_take(in_hand=0), "it rests longer each time"
+    assert not patient.health.may_take(held=0), "it rests longer each time"
     await patient.pass_time(FIRST_REST)
-    assert patient.health.may_take(in_hand=0)
+    assert patient.health.may_take(held=0)
     patient.health.went_well()
-    assert patient.health.may_take(in_hand=7)
+    assert patient.health.may_take(held=7)
 
 
 async def test_the_same_piece_of_work_again_and_again_sends_nobody_away(patient: Patient, redis: Redis) -> None:
@@ -123,12 +123,12 @@ async def test_the_same_piece_of_work_again_and_again_sends_nobody_away(patient:
 async def test_one_that_reaches_no_store_rests_though_nobody_else_is_there(patient: Patient) -> None:
     await patient.health.round()
     for number in range(IN_A_ROW):
-        assert patient.health.may_take(in_hand=0)
+        assert patient.health.may_take(held=0)
         await patient.health.failed(ItemId(f"{number}"), TROUBLE, outside=True)
     tried = 0
     for _ in range(600):
         await patient.pass_time(timedelta(seconds=1))
-        if patient.health.may_take(in_hand=0):
+        if patient.health.may_take(held=0):
             tried += 1
             await patient.health.failed(ItemId(f"later {tried}"), TROUBLE, outside=True)
     assert 600 / LONGEST_REST.total_seconds() < tried < 600 / LONGEST_REST.total_seconds() + 6

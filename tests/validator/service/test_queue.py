@@ -42,7 +42,7 @@ def queue(redis: Redis) -> WorkQueue:
 
 def queue_of(redis: Redis, member: MemberId, *, tries: int = 4, clock: ManualClock | None = None) -> WorkQueue:
     """The queue as one member sees it."""
-    told: Any = {"clock": clock or ManualClock(), "lease": LEASE, "patience": RetryPolicy(attempts=tries)}
+    told: Any = {"clock": clock or ManualClock(), "lease": LEASE, "retry_policy": RetryPolicy(attempts=tries)}
     return WorkQueue(redis, keys=keys_of(POOL), member=member, **told)
 
 

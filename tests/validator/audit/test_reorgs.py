@@ -54,46 +54,46 @@ async def test_a_block_that_is_gone_is_noticed_and_one_that_follows_costs_no_que
     second: tuple[int, str], third: tuple[int, str], branches: int, asked: int
 ) -> None:
     chain = Chain()
-    footing = ReorgTracker(chain)
-    await footing.look(chain.at(second[0] - 1))
-    await footing.look(chain.at(*second))
-    assert (footing.mark().branch, chain.asked) == (0, 0)
-    await footing.look(chain.at(*third))
-    assert (footing.mark().branch, footing.mark().newest, chain.asked) == (branches, third[0], asked)
+    reorgs = ReorgTracker(chain)
+    await reorgs.observe(chain.at(second[0] - 1))
+    await reorgs.observe(chain.at(*second))
+    assert (reorgs.mark().branch, chain.asked) == (0, 0)
+    await reorgs.observe(chain.at(*third))
+    assert (reorgs.mark().branch, reorgs.mark().newest, chain.asked) == (branches, third[0], asked)
 
 
 async def test_an_answer_that_others_overtook_is_no_reorganisation() -> None:
     chain = Chain()
-    footing = ReorgTracker(chain)
+    reorgs = ReorgTracker(chain)
     early = chain.at(11)
-    await footing.look(chain.at(13))
-    await footing.look(early)
-    assert (footing.mark().branch, footing.mark().newest) == (0, 13)
+    await reorgs.observe(chain.at(13))
+    await reorgs.observe(early)
+    assert (reorgs.mark().branch, reorgs.mark().newest) == (0, 13)
 
 
 async def test_an_answer_is_remembered_while_it_holds_and_only_if_its_end_would_be_noticed() -> None:
     chain = Chain()
-    footing = ReorgTracker(chain)
-    kept: ReorgAwareCache[str, int] = ReorgAwareCache(footing)
-    kept.put("before any look", 1, block=1, mark=footing.mark())
-    await footing.look(chain.at(12))
-    kept.put("old", 2, block=12, mark=footing.mark())
-    kept.put("newer than the look", 3, block=13, mark=footing.mark())
+    reorgs = ReorgTracker(chain)
+    kept: ReorgAwareCache[str, int] = ReorgAwareCache(reorgs)
+    kept.put("before any look", 1, block=1, mark=reorgs.mark())
+    await reorgs.observe(chain.at(12))
+    kept.put("old", 2, block=12, mark=reorgs.mark())
+    kept.put("newer than the look", 3, block=13, mark=reorgs.mark())
     assert [kept.get(key) for key in ("before any look", "old", "newer than the look")] == [None, 2, None]
-    slow = footing.mark()  # and then something is read for a long time
-    await footing.look(chain.at(13, "b"))
+    slow = reorgs.mark()  # and then something is read for a long time
+    await reorgs.observe(chain.at(13, "b"))
     assert kept.get("old") is None
     kept.put("read on the other branch", 4, block=5, mark=slow)
     assert kept.get("read on the other branch") is None
-    kept.put("new", 5, block=13, mark=footing.mark())
+    kept.put("new", 5, block=13, mark=reorgs.mark())
     assert kept.get("new") == 5
 
 
 async def test_memory_is_bounded() -> None:
     chain = Chain()
-    footing = ReorgTracker(chain)
-    await footing.look(chain.at(12))
-    kept: ReorgAwareCache[int, int] = ReorgAwareCache(footing)
+    reorgs = ReorgTracker(chain)
+    await reorgs.observe(chain.at(12))
+    kept: ReorgAwareCache[int, int] = ReorgAwareCache(reorgs)
     for key in range(MOST_REMEMBERED + 1):
-        kept.put(key, key, block=1, mark=footing.mark())
+        kept.put(key, key, block=1, mark=reorgs.mark())
     assert (kept.get(0), kept.get(1), kept.get(MOST_REMEMBERED)) == (None, 1, MOST_REMEMBERED)
