@@ -172,9 +172,9 @@ def _check_cheat(name: str) -> None:
             hint="`python -m pytest tests/attacks/test_doors.py` tries it in front of the real orchestrator and ledger",
         )
     _require_attacks()
-    from cli.devnet.attacks.registry import CHEATS  # noqa: PLC0415 - brings torch, which other devnets can spare
+    from cli.devnet.attacks.registry import ATTACKS  # noqa: PLC0415 - brings torch, which other devnets can spare
 
-    if name not in CHEATS:
+    if name not in ATTACKS:
         raise InvalidInput(
-            f"there is no cheat {name}", hint=f"one of: {', '.join(sorted(CHEATS))}, or none; docs/attacks.md"
+            f"there is no cheat {name}", hint=f"one of: {', '.join(sorted(ATTACKS))}, or none; docs/attacks.md"
         )
