@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from cli.devnet.attacks.attack import Trick
-from cli.devnet.attacks.toolkit import AttackToolkit, AdjustableEngine
+from cli.devnet.attacks.toolkit import AdjustableEngine, AttackToolkit
 from protocol.identifiers import Address, Digest, digest, run_id
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain

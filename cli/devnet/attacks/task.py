@@ -15,7 +15,7 @@ from typing import Any
 
 from cli.devnet.attacks.attack import Trick
 from cli.devnet.attacks.registry import find_attack
-from cli.devnet.attacks.toolkit import AttackToolkit, AdjustableEngine
+from cli.devnet.attacks.toolkit import AdjustableEngine, AttackToolkit
 from protocol.errors import MusterError
 from protocol.wire.bridge import HandOver
 from protocol.wire.slots import SlotGrant, SlotWish
