@@ -26,7 +26,7 @@ from cli.devnet.attacks.draws import OtherParameters
 from cli.devnet.attacks.edits import Relabelled, as_of_vllm
 from cli.devnet.attacks.encodings import Bomb, ManyRows
 from cli.devnet.attacks.harness import AttackHarness, HandedIn
-from cli.devnet.attacks.registry import CHEATS
+from cli.devnet.attacks.registry import ATTACKS
 from cli.devnet.attacks.weights import Earlier, OtherWeights, Tensors, quantised, write_changed
 from protocol.identifiers import Address, Digest, address
 from protocol.verdicts import Outcome
@@ -276,7 +276,7 @@ def trick_of(name: str) -> Trick:
         return Trick()
     if name in CLOSE:
         return CLOSE[name][0]()
-    return QUICKER.get(name, CHEATS[name].trick)()
+    return QUICKER.get(name, ATTACKS[name].trick)()
 
 
 def examiner(calibration: Path | None, *, sandboxes: Sandboxes | None = None) -> Procedure:

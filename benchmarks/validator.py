@@ -41,13 +41,13 @@ from benchmarks.attack_tries import (
 from benchmarks.ending import end_in_order
 from benchmarks.validator_rates import show_rates
 from cli.devnet.attacks.attack import End
-from cli.devnet.attacks.registry import CHEATS
+from cli.devnet.attacks.registry import ATTACKS
 from rollouts.precision import Dtype, EngineName
 
 ROOT = Path(__file__).parents[1]
 VLLM = ROOT / ".tools" / "vllm" / "bin" / "python"
 CHUNK = 20
-JUDGED = [name for name, cheat in CHEATS.items() if cheat.end is End.SLASHED]
+JUDGED = [name for name, cheat in ATTACKS.items() if cheat.end is End.SLASHED]
 SHAPES = ((Dtype.FLOAT32, 64), (Dtype.FLOAT32, 7), (Dtype.FLOAT32, 1), (Dtype.BFLOAT16, 64), (Dtype.BFLOAT16, 1))
 """Of torch's honest files; each has the same part of them."""
 
@@ -220,7 +220,7 @@ def _show_cheats(console: Console, tallies: dict[str, Tally]) -> None:
     console.print(
         "honest: files besides that came out as the honest ones of their slots, to the byte; so many were accepted"
     )
-    doors = [name for name, cheat in CHEATS.items() if cheat.end is not End.SLASHED]
+    doors = [name for name, cheat in ATTACKS.items() if cheat.end is not End.SLASHED]
     console.print(f"stopped before a validator (tests/attacks/test_doors.py): {', '.join(doors)}")
 
 

@@ -34,7 +34,7 @@ from rollouts.precision import EngineName
 
 
 class AsynchronyChoice(StrEnum):
-    """How far generation may run ahead of learning."""
+    """Distance by which generation may run ahead of learning."""
 
     ON_POLICY = "on-policy"
     ONE_STEP = "one-step"
@@ -45,23 +45,21 @@ class AsynchronyChoice(StrEnum):
 
 def devnet(
     *,
-    directory: Annotated[Path, typer.Option(help="Where its state, keys and logs go.")] = Path(".devnet"),
-    chain: Annotated[ChainKind, typer.Option(help="Which chain: pip's own, or anvil.")] = ChainKind.EMBEDDED,
-    block_time: Annotated[float, typer.Option(min=0.05, max=60, help="Seconds between blocks, at the most.")] = 0.5,
+    directory: Annotated[Path, typer.Option(help="Folder for its state, keys and logs.")] = Path(".devnet"),
+    chain: Annotated[ChainKind, typer.Option(help="Chain: the embedded one, or anvil.")] = ChainKind.EMBEDDED,
+    block_time: Annotated[float, typer.Option(min=0.05, max=60, help="Seconds between blocks, at most.")] = 0.5,
     workers: Annotated[int, typer.Option(min=0, max=50, help="Honest workers to run.")] = 3,
-    cheat: Annotated[
-        str, typer.Option(help="What one more worker does that it should not; `none` for no such worker.")
-    ] = DEFAULT_CHEAT,
+    cheat: Annotated[str, typer.Option(help="Attack of one more worker; `none` for no such worker.")] = DEFAULT_CHEAT,
     preset: Annotated[
-        PresetName, typer.Option(help="What the policy learns: right answers, or also how long they are to be.")
+        PresetName, typer.Option(help="What the policy learns: right answers, or also their length.")
     ] = PresetName.ANSWERS,
     validators: Annotated[int, typer.Option(min=1, max=3, help="Validators to run.")] = 1,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps of the run.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
     asynchrony: Annotated[
-        AsynchronyChoice, typer.Option(help="How far generation is ahead of learning.")
+        AsynchronyChoice, typer.Option(help="Distance of generation ahead of learning.")
     ] = AsynchronyChoice.TWO_STEP,
-    seed: Annotated[int, typer.Option(min=0, help="Of the trainer.")] = 1,
-    engine: Annotated[EngineName, typer.Option(help="What generates.")] = EngineName.TORCH,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the trainer.")] = 1,
+    engine: Annotated[EngineName, typer.Option(help="Engine that generates.")] = EngineName.TORCH,
     fast: Annotated[
         bool, typer.Option("--fast", help="Fewer steps: enough to see it learn, not to see it become good.")
     ] = False,
@@ -71,26 +69,26 @@ def devnet(
     ] = None,
     distance: Annotated[
         float | None,
-        typer.Option(min=0, help="Tokens that answers may be from the wanted length at the end (--preset length)."),
+        typer.Option(min=0, help="Allowed distance of answers from the wanted length, in tokens (--preset length)."),
     ] = None,
     runtime: Annotated[
-        RuntimeKind | None, typer.Option(help="What tasks run in; default: Docker where an engine answers.")
+        RuntimeKind | None, typer.Option(help="Sandbox of tasks; default: Docker if an engine answers.")
     ] = None,
-    task: Annotated[FirstTask, typer.Option(help="What the workers do.")] = FirstTask.LEARN,
+    task: Annotated[FirstTask, typer.Option(help="Task of the workers.")] = FirstTask.LEARN,
     ledger_only: Annotated[
         bool, typer.Option("--ledger-only", help="Chain, contracts and a pool; no services and no workers.")
     ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="Go on with what the last devnet here left.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Continue the last devnet of this folder.")] = False,
     keep_running: Annotated[
-        bool, typer.Option("--keep-running", help="Go on when the run is over, until Ctrl-C.")
+        bool, typer.Option("--keep-running", help="Keep the network up after the run, until Ctrl-C.")
     ] = False,
-    check: Annotated[bool, typer.Option("--check", help="Start everything, see that it works, stop.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Start everything, check that it works, stop.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live view.")] = False,
 ) -> None:
     """Run a whole network on this machine until it has learned; Ctrl-C stops all of it.
 
     Exits 0 only if it learned (held-out greedy accuracy rose; lengths came near to the wanted ones), no honest
-    submission was rejected as forged, and whoever cheated was slashed and evicted. The report is in DIRECTORY/report.
+    submission was rejected as forged, and the cheater was slashed and evicted. The report is in DIRECTORY/report.
     """
     _check_cheat(cheat)
     chosen = PRESETS[preset]
@@ -124,26 +122,26 @@ def devnet(
     if options.cheats:
         _require_attacks()
     with make_view(plain=plain or check) as view:
-        ending = asyncio.run(run_devnet(options, view))
-    if ending is None:
+        result = asyncio.run(run_devnet(options, view))
+    if result is None:
         return
-    sys.stdout.write("\n" + ending.text)
-    if not ending.good:
-        missed = "; ".join(one.name for one in ending.criteria if not one.met)
-        note(f"the network ran, and this was not so: {missed}")
+    sys.stdout.write("\n" + result.text)
+    if not result.good:
+        missed = "; ".join(one.name for one in result.criteria if not one.met)
+        note(f"the network ran, but these criteria were not met: {missed}")
         raise typer.Exit(1)
 
 
-def _goal(usual: Goal, *, rise: int | None, distance: float | None) -> Goal:
-    """The preset's, as far as nothing else was asked for.
+def _goal(preset: Goal, *, rise: int | None, distance: float | None) -> Goal:
+    """Returns the preset's goal with the user's changes.
 
     Raises:
-        InvalidInput: A length is asked for where none is wanted.
+        InvalidInput: A distance is given for a preset without lengths.
     """
-    if distance is not None and usual.distance is None:
+    if distance is not None and preset.distance is None:
         raise InvalidInput("--distance without lengths that are wanted", hint="take --preset length, or leave it out")
     return Goal(
-        rise=usual.rise if rise is None else rise / 100, distance=usual.distance if distance is None else distance
+        rise=preset.rise if rise is None else rise / 100, distance=preset.distance if distance is None else distance
     )
 
 
@@ -172,9 +170,9 @@ def _check_cheat(name: str) -> None:
             hint="`python -m pytest tests/attacks/test_doors.py` tries it in front of the real orchestrator and ledger",
         )
     _require_attacks()
-    from cli.devnet.attacks.registry import CHEATS  # noqa: PLC0415 - brings torch, which other devnets can spare
+    from cli.devnet.attacks.registry import ATTACKS  # noqa: PLC0415 - brings torch, which other devnets can spare
 
-    if name not in CHEATS:
+    if name not in ATTACKS:
         raise InvalidInput(
-            f"there is no cheat {name}", hint=f"one of: {', '.join(sorted(CHEATS))}, or none; docs/attacks.md"
+            f"there is no cheat {name}", hint=f"one of: {', '.join(sorted(ATTACKS))}, or none; docs/attacks.md"
         )

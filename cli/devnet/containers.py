@@ -1,4 +1,4 @@
-"""The Docker engine as the devnet sees it: whether it answers, the image of its task, and the containers to remove."""
+"""Docker: whether an engine answers, and removal of the workers' containers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from docker.errors import DockerException
 from requests.exceptions import RequestException
 
 WORKER_LABEL = "io.muster.worker"
-"""The label of every container that a worker made; its value is the node's address."""
+"""Label of every container that a worker made; its value is the node's address."""
 
 
 def engine_answers() -> bool:
@@ -23,7 +23,7 @@ def engine_answers() -> bool:
 
 
 def remove_containers(nodes: Iterable[str]) -> None:
-    """Removes the containers of these workers, if there is an engine that has any."""
+    """Removes the containers of these workers; does nothing without an engine."""
     with contextlib.suppress(DockerException, RequestException), _engine(timeout=30) as client:
         for node in nodes:
             for container in client.api.containers(all=True, filters={"label": f"{WORKER_LABEL}={node}"}):

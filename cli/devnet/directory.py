@@ -1,4 +1,4 @@
-"""The folder of a devnet: holds one network at a time, new or kept, and never touches foreign files."""
+"""Folder of a devnet: belongs to one running devnet at a time, and is never made from a folder with other files."""
 
 from __future__ import annotations
 
@@ -74,11 +74,11 @@ class DevnetDirectory:
 
 @contextmanager
 def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
-    """Holds the folder for one devnet; without `keep`, what an earlier one left in it is removed.
+    """Locks the folder for one devnet; without `keep`, removes the files of an earlier one.
 
     Raises:
-        Conflict: A devnet runs in it now.
-        InvalidInput: The folder holds files that are no devnet's, so that it is not touched.
+        Conflict: A devnet is running in it.
+        InvalidInput: The folder holds files that no devnet made; they are not touched.
     """
     path = path.absolute()
     marker = path / _MARKER

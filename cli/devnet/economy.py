@@ -23,7 +23,7 @@ from protocol.identity.keystores import read_keystore, write_keystore
 from protocol.node_registration import NodeConsent
 
 VALIDATORS = ("validator", "validator-2", "validator-3")
-"""Three, so that a dispute between two of them finds a judge."""
+"""Three, so that a dispute between two of them has a third validator to decide it."""
 
 ROLES = ("governor", "owner", "manager", "orchestrator", "publisher", "discovery", *VALIDATORS)
 
@@ -44,7 +44,7 @@ TERMS = Terms.deterring(
         verdict_fee=UNIT // 1_000,
     )
 )
-"""Seconds where a real pool has hours, so that a person can live a contributor's whole financial life in minutes."""
+"""Seconds where a real pool has hours, so that a user can try stake, rewards and withdrawal within minutes."""
 
 RUN_TERMS = replace(
     TERMS,
@@ -52,13 +52,13 @@ RUN_TERMS = replace(
     challenge_period=timedelta(seconds=5),
     dispute_period=timedelta(seconds=10),
 )
-"""Shorter still where validators dispute by themselves, so that a run of minutes sees its own slashes become final; and
-a forged file costs enough of a stake of 100 that a person sees it."""
+"""Terms of a pool with validators: shorter still, so that slashes become final within a run of minutes. The penalty is
+large enough to be visible on a stake of 100."""
 
 CHEATER = ("cheater-provider", "cheater")
 """Names of the keys of the worker that cheats."""
 
-_SCRYPT_N = 2**12  # these keys are worth nothing, and opening one must not take a second
+_SCRYPT_N = 2**12  # these keys have no value, and decrypting one must not take a second
 _GAS_MONEY = UNIT
 _PROVIDER_MONEY = 1_000 * UNIT
 _STAKE = 100 * UNIT
@@ -76,18 +76,18 @@ class Economy:
 
 
 def contributor_names(count: int) -> list[tuple[str, str]]:
-    """Names of the provider and node keys of contributors whom nobody runs: for the person at the keyboard."""
+    """Returns names of provider and node keys without a worker, for the user's own commands."""
     return [("provider", "node") if i == 1 else (f"provider-{i}", f"node-{i}") for i in range(1, count + 1)]
 
 
 def worker_names(count: int, *, cheater: bool = False) -> list[tuple[str, str]]:
-    """Names of the provider and node keys of the workers that the devnet runs."""
+    """Returns names of the provider and node keys of the workers that the devnet runs."""
     honest = [(f"worker-{i}-provider", f"worker-{i}") for i in range(1, count + 1)]
     return [*honest, CHEATER] if cheater else honest
 
 
 def make_keys(directory: DevnetDirectory, names: Iterable[str]) -> dict[str, Key]:
-    """Makes the keys that are not there yet and opens all of them."""
+    """Makes missing keys and decrypts all of them."""
     if not directory.password.exists():
         directory.password.touch(mode=0o600)
         directory.password.write_text(secrets.token_urlsafe(24) + "\n")
@@ -111,28 +111,28 @@ async def found_economy(
     contributors: int = 1,
     workers: Sequence[tuple[str, str]] = (),
     terms: Terms = TERMS,
-    say: Callable[[str], None],
+    on_event: Callable[[str], None],
 ) -> Economy:
-    """Deploys the contracts, makes a domain and a funded pool, gives everybody money; does nothing twice.
+    """Deploys the contracts, makes a domain and a funded pool, and funds all accounts; can be repeated.
 
     Args:
         rpc: A development chain.
         chain_id: Its id.
-        directory: Where keys and addresses go.
-        contributors: How many pairs of keys there are that have money and nothing else.
+        directory: Folder of the devnet, for keys and addresses.
+        contributors: Number of key pairs that only have money.
         workers: Names of the provider and node keys of the workers that run, each with a provider of its own.
-        terms: Of the pool.
-        say: Told each step.
+        terms: Terms of the pool.
+        on_event: Called with a line per step.
     """
     strangers, pairs = contributor_names(contributors), list(workers)
     names = [name for pair in (*strangers, *pairs) for name in pair]
     keys = await asyncio.to_thread(make_keys, directory, [*ROLES, *names])
-    say(f"{len(keys)} keys are in {directory.keys}")
+    on_event(f"{len(keys)} keys are in {directory.keys}")
     await _give_gas(rpc, chain_id, [key.address for key in keys.values()])
     if directory.deployment.exists():
         return Economy(Deployment.load(directory.deployment), keys)
     deployment = await _deploy(rpc, chain_id, keys["governor"])
-    say(f"{len(deployment.contracts)} contracts are deployed")
+    on_event(f"{len(deployment.contracts)} contracts are deployed")
     async with Ledger.connect(rpc, deployment, key=keys["governor"]) as ledger:
         providers = [keys[provider].address for provider, _ in (*strangers, *pairs)]
         await asyncio.gather(
@@ -148,11 +148,11 @@ async def found_economy(
             ledger.pools.fund(pool, _ESCROW),
             *[ledger.pools.add_validator(pool, keys[name].address) for name in VALIDATORS],
         )
-    say(f"pool {pool} is active and funded")
+    on_event(f"pool {pool} is active and funded")
     await asyncio.gather(*[_enlist(rpc, deployment, keys[provider], keys[node]) for provider, node in pairs])
     if pairs:
-        say(f"{len(pairs)} providers have staked and registered their nodes")
-    deployment.save(directory.deployment)  # last: until then a restart begins again
+        on_event(f"{len(pairs)} providers have staked and registered their nodes")
+    deployment.save(directory.deployment)  # last, so that an interrupted set-up is repeated
     return Economy(deployment, keys)
 
 
@@ -169,7 +169,7 @@ async def _give_gas(rpc: str, chain_id: int, accounts: list[Address]) -> None:
 
 
 async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key) -> None:
-    """Stakes, and registers a node with the consent of its key."""
+    """Stakes, and registers a node with a consent signed by its key."""
     async with Ledger.connect(rpc, deployment, key=provider) as ledger:
         deadline = await ledger.now() + timedelta(minutes=10)
         consent = NodeConsent(

@@ -1,6 +1,6 @@
-"""A container image made on the spot, without a registry: this machine's own Python, a shell, and their libraries.
+"""Container images made without a registry, of this machine's own Python, a shell, and their libraries.
 
-`python -m cli.devnet.image hello` makes the one of the task `hello`, `rollouts` the one with torch and this very code.
+`python -m cli.devnet.image hello` makes the image of the task `hello`, `rollouts` the one with torch and this code.
 """
 
 from __future__ import annotations
@@ -51,11 +51,11 @@ _ETC = {
 
 
 def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterable[Path] = ()) -> str:
-    """Imports the image and returns its tag; some seconds, about 75 MB.
+    """Imports the image and returns its tag; takes some seconds, about 75 MB.
 
     Args:
-        client: Of the local engine.
-        tag: What to call it.
+        client: Client of the local engine.
+        tag: Name of the image.
         packages: Directories of Python packages to put on the path inside, under `/opt/packages`.
     """
     reader, writer = os.pipe()
@@ -77,10 +77,10 @@ def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterabl
 
 
 def make_rollouts_image(client: docker.DockerClient) -> str:
-    """Makes the image of the task that generates, without a registry, and returns its tag.
+    """Makes the image of the task `rollouts` and returns its tag.
 
-    What is installed on this machine makes the base, which is made again only when a lock changes (half a minute, 1.5
-    GB); this very code is a layer on top of it, as `deploy/images/rollouts/Dockerfile` says.
+    The packages installed on this machine make the base, which is made again only when a lock changes (half a minute,
+    1.5 GB); this code is a layer on top of it, as in `deploy/images/rollouts/Dockerfile`.
     """
     root = Path(__file__).resolve().parents[2]
     locks = (root / "requirements.lock", root / "deploy/locks/torch-cpu.lock")
@@ -112,7 +112,7 @@ def _produce(writer: int, packages: tuple[Path, ...], failures: list[Exception])
     with os.fdopen(writer, "wb") as file:
         try:
             _write_archive(file, packages)
-        except BrokenPipeError:  # the engine refused the archive, and says why to whoever sent it
+        except BrokenPipeError:  # the engine refused the archive; the import call raises the reason
             return
         except (OSError, tarfile.TarError, subprocess.SubprocessError) as error:
             failures.append(error)
@@ -129,7 +129,7 @@ def _write_archive(file: IO[bytes], packages: tuple[Path, ...]) -> None:
         carried = tuple(str(package) + os.sep for package in packages)
         for path in _distinct([interpreter, *_libraries([interpreter, *programs, *extensions])]):
             if str(path.resolve()).startswith(carried):
-                continue  # a package's own library travels with it
+                continue  # a package's own library is copied with the package
             _add(archive, path.resolve(), str(path))
         for name in _PROGRAMS:
             if found := shutil.which(name):
@@ -148,9 +148,9 @@ def _write_archive(file: IO[bytes], packages: tuple[Path, ...]) -> None:
 
 
 def _libraries(programs: Iterable[Path]) -> Iterator[Path]:
-    """Every shared library that the programs load, with the loader itself, where they look for it."""
-    told = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False)
-    for match in _LIBRARY.finditer(told.stdout):
+    """Yields the path of every shared library that the programs load, the loader included."""
+    listing = subprocess.run(["ldd", *map(str, programs)], capture_output=True, text=True, check=False)
+    for match in _LIBRARY.finditer(listing.stdout):
         yield Path(match[1])
 
 
@@ -179,7 +179,7 @@ def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _of_package(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """With its compiled modules: on a read-only root they would be compiled again at each start, for half a minute."""
+    """Keeps compiled modules: on a read-only root they would be compiled again at each start, for half a minute."""
     if entry.name.endswith((".a", ".h", ".hpp", ".cuh")):
         return None
     if entry.isdir():

@@ -104,7 +104,7 @@ class NetworkStart:
         workers = () if options.ledger_only else tuple(worker_names(options.workers, cheater=options.cheats))
         terms = RUN_TERMS if options.learns else TERMS
         economy = await found_economy(
-            rpc, CHAIN_ID, self._directory, workers=workers, terms=terms, say=self._view.event
+            rpc, CHAIN_ID, self._directory, workers=workers, terms=terms, on_event=self._view.event
         )
         if options.ledger_only:
             write_ledger_configuration(self._directory, rpc, CHAIN_ID)

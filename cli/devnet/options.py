@@ -30,17 +30,17 @@ NEVER_SLASHED = frozenset(
         "unleased-upload",
     }
 )
-"""Cheats that store, orchestrator or ledger refuse, so that there is nothing to judge; and what nobody of the pool can
-judge, because the node chose otherwise than the recipe: that is not paid, and nothing more."""
+"""Attacks that are unpaid and not slashed: store, orchestrator or ledger refuse them before there is a file to judge,
+or the file only declares a type or build that the recipe does not allow."""
 ONLY_JUDGED = frozenset({"build-of-its-own", "other-arithmetic"})
-"""Those of them that no door stops: what became of one is shown by a verdict, or not at all."""
+"""Those of them that only a verdict stops, so that a run shows nothing if no file was judged."""
 NOT_SHOWN: Mapping[str, str] = {
     "banned-in-between": "nobody is banned in a devnet, and until somebody is, this node is an honest one",
     "slot-shopper": "what it hands in is honest work, and is paid: its forecasts are worth nothing",
     "slow": "what it hands in is honest work, and is paid; only how long steps take would show it",
     "skipped-index": "what it hands in is honest work, and is paid; only a longer run would have it rest",
 }
-"""Cheats of which a devnet's run could not tell whether they were stopped, and why."""
+"""Attacks of which a devnet's run can't show whether they were stopped, and why."""
 
 
 class FirstTask(StrEnum):
@@ -49,7 +49,7 @@ class FirstTask(StrEnum):
     LEARN = "learn"
     """Generate for a run that a trainer learns from and a validator checks, until its steps are done."""
     HELLO = "hello"
-    """Count, and say who they are: enough to try nodes, tasks, logs and events."""
+    """Print the node's name and count: enough to try nodes, tasks, logs and events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,9 +57,9 @@ class Goal:
     """Quality that the policy must reach by the end of the run.
 
     Args:
-        rise: By how much greedy accuracy has to rise, as a share.
-        distance: How many tokens answers may be from the wanted length at most, on average over drawn ones; None where
-            no length is wanted.
+        rise: Required rise of greedy accuracy, as a share.
+        distance: Largest allowed mean distance of sampled answers from the requested length, in tokens; None if no
+            length is requested.
     """
 
     rise: float
@@ -67,7 +67,7 @@ class Goal:
 
 
 LEARNING: Mapping[str, object] = {"optimiser": {"learning_rate": 2e-4, "clip": 0.1}}
-"""Learning settings that differ from the defaults in `trainer.learning.settings`."""
+"""Learning settings of all presets."""
 
 
 class PresetName(StrEnum):
@@ -79,16 +79,16 @@ class PresetName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preset:
-    """One run.
+    """Settings of a run.
 
     Args:
-        task: What it is, for people.
-        base: The shipped base that it starts from: `trainer.presets.devnet_base`.
-        steps: Of the run.
-        goal: What it has to reach in these.
-        fast_steps: Enough to see it learn, not to see it become good.
-        fast_goal: What it has to reach in those.
-        learning: What is not as usual: `trainer.learning.settings`.
+        task: Description for the report.
+        base: Name of the shipped base model: `trainer.presets.devnet_base`.
+        steps: Number of steps.
+        goal: Goal after `steps`.
+        fast_steps: Number of steps with `--fast`: enough to see it learn, not to see it become good.
+        fast_goal: Goal after `fast_steps`.
+        learning: Learning settings that differ from the defaults in `trainer.learning.settings`.
     """
 
     task: str
@@ -131,16 +131,16 @@ class RunOptions:
     evaluate_every: int = 10
     evaluation_prompts: int = 256
     evaluation_samples: int = 4
-    """Drawn answers to each held-out prompt, besides the greedy one."""
+    """Sampled answers to each held-out prompt, in addition to the greedy one."""
     groups: int = 16
-    """With signal, in a step's batch."""
+    """Groups with a training signal in a step's batch."""
     engine: EngineName = EngineName.TORCH
     goal: Goal = PRESETS[PresetName.ANSWERS].goal
     """Goal by which the run is judged."""
 
     @property
     def terms(self) -> Preset:
-        """Of its preset."""
+        """Settings of its preset."""
         return PRESETS[self.preset]
 
     @property
@@ -166,11 +166,11 @@ class DevnetOptions:
     """Sandbox for tasks; None takes Docker where an engine answers, else the process sandbox."""
     keep: bool = False
     keep_running: bool = False
-    """Go on when the run is over, for a person to look around."""
+    """Keep the network up after the run, until Ctrl-C."""
     ledger_only: bool = False
-    """The chain with its contracts and a pool, and no services: nodes are whatever commands make of them."""
+    """Start the chain with its contracts and a pool, but no services; the user registers nodes by commands."""
     only_check: bool = False
-    """Start everything, see that it works, stop."""
+    """Start everything, check that it works, stop."""
 
     @property
     def learns(self) -> bool:

@@ -1,8 +1,8 @@
-"""Outlives the supervisor by a moment and ends what it left behind, so that even `kill -9` leaves nothing running.
+"""Ends all processes and containers of a network when its supervisor dies, even by `kill -9`.
 
-The supervisor starts it with a pipe as standard input. When the pipe closes, however the
-supervisor died, the guardian ends every process that carries the network's id in its environment (children of children
-too) and goes away. Ids are random, so that it can't mistake another network for its own.
+The supervisor starts it with a pipe as standard input. The pipe closes however the supervisor dies. The reaper then
+ends every process that has the network's id in its environment, descendants included, and exits. Ids are random, so
+that it can't mistake another network for its own.
 
     python -m cli.devnet.orphan_reaper NETWORK_ID
 """
@@ -21,17 +21,17 @@ import psutil
 from cli.devnet.containers import remove_containers
 
 NETWORK_ID = "MUSTER_NETWORK_ID"
-"""The environment variable by which the processes of one network are known."""
+"""Environment variable that identifies the processes of one network."""
 
 _GRACE_SECONDS = 2.0
 _ROUNDS = 20
 
 
 class OrphanReaper:
-    """Watches over this process from another one; a context manager whose end makes it look once more and go.
+    """Runs the reaper as a process of its own; on exit it cleans up once more and ends.
 
     Args:
-        network_id: What the network's processes carry in their environment.
+        network_id: Id in the environment of the network's processes.
     """
 
     def __init__(self, network_id: str) -> None:
@@ -46,7 +46,7 @@ class OrphanReaper:
         )
 
     def watch_containers(self, nodes: Iterable[str]) -> None:
-        """Also removes the containers of these workers: a Docker engine keeps them when their worker is gone."""
+        """Adds workers whose containers are removed too: a Docker engine keeps them after their worker has died."""
         if self._process.stdin is not None:
             self._process.stdin.writelines(f"{node}\n" for node in nodes)
             self._process.stdin.flush()
@@ -59,7 +59,7 @@ class OrphanReaper:
 
 
 def processes_of(network_id: str) -> Iterator[psutil.Process]:
-    """Every living process of the network, this one excepted."""
+    """Yields every running process of the network except this one."""
     for process in psutil.process_iter():
         if process.pid == os.getpid():
             continue
@@ -71,12 +71,12 @@ def processes_of(network_id: str) -> Iterator[psutil.Process]:
 
 
 def end_network(network_id: str) -> int:
-    """Ends every process of the network, first asking, then not; returns how many there were."""
+    """Ends every process of the network by SIGTERM, then SIGKILL; returns their number."""
     first = list(processes_of(network_id))
     for process in first:
         _deliver(process.terminate)
     psutil.wait_procs(first, timeout=_GRACE_SECONDS)
-    for _ in range(_ROUNDS):  # a process may fork between the look and the kill
+    for _ in range(_ROUNDS):  # a process may fork between listing and killing
         left = list(processes_of(network_id))
         if not left:
             break

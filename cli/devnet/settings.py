@@ -24,9 +24,9 @@ RUN = "devnet"
 RELAYS = 2
 GROUPS_PER_SLOT = 4
 LANES = 4
-"""Transactions with work, and with verdicts, that are under way at a time: nodes hand in together, and gas is free."""
+"""Transactions with work, and with verdicts, in flight at a time: many nodes submit at once, and gas is free."""
 ROOT = Path(__file__).resolve().parents[2]
-"""Root folder of this code."""
+"""Folder that holds this code's packages."""
 
 Tables = Mapping[str, Mapping[str, object]]
 
@@ -78,13 +78,13 @@ class ServicePlaces:
 def write_configuration(
     directory: DevnetDirectory, places: ServicePlaces, run: RunOptions, worker: tuple[str, RuntimeKind] | None
 ) -> None:
-    """Writes `muster.toml`: what commands in another terminal and the services themselves read.
+    """Writes `muster.toml`, which the services and commands in another terminal read.
 
     Args:
-        directory: Of the devnet.
-        places: Of its services.
-        run: How the run learns.
-        worker: Name and runtime of the worker that `muster worker` commands are about; None where none runs.
+        directory: Folder of the devnet.
+        places: Addresses of its services.
+        run: Options of the run.
+        worker: Name and runtime of the worker for `muster worker` commands; None if no worker runs.
     """
     tables: dict[str, Mapping[str, object]] = {
         "chain": {"rpc": places.rpc, "chain_id": places.chain_id, "deployment": "deployment.json"},
@@ -161,7 +161,7 @@ def write_ledger_configuration(directory: DevnetDirectory, rpc: str, chain_id: i
 
 
 def write_worker_settings(directory: DevnetDirectory, places: ServicePlaces, name: str, runtime: RuntimeKind) -> Path:
-    """Writes the settings of one worker, and returns where."""
+    """Writes the settings of one worker, and returns the file."""
     path = directory.path / "workers" / f"{name}.toml"
     path.parent.mkdir(exist_ok=True, mode=0o700)
     _write_settings(path, {"worker": _worker_table(directory, places, name, runtime)})
@@ -181,7 +181,7 @@ def _worker_table(
         "state": directory.path / "workers" / name,
         "stop_grace_s": 5.0,
         "wait_at_most_s": 2.0,
-        "task_niceness": 5,  # here they share the machine with everything that handles what they made
+        "task_niceness": 5,  # they share the machine with the services that process their work
         "labels": {"devnet": name},
         "runtime": runtime,
         # Relays listen on this machine's loopback, which a container of its own network does not reach.
@@ -257,7 +257,7 @@ def write_validator_settings(directory: DevnetDirectory, places: ServicePlaces, 
 
 
 def _token_table(directory: DevnetDirectory) -> str:
-    """The owner's token is made here, once; there is no default one."""
+    """Returns the table with the owner's token, which is made once; there is no default token."""
     if not directory.owner_token.exists():
         directory.owner_token.touch(mode=0o600)
         directory.owner_token.write_text(new_token() + "\n")
@@ -266,7 +266,7 @@ def _token_table(directory: DevnetDirectory) -> str:
 
 
 def _write_settings(path: Path, tables: Tables, *, head: str = "", tail: str = "") -> None:
-    """Writes the tables, in one step."""
+    """Writes the tables in one step."""
     partial = path.with_name(f".{path.name}.partial")
     partial.touch(mode=0o600)
     partial.write_text(head + _as_toml(tables) + tail)
@@ -274,7 +274,7 @@ def _write_settings(path: Path, tables: Tables, *, head: str = "", tail: str = "
 
 
 def _as_toml(tables: Tables) -> str:
-    """The tables as TOML."""
+    """Formats the tables as TOML."""
     lines = []
     for name, table in tables.items():
         lines.append(f"\n[{name}]")
@@ -283,7 +283,7 @@ def _as_toml(tables: Tables) -> str:
 
 
 def _value(value: object) -> str:
-    """JSON is TOML for strings, numbers, booleans and arrays of them; tables are written inline."""
+    """Formats a value: JSON is TOML for strings, numbers, booleans and arrays; tables are written inline."""
     if isinstance(value, Mapping):
         return "{ " + ", ".join(f"{json.dumps(key)} = {_value(item)}" for key, item in value.items()) + " }"
     return json.dumps(str(value) if isinstance(value, Path) else value)

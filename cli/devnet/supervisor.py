@@ -1,7 +1,7 @@
 """Starts processes one after the other, keeps them running, and stops them in reverse order.
 
-A network is written down as plain code: `await supervisor.start(...)` returns when the process is healthy, so that the
-next line may rely on it. Every process is the head of its own session (Ctrl-C in the terminal reaches the supervisor
+A network is started by plain code: `await supervisor.start(...)` returns when the process is healthy, so that the next
+line may rely on it. Every process leads its own session (Ctrl-C in the terminal reaches the supervisor
 alone) and carries the network's id in its environment, by which `orphan_reaper` finds it and all its descendants.
 """
 
@@ -23,7 +23,7 @@ from protocol.errors import MusterError
 from protocol.runtime.clock import Clock, SystemClock
 
 Gate = Callable[[], Awaitable[bool]]
-"""Answers whether a process is ready; an exception counts as not yet."""
+"""Returns True if a process is ready; an exception counts as not ready."""
 
 _GATE_POLL = timedelta(milliseconds=50)
 
@@ -50,7 +50,7 @@ class ProcessState(StrEnum):
 class RestartPolicy:
     """Restart policy: number of restarts, and the pause before each.
 
-    The wait doubles from `backoff` up to `longest`; a process that stayed up for `reset_after` begins anew.
+    The wait doubles from `backoff` up to `longest`; the count starts again after a process stayed up for `reset_after`.
     """
 
     attempts: int = 5
@@ -59,7 +59,7 @@ class RestartPolicy:
     reset_after: timedelta = timedelta(seconds=60)
 
     def wait(self, restarts: int) -> timedelta:
-        """The wait before restart number `restarts`, counted from 1."""
+        """Returns the pause before restart number `restarts`, counted from 1."""
         doubled: int = 2 ** min(restarts - 1, 20)  # a larger power overflows timedelta
         return min(self.longest, self.backoff * doubled)
 
@@ -71,14 +71,13 @@ class ProcessSpec:
     Args:
         name: Unique in the network; names the log file.
         command: Program and arguments; secrets belong in `environment` or in files.
-        environment: Added to the supervisor's own.
-        gate: Says when the process is ready; without one it is ready as soon as it runs.
+        environment: Variables in addition to the supervisor's own.
+        gate: Checks whether the process is ready; without one it is ready as soon as it runs.
         ready_within: How long the gate may take.
-        restart: What to do when the process ends by itself.
+        restart: Restart policy for a process that ends by itself.
         grace: Time between SIGTERM and SIGKILL.
-        ends: It comes to an end by itself, with exit code 0; it is not started again then.
-        kind: Processes of one kind that were started one after the other don't need each other to stop: they are
-            stopped at the same time.
+        ends: The process is expected to end with exit code 0; it is not restarted then.
+        kind: Consecutively started processes of one kind are independent, so they are stopped at the same time.
     """
 
     name: str
@@ -93,7 +92,7 @@ class ProcessSpec:
 
 
 class SupervisedProcess:
-    """A running process and what happened to it. Made by `Supervisor.start`."""
+    """A supervised process with its state. Made by `Supervisor.start`."""
 
     def __init__(self, spec: ProcessSpec, log_path: Path) -> None:
         self.spec = spec
@@ -105,7 +104,7 @@ class SupervisedProcess:
         self.handle: asyncio.subprocess.Process | None = None
         self.watcher: asyncio.Task[None] | None = None
         self.done = asyncio.Event()
-        """Set when it has come to its end, of those that come to one."""
+        """Set when a process with `ends` has ended with exit code 0."""
 
     @property
     def name(self) -> str:
@@ -114,11 +113,11 @@ class SupervisedProcess:
 
     @property
     def pid(self) -> int | None:
-        """The process id while there is one."""
+        """Process id; None if it does not run."""
         return self.handle.pid if self.handle is not None and self.handle.returncode is None else None
 
     def log_tail(self, lines: int = 20) -> str:
-        """The last lines of its log; reads at most 64 KiB."""
+        """Returns the last lines of its log; reads at most 64 KiB."""
         if not self.log_path.exists():
             return ""
         with self.log_path.open("rb") as log:
@@ -132,10 +131,10 @@ class Supervisor:
     Use as an async context manager: leaving it stops everything, in reverse order of starting.
 
     Args:
-        directory: Where `logs/` goes.
-        network_id: Put into every process's environment.
+        directory: Parent of `logs/`.
+        network_id: Id of the network, in the environment of every process.
         clock: Time for back-off and gates.
-        on_event: Told one line whenever something happens.
+        on_event: Called with one line per event.
     """
 
     def __init__(
@@ -171,7 +170,7 @@ class Supervisor:
         """Starts a process and returns when its gate says that it is ready.
 
         Raises:
-            ProcessFailed: It ended, or was not ready in time; the end of its log is in the message.
+            ProcessFailed: It ended, or was not ready in time; the message quotes the end of its log.
         """
         if spec.name in self._processes:
             raise ProcessFailed(f"there is a process called {spec.name} already", hint="give each process its own name")
@@ -183,10 +182,10 @@ class Supervisor:
         return process
 
     async def complete(self, spec: ProcessSpec) -> None:
-        """Runs a process that is to end by itself, and returns when it has ended well.
+        """Runs a process to its end.
 
         Raises:
-            ProcessFailed: It ended otherwise; the end of its log is in the message.
+            ProcessFailed: Its exit code is not 0; the message quotes the end of its log.
         """
         process = SupervisedProcess(spec, self._logs / f"{spec.name}.log")
         await self._spawn(process)
@@ -198,7 +197,7 @@ class Supervisor:
                 _kill_group(process.handle.pid)
 
     async def failure(self) -> MusterError:
-        """Returns when a process is lost for good, with the reason."""
+        """Waits until a process has failed for good, and returns the error."""
         if self._failure is None:
             raise RuntimeError("the supervisor is not running")
         return await asyncio.shield(self._failure)
@@ -213,7 +212,7 @@ class Supervisor:
                 watcher.cancel()
             await asyncio.gather(*watchers, return_exceptions=True)
             await asyncio.gather(*[self._end(process) for process in processes])
-        await asyncio.to_thread(end_network, self._network_id)  # descendants that made sessions of their own
+        await asyncio.to_thread(end_network, self._network_id)  # descendants with sessions of their own
 
     async def _spawn(self, process: SupervisedProcess) -> None:
         spec = process.spec
@@ -262,12 +261,12 @@ class Supervisor:
         )
 
     async def _watch(self, process: SupervisedProcess) -> None:
-        """Waits for the process to end and starts it again, until its policy has no attempts left."""
+        """Restarts the process whenever it ends, until its policy has no attempts left."""
         policy = process.spec.restart
         consecutive = 0
         while process.handle is not None:
             process.exit_code = await process.handle.wait()
-            _kill_group(process.handle.pid)  # what it left behind must not meet its successor
+            _kill_group(process.handle.pid)  # descendants must not disturb its successor
             if self._stopping:
                 return
             if process.spec.ends and process.exit_code == 0:
@@ -318,11 +317,11 @@ class Supervisor:
 async def _open(gate: Gate) -> bool:
     try:
         return await asyncio.wait_for(gate(), 5)
-    except Exception:  # noqa: BLE001 - whatever a gate stumbles over, the answer is "not yet"; the deadline bounds it
+    except Exception:  # noqa: BLE001 - any error of a gate means "not ready"; the deadline bounds the wait
         return False
 
 
 def _kill_group(pid: int) -> None:
-    """Kills what is left of the session that the process headed."""
+    """Kills the rest of the session that the process led."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)

@@ -11,7 +11,7 @@ import pytest
 
 from cli.devnet.attacks.attack import End
 from cli.devnet.attacks.deliveries import SwappedUpload
-from cli.devnet.attacks.registry import CHEATS
+from cli.devnet.attacks.registry import ATTACKS
 from cli.devnet.attacks.slots import FUTURE, STALE, OtherStep
 from cli.devnet.command import AsynchronyChoice
 from cli.devnet.options import RunOptions
@@ -89,7 +89,7 @@ async def test_a_ghost_occupies_no_place_of_its_step_and_rests(world: World, red
                 break
             grant = SlotGrant.model_validate_json(answer.content)
             stage.hand_over(grant, content=b"never uploaded" + bytes([number]))
-            await stage.deliver(CHEATS["ghost"].delivery)
+            await stage.deliver(ATTACKS["ghost"].delivery)
             await stage.run.sync.round()
             assert await submitted(stage, stage.run.signed(stage.key, grant)) is WorkStatus.SUBMITTED
             assert (await stage.run.step(stage.key)).need == before, "others are asked for its groups at once"
@@ -101,7 +101,7 @@ async def test_a_ghost_occupies_no_place_of_its_step_and_rests(world: World, red
 async def test_a_late_upload_comes_after_its_submission(stage: Stage) -> None:
     grant = await stage.run.lease(stage.key, groups=2)
     stage.hand_over(grant)
-    waiting = await stage.deliver(CHEATS["late-upload"].delivery)
+    waiting = await stage.deliver(ATTACKS["late-upload"].delivery)
     assert waiting is not None
     assert "not known yet" in waiting.error
     assert await submitted(stage, stage.run.signed(stage.key, grant)) is WorkStatus.SUBMITTED
@@ -113,7 +113,7 @@ async def test_a_late_upload_comes_after_its_submission(stage: Stage) -> None:
 async def test_who_leased_nothing_gets_no_room_in_the_store(stage: Stage) -> None:
     grant = await stage.run.lease(stage.key, groups=2)
     stage.hand_over(grant)
-    waiting = await stage.deliver(CHEATS["unleased-upload"].delivery)
+    waiting = await stage.deliver(ATTACKS["unleased-upload"].delivery)
     assert waiting is not None
     assert "room" not in waiting.error
     assert stage.objects() == []
@@ -124,7 +124,7 @@ async def test_who_was_banned_gets_no_slots_and_what_it_had_leased_before_still_
     grant = await stage.run.lease(stage.key, groups=2)
     await (await stage.world.as_("manager")).pools.ban(POOL, stage.key.address, "seen cheating")
     stage.hand_over(grant)
-    assert await stage.deliver(CHEATS["banned-in-between"].delivery, rounds=2) is None
+    assert await stage.deliver(ATTACKS["banned-in-between"].delivery, rounds=2) is None
     key = grant.lease.lease.key.hash
     assert await (await stage.world.as_("owner")).work.get(key) is not None
     await stage.run.sync.round()
@@ -195,7 +195,7 @@ async def running(run: RunUnderTest) -> RunUnderTest:
 
 
 def test_every_cheat_has_an_end_and_says_who_stops_it() -> None:
-    for name, cheat in CHEATS.items():
+    for name, cheat in ATTACKS.items():
         assert name == cheat.name
         assert bool(cheat.reasons) == (cheat.end in {End.SLASHED, End.UNPAID}), name
         assert all(reason.may_be_forgery for reason in cheat.reasons)

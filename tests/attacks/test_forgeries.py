@@ -14,7 +14,7 @@ from cli.devnet.attacks.edits import Relabelled
 from cli.devnet.attacks.encodings import Bomb, NotFinite
 from cli.devnet.attacks.harness import AttackHarness
 from cli.devnet.attacks.proofs import Forged
-from cli.devnet.attacks.registry import CHEATS
+from cli.devnet.attacks.registry import ATTACKS
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.files.samples import SlotHeader
@@ -23,8 +23,8 @@ from validator.examination.interface import Conclusion
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-JUDGED = {name: cheat for name, cheat in CHEATS.items() if cheat.end is End.SLASHED}
-UNPAID = {name: cheat for name, cheat in CHEATS.items() if cheat.end is End.UNPAID}
+JUDGED = {name: cheat for name, cheat in ATTACKS.items() if cheat.end is End.SLASHED}
+UNPAID = {name: cheat for name, cheat in ATTACKS.items() if cheat.end is End.UNPAID}
 QUICKER: dict[str, Callable[[], Trick]] = {"bomb": lambda: Bomb(1 << 25)}
 """Seconds of compressing zeros are saved: it is still thousands of times what an honest file can hold."""
 SLOTS = 8
@@ -107,7 +107,7 @@ async def test_a_file_says_what_it_was_leased_for(
 async def test_a_length_penalty_that_was_left_out_is_scored_again(places: Places, judge: Judge) -> None:
     with open_workshop(places, version=2) as node:
         honest = await judge(handed_in(node, Trick(), next(_index)))
-        lied = await judge(handed_in(node, CHEATS["length-penalty-tampered"].trick(), next(_index)))
+        lied = await judge(handed_in(node, ATTACKS["length-penalty-tampered"].trick(), next(_index)))
     assert isinstance(honest, Conclusion)
     assert isinstance(lied, Conclusion)
     assert honest.outcome is Outcome.ACCEPTED, honest.words

@@ -11,9 +11,9 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.devnet.attacks.__main__ import app
-from cli.devnet.attacks.registry import CHEATS, find_cheat
+from cli.devnet.attacks.registry import ATTACKS, find_attack
 from cli.devnet.attacks.task import CheatingTask
-from cli.devnet.attacks.worker import turned
+from cli.devnet.attacks.worker import with_attack
 from protocol.errors import NotFound
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.retry import Backoff
@@ -37,7 +37,7 @@ async def work_of(around: Surroundings, name: str, *, slots: int = 1, versions: 
     """What the cheat's task hands over in so many slots of each version."""
     bridge = Bridge(str(around.home / "s"), token=TASK.token, clock=SystemClock(), backoff=Backoff(attempts=2))
     task = CheatingTask(
-        trick=find_cheat(name).trick(),
+        trick=find_attack(name).trick(),
         data=around.data,
         bridge=await around.stack.enter_async_context(bridge),
         engine=TorchEngine(dtype=Dtype.FLOAT32),
@@ -76,19 +76,19 @@ async def test_a_cheat_goes_on_with_the_version_before_once_there_is_one(around:
 
 def test_the_turned_worker_starts_the_cheat_where_the_honest_task_was_asked_for() -> None:
     spec = container("python3", "-m", "rollouts", "--groups", "4")
-    assert turned(spec, CHEATS["int8"]).command == (
+    assert with_attack(spec, ATTACKS["int8"]).command == (
         *(sys.executable, "-m", "cli.devnet.attacks.task", "int8"),
         *("--groups", "4"),
     )
     other = container("python3", "-c", "print()")
-    assert turned(other, CHEATS["int8"]) == other
+    assert with_attack(other, ATTACKS["int8"]) == other
 
 
 def test_cheats_are_listed_and_an_unknown_one_is_refused_by_name() -> None:
     said = CliRunner().invoke(app, ["list", "--json"])
-    assert [row["name"] for row in json.loads(said.stdout)] == list(CHEATS)
+    assert [row["name"] for row in json.loads(said.stdout)] == list(ATTACKS)
     with pytest.raises(NotFound, match="no cheat 'honesty'"):
-        find_cheat("honesty")
+        find_attack("honesty")
 
 
 def container(*command: str) -> ContainerSpec:

@@ -19,7 +19,7 @@ ORCHESTRATOR = Key.from_hex("0x" + "5c" * 32)
 
 
 def test_no_slot_is_foretold(workshop: AttackHarness) -> None:
-    bench = workshop.bench()
+    bench = workshop.toolkit()
     foretold = [SlotShopper.foretell(bench, workshop.grant(7_000 + n)) for n in range(32)]
     leased = [bench.seed(workshop.grant(7_001 + n)) for n in range(32)]
     assert not set(foretold) & set(leased)
@@ -27,7 +27,7 @@ def test_no_slot_is_foretold(workshop: AttackHarness) -> None:
 
 def test_before_leases_had_salt_the_next_slot_was_known(workshop: AttackHarness) -> None:
     """The forecast itself is right: with the lease's salt it would be the slot's seed."""
-    bench, grant = workshop.bench(), workshop.grant(7_100)
+    bench, grant = workshop.toolkit(), workshop.grant(7_100)
     following = workshop.grant(7_101, beacon=grant.beacon)
     unsalted = following.model_copy(update={"lease": following.lease.model_copy(update={"salt": ZERO_DIGEST})})
     assert SlotShopper.foretell(bench, grant) == bench.seed(unsalted)
@@ -62,7 +62,7 @@ def test_a_salt_is_known_to_its_orchestrator_only_and_always_the_same() -> None:
 
 
 def test_pools_of_one_run_ask_for_other_work(workshop: AttackHarness) -> None:
-    bench = workshop.bench()
+    bench = workshop.toolkit()
     here, there = workshop.grant(7_300, groups=1), workshop.grant(7_300, groups=1, pool_id=POOL + 1)
     assert bench.seed(here) != bench.seed(there)
     moved = workshop.hand_in(OtherPool(), here)

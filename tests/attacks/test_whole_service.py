@@ -16,7 +16,7 @@ import httpx
 
 from cli.devnet.attacks.attack import Trick
 from cli.devnet.attacks.harness import AttackHarness, HandedIn
-from cli.devnet.attacks.registry import CHEATS
+from cli.devnet.attacks.registry import ATTACKS
 from ledger.amounts import UNIT
 from ledger.client.work import WorkStatus
 from orchestrator.storage.local import LocalStore
@@ -64,7 +64,7 @@ async def test_cheats_lose_stake_and_place_and_read_why_and_the_others_are_untou
             validator = pool.validator(file_most_bytes=READ_HERE)
             setattr(validator.examiner, "examine", examiner.examine)  # noqa: B010 - its script is not what is asked
             good = await done(pool, honest, workshop, Trick())
-            bad = {name: await done(pool, pool.node, workshop, CHEATS[name].trick()) for name in CHEATING}
+            bad = {name: await done(pool, pool.node, workshop, ATTACKS[name].trick()) for name in CHEATING}
             bad[TOO_LARGE] = await oversized(pool, size=BEYOND_THE_LEASE)
             await judged(pool, validator, [good, *bad.values()])
 

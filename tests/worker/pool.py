@@ -199,7 +199,7 @@ async def until(question: Callable[[], Awaitable[T | bool | None]], *, what: str
 async def found_pool(home: Path, chain: ChainProcess, redis_url: str, stack: ExitStack) -> Pool:
     """Deploys and founds everything but the processes; `node`, `node-2` and `node-3` are registered and staked."""
     directory, pairs = DevnetDirectory(home), worker_names(3)
-    economy = await found_economy(chain.url, chain.chain_id, directory, workers=pairs, say=lambda _: None)
+    economy = await found_economy(chain.url, chain.chain_id, directory, workers=pairs, on_event=lambda _: None)
     keys = dict(economy.keys)
     for ours, (provider, node) in zip(("", "-2", "-3"), pairs, strict=True):
         keys[f"node{ours}"], keys[f"provider{ours}"] = keys[node], keys[provider]

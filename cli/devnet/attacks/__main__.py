@@ -1,4 +1,4 @@
-"""`python -m cli.devnet.attacks`: `list` names all cheats, `run` is a worker that does one of them."""
+"""`python -m cli.devnet.attacks`: `list` shows all attacks, `run` runs a worker with one of them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.devnet.attacks.registry import CHEATS, find_cheat
+from cli.devnet.attacks.registry import ATTACKS, find_attack
 from cli.devnet.attacks.worker import run_cheat
 from cli.output import JsonOption, show_error, show_table
 from protocol.errors import MusterError
@@ -21,8 +21,8 @@ app = typer.Typer(no_args_is_help=True, help="Nodes that cheat, to see what beco
 
 @app.command(name="list")
 def list_cheats(as_json: JsonOption = False) -> None:
-    """Name every cheat, what it does, what becomes of it, and what that costs it and others."""
-    rows = [(each.name, each.does, each.end.value, each.by, each.costs, each.harms) for each in CHEATS.values()]
+    """List every attack, its outcome, the defence, and its cost for the node and for others."""
+    rows = [(each.name, each.action, each.end.value, each.defence, each.cost, each.harm) for each in ATTACKS.values()]
     show_table(("name", "does", "end", "by", "costs_it", "costs_others"), rows, as_json=as_json, empty="there are none")
 
 
@@ -34,7 +34,7 @@ def run(
 ) -> None:
     """Run a worker that cheats, until SIGTERM or SIGINT. Tasks run in the process sandbox."""
     configure_logs(level=log_level)
-    asyncio.run(run_cheat(find_cheat(cheat), WorkerSettings.load(file=config)))
+    asyncio.run(run_cheat(find_attack(cheat), WorkerSettings.load(file=config)))
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
-"""Base of all attacks: the action, its gain, and the expected outcome."""
+"""Base of all attacks: the changed behaviour, its motive, and the expected outcome."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -19,31 +19,31 @@ if TYPE_CHECKING:
 
 
 class End(StrEnum):
-    """Outcome of a cheat's work."""
+    """Outcome of an attack's work."""
 
     SLASHED = "slashed"
-    """Rejected as forged: not paid, stake is lost, and the node leaves the pool."""
+    """Rejected as forged: not paid, the provider's stake is slashed, and the node is evicted."""
     UNPAID = "rejected, unpaid"
-    """Rejected without a slash: an honest machine might, just, have made it."""
-    REFUSED = "refused at the door"
-    """It never becomes work."""
+    """Rejected without a slash, because an honest node could conceivably have made it."""
+    REFUSED = "refused"
+    """Refused by store, orchestrator or ledger, so that it never becomes work."""
     EXPIRES = "expires unpaid"
-    """It is work that nobody can judge."""
+    """Becomes work that can't be judged."""
     IN_VAIN = "paid as honest work, gains nothing"
-    """It is honest work; what the node does besides changes nothing."""
+    """Is honest work; the node's other behaviour changes nothing."""
 
 
-_COSTS = {
+_COST = {
     End.SLASHED: "the penalty",
     End.UNPAID: "its reward, and after a few of them its leases",
     End.REFUSED: "nothing, and it gains nothing",
-    End.EXPIRES: "its leases: what it does not deliver counts against it",
+    End.EXPIRES: "its leases: absent files count against its delivery rate",
     End.IN_VAIN: "nothing, and it gains nothing",
 }
-_HARMS = {
+_HARM = {
     End.SLASHED: "one examination by a validator",
     End.UNPAID: "one examination by a validator",
-    End.REFUSED: "a request that is refused",
+    End.REFUSED: "a refused request",
     End.EXPIRES: "a slot, until it is leased to another node",
     End.IN_VAIN: "nothing",
 }
@@ -56,58 +56,58 @@ class Trick:
     """
 
     def wish(self, step: int) -> int:
-        """The step of which a slot is asked for, when `step` is wanted."""
+        """Returns the step of which a slot is requested, when an honest node would request one of `step`."""
         return step
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
-        """The slot's file; None to let the slot go."""
-        return bench.file(grant)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
+        """Returns the slot's file; None to give the slot up."""
+        return toolkit.file(grant)
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """Puts the file's bytes where the worker takes them."""
+        """Writes the file for the worker to submit."""
         write_rollouts(path, file)
 
     def units(self, file: RolloutFile) -> int:
-        """The work units that are claimed."""
+        """Returns the work units to claim."""
         return file.units
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """One way to be paid for what was not done.
+    """One way to be paid for work that was not done.
 
     Args:
-        name: Its name on the command line.
-        does: What it does, in one line.
-        gains: Why it would pay.
-        end: What becomes of its work.
-        by: What stops it: a check, or a door before the checks.
-        reasons: The reasons that a verdict may give; empty if there is none.
-        trick: Makes the changed node.
-        delivery: What carries its files to the pool.
-        costs: What it costs the cheat; by default what its end costs everybody.
-        harms: What it costs others; by default the same.
+        name: Name on the command line.
+        action: What the node does, in one line.
+        motive: Why it would pay, if nothing stopped it.
+        defence: Which part stops it.
+        reasons: Reasons that a verdict may give; empty if there is no verdict.
+        end: Outcome of its work.
+        trick: Makes the changed task.
+        delivery: Submits its files to the pool.
+        cost: What it costs the attacker; by default the cost of the outcome.
+        harm: What it costs others; by default the harm of the outcome.
     """
 
     name: str
-    does: str
-    gains: str
-    end: End
-    by: str
-    reasons: frozenset[ReasonCode] = frozenset()
+    action: str
+    motive: str
+    defence: str
+    reasons: Set[ReasonCode] = frozenset()
+    end: End = End.SLASHED
     trick: Callable[[], Trick] = Trick
     delivery: type[PoolDelivery] = PoolDelivery
-    costs: str = ""
-    harms: str = ""
+    cost: str = ""
+    harm: str = ""
 
     def __post_init__(self) -> None:
-        """Fills in what its end costs."""
-        object.__setattr__(self, "costs", self.costs or _COSTS[self.end])
-        object.__setattr__(self, "harms", self.harms or _HARMS[self.end])
+        """Fills in the cost and the harm of the outcome."""
+        object.__setattr__(self, "cost", self.cost or _COST[self.end])
+        object.__setattr__(self, "harm", self.harm or _HARM[self.end])
 
     def row(self) -> str:
-        """Its row in the table of `docs/attacks.md`."""
+        """Returns the attack's row in the table of `docs/attacks.md`."""
         codes = ", ".join(str(int(reason)) for reason in sorted(self.reasons))
         end = f"{self.end.value} ({codes})" if codes else self.end.value
-        cells = (f"`{self.name}`", self.does, self.gains, end, self.by, self.costs, self.harms)
+        cells = (f"`{self.name}`", self.action, self.motive, end, self.defence, self.cost, self.harm)
         return f"| {' | '.join(cells)} |"

@@ -20,7 +20,7 @@ from rollouts.files.schema import write_rollouts
 
 
 class Compared(Trick):
-    """A trick that also makes what the honest task would have made of the same slot.
+    """A trick that also makes the honest file of the same slot.
 
     Args:
         trick: What the node does.
@@ -30,20 +30,20 @@ class Compared(Trick):
         self._trick = trick
         self._honest: tuple[RolloutFile, ...] = ()
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
         """The trick's file.
 
         The honest one counts with proofs and log-probabilities of its engine and with those of a prefill, which some
         cheats use: both are right, and differ in the last bits.
         """
-        file, honest = self._trick.make(bench, grant), bench.file(grant)
+        file, honest = self._trick.make(toolkit, grant), toolkit.file(grant)
         if file is not None:
             header = replace(honest.header, engine=file.header.engine)  # whose word is not what is asked here
-            self._honest = tuple(RolloutFile(header, one.samples) for one in (honest, bench.proven(honest)))
+            self._honest = tuple(RolloutFile(header, one.samples) for one in (honest, toolkit.proven(honest)))
         return file
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """The trick's bytes."""
+        """Writes the trick's bytes."""
         self._trick.write(path, file)
 
     def units(self, file: RolloutFile) -> int:

@@ -19,13 +19,13 @@ class Replayed(Trick):
     def __init__(self) -> None:
         self._first: RolloutFile | None = None
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """The first slot's samples; its header is the present one's, because that is what the worker is told."""
-        self._first = self._first or bench.file(grant)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns the first slot's samples with the present slot's header, from which the worker submits."""
+        self._first = self._first or toolkit.file(grant)
         return _renamed(self._first, grant)
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """The bytes of the first file."""
+        """Writes the bytes of the first file."""
         write_rollouts(path, self._first or file)
 
 
@@ -33,16 +33,16 @@ class Reencoded(Replayed):
     """Works on one slot, and submits its samples for all later slots, under each new slot's header."""
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """The first slot's samples under the new header."""
+        """Returns the first slot's samples under the new header."""
         write_rollouts(path, file)
 
 
 class SameAsAnother(Trick):
-    """Two nodes of one owner: one does the work, the other hands the same rollouts in as its own."""
+    """Submits the rollouts of another node of the same owner as its own."""
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """The other node's samples under this node's name."""
-        return _renamed(bench.file(other_node(grant)), grant)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns the other node's samples under this node's name."""
+        return _renamed(toolkit.file(other_node(grant)), grant)
 
 
 def _renamed(file: RolloutFile, grant: SlotGrant) -> RolloutFile:

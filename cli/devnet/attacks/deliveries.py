@@ -1,4 +1,4 @@
-"""A machine that sends something else than its task made, or nothing, and submits it all the same."""
+"""Uploads and submissions that differ from the task's output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATE = timedelta(seconds=20)
 
 _JUNK_BYTES = 1 << 20
 _NOT_ITS_OWN = 1_000
-"""So many indices beyond the slots that the node holds."""
+"""Distance of the used slot indices from those that the node has leased."""
 
 
 class SwappedUpload(PoolDelivery):
@@ -38,7 +38,7 @@ class SwappedUpload(PoolDelivery):
 
 
 class NoUpload(PoolDelivery):
-    """Submits files that it never uploads: nobody can say what is in them."""
+    """Submits files that it never uploads, so that they can't be judged."""
 
     async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
         """Reports success without doing anything."""
@@ -48,15 +48,15 @@ class Ghost(PoolDelivery):
     """Submits each slot on the ledger itself, as soon as it is leased, and never uploads anything."""
 
     async def request(self, _item: QueueItem) -> Mapping[str, str]:
-        """Asks nobody where to put the file."""
+        """Requests no upload URL."""
         return {}
 
     async def put(self, _item: QueueItem) -> Mapping[str, str]:
-        """Sends nothing."""
+        """Uploads nothing."""
         return {_STORED: str(unix_ms(self._now()))}
 
     async def submit(self, item: QueueItem) -> Mapping[str, str]:
-        """Submits without the relayer, which would look for the file."""
+        """Submits without the relayer, which would check that the file exists."""
         work = self._work(item)
         if work is not None and not await self._on_ledger(work):
             await self._submit_directly(work, because="there is no file")
@@ -64,14 +64,14 @@ class Ghost(PoolDelivery):
 
 
 class LateUpload(Ghost):
-    """Submits on the ledger itself, and uploads when the secret that draws rows could have been shown."""
+    """Submits on the ledger itself, and uploads when the seed of the audited rows could be public."""
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
-        """Asks for a URL while the lease lasts."""
+        """Requests an upload URL while the lease is valid."""
         return await PoolDelivery.request(self, item)
 
     async def acknowledge(self, item: QueueItem) -> Mapping[str, str]:
-        """Sends the file long after the work came to the ledger.
+        """Uploads the file long after its submission to the ledger.
 
         Raises:
             NotYet: It is not long enough ago.
@@ -86,10 +86,10 @@ class LateUpload(Ghost):
 
 
 class UnleasedUpload(PoolDelivery):
-    """Fills the pool's store with files of slots that it does not hold, and delivers nothing else."""
+    """Fills the pool's store with files of slots that it has not leased, and delivers nothing else."""
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
-        """Asks for room for noise, and uses it if there is any.
+        """Requests upload URLs for random bytes, and uploads if it gets one.
 
         Raises:
             GivenUp: Always: the file of the slot that it does hold is not what it is after.

@@ -1,4 +1,4 @@
-"""Other prompts, other targets and other draws than the slot's seed gives."""
+"""Prompts, length targets and samples other than those that the slot's seed gives."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEARLY = 0.05
 
 
 class OtherPrompt(Trick):
-    """Answers one and the same prompt in every group: one that another slot would have drawn.
+    """Answers the same prompt in every group, one that another slot would have drawn.
 
     Args:
         says_so: Whether the file names that prompt; else it names the planned ones.
@@ -27,10 +27,10 @@ class OtherPrompt(Trick):
     def __init__(self, *, says_so: bool) -> None:
         self._says_so = says_so
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Answers to another question than the seed asks."""
-        elsewhere = hashlib.sha256(bench.seed(grant)).digest()
-        [drawn] = bench.planner.plan(elsewhere, groups=1).groups
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns a file of answers to another prompt than the seed gives."""
+        elsewhere = hashlib.sha256(toolkit.seed(grant)).digest()
+        [drawn] = toolkit.planner.plan(elsewhere, groups=1).groups
 
         def alter(plan: SlotPlan) -> SlotPlan:
             groups = []
@@ -39,11 +39,11 @@ class OtherPrompt(Trick):
                 groups.append(replace(group, prompt=replace(drawn.prompt, index=index), tokens=drawn.tokens))
             return replace(plan, groups=tuple(groups))
 
-        return bench.file(grant, alter=alter)
+        return toolkit.file(grant, alter=alter)
 
 
 class BestOf(Trick):
-    """Draws each answer several times, with noise of its own after the first, and keeps the one with the best reward.
+    """Samples each answer several times, with own noise after the first, and keeps the best-rewarded one.
 
     Args:
         tries: How often.
@@ -52,17 +52,17 @@ class BestOf(Trick):
     def __init__(self, tries: int = _TRIES) -> None:
         self._tries = tries
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """The best of several files, row by row."""
-        seed = bench.seed(grant)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns the best of several files, row by row."""
+        seed = toolkit.seed(grant)
         noises = [hashlib.sha256(seed + bytes([number])).digest() for number in range(1, self._tries)]
-        files = [bench.file(grant), *(bench.file(grant, noise=noise) for noise in noises)]
+        files = [toolkit.file(grant), *(toolkit.file(grant, noise=noise) for noise in noises)]
         rows = zip(*(file.samples for file in files), strict=True)
         return RolloutFile(files[0].header, tuple(max(row, key=_reward) for row in rows))
 
 
 class OtherParameters(Trick):
-    """Draws by parameters of its own, and reports the log-probabilities that the right ones would give.
+    """Samples with own parameters, and reports the log-probabilities that the right ones would give.
 
     Args:
         temperature: What the recipe's temperature is multiplied with.
@@ -73,16 +73,16 @@ class OtherParameters(Trick):
         self._temperature = temperature
         self._top_k = top_k
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Honest proofs of tokens that were drawn in another way."""
-        right = bench.recipe.sampling.parameters
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns a file with honest proofs of tokens that were sampled differently."""
+        right = toolkit.recipe.sampling.parameters
         top_k = right.top_k if self._top_k is None else self._top_k
         own: SamplingParameters = replace(right, temperature=right.temperature * self._temperature, top_k=top_k)
-        return bench.proven(bench.file(grant, parameters=own))
+        return toolkit.proven(toolkit.file(grant, parameters=own))
 
 
 class NearTies(Trick):
-    """Takes, where several tokens are nearly as likely, the one that is rewarded best.
+    """Picks the best-rewarded one of tokens that are almost equally likely.
 
     Parameters a little off draw another token only where two are nearly tied.
 
@@ -93,26 +93,26 @@ class NearTies(Trick):
     def __init__(self, off: float = _NEARLY) -> None:
         self._off = off
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """The best of three files that differ in near-ties only, row by row, with the version's own proofs."""
-        right = bench.recipe.sampling.parameters
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns the best of three files that differ in near-ties only, row by row, with a prefill's proofs."""
+        right = toolkit.recipe.sampling.parameters
         nearly = [replace(right, temperature=right.temperature * (1 + off)) for off in (-self._off, self._off)]
-        files = [*(bench.file(grant, parameters=parameters) for parameters in nearly), bench.file(grant)]
+        files = [*(toolkit.file(grant, parameters=parameters) for parameters in nearly), toolkit.file(grant)]
         rows = zip(*(file.samples for file in files), strict=True)
-        return bench.proven(RolloutFile(files[0].header, tuple(max(row, key=_reward) for row in rows)))
+        return toolkit.proven(RolloutFile(files[0].header, tuple(max(row, key=_reward) for row in rows)))
 
 
 class EarlyEnd(Trick):
-    """Writes an end token halfway through each answer: half of the work, and proofs that fit what is left."""
+    """Writes an end token halfway through each answer, with proofs that fit the rest."""
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Every answer cut in half, with an end token that nobody drew."""
-        file = bench.file(grant)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns a file with every answer cut in half, and an end token that was not sampled."""
+        file = toolkit.file(grant)
         halves = tuple(
-            bench.answered(sample, sample.output_tokens[: len(sample.output_tokens) // 2].tolist())
+            toolkit.answered(sample, sample.output_tokens[: len(sample.output_tokens) // 2].tolist())
             for sample in file.samples
         )
-        return bench.proven(RolloutFile(file.header, halves))
+        return toolkit.proven(RolloutFile(file.header, halves))
 
 
 def _reward(sample: Sample) -> float:

@@ -1,4 +1,4 @@
-"""Bytes that are no file of rollouts, or only look like one."""
+"""Bytes that are no valid rollout file."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _METADATA = {VERSION_KEY: SCHEMA_VERSION.encode()}
 
 
 class Encoded(Trick):
-    """Makes an honest file, and then encodes it in a way of its own.
+    """Makes an honest file, then encodes it differently.
 
     Args:
         change: Makes another table of the honest one.
@@ -32,7 +32,7 @@ class Encoded(Trick):
         self._change = change
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """The changed table."""
+        """Writes the changed table."""
         write_rollouts(path, file)
         table = self._change(pq.read_table(path, partitioning=None))
         with path.open("wb") as sink:
@@ -40,7 +40,7 @@ class Encoded(Trick):
 
 
 class NotFinite(Trick):
-    """Writes a number that is none into a log-probability, or whatever column it is told to.
+    """Writes NaN into a log-probability, or into another column.
 
     Args:
         column: Where.
@@ -51,9 +51,9 @@ class NotFinite(Trick):
         self._column = column
         self._value = value
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """An honest file but for one number of its first row."""
-        file = bench.file(grant)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns an honest file with one changed number in its first row."""
+        file = toolkit.file(grant)
         first = file.samples[0]
         if self._column == "logprobs":
             logprobs = first.logprobs.copy()
@@ -69,16 +69,16 @@ class NotFinite(Trick):
 
 
 class NotParquet(Trick):
-    """Hands in noise of the right size."""
+    """Submits random bytes of the right size."""
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """Bytes that begin and end as Parquet does."""
+        """Writes random bytes between the magic numbers of Parquet."""
         size = write_rollouts(path, file)
         path.write_bytes(b"PAR1" + os.urandom(max(0, size - 8)) + b"PAR1")
 
 
 class ManyRows(Trick):
-    """Hands in ten million rows of nothing.
+    """Submits ten million empty rows.
 
     Args:
         rows: How many, in millions.
@@ -88,7 +88,7 @@ class ManyRows(Trick):
         self._rows = rows
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """The honest file's first row, emptied, a million times in each row group."""
+        """Writes the emptied first row of the honest file, a million times per row group."""
         none = np.zeros(0, np.int32)
         first = replace(
             file.samples[0], prompt_tokens=none, output_tokens=none, logprobs=none.astype(np.float32), proofs=b""
@@ -108,7 +108,7 @@ class ManyRows(Trick):
 
 
 class Bomb(Trick):
-    """Hands in a small file that becomes gigabytes when it is decoded.
+    """Submits a small file that becomes gigabytes when it is decoded.
 
     A token that repeats takes no room: neither in the file nor in what its footer says of itself.
 
@@ -120,7 +120,7 @@ class Bomb(Trick):
         self._values = values
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """One row whose prompt is the same token again and again."""
+        """Writes one row with a prompt that repeats one token."""
         write_rollouts(path, file)
         table = pq.read_table(path, partitioning=None).slice(0, 1)
         kind = SCHEMA.field("prompt_tokens").type
@@ -132,17 +132,17 @@ class Bomb(Trick):
 
 
 def extra_column(table: pa.Table) -> pa.Table:
-    """A column that does not belong, for whoever reads everything."""
+    """Adds an unknown column, for readers that load every column."""
     return table.append_column(pa.field("__proto__", pa.string(), nullable=False), pa.array(["x"] * len(table)))
 
 
 def wrong_types(table: pa.Table) -> pa.Table:
-    """Rewards as text, which some readers take for numbers."""
+    """Writes rewards as text, which some readers take for numbers."""
     return _with(table, "reward", table.column("reward").cast(pa.string()))
 
 
 def null_proofs(table: pa.Table) -> pa.Table:
-    """No proofs, where no row may be without."""
+    """Writes nulls in place of proofs."""
     place = table.schema.get_field_index("proofs")
     return table.set_column(place, pa.field("proofs", pa.binary()), pa.nulls(len(table), pa.binary()))
 

@@ -1,6 +1,6 @@
-"""Files of honest nodes and of cheats without a network, for tests and benchmarks.
+"""Files of honest nodes and of attacks without a network, for tests and benchmarks.
 
-They are made by the real generator, under leases of a pool that is nowhere, and were submitted to no ledger.
+The real generator makes them, under leases of a pool that does not exist; they are submitted to no ledger.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Self
 
 from cli.devnet.attacks.attack import Trick
-from cli.devnet.attacks.toolkit import AttackToolkit, TurnedEngine
+from cli.devnet.attacks.toolkit import AdjustableEngine, AttackToolkit
 from protocol.identifiers import Address, Digest, digest, run_id
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
@@ -81,7 +81,7 @@ class AttackHarness:
 
     def __init__(self, engine: Engine, folder: Path, *, history: Sequence[Path], home: Path, node: Address) -> None:
         self.version: CheckedVersion = open_version(folder)
-        self._engine = TurnedEngine(engine)
+        self._engine = AdjustableEngine(engine)
         self._engine.load(folder, version=self.version.digest)
         self._history = history
         self._home = home
@@ -99,7 +99,7 @@ class AttackHarness:
         beacon: Digest | None = None,
         pool_id: int = POOL,
     ) -> SlotGrant:
-        """Leases a slot as the pool's orchestrator would; the beacon is another for each index if none is given."""
+        """Leases a slot as an orchestrator would; by default each index has a beacon of its own."""
         slot = SlotSalt(
             pool_id=pool_id,
             run=run_id("attacks"),
@@ -127,8 +127,8 @@ class AttackHarness:
         beacon = beacon or digest(hashlib.sha256(f"beacon {index}".encode()).digest())
         return SlotGrant(lease=signed, beacon=beacon)
 
-    def bench(self) -> AttackToolkit:
-        """The generator with its tools laid out."""
+    def toolkit(self) -> AttackToolkit:
+        """Returns the toolkit."""
         policy = HeldPolicy(self.version.digest, self.version.folder, ())
         return AttackToolkit(
             self._engine,
@@ -140,8 +140,8 @@ class AttackHarness:
         )
 
     def hand_in(self, trick: Trick, grant: SlotGrant) -> HandedIn | None:
-        """The slot's file as this node makes it; None if it lets the slot go."""
-        file = trick.make(self.bench(), grant)
+        """Returns the slot's file as this node makes it; None if it gives the slot up."""
+        file = trick.make(self.toolkit(), grant)
         if file is None:
             return None
         self._made += 1

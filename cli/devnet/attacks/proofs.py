@@ -1,4 +1,4 @@
-"""Proofs that are not of this work."""
+"""Proofs that do not belong to the work."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _MODULUS = 2
 
 
 class Borrowed(Trick):
-    """Takes the proofs of a file that the same version made for another slot, and saves making its own.
+    """Uses the proofs of a file that the same version made for another slot.
 
     Args:
         lender: The slot whose proofs are taken.
@@ -27,18 +27,18 @@ class Borrowed(Trick):
     def __init__(self, lender: Callable[[SlotGrant], SlotGrant]) -> None:
         self._lender = lender
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Honest rows with somebody else's proofs, as many bytes as are needed."""
-        file, lender = bench.file(grant), bench.file(self._lender(grant))
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns honest rows with the other file's proofs, cut or repeated to the needed length."""
+        file, lender = toolkit.file(grant), toolkit.file(self._lender(grant))
         return RolloutFile(file.header, tuple(map(_with_proofs_of, file.samples, lender.samples)))
 
 
 class Shifted(Trick):
     """Moves every row's proofs to the previous row."""
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Honest rows, each with its neighbour's proofs."""
-        file = bench.file(grant)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns honest rows, each with its neighbour's proofs."""
+        file = toolkit.file(grant)
         return RolloutFile(file.header, tuple(map(_with_proofs_of, file.samples, _one_on(file.samples))))
 
 
@@ -52,45 +52,45 @@ class Forged(Trick):
     def __init__(self, forge: Callable[[AttackToolkit, bytes], bytes]) -> None:
         self._forge = forge
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Honest rows with forged proofs."""
-        file = bench.file(grant)
-        return RolloutFile(file.header, tuple(self._forged(bench, sample) for sample in file.samples))
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns honest rows with forged proofs."""
+        file = toolkit.file(grant)
+        return RolloutFile(file.header, tuple(self._forged(toolkit, sample) for sample in file.samples))
 
-    def _forged(self, bench: AttackToolkit, sample: Sample) -> Sample:
+    def _forged(self, toolkit: AttackToolkit, sample: Sample) -> Sample:
         size = TOPLOC.proof_bytes
         proofs = [sample.proofs[start : start + size] for start in range(0, len(sample.proofs), size)]
-        return replace(sample, proofs=b"".join(self._forge(bench, proof) for proof in proofs))
+        return replace(sample, proofs=b"".join(self._forge(toolkit, proof) for proof in proofs))
 
 
 def other_slot(grant: SlotGrant) -> SlotGrant:
-    """A slot of the same node that it has not leased."""
+    """Returns a slot of the same node that it has not leased."""
     return grant.model_copy(update={"lease": grant.lease.model_copy(update={"index": grant.lease.index + 1})})
 
 
 def other_node(grant: SlotGrant) -> SlotGrant:
-    """The slot as another node would have it."""
+    """Returns the slot as leased to another node."""
     node = address("0x" + hashlib.sha256(grant.lease.node.encode()).hexdigest()[:40])
     return grant.model_copy(update={"lease": grant.lease.model_copy(update={"node": node})})
 
 
 def constant(_: AttackToolkit, proof: bytes) -> bytes:
-    """A polynomial that has the same, likely value everywhere: its points need not be known."""
+    """Returns a constant polynomial with a likely value, for which no state has to be known."""
     return proof[:_MODULUS] + b"\x3f\x80" + bytes(len(proof) - _MODULUS - 2)
 
 
-def chosen_modulus(bench: AttackToolkit, proof: bytes) -> bytes:
-    """A modulus equal to the width of the states, under which all indices of a channel meet."""
-    return bench.model.hidden.to_bytes(_MODULUS, "big") + proof[_MODULUS:]
+def chosen_modulus(toolkit: AttackToolkit, proof: bytes) -> bytes:
+    """Sets the modulus to the width of the states, under which all indices of a channel coincide."""
+    return toolkit.model.hidden.to_bytes(_MODULUS, "big") + proof[_MODULUS:]
 
 
 def left_out(_: AttackToolkit, proof: bytes) -> bytes:
-    """No proof."""
+    """Returns no proofs."""
     return proof[:0]
 
 
 def twice(_: AttackToolkit, proof: bytes) -> bytes:
-    """One proof more for each."""
+    """Returns every proof twice."""
     return proof + proof
 
 

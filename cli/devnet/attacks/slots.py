@@ -1,4 +1,4 @@
-"""Slots that are not this node's to do, and slots that it leases and lets go."""
+"""Slots of other steps, and slots that the node gives up, predicts or delays."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rollouts.files.samples import RolloutFile
 
 _FAR = 1_000
 _SPARE = 0.05
-"""The share of a lease that a slow node leaves for its submission."""
+"""Share of a lease that a slow node leaves for its submission."""
 
 
 class OtherStep(Trick):
-    """Asks for slots of a step that is over, or of one that has not come.
+    """Requests slots of a step that is over, or of a future one.
 
     Args:
         by: How many steps away.
@@ -37,9 +37,9 @@ class PickySlots(Trick):
     def __init__(self) -> None:
         self._seen: list[float] = []
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
-        """The file, or nothing if it is worse than usual."""
-        file = bench.file(grant)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
+        """Returns the file; None if it is worse than the average."""
+        file = toolkit.file(grant)
         mean = sum(sample.reward for sample in file.samples) / len(file.samples)
         usual = sum(self._seen) / len(self._seen) if self._seen else mean
         self._seen.append(mean)
@@ -47,28 +47,28 @@ class PickySlots(Trick):
 
 
 class SlotShopper(Trick):
-    """Foretells its next slot from what is public, and leases it only if it pleases: if its seed is even."""
+    """Predicts the seed of its next slot from public data, and leases the slot only if the seed is even."""
 
     def __init__(self) -> None:
         self._last: tuple[AttackToolkit, SlotGrant] | None = None
 
     def wish(self, step: int) -> int:
-        """The step if the next slot pleases; else one that has no slots, as if it did not ask."""
+        """Returns the step if it wants the next slot, else a step without slots, as if it had not requested one."""
         if self._last is None:
             return step
-        bench, grant = self._last
-        return step if self.foretell(bench, grant)[0] % 2 == 0 else step + _FAR
+        toolkit, grant = self._last
+        return step if self.foretell(toolkit, grant)[0] % 2 == 0 else step + _FAR
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """The honest file."""
-        self._last = bench, grant
-        return bench.file(grant)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns the honest file."""
+        self._last = toolkit, grant
+        return toolkit.file(grant)
 
     @staticmethod
-    def foretell(bench: AttackToolkit, grant: SlotGrant) -> bytes:
-        """The seed of the slot after this one, as far as it can be known: its lease's salt can't."""
+    def foretell(toolkit: AttackToolkit, grant: SlotGrant) -> bytes:
+        """Returns the predicted seed of the next slot; its lease's salt can't be known."""
         following = grant.lease.model_copy(update={"index": grant.lease.index + 1, "salt": ZERO_DIGEST})
-        return bench.seed(grant.model_copy(update={"lease": following}))
+        return toolkit.seed(grant.model_copy(update={"lease": following}))
 
 
 class Slow(Trick):
@@ -83,15 +83,15 @@ class Slow(Trick):
         self._now = now
         self._sleep = sleep
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """The honest file, late."""
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns the honest file, late."""
         began = self._now()
-        file = bench.file(grant)
+        file = toolkit.file(grant)
         last = grant.lease.expiry - _SPARE * max(0.0, grant.lease.expiry - began)
-        while (left := last - self._now()) > 0 and not bench.is_stopped():
+        while (left := last - self._now()) > 0 and not toolkit.is_stopped():
             self._sleep(min(1.0, left))
         return file
 
 
 STALE, FUTURE = -9, _FAR
-"""Farther back than a node that is eight steps ahead (`off-policy`) may still work, and farther ahead than any."""
+"""Steps outside of every window: the widest (`off-policy`) lets nodes work eight steps ahead."""

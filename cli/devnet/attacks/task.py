@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from cli.devnet.attacks.attack import Trick
-from cli.devnet.attacks.registry import find_cheat
-from cli.devnet.attacks.toolkit import AttackToolkit, TurnedEngine
+from cli.devnet.attacks.registry import find_attack
+from cli.devnet.attacks.toolkit import AdjustableEngine, AttackToolkit
 from protocol.errors import MusterError
 from protocol.wire.bridge import HandOver
 from protocol.wire.slots import SlotGrant, SlotWish
@@ -27,11 +27,11 @@ from rollouts.task.policies import HeldPolicy
 from rollouts.task.program import main as run_task
 
 _KEPT = 2
-"""Versions that a cheat keeps beside the one that it should use."""
+"""Number of old versions that the attack keeps beside the present one."""
 
 
 class CheatingTask(RolloutTask):
-    """The real task, but for what the trick changes.
+    """The real task with the changes of an attack.
 
     Args:
         trick: What this node does.
@@ -42,7 +42,7 @@ class CheatingTask(RolloutTask):
     """
 
     def __init__(self, *, trick: Trick, data: Path, engine: Any, bridge: Bridge, **rest: Any) -> None:  # noqa: ANN401 - the real task's own arguments
-        self._turned = TurnedEngine(engine)
+        self._turned = AdjustableEngine(engine)
         rest |= {"outbox": CheatingOutbox(data, bridge=bridge, trick=trick)}
         super().__init__(bridge=CheatingBridge(bridge, trick), engine=self._turned, **rest)
         self._trick = trick
@@ -50,9 +50,9 @@ class CheatingTask(RolloutTask):
         self._history: list[Path] = []
 
     def _load(self, policy: HeldPolicy) -> AttackToolkit:
-        """Loads the version, and keeps a copy: the real store removes what is old."""
+        """Loads the version, and keeps a copy, because the real store removes old versions."""
         self._turned.load(policy.folder, version=policy.digest)
-        bench = AttackToolkit(
+        toolkit = AttackToolkit(
             self._turned,
             policy,
             scorer=self._scorer,
@@ -63,7 +63,7 @@ class CheatingTask(RolloutTask):
         )
         policy.check_unchanged()
         self._remember(policy.folder)
-        return bench
+        return toolkit
 
     def _remember(self, folder: Path) -> None:
         copy = self._room / "versions" / folder.name
@@ -77,7 +77,7 @@ class CheatingTask(RolloutTask):
 
 
 class CheatingBridge(Bridge):
-    """Asks for the slots that the trick wishes for.
+    """Requests the slots that the attack wants.
 
     Args:
         real: What it asks by.
@@ -89,12 +89,12 @@ class CheatingBridge(Bridge):
         self._trick = trick
 
     async def slot(self, wish: SlotWish) -> SlotGrant:
-        """Leases a slot of another step, where the trick is in that."""
+        """Leases a slot of the step that the attack wants."""
         return await super().slot(wish.model_copy(update={"step": self._trick.wish(wish.step)}))
 
 
 class CheatingOutbox(Outbox):
-    """Writes what the trick makes of a file, and claims what it claims.
+    """Writes the file and claims the units as the attack does.
 
     Args:
         data: The task's data volume.
@@ -121,7 +121,7 @@ class CheatingOutbox(Outbox):
 def main() -> int:
     """Runs the task; the first argument is the cheat's name, the others are the real task's."""
     try:
-        trick = find_cheat(sys.argv[1] if len(sys.argv) > 1 else "").trick()
+        trick = find_attack(sys.argv[1] if len(sys.argv) > 1 else "").trick()
     except MusterError as error:
         print(f"{error.detail}; {error.hint}", file=sys.stderr)  # noqa: T201 - the task's own words
         return 2

@@ -1,4 +1,4 @@
-"""The real generator with its tools laid out: other weights, other plans, other draws, and proofs made afterwards."""
+"""The real generator, open for changes of weights, plans and noise, and with proofs made afterwards."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from rollouts.toploc import proofs_of
 Alter = Callable[[SlotPlan], SlotPlan]
 
 
-class TurnedEngine:
-    """An engine that can be told to use other weights, noise and parameters than it is asked for.
+class AdjustableEngine:
+    """An engine that can use other weights, noise and parameters than requested.
 
     What it says of itself (name, type, version) stays what it would be for an honest node.
     """
@@ -60,11 +60,11 @@ class TurnedEngine:
 
     @property
     def version(self) -> Digest | None:
-        """The digest of the version that it is said to hold."""
+        """Digest of the version that it claims to hold."""
         return self._engine.version
 
     def load(self, folder: Path, *, version: Digest) -> None:
-        """Takes the version itself."""
+        """Loads the version."""
         self._version, self._loaded = (folder, version), None
         self._engine.load(folder, version=version)
         self._loaded = folder
@@ -77,7 +77,7 @@ class TurnedEngine:
         with_proofs: bool = True,
         should_stop: Callable[[], bool] | None = None,
     ) -> Iterator[Completion]:
-        """Answers the requests in the way that it was told."""
+        """Generates with the overrides that are set."""
         if self._version is not None and self._loaded != (wanted := self.weights or self._version[0]):
             self._loaded = None
             self._engine.load(wanted, version=self._version[1])
@@ -92,8 +92,8 @@ class TurnedEngine:
         self._engine.close()
 
 
-class _TurnedPlanner(SlotPlanner):
-    """Plans what it is told to plan; scores as the version's own planner does."""
+class _AlteredPlanner(SlotPlanner):
+    """Changes the plan of the version's own planner; scores as it does."""
 
     def __init__(self, honest: SlotPlanner, alter: Alter | None) -> None:
         self.__dict__.update(honest.__dict__)
@@ -105,7 +105,7 @@ class _TurnedPlanner(SlotPlanner):
 
 
 class AttackToolkit(SlotGenerator):
-    """Makes files in whatever way a cheat asks for.
+    """Makes the files of an attack.
 
     Args:
         engine: Holds the version.
@@ -113,13 +113,13 @@ class AttackToolkit(SlotGenerator):
         scorer: As for the real generator.
         clock: As for the real generator.
         history: Folders of earlier versions, the oldest first.
-        room: A folder for weights that cheats make up.
-        make: What is done with a slot; None to be honest.
+        room: Folder for changed weights.
+        make: Makes a slot's file; None to be honest.
     """
 
     def __init__(
         self,
-        engine: TurnedEngine,
+        engine: AdjustableEngine,
         policy: HeldPolicy,
         *,
         scorer: Executor,
@@ -142,16 +142,16 @@ class AttackToolkit(SlotGenerator):
 
     @property
     def planner(self) -> SlotPlanner:
-        """The version's own."""
+        """Planner of the version."""
         return self._honest
 
     @property
     def recipe(self) -> Recipe:
-        """The version's."""
+        """Recipe of the version."""
         return self._recipe
 
     def produce(self, grant: SlotGrant, *, should_stop: Callable[[], bool]) -> Produced:
-        """Returns the slot's file, made as the cheat makes it.
+        """Returns the slot's file, made by the attack.
 
         Raises:
             GenerationStopped: `should_stop` said so, or the cheat lets the slot go.
@@ -174,7 +174,7 @@ class AttackToolkit(SlotGenerator):
         parameters: SamplingParameters | None = None,
         alter: Alter | None = None,
     ) -> RolloutFile:
-        """The slot's file as the real generator makes it.
+        """Returns the slot's file as the real generator makes it, with overrides.
 
         Args:
             grant: The slot.
@@ -185,7 +185,7 @@ class AttackToolkit(SlotGenerator):
         """
         engine = self.engine
         engine.weights, engine.noise, engine.parameters = weights, noise, parameters
-        self._planner = _TurnedPlanner(self._honest, alter)
+        self._planner = _AlteredPlanner(self._honest, alter)
         try:
             return super().produce(grant, should_stop=self._should_stop).file
         finally:
@@ -193,11 +193,11 @@ class AttackToolkit(SlotGenerator):
             self._planner = self._honest
 
     def is_stopped(self) -> bool:
-        """True if the task is to give the slot up."""
+        """Returns True if the task has to give the slot up."""
         return self._should_stop()
 
     def seed(self, grant: SlotGrant) -> bytes:
-        """The slot's seed."""
+        """Returns the slot's seed."""
         lease = grant.lease.lease
         return slot_seed(
             chain_id=grant.lease.chain_id,
@@ -234,13 +234,13 @@ class AttackToolkit(SlotGenerator):
         return RolloutFile(file.header, samples)
 
     def scored(self, sample: Sample) -> Sample:
-        """The sample with the reward that its answer earns."""
+        """Returns the sample with the reward that its answer earns."""
         prompt, _ = self._honest.ask(sample.prompt_index, sample.target_length)
         reward = self._honest.reward(prompt, sample.output_tokens.tolist(), sample.finish)
         return replace(sample, task_reward=reward.task, length_penalty=reward.length_penalty, reward=reward.total)
 
     def answered(self, sample: Sample, tokens: Sequence[int]) -> Sample:
-        """The sample with another answer, an end token behind it, and the reward for that; proofs stay what they are.
+        """Returns the sample with another answer, an end token and its reward; proofs stay unchanged.
 
         An answer that is too long is cut, and then ends without an end token.
         """
@@ -251,14 +251,14 @@ class AttackToolkit(SlotGenerator):
         return self.scored(replace(sample, output_tokens=new, logprobs=np.zeros(len(new), np.float32), finish=finish))
 
     def written(self, sample: Sample, text: str) -> Sample:
-        """The sample with a text for its answer, as far as the recipe's length allows, and the reward for that."""
+        """Returns the sample with a text as its answer, cut to the recipe's length, and its reward."""
         return self.answered(sample, self._tokenizer.encode_answer(text))
 
     def right_answer(self, sample: Sample) -> list[int]:
-        """Tokens of the answer that is wanted, as far as the environment tells.
+        """Returns the tokens of the right answer, if the environment reveals it.
 
         Raises:
-            InvalidInput: It tells nothing.
+            InvalidInput: It does not.
         """
         prompt, _ = self._honest.ask(sample.prompt_index, sample.target_length)
         answer = prompt.data.get("answer") or self._environment.demonstration(prompt)

@@ -1,6 +1,6 @@
-"""Other weights than the version's: cheaper ones, older ones, somebody else's.
+"""Weights other than the version's: smaller, quantised, older, or of another model.
 
-What a cheat makes up is written into its own room once, as a folder that any engine loads.
+Changed weights are written once, as a folder that any engine loads.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _STRANGE = 0.1
 
 
 class OtherWeights(Trick):
-    """Generates with changed weights, and says nothing of it.
+    """Generates with changed weights.
 
     Args:
-        name: What the changed weights are called in the cheat's room.
+        name: Folder name of the changed weights.
         change: Makes them from the version's.
     """
 
@@ -42,26 +42,26 @@ class OtherWeights(Trick):
         self._name = name
         self._change = change
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """The file of the changed weights."""
-        return bench.file(grant, weights=written(bench, self._name, self._change))
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns the file that the changed weights generate."""
+        return toolkit.file(grant, weights=written(toolkit, self._name, self._change))
 
 
 class Smaller(Trick):
-    """Generates with half of the layers, and has the version itself compute proofs and log-probabilities after it."""
+    """Generates with half of the layers, then computes proofs and log-probabilities with the version itself."""
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """The small model's tokens with the right model's proofs."""
-        layers = bench.model.config.get("num_hidden_layers", 0)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns the small model's tokens with the right model's proofs."""
+        layers = toolkit.model.config.get("num_hidden_layers", 0)
         if not isinstance(layers, int) or layers < 2:
             raise InvalidInput(f"a model of {layers} layers has no half")
         kept = layers // 2
-        small = written(bench, "smaller", lambda tensors: _first_layers(tensors, kept), num_hidden_layers=kept)
-        return bench.proven(bench.file(grant, weights=small))
+        small = written(toolkit, "smaller", lambda tensors: _first_layers(tensors, kept), num_hidden_layers=kept)
+        return toolkit.proven(toolkit.file(grant, weights=small))
 
 
 class Earlier(Trick):
-    """Goes on with an old version, so that none has to be fetched; honest until there was one.
+    """Generates with an old version, to save downloads; honest until there is an old one.
 
     Args:
         back: How many versions.
@@ -70,19 +70,19 @@ class Earlier(Trick):
     def __init__(self, back: int) -> None:
         self._back = back
 
-    def make(self, bench: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """The old version's file."""
-        old = bench.history[-self._back] if len(bench.history) >= self._back else None
-        return bench.file(grant, weights=old)
+    def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
+        """Returns the old version's file."""
+        old = toolkit.history[-self._back] if len(toolkit.history) >= self._back else None
+        return toolkit.file(grant, weights=old)
 
 
 def another(tensors: Tensors) -> Tensors:
-    """A model of the same shape and another training: close enough to give sensible answers."""
+    """Returns a model of the same shape that differs as by other training; its answers still make sense."""
     return nudged(tensors, by=lambda weight: _STRANGE * float(weight.std()) if weight.numel() > 1 else 0.0)
 
 
 def quantised(bits: int) -> Change:
-    """Weights in so many bits, one scale for each row, as quick kernels have them."""
+    """Returns weights quantised to so many bits, with one scale per row, as fast kernels have them."""
 
     def change(tensors: Tensors) -> Tensors:
         return {name: _rounded(weight, bits) if weight.ndim == 2 else weight for name, weight in tensors.items()}
@@ -91,7 +91,7 @@ def quantised(bits: int) -> Change:
 
 
 def nudged(tensors: Tensors, *, by: Callable[[torch.Tensor], float], seed: int = 7) -> Tensors:
-    """Weights with noise of a size that may depend on the tensor."""
+    """Returns weights with noise of a size that may depend on the tensor."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: weight + by(weight) * torch.randn(weight.shape, generator=generator)
@@ -99,18 +99,18 @@ def nudged(tensors: Tensors, *, by: Callable[[torch.Tensor], float], seed: int =
     }
 
 
-def written(bench: AttackToolkit, name: str, change: Change, **config: object) -> Path:
-    """The folder of changed weights, made if it is not there yet; those of earlier versions go."""
-    folder = bench.room / f"{name}-{bench.folder.name[:18]}"
+def written(toolkit: AttackToolkit, name: str, change: Change, **config: object) -> Path:
+    """Returns the folder of changed weights; makes it if needed, and removes those of earlier versions."""
+    folder = toolkit.room / f"{name}-{toolkit.folder.name[:18]}"
     if not folder.exists():
-        for old in bench.room.glob(f"{name}-*"):
+        for old in toolkit.room.glob(f"{name}-*"):
             shutil.rmtree(old)
-        write_changed(bench.folder, folder, change, **config)
+        write_changed(toolkit.folder, folder, change, **config)
     return folder
 
 
 def write_changed(version: Path, folder: Path, change: Change, **config: object) -> None:
-    """Writes a copy of a version with other weights; they stand in float32, and may have another config."""
+    """Writes a copy of a version with other weights, in float32, and optionally another config."""
     partial = folder.with_name(f".{folder.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     shutil.copytree(version, partial, ignore=shutil.ignore_patterns("*.safetensors", WEIGHTS_INDEX))

@@ -1,4 +1,4 @@
-"""A worker whose rollout task cheats: the real daemon, run by a dishonest owner.
+"""A worker that runs an attack as its rollout task: the real daemon of a dishonest owner.
 
 A contributor owns the machine, so nothing in the worker can keep it from running another program than it was told to.
 """
@@ -22,7 +22,7 @@ _HONEST = ("-m", "rollouts")
 
 
 class CheatingRuntime(ProcessRuntime):
-    """Starts the cheating task where the honest one was asked for; everything else as it is.
+    """Starts the attack in place of the honest rollout task; leaves other tasks unchanged.
 
     Args:
         cheat: What the task does.
@@ -43,11 +43,11 @@ class CheatingRuntime(ProcessRuntime):
 
     async def start(self, spec: ContainerSpec) -> None:
         """Starts the task, with its command changed."""
-        await super().start(turned(spec, self._cheat))
+        await super().start(with_attack(spec, self._cheat))
 
 
-def turned(spec: ContainerSpec, cheat: Attack) -> ContainerSpec:
-    """The container with the cheat's program in place of the honest one; others stay as they are."""
+def with_attack(spec: ContainerSpec, cheat: Attack) -> ContainerSpec:
+    """Returns the container with the attack's program in place of the honest one; others unchanged."""
     _, *rest = spec.command or ("",)
     if tuple(rest[:2]) != _HONEST:
         return spec

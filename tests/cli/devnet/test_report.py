@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from cli.devnet.attacks.attack import End
-from cli.devnet.attacks.registry import CHEATS
+from cli.devnet.attacks.registry import ATTACKS
 from cli.devnet.options import NEVER_SLASHED, NOT_SHOWN, ONLY_JUDGED, Goal
 from cli.devnet.report.data import NodeAccount, RunReport
 from cli.devnet.report.page import as_page
@@ -125,7 +125,7 @@ class Balance(HTMLParser):
 
 
 def test_a_cheat_that_a_door_stops_has_to_go_unpaid_and_loses_no_stake() -> None:
-    unpaid = {name for name, cheat in CHEATS.items() if cheat.end is not End.SLASHED}
+    unpaid = {name for name, cheat in ATTACKS.items() if cheat.end is not End.SLASHED}
     assert unpaid == NEVER_SLASHED | set(NOT_SHOWN)
     refused = NodeAccount(name="cheater", address="0x" + "ab" * 20, cheat="stale-step")
     honest = tuple(node for node in a_report().nodes if not node.cheat)
