@@ -53,7 +53,7 @@ def header_differences(theirs: AuditFile, work: SubmittedWork) -> tuple[AuditFin
 
 
 def unreadable(why: str) -> AuditFinding:
-    """Returns the finding for an acceptance with a missing or unreadable audit file, which the judge must store first."""
+    """Returns the finding for an acceptance with a missing or unreadable audit file."""
     return AuditFinding(reason=int(ReasonCode.FETCH_OTHER_BYTES), what=why[:2000])
 
 

@@ -38,7 +38,7 @@ from validator.assignment.liveness import awake_of, rank_here
 from validator.audit.draw import RowDraw
 from validator.domain.items import LOOKS, Item, ItemKind, Resolution, item_id
 from validator.metrics import MOST_CODES, ValidatorMetrics, quantile
-from validator.queue.error_class import ENDS_EXAMINERS, WAITED_FOR, ErrorClass, whose
+from validator.queue.error_class import ENDS_EXAMINERS, WAITED_FOR, ErrorClass, classify_error
 from validator.queue.queue_plan import ObservedEvent, Periods, QueueChanges, plan_of
 from validator.queue.retry_policy import GivesUp, RetryPolicy, after_trouble
 from validator.verdicts.audit_file import DrawnRows, audit_file, by_hand
@@ -160,7 +160,7 @@ def test_other_troubles_count_and_what_can_not_be_tried_again_in_time_is_given_u
 def test_troubles_are_told_apart_by_whose_they_are(
     code: str, retryable: bool, expected: ErrorClass, gives_up: GivesUp
 ) -> None:
-    assert whose(code, retryable=retryable) is expected
+    assert classify_error(code, retryable=retryable) is expected
     left = timedelta(hours=1)
     step = after_trouble(code, retryable=retryable, tries=0, left=left, policy=RetryPolicy())
     assert step.gives_up is gives_up
