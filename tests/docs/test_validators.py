@@ -24,21 +24,21 @@ def test_the_settings_file_of_the_page_loads(tmp_path: Path, monkeypatch: pytest
 
 
 def test_settings_metrics_and_troubles_that_the_page_names_exist() -> None:
-    table = PAGE[PAGE.index("| setting |") : PAGE.index("## What happens")]
+    table = PAGE[PAGE.index("| setting |") : PAGE.index("## Path of a submission")]
     for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE):
         for name in re.findall(r"`([a-z_]+)`", row):
             assert name in ValidatorSettings.model_fields, name
     code = "".join(path.read_text() for path in (ROOT / "validator").rglob("*.py"))
     for name in set(re.findall(r"`(muster_validator_[a-z_]+)`", PAGE)):
         assert f'"{name.removesuffix("_total")}"' in code, name
-    sick = PAGE[PAGE.index("| `starting` |") : PAGE.index("A validator that stands aside")]
+    sick = PAGE[PAGE.index("| `starting` |") : PAGE.index("A validator that takes no work")]
     everything = code + "".join(
         path.read_text() for part in ("protocol", "ledger", "rollouts") for path in (ROOT / part).rglob("*.py")
     )
     for row in re.findall(r"^\| (`.*?`) \|", sick, re.MULTILINE):
         for name in re.findall(r"`([a-z-]+)`", row):
             assert f'"{name}"' in everything, name
-    parked = PAGE[PAGE.index("| code |") : PAGE.index("Nobody is slashed by hand")]
+    parked = PAGE[PAGE.index("| code |") : PAGE.index("No person can slash")]
     for row in re.findall(r"^\| (`.*?`) \|", parked, re.MULTILINE):
         for name in re.findall(r"`([a-z-]+)`", row):
             assert f'"{name}"' in code, name
