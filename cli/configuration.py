@@ -59,7 +59,7 @@ class KeysSection(_Section):
 
 
 class PoolSection(_Section):
-    """The pool that commands speak about unless told otherwise."""
+    """The default pool of commands."""
 
     id: Annotated[int, Field(ge=1)] | None = Field(None, description="Number of the pool")
     orchestrator: str | None = Field(default=None, pattern="^https?://", description="URL of the pool's orchestrator")
@@ -68,7 +68,7 @@ class PoolSection(_Section):
 
 
 class WorkerSection(BaseModel):
-    """The part of the worker's own table that other commands read."""
+    """Entries of the worker's table that other commands read."""
 
     model_config = ConfigDict(frozen=True, extra="ignore", hide_input_in_errors=True)
 
@@ -90,8 +90,8 @@ def load_configuration(explicit: Path | None = None) -> Configuration:
     """Finds and reads the configuration.
 
     Raises:
-        NotFound: The file that was asked for does not exist.
-        InvalidInput: It is not TOML, or names something unknown or out of bounds.
+        NotFound: The named file does not exist.
+        InvalidInput: It is not TOML, or has an unknown entry or a value out of bounds.
     """
     path = find_configuration_file(explicit)
     if path is None:

@@ -1,4 +1,4 @@
-"""Opens the ledger for a command, with the key that the command speaks with."""
+"""Opens the ledger for a command, with the command's key."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ OrchestratorKey = Annotated[str, typer.Option("--key", help="Name of the pool or
 ValidatorKey = Annotated[str, typer.Option("--key", help="Name of the validator's key.")]
 PublisherKey = Annotated[str, typer.Option("--key", help="Name of the pool publisher's key.")]
 GovernorKey = Annotated[str, typer.Option("--key", help="Name of the governor's key.")]
-CarrierKey = Annotated[str, typer.Option("--key", help="Name of the key that pays for gas; anybody's.")]
+CarrierKey = Annotated[str, typer.Option("--key", help="Name of the key that pays for gas; any account may.")]
 
 
 @asynccontextmanager
 async def open_chain(rpc: str, chain_id: int) -> AsyncIterator[AsyncWeb3[ChainConnection]]:
-    """Connects to a chain that may have no contracts on it yet.
+    """Connects to a chain that may have no contracts yet.
 
     Raises:
-        ChainUnavailable: It does not answer.
-        WrongChain: It is another one.
+        ChainUnavailable: The chain does not answer.
+        WrongChain: It has another chain id than configured.
     """
     web3 = await connect(rpc, expected_chain_id=chain_id)
     try:
@@ -54,7 +54,7 @@ async def open_chain(rpc: str, chain_id: int) -> AsyncIterator[AsyncWeb3[ChainCo
 
 @asynccontextmanager
 async def open_ledger(configuration: Configuration, key: str | None = None) -> AsyncIterator[Ledger]:
-    """Connects to the configured chain and contracts; with the name of a key, ready to write.
+    """Connects to the configured chain and contracts; with the name of a key, also for transactions.
 
     Raises:
         InvalidInput: The configuration names no deployment, or one on another chain than it says.
@@ -81,7 +81,7 @@ async def open_ledger(configuration: Configuration, key: str | None = None) -> A
 
 
 def chosen_pool(configuration: Configuration, pool: int | None) -> int:
-    """The pool of the option, else of the configuration.
+    """Returns the pool of the option, else of the configuration.
 
     Raises:
         InvalidInput: Neither names one.

@@ -1,4 +1,4 @@
-"""The small signed files that people hand to each other: invites, leases, submissions."""
+"""Small signed files that users exchange: invites, leases, submissions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def read_document(path: Path, kind: type[M], *, made_by: str) -> M:
 
     Args:
         path: The file.
-        kind: What it should hold.
+        kind: Model of its content.
         made_by: The command that writes such a file, for the hint.
 
     Raises:
-        InvalidInput: It can't be read, is too long, or holds something else; the first fault is named.
+        InvalidInput: It can't be read, is too long, or has other content; the text names the first error.
     """
     hint = f"`{made_by}` writes such a file"
     try:
@@ -52,7 +52,7 @@ def write_document(out: Path | None, document: BaseModel) -> None:
 
 
 def first_fault(error: ValidationError) -> str:
-    """The first thing that is wrong, with its place, and never the value itself: it may be a secret."""
+    """Returns the first validation error with its place, without the value, which may be a secret."""
     first = error.errors(include_input=False, include_url=False)[0]
     place = ".".join(str(part) for part in first["loc"])
     message = plain_message(str(first["msg"]))

@@ -1,4 +1,4 @@
-"""`muster keys`: make, import and show the keys that speak for you."""
+"""`muster keys`: creates, imports and shows keys."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def keystore_path(configuration: Configuration, name: str) -> Path:
 
 
 def open_key(configuration: Configuration, name: str) -> Key:
-    """Opens a key by its name: from `MUSTER_<NAME>_KEY`, or from its keystore.
+    """Opens a key by its name, from `MUSTER_<NAME>_KEY` or its keystore.
 
     Raises:
-        NotFound: There is no such key; the hint lists those that exist.
+        NotFound: There is no such key; the hint lists the existing ones.
         Unauthenticated: The password is wrong or there is none.
     """
     path = keystore_path(configuration, name)
@@ -65,7 +65,7 @@ def open_key(configuration: Configuration, name: str) -> Key:
 
 
 def resolve_address(configuration: Configuration, text: str) -> Address:
-    """Reads an address, or the name of a key; a keystore says whose it is, so no password is needed.
+    """Returns the address of an argument that is an address or the name of a key; needs no password.
 
     Raises:
         NotFound: There is no key of that name in the environment or the keys folder.
@@ -85,7 +85,7 @@ def resolve_address(configuration: Configuration, text: str) -> Address:
 
 
 def node_of(configuration: Configuration, text: str | None) -> Address:
-    """Returns the node that is named; by default that of `[worker] keystore` in the file, else of the key `node`.
+    """Returns the named node; by default the one of `[worker] keystore` in the configuration, else of the key `node`.
 
     Raises:
         NotFound: There is no such key.
@@ -108,14 +108,14 @@ def new(context: typer.Context, name: NameArgument, light: LightOption = False, 
 def import_(
     context: typer.Context, name: NameArgument, light: LightOption = False, as_json: JsonOption = False
 ) -> None:
-    """Store a key that you have, read as 64 hex digits from a prompt or from standard input."""
+    """Store an existing key, read as 64 hex digits from a prompt or standard input."""
     text = getpass.getpass("Key (64 hex digits, not shown): ") if sys.stdin.isatty() else sys.stdin.readline(200)
     _store(context.obj, name, Key.from_hex(text), light=light, as_json=as_json)
 
 
 @app.command()
 def show(context: typer.Context, name: NameArgument, as_json: JsonOption = False) -> None:
-    """Show whose key it is, and where it lies. The secret itself is never shown."""
+    """Show the address of a key and the path of its keystore. The secret is never shown."""
     configuration: Configuration = context.obj
     path = keystore_path(configuration, name)
     show_fields({"name": name, "address": resolve_address(configuration, name), "keystore": path}, as_json=as_json)
@@ -142,7 +142,7 @@ def _store(configuration: Configuration, name: str, key: Key, *, light: bool, as
     password = _new_password(configuration)
     write_keystore(path, key, password, scrypt_n=_LIGHT_SCRYPT_N if light else SCRYPT_N)
     show_fields({"name": name, "address": key.address, "keystore": path}, as_json=as_json)
-    note("keep a copy of the keystore and its password in a safe place: nobody can restore them")
+    note("keep a copy of the keystore and its password in a safe place: they can't be restored")
 
 
 def _new_password(configuration: Configuration) -> str:
@@ -175,7 +175,7 @@ def _stored(configuration: Configuration) -> list[tuple[str, Address]]:
 
 
 def _owner(path: Path) -> Address | None:
-    """Returns the address that a keystore names; None if it is no keystore, or names none."""
+    """Returns the address in a keystore; None if it is not a keystore, or has no address."""
     try:
         said = json.loads(path.read_bytes()[:65536]).get("address", "")
         return address("0x" + str(said).removeprefix("0x"))

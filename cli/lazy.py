@@ -1,4 +1,4 @@
-"""Commands that are imported when the command line names them: all of them together take three seconds."""
+"""Lazy imports of commands, because importing all of them takes three seconds."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`muster`: one command for contributors, pool owners, validators and operators.
 
-Exit codes: 0 done · 1 it could not be done (the reason and a hint are on standard error) · 2 wrong usage ·
-75 something we depend on is down, try again later · 130 interrupted.
+Exit codes: 0 success · 1 failure (reason and hint on standard error) · 2 wrong usage ·
+75 a service is down, try again later · 130 interrupted.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ PARTS: Parts = {
     "trainer": ("cli.trainer.commands", "Models: warm them up on demonstrations, train them, evaluate them."),
     "shardcast": ("cli.shardcast.commands", "Checkpoints: publish them, pass them on, fetch them."),
     "rollouts": ("cli.rollouts.commands", "Files of rollouts: look at them, and check them."),
-    "env": ("cli.environments.commands", "Environments: families of tasks whose answers can be checked."),
+    "env": ("cli.environments.commands", "Environments: families of tasks with checkable answers."),
     "keys": ("cli.keys", "Make, import and show keys."),
     "stake": ("cli.ledger.stake", "Add stake, look at it, get it back."),
     "node": ("cli.ledger.node", "Register machines, redeem invites, leave pools."),
@@ -75,7 +75,7 @@ PARTS: Parts = {
 
 app = typer.Typer(
     name="muster",
-    help="Muster: train a language model on machines that nobody owns together.",
+    help="Muster: train a language model on a network of independent machines.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -129,7 +129,7 @@ def config(context: typer.Context, as_json: JsonOption = False) -> None:
 
 
 def main() -> None:
-    """Runs the command line; a person's mistake never ends in a traceback."""
+    """Runs the command line; usage errors never end in a traceback."""
     if sys.stdout is None:  # started with it closed
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
     try:
@@ -142,7 +142,7 @@ def main() -> None:
 def _end_with(error: BaseException) -> int:
     """Prints the error that ended the command, and returns the exit code."""
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]  # commands that do two things at a time wrap what ended them
+        error = error.exceptions[0]  # commands with concurrent tasks raise an exception group
     if os.environ.get("MUSTER_DEBUG"):
         traceback.print_exception(error)
     match error:
@@ -152,7 +152,7 @@ def _end_with(error: BaseException) -> int:
         case KeyboardInterrupt():
             return EXIT_INTERRUPTED
         case BrokenPipeError():  # the reader of our output closed the pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what is still buffered goes nowhere
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the rest of the buffer is dropped
         case OSError():
             show_error(_of_the_machine(error))
         case ValidationError():
@@ -178,7 +178,7 @@ _MACHINE_HINTS = {
 
 
 def _of_the_machine(error: OSError) -> MusterError:
-    """A disk or a file that refuses, in words; what it was about, if the system says."""
+    """Returns the text of a disk or file error, with the path if the system names it."""
     about = f"{error.filename}: " if error.filename else ""
     return MusterError(
         f"{about}{error.strerror or error}", hint=_MACHINE_HINTS.get(error.errno or 0, "the system refused this")

@@ -22,11 +22,11 @@ from protocol.errors import MusterError
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 _PIPE_WIDTH = 240
-"""Columns where nobody looks: wide enough that no address is cut in two."""
+"""Width of tables that are not printed to a terminal; no address is wrapped."""
 
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]+")
 
-_at_a_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if it was closed before we began
+_at_a_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if it was closed before the start
 _stdout = Console(highlight=False, soft_wrap=True, width=None if _at_a_terminal else _PIPE_WIDTH)
 _stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -37,7 +37,7 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """Prints a remark to standard error, so that results stay fit for a pipe."""
+    """Prints a remark to standard error, so that pipes receive only results."""
     _stderr.print(f"[dim]{_plain(text)}[/dim]")
 
 
@@ -52,14 +52,14 @@ def show_json(value: object) -> None:
 
 
 def printable_json(text: str) -> str:
-    """Escapes characters of a JSON text that a terminal may obey; encoders leave those above 127 as they are."""
+    """Escapes control characters above 127 in JSON text, which encoders leave and terminals obey."""
     return _NOT_ASCII.sub(
         lambda run: "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in run[0]), text
     )
 
 
 def show_fields(fields: Mapping[str, object], *, as_json: bool) -> None:
-    """Prints one thing: a name and a value per line."""
+    """Prints the fields of one object, one per line."""
     if as_json:
         show_json(fields)
         return
@@ -72,7 +72,7 @@ def show_fields(fields: Mapping[str, object], *, as_json: bool) -> None:
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool, empty: str) -> None:
-    """Prints many things of a kind, a row each; `empty` is said when there are none."""
+    """Prints a table with one row per object, or `empty` if there are none."""
     listed = list(rows)
     if as_json:
         show_json([dict(zip(columns, row, strict=True)) for row in listed])
@@ -89,14 +89,14 @@ def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_j
 
 
 def show_error(error: MusterError) -> None:
-    """Prints what went wrong and what to do about it."""
+    """Prints an error and its hint."""
     _stderr.print(f"[red]error:[/red] {_plain(error.detail)}")
     if error.hint:
         _stderr.print(f"  [dim]hint:[/dim] {_plain(error.hint)}")
 
 
 def _plain(text: str) -> str:
-    """Text that neither rich nor the terminal takes for orders."""
+    """Returns text without rich markup and terminal control characters."""
     return escape(printable(text))
 
 
@@ -117,5 +117,5 @@ def _text(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Text as it can be shown: much of it was written by strangers, and a terminal obeys control characters."""
+    """Returns text without control characters, because terminals obey them and much text comes from strangers."""
     return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)

@@ -1,4 +1,4 @@
-"""Sizes and times as people write and read them."""
+"""Parses and formats sizes and times."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def parse_size(text: str) -> int:
     """Reads `2GiB`, `512MiB`, `1.5G` or a number of bytes.
 
     Raises:
-        InvalidInput: It is none of these.
+        InvalidInput: It has another form.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -36,7 +36,7 @@ def parse_size(text: str) -> int:
 
 
 def format_size(size: int) -> str:
-    """Bytes with the largest binary unit that keeps them above one."""
+    """Formats bytes with the largest binary unit that keeps the number above one."""
     value = float(size)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value < 1024:
@@ -46,7 +46,7 @@ def format_size(size: int) -> str:
 
 
 def format_span(span: timedelta) -> str:
-    """A duration in its largest whole unit: `3 min`, `2 h`."""
+    """Formats a duration in its largest whole unit: `3 min`, `2 h`."""
     seconds = max(0, int(span.total_seconds()))
     for size, unit in _SPANS:
         if seconds >= size:

@@ -1,4 +1,4 @@
-"""`muster settings`: what each service can be told, where, and with which limits."""
+"""`muster settings`: lists the settings of each service with types, limits and defaults."""
 
 from __future__ import annotations
 

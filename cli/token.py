@@ -15,7 +15,7 @@ app = typer.Typer(no_args_is_help=True, help="Bearer tokens for a pool's REST AP
 
 @app.command()
 def new(as_json: JsonOption = False) -> None:
-    """Make a token, and the hash that belongs into the orchestrator's settings."""
+    """Create a token, and print the hash for the orchestrator's settings."""
     token = new_token()
     show_fields({"token": token, "hash": hash_token(token)}, as_json=as_json)
     note("the token is shown once; the hash goes under [[orchestrator.tokens]] with a name and a scope")
@@ -23,6 +23,6 @@ def new(as_json: JsonOption = False) -> None:
 
 @app.command(name="hash")
 def hash_() -> None:
-    """Print the hash of a token that you have, read from a prompt or from standard input."""
+    """Print the hash of an existing token, read from a prompt or standard input."""
     token = getpass.getpass("Token (not shown): ") if sys.stdin.isatty() else sys.stdin.readline(200)
     say(hash_token(token))

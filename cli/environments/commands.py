@@ -1,6 +1,6 @@
-"""`muster env`: families of tasks: which there are, their prompts, what an answer earns, what is worth asking.
+"""`muster env`: lists environments, shows prompts, scores answers, and filters prompts by difficulty.
 
-Nothing here talks to a network. `filter` runs a model; the others need none.
+No command uses the network. `filter` runs a model; the others need none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollouts.environments import Environment, load_environment
 from rollouts.environments.interface import Prompt
 from rollouts.environments.registry import environment_names, find_family
 
-app = typer.Typer(no_args_is_help=True, help="Environments: families of tasks whose answers can be checked.")
+app = typer.Typer(no_args_is_help=True, help="Environments: families of tasks with checkable answers.")
 
 _LONGEST_COMPLETION = 16 * 1024 * 1024
 
@@ -32,7 +32,7 @@ OptionList = Annotated[
 
 @app.command(name="list")
 def list_(as_json: JsonOption = False) -> None:
-    """List the families that can be loaded here, and the options that each takes."""
+    """List the environments that are installed here, with their options."""
     rows: list[tuple[str, str | None, str, str | None]] = []
     for name in environment_names():
         try:
@@ -110,9 +110,9 @@ def filter_(
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Keep the prompts that a model solves sometimes, as a version's table of eligible prompts.
+    """Write a table of eligible prompts for a version: those that a model solves sometimes, but not always.
 
-    Every candidate is asked several times. Stopped or killed, the same command goes on where it was.
+    The model answers every candidate several times. After an interruption, run the same command again to continue.
     """
     from cli.environments.difficulty_filter import FilterChoices, run_filter  # noqa: PLC0415 - loads torch, which the other commands can spare
 

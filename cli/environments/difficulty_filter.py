@@ -41,10 +41,10 @@ class FilterChoices:
 
 
 def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> dict[str, object]:
-    """Measures what is missing, writes what is kept; returns figures about it.
+    """Measures the missing prompts and writes the table; returns statistics.
 
     Raises:
-        MusterError: From any of the parts; what was measured until then is kept.
+        MusterError: A step failed; earlier measurements are kept.
     """
     bounds = Bounds(least=choices.least, most=choices.most)
     recipe = _with_held_out(read_recipe(choices.folder), choices.held_out)
@@ -85,7 +85,7 @@ def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> di
 
 
 def _candidates(choices: FilterChoices, recipe: Recipe, environment: Environment) -> Sequence[int]:
-    """The prompts to ask: a range or those of the recipe, without what is held out."""
+    """Returns the candidate prompts: a range or those of the recipe, without held-out prompts."""
     size = environment.size()
     if choices.first is None and choices.count is None:
         indices: Sequence[int] = eligible_prompts(choices.folder, recipe)
@@ -103,7 +103,7 @@ def _candidates(choices: FilterChoices, recipe: Recipe, environment: Environment
 
 
 def _with_held_out(recipe: Recipe, share: float | None) -> Recipe:
-    """The recipe with another share of held-out prompts, if one is given."""
+    """Returns the recipe, with another share of held-out prompts if one is given."""
     if share is None:
         return recipe
     if share < recipe.held_out:

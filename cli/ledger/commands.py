@@ -1,4 +1,4 @@
-"""`muster ledger`: deploy the contracts, look at them, govern them."""
+"""`muster ledger`: deploys, shows and governs the contracts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ domains = typer.Typer(no_args_is_help=True, help="Domains: the fields of work th
 app.add_typer(domains, name="domain")
 
 _ROOM = 4096
-"""Bytes that a deployment's file needs at the most."""
+"""Maximum size of a deployment file."""
 
 Receiver = Annotated[str, typer.Argument(help="Address or key name.")]
 Must = Annotated[str, typer.Argument(help="MUST.")]
@@ -56,14 +56,14 @@ def deploy(
             )
         for name, place in deployment.contracts.items():
             say(f"{name:<16} {place}")
-        deployment.save(out)  # last: whatever the disk does, the addresses were said
+        deployment.save(out)  # last: the addresses were printed before, in case the disk fails
         note(f"wrote {out}; name it as deployment under [chain] in muster.toml")
 
     run(command())
 
 
 def _require_room_for(out: Path) -> None:
-    """Makes sure that the addresses can be written down before anything is paid for."""
+    """Checks that the deployment file can be written before any gas is paid."""
     try:
         with NamedTemporaryFile(dir=out.parent) as file:
             file.write(bytes(_ROOM))
@@ -101,7 +101,7 @@ def status(context: typer.Context, as_json: JsonOption = False) -> None:
 
 @app.command()
 def balance(context: typer.Context, who: Receiver, as_json: JsonOption = False) -> None:
-    """Show what an account has: MUST, and the chain's coin for gas."""
+    """Show the balance of an account: MUST, and the chain's coin for gas."""
 
     async def command() -> None:
         whose = resolve_address(context.obj, who)
@@ -115,7 +115,7 @@ def balance(context: typer.Context, who: Receiver, as_json: JsonOption = False) 
 
 @app.command()
 def mint(context: typer.Context, to: Receiver, amount: Must, key: GovernorKey = "governor") -> None:
-    """Make new MUST; the governor only."""
+    """Mint MUST. Only the governor may."""
 
     async def command() -> None:
         receiver = resolve_address(context.obj, to)
@@ -133,7 +133,7 @@ def transfer(
     amount: Must,
     key: Annotated[str, typer.Option("--key", help="Name of the key that gives.")] = "provider",
 ) -> None:
-    """Give MUST to somebody."""
+    """Transfer MUST to an account."""
 
     async def command() -> None:
         receiver = resolve_address(context.obj, to)
@@ -154,7 +154,7 @@ def announce(
     pool: PoolOption = None,
     key: PublisherKey = "publisher",
 ) -> None:
-    """Announce a checkpoint; the pool's publisher only. Versions never go back."""
+    """Announce a checkpoint. Only the pool's publisher may; version numbers only grow."""
 
     async def command() -> None:
         async with open_ledger(context.obj, key) as ledger:
@@ -207,7 +207,7 @@ def create_domain(
     reserve: Annotated[str | None, typer.Option(help="Who gets penalties; default: they are burned.")] = None,
     key: GovernorKey = "governor",
 ) -> None:
-    """Create a domain; the governor only."""
+    """Create a domain. Only the governor may."""
 
     async def command() -> None:
         receiver = ZERO_ADDRESS if reserve is None else resolve_address(context.obj, reserve)

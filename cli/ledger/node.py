@@ -39,7 +39,7 @@ def register(
     specs: Specs = None,
     key: ProviderKey = "provider",
 ) -> None:
-    """Register a node of yours; both keys must be at hand."""
+    """Register a node under your provider key; needs both keys."""
 
     async def command() -> None:
         node = open_key(context.obj, node_key)
@@ -77,7 +77,7 @@ def update(
     specs: Specs = None,
     key: ProviderKey = "provider",
 ) -> None:
-    """Describe a node's hardware anew; counts from its next joining on."""
+    """Update a node's hardware description; it applies from the next join on."""
 
     async def command() -> None:
         which = resolve_address(context.obj, node)
@@ -91,7 +91,7 @@ def update(
 
 @app.command()
 def retire(context: typer.Context, node: NodeName = "node", key: ProviderKey = "provider") -> None:
-    """Take a node out of service everywhere."""
+    """Retire a node in all pools."""
 
     async def command() -> None:
         which = resolve_address(context.obj, node)
@@ -104,7 +104,7 @@ def retire(context: typer.Context, node: NodeName = "node", key: ProviderKey = "
 
 @app.command()
 def show(context: typer.Context, node: NodeName = "node", pool: PoolOption = None, as_json: JsonOption = False) -> None:
-    """Show what the ledger knows of a node, and its place in the pool."""
+    """Show a node's registration and its membership of the pool."""
 
     async def command() -> None:
         which = resolve_address(context.obj, node)
@@ -137,7 +137,7 @@ def join(
     ] = None,
     key: NodeKey = "node",
 ) -> None:
-    """Redeem an invite; the pool's orchestrator signed it for this node alone."""
+    """Redeem an invite, which the pool's orchestrator signed for this node only."""
 
     async def command() -> None:
         invite = read_document(invite_file, SignedInvite, made_by="muster pool invite")
@@ -160,7 +160,7 @@ def leave(
     ] = None,
     key: NodeKey = "node",
 ) -> None:
-    """Leave a pool and free the stake that the membership binds; open work is still judged and paid."""
+    """Leave a pool and release the stake of the membership; open work is still judged and paid."""
 
     async def command() -> None:
         node, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
@@ -184,7 +184,7 @@ def leave(
 
 @app.command(name="revoke-consent")
 def revoke_consent(context: typer.Context, key: CarrierKey = "node") -> None:
-    """Make every consent worthless that this node has signed and nobody has used."""
+    """Revoke all unused consents that this node has signed."""
 
     async def command() -> None:
         async with open_ledger(context.obj, key) as ledger:

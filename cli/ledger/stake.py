@@ -1,4 +1,4 @@
-"""`muster stake`: what a provider puts at risk, and how it comes back."""
+"""`muster stake`: deposits, unbonds and withdraws a provider's stake."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add(context: typer.Context, amount: Amount, key: ProviderKey = "provider") -
 
 @app.command()
 def unbond(context: typer.Context, amount: Amount, key: ProviderKey = "provider") -> None:
-    """Ask for stake back; it stays slashable until it matures, then `withdraw` takes it out."""
+    """Unbond stake. It stays slashable until it matures; then `withdraw` pays it out."""
 
     async def command() -> None:
         async with open_ledger(context.obj, key) as ledger:
@@ -49,7 +49,7 @@ def cancel(
     unbond_id: Annotated[int, typer.Argument(min=0, help="From `muster stake status`.")],
     key: ProviderKey = "provider",
 ) -> None:
-    """Leave stake in after all."""
+    """Cancel an unbonding."""
 
     async def command() -> None:
         async with open_ledger(context.obj, key) as ledger:
@@ -65,7 +65,7 @@ def withdraw(
     to: Annotated[str | None, typer.Option(help="Address or key name that receives it; default: the provider.")] = None,
     key: ProviderKey = "provider",
 ) -> None:
-    """Take out what has matured."""
+    """Withdraw matured stake."""
 
     async def command() -> None:
         receiver = None if to is None else resolve_address(context.obj, to)
@@ -85,7 +85,7 @@ def status(
     provider: Annotated[str, typer.Argument(help="Address or key name.")] = "provider",
     as_json: JsonOption = False,
 ) -> None:
-    """Show a provider's stake and what is on its way back."""
+    """Show a provider's stake and its unbondings."""
 
     async def command() -> None:
         whose = resolve_address(context.obj, provider)

@@ -1,4 +1,4 @@
-"""`muster work`: leases, submissions, verdicts, disputes and rewards by hand; the services do the same on their own."""
+"""`muster work`: leases, submissions, verdicts, disputes and rewards by hand. The services do this automatically."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _VERDICT_REFUSALS = {
     "OtherSubmission": ("that is not the file that was submitted", "`muster work show` names the one that was"),
     "TooLate": ("the time for it has passed", "`muster work finalize` lets it go on"),
 }
-"""The ledger names these without their arguments, because they come from a batch."""
+"""Errors that the ledger reports without arguments, because they come from a batch."""
 
 Key = Annotated[str, typer.Argument(help="The work's key, from `muster work submit` or `muster work list`.")]
 Keys = Annotated[list[str], typer.Argument(help="WorkRecord keys.")]
@@ -119,7 +119,7 @@ def sign(
     out: OutFile = None,
     key: NodeKey = "node",
 ) -> None:
-    """Sign a submission for somebody else to carry, so that the node needs no gas."""
+    """Sign a submission for a relayer, so that the node needs no gas."""
 
     async def command() -> None:
         node = open_key(context.obj, key)
@@ -158,7 +158,7 @@ def carry(
     files: Annotated[list[Path], typer.Argument(help="From `muster work sign`.", exists=True, dir_okay=False)],
     key: CarrierKey = "orchestrator",
 ) -> None:
-    """Carry signed submissions to the ledger in one batch; one that is refused does not touch the others."""
+    """Relay signed submissions to the ledger in one batch; a refused one does not affect the others."""
 
     async def command() -> None:
         signed = [read_document(file, SignedWorkClaim, made_by="muster work sign") for file in files]
@@ -233,7 +233,7 @@ def dispute(
         str, typer.Option("--key", help="Name of the node's, its provider's or a validator's key.")
     ] = "node",
 ) -> None:
-    """Dispute a verdict while it can be disputed; another validator decides."""
+    """Dispute a verdict within the challenge period; another validator decides."""
 
     async def command() -> None:
         work_key = digest(key_text)
@@ -254,7 +254,7 @@ def dispute(
 
 @app.command()
 def finalize(context: typer.Context, keys: Keys, key: CarrierKey = "orchestrator") -> None:
-    """Pay and slash what is decided; work that nobody judged in time is let go. Anybody may."""
+    """Finalise work: pay or slash decided work, and expire work without a verdict in time. Any account may."""
 
     async def command() -> None:
         work_keys = [digest(each) for each in keys]
@@ -269,7 +269,7 @@ def finalize(context: typer.Context, keys: Keys, key: CarrierKey = "orchestrator
 
 @app.command()
 def show(context: typer.Context, key_text: Key, as_json: JsonOption = False) -> None:
-    """Show where a piece of work is, and what it pays or costs."""
+    """Show the state of a work, and its reward or penalty."""
 
     async def command() -> None:
         async with open_ledger(context.obj) as ledger:

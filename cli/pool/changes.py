@@ -1,4 +1,4 @@
-"""`muster pool stop`, `start` and `change`: what becomes of a task that was posted."""
+"""`muster pool stop`, `start` and `change`: changes of posted tasks."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def change(
     where: Where = None,
     manager: Manager = None,
 ) -> None:
-    """Change how many nodes run a task, or its priority; nobody who runs it is disturbed."""
+    """Change the number of nodes that run a task, or its priority, without interrupting running nodes."""
     if replicas is None and priority is None:
         raise InvalidInput("change what?", hint="give --replicas or --priority")
     _change(context, name, TaskPatch(replicas=read_replicas(replicas), priority=priority), where, manager)

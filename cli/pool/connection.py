@@ -1,4 +1,4 @@
-"""Opens the pool's orchestrator for a command: where it is, and who speaks."""
+"""Opens a client of the pool's orchestrator for a command: its location and the credentials."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ Manager = Annotated[
 async def open_orchestrator(
     configuration: Configuration, *, where: str | None = None, manager: str | None = None
 ) -> AsyncIterator[OrchestratorClient]:
-    """A client with the owner's token (`MUSTER_POOL_TOKEN`, else the configured file), or with the manager's key.
+    """Returns a client with the owner's token (`MUSTER_POOL_TOKEN`, else the configured file) or the manager's key.
 
     Raises:
-        InvalidInput: No orchestrator is configured, or nobody can speak to it.
+        InvalidInput: No orchestrator is configured, or neither token nor key is.
     """
     location = location_of(configuration, where)
     key = open_key(configuration, manager) if manager is not None else None
@@ -54,11 +54,11 @@ async def open_orchestrator(
 
 
 async def find_task(client: OrchestratorClient, text: str) -> Task:
-    """The task with this id, beginning of an id, or name; of several with one name, the newest.
+    """Returns the task with this id, prefix of an id, or name; the newest of several with one name.
 
     Raises:
-        NotFound: There is none.
-        InvalidInput: The beginning fits several.
+        NotFound: There is no such task.
+        InvalidInput: Several ids have this prefix.
     """
     named: list[Task] = []
     begun: list[Task] = []
@@ -79,7 +79,7 @@ async def find_task(client: OrchestratorClient, text: str) -> Task:
 
 
 async def working_nodes(client: OrchestratorClient, task: Task | None) -> list[NodeView]:
-    """Nodes that run something, or this task; of a task that nobody runs any more, those that ran it last."""
+    """Returns the nodes that run any task, or this one; if no node runs it, the nodes that ran it last."""
     nodes = [node async for node in client.nodes() if node.assignment is not None]
     if task is None:
         return [node for node in nodes if node.assignment and node.assignment.ended_at_ms is None]
@@ -88,7 +88,7 @@ async def working_nodes(client: OrchestratorClient, task: Task | None) -> list[N
 
 
 def short(node: Address) -> str:
-    """An address that is told from others at a glance."""
+    """Returns a shortened address."""
     return f"{node[:6]}…{node[-4:]}"
 
 
@@ -114,10 +114,10 @@ def token_place(configuration: Configuration) -> str | None:
 
 
 def token_of(configuration: Configuration) -> str:
-    """The owner's token.
+    """Returns the owner's token.
 
     Raises:
-        InvalidInput: None is configured.
+        InvalidInput: No token is configured.
         NotFound: Its file can't be read.
     """
     if token := os.environ.get(TOKEN_VARIABLE, "").strip():

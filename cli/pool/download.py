@@ -1,4 +1,4 @@
-"""`muster pool download`: a submitted file, and what its slot's seed stands on."""
+"""`muster pool download`: downloads a submitted file and prints the parts of its slot's seed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_BYTES = 2 << 30
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """The file, its work, and the parts of its slot's seed that `muster rollouts verify` takes."""
+    """The file, its work record, and the parts of its slot's seed that `muster rollouts verify` needs."""
 
     file: Path
     work: Digest
@@ -42,9 +42,9 @@ class Downloaded:
     chain_id: int
     pool: int
     beacon: Digest | None
-    """Hash of the lease's beacon block; None if the chain has no event of this submission (any more)."""
+    """Hash of the lease's beacon block; None if the chain has no event of this submission."""
     salt: Digest | None
-    """The lease's salt; None likewise."""
+    """Salt of the lease; None in the same case."""
 
 
 @app.command()
@@ -57,7 +57,7 @@ def download(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Download a submitted file, checked against the hash on the ledger, and print what its slot's seed is made of."""
+    """Download a submitted file, verify its hash on the ledger, and print the parts of its slot's seed."""
     if not to.is_dir():
         raise InvalidInput(f"{to} is no folder", hint="make it first")
 
@@ -74,11 +74,11 @@ def download(
 
 
 async def _find(client: OrchestratorClient, beginning: str) -> RolloutItem:
-    """The work whose key begins so.
+    """Returns the work with this key or prefix of a key.
 
     Raises:
-        NotFound: None does.
-        InvalidInput: Several do.
+        NotFound: There is none.
+        InvalidInput: Several keys have this prefix.
     """
     fitting = [item async for item in client.rollouts(status="all") if item.key.startswith(beginning)]
     if not fitting:
@@ -119,7 +119,7 @@ async def _download(
 
 
 async def _submitted(ledger: Ledger, pool: int, item: RolloutItem) -> WorkSubmitted | None:
-    """The newest event of this submission: a reorganisation may have brought about another one."""
+    """Returns the newest event of this submission; a reorg may have replaced earlier ones."""
     found = await ledger.history(
         WorkSubmitted, pool_id=pool, second=item.node, third=item.key, since=item.submitted_block
     )

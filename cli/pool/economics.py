@@ -57,7 +57,7 @@ class Attacks:
     fees: VerdictFees
 
     def raw(self) -> dict[str, object]:
-        """For machines: integers as decimal strings, as amounts are everywhere."""
+        """Returns values for JSON, with integers as decimal strings like all amounts."""
         return {
             "poisoning": _raw(self.poisoning),
             "collusion": [_raw(each) for each in self.collusion],
@@ -77,19 +77,19 @@ def attacks(
     most_corrupt: int,
     look_cost: int,
 ) -> Attacks:
-    """Works out what attacks cost, for validators with the policies that they have by default.
+    """Computes the costs of attacks, for validators with default policies.
 
     Args:
-        terms: The pool's.
-        economics: The pool's.
-        rules: The orchestrator's.
-        rows: Of a typical file.
-        validators: How many the pool has.
-        most_corrupt: The largest number of corrupt validators to show.
-        look_cost: What a verdict or a look costs a validator.
+        terms: Terms of the pool.
+        economics: Economic parameters of the pool.
+        rules: Delivery rules of the orchestrator.
+        rows: Rows of a typical file.
+        validators: Number of validators of the pool.
+        most_corrupt: Maximum number of corrupt validators to show.
+        look_cost: Cost of a verdict or a second look for a validator.
 
     Raises:
-        InvalidInput: More validators are to be corrupt than the pool has.
+        InvalidInput: `most_corrupt` is larger than the number of validators.
     """
     share = economics.audit_floor_bps / BASIS_POINTS
     corrupt = range(1, most_corrupt + 1) if validators else ()
@@ -111,10 +111,10 @@ def attacks(
 
 
 def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
-    """The probability that an honest validator looks again at work that a corrupt one accepted.
+    """Returns the probability of a second look by an honest validator at work that a corrupt one accepted.
 
-    One look may be drawn and paid by the ledger; a second corrupt validator takes that one itself. Each honest
-    validator draws others with its own secret, unpaid.
+    The ledger may draw and pay one look, which a second corrupt validator may take itself. Each honest validator draws
+    further, unpaid looks with its own secret.
     """
     if honest == 0:
         return 0.0
@@ -123,7 +123,7 @@ def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
 
 
 def show_attacks(found: Attacks) -> None:
-    """Prints what each attack costs."""
+    """Prints the cost of each attack."""
     say("")
     say("what attacks cost, for nodes that are audited at the floor:")
     poison, more = found.poisoning, found.sybils
@@ -187,7 +187,7 @@ def show_attacks(found: Attacks) -> None:
 
 
 def show_audits(found: Sequence[AuditStage], forged: Sequence[RowForgery], policy: RatePolicy | None = None) -> None:
-    """Prints both."""
+    """Prints audit stages and forgeries."""
     policy = policy or RatePolicy()
     say("")
     say("rows computed again, of a node without failures (every row is scored again, whatever its age):")
@@ -211,7 +211,7 @@ def _must(amount: int) -> str:
 
 
 def _rounded(amount: int) -> str:
-    """To a millionth, in favour of the forger."""
+    """Rounds to a millionth, in favour of the forger."""
     return format_amount(-(-amount // _MILLIONTH) * _MILLIONTH)
 
 

@@ -1,4 +1,4 @@
-"""`muster pool`: create a pool, fund it, set its terms, show it, end it."""
+"""`muster pool`: creates, funds, configures, shows and closes a pool."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def create(
     activate: Annotated[bool, typer.Option(help="Open it at once.")] = True,
     key: OwnerKey = "owner",
 ) -> None:
-    """Create a pool that you own."""
+    """Create a pool; the signing key becomes its owner."""
     terms = Terms(
         price_per_unit=parse_amount(price),
         penalty_per_unit=0 if penalty is None else parse_amount(penalty),
@@ -132,7 +132,7 @@ def activate(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "o
 
 @app.command()
 def end(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
-    """End a pool for good: no new members, no new work; what is open is judged and paid."""
+    """Close a pool permanently: no new members, no new work. Open work is still judged and paid."""
 
     async def command() -> None:
         async with open_ledger(context.obj, key) as ledger:
@@ -149,7 +149,7 @@ def fund(
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
-    """Add to what the pool can pay; anybody may."""
+    """Deposit escrow, from which the pool pays. Any account may."""
 
     async def command() -> None:
         pool_id = chosen_pool(context.obj, pool)
@@ -170,9 +170,9 @@ def withdraw(
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
-    """Take out escrow that no open work needs: announce it, and run this again after the notice period.
+    """Withdraw escrow that no open work needs: announces it; run it again after the notice period.
 
-    Nodes that hold leases are paid meanwhile. A pending pool's escrow comes out at once.
+    Nodes with leases are still paid meanwhile. The escrow of a pending pool is paid out immediately.
     """
     if cancel and (amount is not None or to is not None):
         raise InvalidInput("--cancel takes nothing out", hint="leave amount and --to away")
@@ -306,10 +306,10 @@ def economics(
     pool: PoolOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what work pays and what attacks cost, with the pool's own numbers.
+    """Show the pay of work and the cost of attacks, computed from the pool's terms.
 
-    The stake inequality, audits by a node's age, forging some rows, poisoning one row, corrupt validators, holding the
-    run up, Sybils, and what verdicts cost the pool and earn a validator.
+    Shows the stake inequality, audit shares by a node's age, forged rows, a poisoned row, corrupt validators, delayed
+    steps, Sybils, and the costs and earnings of verdicts.
     """
     rules = DeliveryRules(
         found_after=timedelta(seconds=found_after),
@@ -358,7 +358,7 @@ def terms(
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
-    """Propose new terms; in an active pool they bind nobody before the notice period is over."""
+    """Propose new terms; in an active pool they take effect after the notice period."""
 
     async def command() -> None:
         pool_id = chosen_pool(context.obj, pool)

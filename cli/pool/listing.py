@@ -1,4 +1,4 @@
-"""`muster pool list`: the pools of the ledger, and whether they pay for work."""
+"""`muster pool list`: lists the pools on the ledger with their payment record."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def list_(
     ended: Annotated[bool, typer.Option("--ended", help="Show pools that have ended, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List pools, newest first, with how their newest 200 pieces of work ended.
+    """List pools, newest first, with the outcomes of their newest 200 works.
 
     `refused` is the share that validators rejected or found forged, `expired` the share that none judged in time, and
     `leaving` the escrow whose withdrawal the owner has announced.
@@ -68,9 +68,9 @@ async def _row(ledger: Ledger, pool_id: int, *, as_json: bool) -> tuple[object, 
 
 
 def shares(record: PoolRecord, *, as_json: bool) -> tuple[object, ...]:
-    """Returns how many pieces of work ended, and the share of each ending: percent, or a number from 0 to 1 in JSON.
+    """Returns the number of finished works, and the share of each outcome: percent, or a number from 0 to 1 in JSON.
 
-    Where none ended, shares are `-`, in JSON null.
+    Without finished work, shares are `-`, in JSON null.
     """
     if not record.total:
         return 0, *(3 * (None if as_json else "-",))

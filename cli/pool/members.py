@@ -1,4 +1,4 @@
-"""`muster pool invite`, `cancel-invite` and `evict`: who belongs to a pool."""
+"""`muster pool invite`, `cancel-invite` and `evict`: membership of a pool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from protocol.wire.invites import SignedInvite
 app = typer.Typer()
 
 NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
-Reason = Annotated[str, typer.Option(help="Why; stands on the ledger for everybody to read.")]
+Reason = Annotated[str, typer.Option(help="Reason; it is public on the ledger.")]
 
 
 @app.command()
@@ -31,7 +31,7 @@ def invite(
     pool: PoolOption = None,
     key: OrchestratorKey = "orchestrator",
 ) -> None:
-    """Sign an invite for one node: single use, with an expiry, worthless to anybody else."""
+    """Sign an invite for one node. It can be used once, by this node only, until it expires."""
 
     async def command() -> None:
         signer, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
@@ -48,7 +48,7 @@ def invite(
             domain = ledger.pools.domain
             signed = SignedInvite.of(terms, domain=domain, signature=terms.sign(signer, domain))
             if not await ledger.pools.is_orchestrator(pool_id, signer.address):
-                warn(f"{signer.address} is not the orchestrator of pool {pool_id}: nobody can redeem this invite")
+                warn(f"{signer.address} is not the orchestrator of pool {pool_id}: this invite can't be redeemed")
         write_document(out, signed)
 
     run(command())
@@ -61,7 +61,7 @@ def cancel_invite(
     pool: PoolOption = None,
     key: ManagerKey = "manager",
 ) -> None:
-    """Make an invite worthless that nobody has redeemed."""
+    """Cancel an unused invite."""
 
     async def command() -> None:
         async with open_ledger(context.obj, key) as ledger:
@@ -79,7 +79,7 @@ def evict(
     pool: PoolOption = None,
     key: ManagerKey = "manager",
 ) -> None:
-    """Take a node out of the pool for cause; it may be invited again."""
+    """Evict a node from the pool; it may be invited again."""
 
     async def command() -> None:
         which = resolve_address(context.obj, node)

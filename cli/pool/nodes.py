@@ -1,4 +1,4 @@
-"""`muster pool nodes` and what an owner does with one of them."""
+"""`muster pool nodes`: lists nodes, and restarts, drains, bans them."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def node(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show one node: where it stands and why, what it runs, its hardware, metrics and history."""
+    """Show one node: state and reason, assignment, hardware, metrics and history."""
 
     async def command() -> None:
         which = resolve_address(context.obj, name)
@@ -100,7 +100,7 @@ def restart(
 def drain(
     context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
 ) -> None:
-    """Let a node finish what runs and give it nothing new, until `resume`."""
+    """Let a node finish its task and assign it no other, until `resume`."""
     _tell(context, name, where, manager, lambda client, which: client.drain(which, reason=reason))
 
 
@@ -117,14 +117,14 @@ def ban(
     context: typer.Context,
     name: NodeName,
     *,
-    reason: Annotated[str, typer.Option(help="Why; stands on the ledger for everybody to read.")],
+    reason: Annotated[str, typer.Option(help="Reason; it is public on the ledger.")],
     on_ledger: OnLedger = False,
     pool: PoolOption = None,
     key: ManagerKey = "manager",
     where: Where = None,
     manager: Manager = None,
 ) -> None:
-    """Take a node out of the pool and keep it out, until `unban`."""
+    """Ban a node from the pool, until `unban`."""
     if not on_ledger:
         _tell(context, name, where, manager, lambda client, which: client.ban(which, reason=reason))
         return

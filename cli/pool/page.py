@@ -1,4 +1,4 @@
-"""`muster pool page`: where the pool's web page is, and which token opens it."""
+"""`muster pool page`: prints the address of the pool's web page and the source of its token."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def page(
     *,
     where: Where = None,
     show_token: Annotated[
-        bool, typer.Option("--show-token", help="Print the token itself, too; whoever sees it may do what it may.")
+        bool, typer.Option("--show-token", help="Print the token itself, too; it grants its scope to any reader.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the address of the pool's web page, and where the token lies that it asks for."""
+    """Show the address of the pool's web page, and the file of the token that it asks for."""
     place = token_place(context.obj)
     fields: dict[str, object] = {"page": location_of(context.obj, where).url + PAGE_PATH, "token": place}
     if show_token:

@@ -1,4 +1,4 @@
-"""`muster pool relays`: which checkpoint relays nodes are told of."""
+"""`muster pool relays`: allows and lists checkpoint relays."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Relay = Annotated[str, typer.Argument(help="The relay's address, or the name of 
 
 @app.command(name="list")
 def list_(context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False) -> None:
-    """List the relays that are allowed, and which of them live."""
+    """List the allowed relays, and which of them are live."""
 
     async def command() -> None:
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
@@ -43,7 +43,7 @@ def list_(context: typer.Context, where: Where = None, manager: Manager = None, 
 
 @app.command()
 def allow(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
-    """Let a relay register; nodes are told of it while it lives."""
+    """Allow a relay to register; nodes receive its URL while it is live."""
     address = resolve_address(context.obj, relay)
 
     async def command() -> None:
@@ -56,7 +56,7 @@ def allow(context: typer.Context, relay: Relay, where: Where = None, manager: Ma
 
 @app.command()
 def deny(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
-    """Have nodes told of a relay no more. Those that fetch from it now end what they began."""
+    """Forbid a relay; nodes no longer receive its URL. Running downloads continue."""
     address = resolve_address(context.obj, relay)
 
     async def command() -> None:

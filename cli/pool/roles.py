@@ -1,4 +1,4 @@
-"""`muster pool roles`, `transfer` and `accept`: which keys speak for a pool."""
+"""`muster pool roles`, `transfer` and `accept`: roles and ownership of a pool."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = typer.Typer()
 
 
 class RoleName(StrEnum):
-    """The roles that are one key each."""
+    """Roles that are held by one key each."""
 
     MANAGER = "manager"
     ORCHESTRATOR = "orchestrator"
@@ -37,7 +37,7 @@ def roles(
     key: OwnerKey = "owner",
     as_json: JsonOption = False,
 ) -> None:
-    """Show who holds which role; rotate a role's key; add and remove validators."""
+    """Show the roles of a pool, rotate a role's key, or add and remove validators."""
 
     async def command() -> None:
         pool_id = chosen_pool(context.obj, pool)

@@ -1,4 +1,4 @@
-"""`muster pool progress`, `rollouts`, `deliveries`, and what steers a run: `demand` and `publish`."""
+"""`muster pool progress`, `rollouts`, `deliveries`, `demand` and `publish`: progress and control of a run."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Wanted(StrEnum):
 def progress(
     context: typer.Context, *, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
-    """Show how the run goes: the version of the policy, and what each step has and lacks."""
+    """Show the run's progress: the version of the policy, and the rollouts that each step has and lacks."""
 
     async def command() -> None:
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
@@ -69,7 +69,7 @@ def rollouts(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """List submitted files: who made them, for which step, what the node says of them, and what became of them."""
+    """List submitted files with node, step, reported metrics and outcome."""
 
     async def command() -> None:
         whose = None if node is None else resolve_address(context.obj, node)
@@ -114,7 +114,7 @@ def deliveries(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what became of the slots that a node leased."""
+    """Show the outcomes of a node's leases."""
 
     async def command() -> None:
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
@@ -140,7 +140,7 @@ def demand(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say how many groups of a step are wanted, or close it. A trainer does this by itself."""
+    """Set the total demand of a step in groups, or close the step. A trainer does this automatically."""
 
     async def command() -> None:
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
@@ -171,7 +171,7 @@ def publish(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have slots leased for a version that was announced. A trainer does this by itself."""
+    """Lease slots for an announced version from now on. A trainer does this automatically."""
 
     async def command() -> None:
         new = NewCheckpoint(

@@ -1,4 +1,4 @@
-"""A task from a file, from flags, or from a file with flags on top."""
+"""Builds a task from a file, from options, or from a file with options that override it."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def pairs(given: Sequence[str], *, what: str) -> dict[str, str]:
 
 
 def secrets_from_environment(names: Sequence[str]) -> dict[str, str]:
-    """The values of secrets that the command line named: values on a command line are for everybody to see.
+    """Returns the values of secrets from environment variables; other users can read command lines.
 
     Raises:
         NotFound: A variable is not set.
@@ -76,7 +76,7 @@ def secrets_from_environment(names: Sequence[str]) -> dict[str, str]:
 
 
 def build_task(fields: dict[str, Any]) -> NewTask:
-    """Makes the task, or says which field is wrong; never its value, which may be a secret.
+    """Builds the task. Errors name the field but never its value, which may be a secret.
 
     Raises:
         InvalidInput: A field is unknown, missing or out of bounds.

@@ -95,7 +95,7 @@ def run(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Post a task, from a TOML or JSON file, from options, or both: options go over the file.
+    """Post a task from a TOML or JSON file, from options, or from both; options override the file.
 
     muster pool run task.toml · muster pool run --image busybox --replicas 2 -- sh -c 'echo $MUSTER_NODE_ADDRESS'
     """
@@ -168,10 +168,10 @@ def _from_file(words: list[str]) -> dict[str, Any]:
 
 
 def read_replicas(text: str | None) -> int | Literal["every-node"] | None:
-    """A number of replicas, or `every-node`.
+    """Parses a number of replicas, or `every-node`.
 
     Raises:
-        InvalidInput: It is neither.
+        InvalidInput: It is neither of them.
     """
     if text is None:
         return None
@@ -187,7 +187,7 @@ def _size(text: str | None) -> int | None:
 
 
 def _over(fields: dict[str, Any], table: str, **said: object) -> dict[str, Any] | None:
-    """The file's table with what was said on top."""
+    """Returns the file's table with the options' values."""
     merged = {**fields.get(table, {}), **{key: value for key, value in said.items() if value is not None}}
     return merged or None
 
@@ -208,7 +208,7 @@ def _registry(user: str | None) -> dict[str, str] | None:
 
 
 def _name_of(image: str) -> str:
-    """A task's name from its image: the last part of the repository."""
+    """Returns a task's name from its image: the last part of the repository."""
     last = image.partition("@")[0].rsplit("/", 1)[-1].partition(":")[0].lower()
     return last.strip("._-")[:63] or "task"
 

@@ -1,4 +1,4 @@
-"""`muster pool logs` and `muster pool events`: what happens, now and from now on."""
+"""`muster pool logs` and `muster pool events`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def logs(
     manager: Manager = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
-    """Show what tasks wrote: kept lines at once, and with --follow those that come."""
+    """Show logs of tasks: stored lines, and with --follow new lines as they come."""
 
     async def command() -> None:
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
@@ -80,7 +80,7 @@ def events(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what happens in the pool: nodes, assignments, tasks. With --json and --follow, one object per line."""
+    """Show events of nodes, assignments and tasks. With --json and --follow, one object per line."""
 
     async def command() -> None:
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
@@ -134,7 +134,7 @@ async def _follow_one(
 
 
 async def _follow_all(client: OrchestratorClient, task: Task | None, tail: int, *, as_json: bool) -> None:
-    """Follows every node's assignment, those that begin later too; one that can't be followed stops no other."""
+    """Follows the logs of all assignments, also of later ones; an error of one does not stop the others."""
     followed: set[str] = set()
     said = False
 
@@ -142,7 +142,7 @@ async def _follow_all(client: OrchestratorClient, task: Task | None, tail: int, 
         try:
             await _follow_one(client, node, assignment, None, tail, as_json=as_json, label=True)
         except (NotFound, Conflict):
-            followed.discard(assignment)  # it is gone; if it comes back it is followed again
+            followed.discard(assignment)  # the node is gone; it is followed again if it returns
         except MusterError as error:
             warn(f"{short(node)}: {error.detail}")
             followed.discard(assignment)

@@ -1,4 +1,4 @@
-"""`muster pool webhooks`: where the pool's events are delivered."""
+"""`muster pool webhooks`: delivers the pool's events to URLs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ app = typer.Typer()
 
 @app.command()
 def webhooks(context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False) -> None:
-    """List webhooks, and how their deliveries go."""
+    """List webhooks with the state of their deliveries."""
 
     async def command() -> None:
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
@@ -56,7 +56,7 @@ def add_webhook(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Have events delivered to a URL, signed."""
+    """Deliver signed events to a URL."""
     try:
         wanted = NewWebhook(url=url, events=tuple(event or ()))
     except ValidationError:

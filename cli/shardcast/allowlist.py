@@ -1,4 +1,4 @@
-"""`muster shardcast allowlist`: only active nodes of the pool get through to an origin or a relay."""
+"""`muster shardcast allowlist`: limits access to an origin or relay to active nodes of the pool."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def allowlist(
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Render the addresses of the pool's active nodes for nginx and nftables, and have them read at once.
+    """Write the addresses of the pool's active nodes for nginx and nftables, and reload both.
 
-    Without a file to write, the networks are printed. While the orchestrator can't be asked, the last list stands.
+    Without an output file, the networks are printed. While the orchestrator is down, the last list stays in force.
     """
     if apply and nftables is None:
         raise InvalidInput("there is nothing to apply", hint="give --nftables FILE, too")
@@ -51,7 +51,7 @@ def allowlist(
         raise InvalidInput("there is nothing for nginx to read", hint="give --nginx FILE, too")
     doors = FirewallRules(nginx=nginx, nginx_pid=nginx_pid, nftables=nftables, apply=apply)
     extra = tuple(also or ())
-    allowed_networks((), also=extra)  # a mistake in them shows before anything else happens
+    allowed_networks((), also=extra)  # errors in them are reported before anything else happens
 
     async def command() -> None:
         async with open_orchestrator(context.obj, where=where, manager=manager) as client:
@@ -67,10 +67,10 @@ def allowlist(
 
 
 async def refresh(client: OrchestratorClient, doors: FirewallRules, *, also: tuple[str, ...]) -> tuple[Network, ...]:
-    """Reads the whole list and installs it; half a list is never installed.
+    """Reads the complete list and installs it; a partial list is never installed.
 
     Raises:
-        MusterError: The orchestrator can't be asked, or refuses; or somebody could not be told.
+        MusterError: The orchestrator is down or refuses; or nginx or nftables could not be updated.
     """
     async with asyncio.timeout(ROUND_PATIENCE.total_seconds()):
         ips = [node.ip async for node in client.allowlist()]
@@ -82,7 +82,7 @@ async def refresh(client: OrchestratorClient, doors: FirewallRules, *, also: tup
 async def keep_fresh(
     client: OrchestratorClient, doors: FirewallRules, *, also: tuple[str, ...], every: timedelta, clock: Clock
 ) -> None:
-    """Refreshes for ever; a round that fails is said, and leaves the last list in force."""
+    """Refreshes the list until cancelled; a failed round is logged, and the last list stays in force."""
     count: int | None = None
     while True:
         await clock.sleep(every)

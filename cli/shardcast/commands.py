@@ -1,4 +1,4 @@
-"""`muster shardcast`: publish checkpoints, pass them on, and fetch them."""
+"""`muster shardcast`: publishes, relays and fetches checkpoints."""
 
 from __future__ import annotations
 
@@ -67,7 +67,8 @@ Anchors = Annotated[
 Certificate = Annotated[Path | None, typer.Option(help="Serve https with this certificate chain (PEM).")]
 CertificateKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
 Proxies = Annotated[
-    list[str] | None, typer.Option("--trusted-proxy", metavar="NETWORK", help="Whose X-Forwarded-For is believed.")
+    list[str] | None,
+    typer.Option("--trusted-proxy", metavar="NETWORK", help="Networks with a trusted X-Forwarded-For."),
 ]
 PlainHttp = Annotated[
     bool, typer.Option("--allow-plain-http", help="Speak http to other machines: inside an encrypted network only.")
@@ -96,9 +97,9 @@ def origin(
     trusted_proxy: Proxies = None,
     log_level: LogLevel = "INFO",
 ) -> None:
-    """Publish the checkpoints that appear in a folder, while they are written, until interrupted.
+    """Publish the checkpoints that appear in a folder, until interrupted.
 
-    A folder that holds a file `.writing` is published as it grows, and is complete when that file is removed.
+    A checkpoint with a file `.writing` is published while it grows; it is complete when that file is removed.
     """
     configure_logs(level=log_level)
     publisher = open_key(context.obj, key)
@@ -154,7 +155,7 @@ def relay(
     key: Annotated[str, typer.Option(help="With --orchestrator: name of the relay's own key.")] = "relay",
     log_level: LogLevel = "INFO",
 ) -> None:
-    """Pull checkpoints from an origin or other relays, and stream them on as they come, until interrupted."""
+    """Relay checkpoints: download them from an origin or other relays and serve them meanwhile, until interrupted."""
     configure_logs(level=log_level)
     if public_url is not None and orchestrator is None:
         raise InvalidInput("--public-url is what an orchestrator is told", hint="give --orchestrator URL, too")
@@ -213,7 +214,7 @@ def fetch(
     allow_plain_http: PlainHttp = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Fetch a checkpoint, verified to the last bit; what is there of it already is not fetched again."""
+    """Fetch and verify a checkpoint; blocks that are on disk already are not downloaded again."""
     number = _version(version)
     if follow and number is not None:
         raise InvalidInput("--follow goes with the newest version", hint="leave --version out")

@@ -20,11 +20,11 @@ _EVERY_S = 0.25
 
 
 class Bars:
-    """Bars on standard error, while it is entered; nothing where nobody looks.
+    """Progress bars on standard error while the context is entered; none without a terminal.
 
     Args:
-        versions: Versions to show; without one, those that `fetching` is told of.
-        doing: What is counted, in a word.
+        versions: Versions to show; without one, those of calls to `fetching`.
+        doing: Name of the counted operation.
     """
 
     def __init__(self, versions: VersionIndex | None = None, *, doing: str = "verified") -> None:
@@ -58,8 +58,8 @@ class Bars:
         self._progress.stop()
 
     def fetching(self, progress: FetchProgress) -> None:
-        """Shows how far a fetch is; called after each block."""
-        # While a version grows, its whole size isn't known; the bar stands at what is announced.
+        """Updates the bar of a fetch; called after each block."""
+        # While a version grows, its final size is unknown; the bar shows the announced size.
         self._show(progress.version, progress.done, progress.announced, growing=not progress.sealed)
 
     async def _look(self, versions: VersionIndex) -> None:
@@ -80,7 +80,7 @@ class Bars:
 
 
 def served_bytes(server: Server) -> str:
-    """Returns the bytes that a server sent, for its last line."""
+    """Returns the bytes that a server sent, for its final report."""
     sent = sum(
         sample.value
         for metric in server.metrics.sent.collect()

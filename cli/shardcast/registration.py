@@ -11,11 +11,12 @@ import structlog
 
 from protocol.clients.relay import RelayClient
 from protocol.errors import MusterError
+from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
 
 FIRST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(seconds=60)
-"""After a failure; each one in a row doubles it."""
+"""Pause after a failure; doubled with each further one."""
 
 _LEAVING = timedelta(seconds=3)
 
@@ -24,7 +25,7 @@ _log = structlog.get_logger(__name__)
 
 @asynccontextmanager
 async def registered(client: RelayClient, url: str, *, clock: Clock) -> AsyncIterator[None]:
-    """Keeps the relay registered meanwhile. It serves on whatever the orchestrator says, and is said to be refused."""
+    """Keeps the relay registered while the context is entered. If the orchestrator refuses, the relay still serves."""
     keeping = asyncio.create_task(keep_registered(client, url, clock=clock))
     try:
         yield
@@ -41,14 +42,14 @@ async def registered(client: RelayClient, url: str, *, clock: Clock) -> AsyncIte
 
 
 async def keep_registered(client: RelayClient, url: str, *, clock: Clock) -> None:
-    """Registers, and again before the lease ends; after a failure sooner, then less and less often. Never ends."""
+    """Registers and renews the lease before it ends, with back-off after failures, until cancelled."""
     failures, said = 0, ""
     while True:
         try:
             lease = await client.register(url)
         except MusterError as error:
-            pause = min(FIRST_PAUSE * 2 ** min(failures, 6), LONGEST_PAUSE)
             failures += 1
+            pause = backoff(FIRST_PAUSE, LONGEST_PAUSE, failures)
             if error.detail != said:
                 _log.warning("relay-not-registered", reason=error.detail, hint=error.hint)
             said = error.detail

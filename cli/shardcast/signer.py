@@ -1,6 +1,6 @@
 """Ledger data for commands: the accepted publisher, the newest version, and needed versions.
 
-Without a ledger the publisher is the address that the command was given.
+Without a ledger the publisher is the address from the command line.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ class Source:
     signers: Signers
     announcements: Announcements | None
     now: Callable[[], Awaitable[Signers]] | None = None
-    """Asks again, since the role may have been rotated; None if an address was given."""
+    """Reads the publisher again, since the role may have been rotated; None if an address was given."""
     needs: Callable[[Collection[int]], Awaitable[Needs]] | None = None
     """Returns which of these versions leases and open work need; None without a ledger."""
 
     async def watch(self, trust: Callable[[Signers], None], *, clock: Clock) -> None:
-        """Tells of each rotation; never ends by itself."""
+        """Reports each rotation, until cancelled."""
         signers, now = self.signers, self.now
         while now is not None:
             await clock.sleep(ROTATION_SEEN_WITHIN)
@@ -63,12 +63,12 @@ class Source:
     async def watch_needs(
         self, held: Callable[[], Collection[int]], need: Callable[[Needs | None], None], *, clock: Clock
     ) -> None:
-        """Tells again and again which versions are needed; None while the ledger can't be read. Never ends by itself.
+        """Reports regularly which versions are needed (None while the ledger can't be read), until cancelled.
 
         Args:
-            held: Returns the versions in question.
-            need: Is told.
-            clock: Whose time is waited.
+            held: Returns the versions on disk.
+            need: Called with the needed versions.
+            clock: Clock of pauses.
         """
         silent = False
         while True:
@@ -114,9 +114,9 @@ class LedgerAnnouncements:
     """Checkpoints that the pool's publisher announced on the ledger.
 
     Args:
-        ledger: Connected.
+        ledger: Connected ledger client.
         pool_id: The pool.
-        run: The run's id.
+        run: Id of the run.
     """
 
     def __init__(self, ledger: Ledger, *, pool_id: int, run: Digest) -> None:
@@ -125,7 +125,7 @@ class LedgerAnnouncements:
         self._run = run
 
     async def latest(self) -> AnnouncedVersion | None:
-        """The newest announced version; None before the first."""
+        """Returns the newest announced version; None before the first."""
         found = await self._ledger.checkpoints.latest(self._pool_id, self._run)
         return None if found is None else AnnouncedVersion(found.version, found.attempt, found.digest)
 
@@ -134,17 +134,17 @@ class LedgerAnnouncements:
 async def source_of(
     configuration: Configuration, *, signer: str | None, pool: int | None, run_name: str
 ) -> AsyncIterator[Source]:
-    """Finds out whose checkpoints count.
+    """Finds the accepted publisher of checkpoints.
 
     Raises:
-        InvalidInput: There is neither an address nor a ledger that is configured.
+        InvalidInput: Neither an address nor a ledger is configured.
     """
     if signer is not None:
         yield Source(Signers(publisher=resolve_address(configuration, signer)), None)
         return
     if configuration.chain.deployment is None:
         raise InvalidInput(
-            "whose checkpoints are to be believed?",
+            "no publisher of checkpoints is configured",
             hint="give --signer ADDRESS, or configure the chain and the pool in muster.toml",
         )
     pool_id = chosen_pool(configuration, pool)

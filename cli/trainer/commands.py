@@ -1,4 +1,4 @@
-"""`muster trainer`: warm a model up on demonstrations, train a run, and see what a version can do."""
+"""`muster trainer`: supervised warm-up, training runs and evaluation."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sft(
         Path | None, typer.Option(exists=True, dir_okay=False, help="Examples: JSON lines or .parquet.")
     ] = None,
     environment: Annotated[
-        str | None, typer.Option(help="Whose demonstrations are learned; NAME or NAME@VERSION.")
+        str | None, typer.Option(help="Environment that supplies demonstrations; NAME or NAME@VERSION.")
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -46,9 +46,9 @@ def sft(
     every: Annotated[int, typer.Option(min=1, help="Steps between lines of progress.")] = 25,
     as_json: JsonOption = False,
 ) -> None:
-    """Warm a model up: learn the completions of demonstrations or of a file, then write a version.
+    """Warm a model up: supervised training on demonstrations or a file of examples, then write a version.
 
-    Stopped or killed, the same command goes on where it was.
+    After an interruption, run the same command again to continue.
     """
     from cli.trainer.work import WarmUpChoices, run_warm_up  # noqa: PLC0415 - loads torch, which `--help` can spare
 
@@ -91,7 +91,7 @@ def eval_(
     device: Device = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Ask versions of a model prompts that it was never trained on: greedily, and several times by sampling."""
+    """Evaluate versions on held-out prompts: one greedy answer, and several sampled ones."""
     from cli.trainer.work import EvaluationChoices, run_evaluation  # noqa: PLC0415 - loads torch
 
     choices = EvaluationChoices(

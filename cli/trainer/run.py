@@ -1,4 +1,4 @@
-"""`muster trainer run`: learn from accepted rollouts, publish what was learned, again and again."""
+"""`muster trainer run`: learns from accepted rollouts and publishes new versions."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def run(
 ) -> None:
     """Train the run of a pool until its steps are done, Ctrl-C or SIGTERM.
 
-    Stopped or killed at any moment, the same command goes on where it was. `muster settings trainer` lists all that
-    can be set. Under torchrun all its processes learn together: docs/training-runs.md.
+    After an interruption, run the same command again to continue. `muster settings trainer` lists all settings. Under
+    torchrun all processes train together: docs/training-runs.md.
     """
     from protocol.runtime.logs import configure_logs  # noqa: PLC0415 - torch comes with what follows, which `--help` can spare
     from trainer.distributed.ranks import own_place  # noqa: PLC0415

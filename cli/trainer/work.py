@@ -56,12 +56,12 @@ class EvaluationChoices:
 
 
 def run_warm_up(choices: WarmUpChoices, *, progress: Callable[[str], None]) -> Evaluation | None:
-    """Makes a version; returns what it can do.
+    """Trains and writes a version; returns its evaluation.
 
     Raises:
-        MusterError: From any of the parts; the last checkpoint is kept.
+        MusterError: A step failed; the last checkpoint is kept.
     """
-    torch.set_num_threads(1)  # more are slower on models that fit a CPU, and not the same to the bit
+    torch.set_num_threads(1)  # more threads are slower on models that fit a CPU, and change results in the last bits
 
     def tell(done: WarmUpStep) -> None:
         if done.evaluation is not None or done.step % choices.every == 0 or done.step == done.steps:
@@ -99,10 +99,10 @@ def settings_of(choices: WarmUpChoices) -> WarmUpSettings:
 
 
 def run_evaluation(folder: Path, choices: EvaluationChoices) -> Evaluation:
-    """Asks one version.
+    """Evaluates one version.
 
     Raises:
-        MusterError: From any of the parts.
+        MusterError: A step failed.
     """
     torch.set_num_threads(1)
     recipe = read_recipe(folder)
@@ -155,13 +155,13 @@ def _written(choices: WarmUpChoices) -> tuple[str, dict[str, object]]:
     path = preset_file(choices.preset)
     values = read_settings_file(path)
     start = values.get("start")
-    if isinstance(start, dict) and start.get("kind") == "folder":  # another preset's base, which lies beside it
+    if isinstance(start, dict) and start.get("kind") == "folder":  # the base is another preset in the same folder
         values["start"] = {**start, "folder": path.parent / str(start["folder"])}
     return str(path), values
 
 
 def _set(values: dict[str, object], key: str, value: object) -> None:
-    """Puts a value at a dotted place."""
+    """Sets the value at a dotted path."""
     *path, last = key.split(".")
     at = values
     for part in path:

@@ -1,4 +1,4 @@
-"""`muster validator audit-log`: recompute which rows had to be audited in a past epoch, from what is public."""
+"""`muster validator audit-log`: repeats the draws of a past epoch from public data."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def audit_log(
     where: Where = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Recompute which rows a validator had to audit in a past epoch. Exits 1 if it audited others, or too few.
+    """Repeat a validator's draws of rows in a past epoch. Exits 1 if it recomputed other rows, or too few.
 
-    Needs nobody's leave: secrets and verdicts are on the ledger, and audit files are public.
+    All data is public: secrets and verdicts on the ledger, audit files in the pool's store.
     """
     if every and epoch is not None:
         raise InvalidInput("--all and --epoch exclude each other", hint="give one of them")

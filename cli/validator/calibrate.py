@@ -1,4 +1,4 @@
-"""`muster validator calibrate`: measures what honest work shows, so that other work can be held to it."""
+"""`muster validator calibrate`: measures honest work and derives limits of statistical checks."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def calibrate(
     threads: Annotated[int, typer.Option(min=1, help="Of torch, on a CPU.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure honest work of a version: every engine and type generates, torch checks, and limits are drawn around it.
+    """Measure honest work of a version: each engine and type generates, torch checks, and limits are derived.
 
-    A validator judges no file of a model, engine and type that it has no limits for. Run it on machines like those that
-    generate, with every engine that the pool allows; what is measured in one place is merged into another's file.
+    A validator judges only files of models, engines and types with limits. Run it on machines like those of nodes, with
+    every engine that the pool allows; measurements of several machines are merged into one file.
     """
     import torch  # noqa: PLC0415 - `--help` can spare it
 
@@ -72,14 +72,14 @@ def calibrate(
         if out is not None:
             partial = out.with_name(f".{out.name}.partial")
             partial.write_bytes(calibration.to_json())
-            partial.replace(out)  # what was measured before is never lost halfway
+            partial.replace(out)  # written atomically, so that earlier measurements are never lost
     except MusterError as error:
         missing_engine = isinstance(error, NotFound) and EngineName.VLLM.value in engines
         show_error(NotFound(error.detail, hint=ANOTHER_INTERPRETER) if missing_engine else error)
         raise typer.Exit(1) from error
     _show(measured, as_json=as_json)
     if any(one.limits.files < ENOUGH_FILES for one in measured):
-        warn(f"limits from fewer than {ENOUGH_FILES} files say little: give more --samples before anybody is judged")
+        warn(f"limits from fewer than {ENOUGH_FILES} files say little: give more --samples before you use them")
     if out is not None:
         note(f"{out} has {len(calibration.entries)} entries; the validator's setting `calibration` names it")
     elif not as_json:
@@ -110,10 +110,10 @@ def _show(measured: list[MeasuredEntry], *, as_json: bool) -> None:
 
 
 def _check_place(out: Path) -> None:
-    """Makes sure, before hours of measuring, that there is somewhere to write it.
+    """Checks that the output can be written, before hours of measuring.
 
     Raises:
-        InvalidInput: There is not.
+        InvalidInput: It can't be written.
     """
     if not os.access(out.parent, os.W_OK | os.X_OK):
         raise InvalidInput(

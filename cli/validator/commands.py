@@ -1,4 +1,4 @@
-"""`muster validator`: the service's own commands, and beside them what its operator looks at and decides."""
+"""`muster validator`: runs the service; shows and decides its parked work."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class OperatorDecision(StrEnum):
 
 @app.command()
 def status(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
-    """Show what waits, what was judged and how fast, who else judges, and what waits for you."""
+    """Show the queue, verdicts and their latency, other validators, and parked work."""
 
     async def command() -> None:
         async with _opened(config, where) as client:
@@ -59,7 +59,7 @@ def status(config: ConfigOption = None, where: WhereOption = None, as_json: Json
 
 @app.command()
 def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
-    """List work that could not be judged, with why and what to do. It expires blamelessly if nobody does anything."""
+    """List work that could not be judged, with reason and remedy. Without action it expires, without a penalty."""
 
     async def command() -> None:
         async with _opened(config, where) as client:
@@ -81,7 +81,7 @@ def retry(
     config: ConfigOption = None,
     where: WhereOption = None,
 ) -> None:
-    """Have parked work examined again."""
+    """Retry parked work."""
     if (item is None) != every or (code is not None and not every):
         raise InvalidInput("which?", hint="give one work key, or --all, which --code may narrow")
 
@@ -103,7 +103,7 @@ def resolve(
     config: ConfigOption = None,
     where: WhereOption = None,
 ) -> None:
-    """Decide parked work by hand. The verdict and its evidence say that a person did."""
+    """Decide parked work by hand. Verdict and evidence record that a person decided."""
     body = Resolve(outcome=decision.value, words=because)
 
     async def command() -> None:
@@ -116,11 +116,11 @@ def resolve(
 
 
 async def _named(client: TypedClient, text: str) -> str:
-    """The parked item that this is the beginning of.
+    """Returns the parked item with this id or prefix of an id.
 
     Raises:
-        NotFound: None is.
-        InvalidInput: Several are, or it is too short to say.
+        NotFound: There is none.
+        InvalidInput: Several ids have this prefix, or it is too short.
     """
     if len(text) < SHORTEST_NAME:
         raise InvalidInput(f"{text!r} is too short", hint=f"give at least {SHORTEST_NAME} characters of the work key")
@@ -140,7 +140,7 @@ async def _named(client: TypedClient, text: str) -> str:
 
 @asynccontextmanager
 async def _opened(config: Path | None, where: str | None) -> AsyncIterator[TypedClient]:
-    """The validator's API, with a token (`MUSTER_VALIDATOR_TOKEN`), else with the validator's own key."""
+    """Yields a client of the validator's API, with a token (`MUSTER_VALIDATOR_TOKEN`) or the validator's key."""
     settings = ValidatorSettings.load(file=config)
     url = where or f"http://{settings.host}:{settings.port}"
     if token := os.environ.get(TOKEN_VARIABLE, "").strip():

@@ -11,11 +11,11 @@ from cli.quantities import ago, format_span, moment
 from validator.api.views import LatencyView, MemberView, ParkedView, StatusView
 
 SHORT = 14
-"""Characters of a work key: enough to name it by."""
+"""Characters of a shortened work key."""
 
 
 def show_status(found: StatusView) -> None:
-    """Prints everything that an operator asks first."""
+    """Prints the status."""
     now = datetime.now(UTC)
     queue, rates = found.queue, found.rates
     show_fields(
@@ -51,7 +51,7 @@ def show_status(found: StatusView) -> None:
 
 
 def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
-    """Returns what keeps this validator from judging, if anything; shown first."""
+    """Returns the reason why this validator does not judge, if any; shown first."""
     for each in members:
         if each.is_this and each.state != "well":
             words = f"{each.state}, {ago(each.since_ms, now=now)}: {_trouble(each)}" if each.code else each.state

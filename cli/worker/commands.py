@@ -1,4 +1,4 @@
-"""`muster worker`: the daemon's own commands, and beside them what a contributor needs of keys, stake and rewards."""
+"""`muster worker`: commands of the daemon, and of keys, stake and rewards for contributors."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ PARTS: Parts = {
     "upgrade": ("worker.cli:upgrade", "Print how to install the newest release and what happens to the running task."),
     "verdicts": (
         "cli.worker.verdicts",
-        "Show what validators said of your node's work, why, what it pays or costs, and until when it can be disputed.",
+        "Show verdicts on your node's work: reason, reward or penalty, and the end of the challenge period.",
     ),
     "dispute": (
         "cli.worker.dispute",
         "Dispute a verdict on your work while it can be disputed; another validator decides, and that is final.",
     ),
-    "rewards": ("cli.worker.rewards", "Show what your nodes have earned: claimable now, and still on its way."),
+    "rewards": ("cli.worker.rewards", "Show the earnings of your nodes: claimable now, and not final yet."),
     "claim": ("cli.ledger.work:claim", "Collect what your nodes have earned."),
     "keys": ("cli.keys", "Make, import and show keys."),
     "stake": ("cli.ledger.stake", "Add stake, look at it, get it back."),

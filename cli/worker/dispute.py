@@ -1,4 +1,4 @@
-"""`muster worker dispute`: say that a verdict is wrong. The pool carries a node's word, so that it needs no gas."""
+"""`muster worker dispute`: disputes a verdict. The pool relays it, so that the node needs no gas."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def dispute(
 ) -> None:
     """Dispute a verdict on your work while it can be disputed; another validator decides, and that is final.
 
-    A dispute that is right, or that nobody decides, costs nothing. If a rejection stands, a tenth of the work's penalty
-    is taken from the provider's stake; if the work is found to be forged, all of it.
+    A dispute that succeeds, or that no validator decides, costs nothing. If a rejection is upheld, a tenth of the
+    work's penalty is taken from the provider's stake; if the work is judged forged, the whole penalty.
     """
 
     async def command() -> None:
@@ -109,7 +109,7 @@ def _evidence(key: Digest, signer: Key, *, because: str, evidence: Path | None) 
 
 
 async def _keep(configuration: Configuration, signer: Key, said: bytes, *, where: str | None) -> None:
-    """Puts the evidence into the pool's store if it takes it; the dispute goes on without."""
+    """Uploads the evidence to the pool's store, if the store accepts it; the dispute does not depend on it."""
     location = where or configuration.pool.orchestrator
     if location is None:
         return
@@ -147,7 +147,7 @@ async def _by_word(
     carrier: str | None,
     where: str | None,
 ) -> None:
-    """The node signs, and somebody else carries: who is named, else the pool."""
+    """Sends the dispute through the named relayer key, else through the pool."""
     deadline = max(datetime.now(UTC), await ledger.now()) + VALID
     word = Dispute(key=key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
     signature = word.sign(node, ledger.work.domain)

@@ -1,4 +1,4 @@
-"""`muster worker rewards`: what a provider's nodes have earned."""
+"""`muster worker rewards`: shows the earnings of a provider's nodes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ProviderOption = Annotated[str, typer.Option(help="Address or key name of the pr
 def rewards(
     context: typer.Context, provider: ProviderOption = "provider", pool: PoolOption = None, as_json: JsonOption = False
 ) -> None:
-    """Show what your nodes have earned: claimable now, and still on its way."""
+    """Show the earnings of your nodes: claimable now, and not final yet."""
 
     async def command() -> None:
         async with open_ledger(context.obj) as ledger:

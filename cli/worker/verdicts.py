@@ -1,4 +1,4 @@
-"""`muster worker verdicts` and `dispute`: what validators found in a node's work, and what to do if they are wrong."""
+"""`muster worker verdicts`: shows verdicts on a node's work with their findings."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkReport:
-    """All data about one piece of work.
+    """All data about one work.
 
     Args:
         submitted: The submission.
         work: Its work record.
         verdict: The verdict that counts; None if there is none yet.
         audit: Its evidence; None if it could not be read.
-        missing: Why not.
-        lost: What a lost dispute has cost, in the token's smallest unit.
+        missing: Reason why it could not be read.
+        lost: Cost of a lost dispute, in the token's smallest unit.
     """
 
     submitted: WorkSubmitted
@@ -67,7 +67,7 @@ def verdicts(
     where: Where = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what validators said of your node's work, why, what it pays or costs, and until when it can be disputed."""
+    """Show verdicts on your node's work: reason, reward or penalty, and the end of the challenge period."""
 
     async def command() -> list[WorkReport]:
         pool_id, whose = chosen_pool(context.obj, pool), node_of(context.obj, node)
@@ -106,7 +106,7 @@ async def _told(
         async with gate:
             work, verdict = await ledger.work.get(event.key), given.get(event.key)
             audit, missing = await _audit(files, verdict)
-        if work is None:  # a reorganisation took it back a moment ago
+        if work is None:  # a reorg has just removed it
             return None
         return WorkReport(
             submitted=event, work=work, verdict=verdict, audit=audit, missing=missing, lost=lost.get(event.key, 0)
@@ -157,7 +157,7 @@ def _money(told: WorkReport) -> str:
 
 
 def _explain(told: WorkReport, *, rows: int | None) -> None:
-    """The verdict in words, and what was found in which row."""
+    """Returns the verdict in words, with findings by row."""
     say("")
     say(f"{told.submitted.key} (step {told.submitted.step}, slot {told.submitted.index})")
     if told.verdict is not None:
@@ -230,12 +230,12 @@ def _raw(told: WorkReport) -> dict[str, object]:
 
 
 def reason_name(code: int) -> str:
-    """A reason's name; its number if a newer validator gave it."""
+    """Returns a reason's name; its number if this release does not know it."""
     return ReasonCode(code).name.lower().replace("_", "-") if code in set(ReasonCode) else str(code)
 
 
 def reason_words(code: int) -> str:
-    """A reason in one sentence."""
+    """Returns a reason in one sentence."""
     if code in set(ReasonCode):
         return ReasonCode(code).words
     return f"Reason {code}, which this release of muster does not know."
