@@ -120,8 +120,13 @@ class BoundContract:
         """Calls a view function that returns a struct, and converts it to the dataclass `kind`."""
         return struct_from_abi(kind, await self.read(name, *arguments))
 
-    async def send(self, name: str, *arguments: object) -> Receipt:
-        """Sends a transaction and waits until it is mined. Name an overloaded function with its parameter types.
+    async def send(self, name: str, *arguments: object, least_gas: int = 0) -> Receipt:
+        """Sends a transaction and waits until it is mined.
+
+        Args:
+            name: The function; an overloaded one is named with its parameter types.
+            arguments: Its arguments.
+            least_gas: Lower bound of the gas limit, which is estimated.
 
         Raises:
             ReadOnly: The client has no key.
@@ -130,10 +135,9 @@ class BoundContract:
             TransactionNotMined: It was not mined before the sender's default deadline.
             InsufficientFunds: The sender can't pay for gas.
         """
-        with _encoding_errors(name):
-            data = self._contract.encode_abi(name, args=list(arguments))
+        call = self._call(name, arguments, least_gas=least_gas)
         try:
-            return await self._writer().send(TransactionCall(to=self.at, data=bytes.fromhex(data[2:])))
+            return await self._writer().send(call)
         except TransactionReverted as error:
             raise in_plain_words(error) from error
 
@@ -147,10 +151,9 @@ class BoundContract:
             InvalidInput: An argument does not fit the parameter's ABI type.
             ChainUnavailable: The node did not answer.
         """
-        with _encoding_errors(name):
-            data = self._contract.encode_abi(name, args=list(arguments))
+        call = self._call(name, arguments)
         try:
-            await self._writer().estimate(TransactionCall(to=self.at, data=bytes.fromhex(data[2:])))
+            await self._writer().estimate(call)
         except TransactionReverted as error:
             if len(error.data) > len("0x"):
                 return self.refusal(subject, bytes.fromhex(error.data[2:]))
@@ -166,6 +169,11 @@ class BoundContract:
         """Decodes the revert data of a refused batch item."""
         revert = self._reverts.read(revert_data)
         return Refusal(subject, revert.name, str(revert))
+
+    def _call(self, name: str, arguments: tuple[object, ...], *, least_gas: int = 0) -> TransactionCall:
+        with _encoding_errors(name):
+            data = self._contract.encode_abi(name, args=list(arguments))
+        return TransactionCall(to=self.at, data=bytes.fromhex(data[2:]), least_gas=least_gas)
 
     def _writer(self) -> TransactionSender:
         if self._sender is None:

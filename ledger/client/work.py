@@ -22,6 +22,18 @@ LOST_DISPUTE_BPS = 1_000
 The same as `LOST_DISPUTE_BPS` of `WorkTypes.sol`.
 """
 
+DECISIVE_GAS = 1_000_000
+"""Least gas limit of a transaction, per decisive verdict in it.
+
+The order of a dispute's validators is drawn by the hash of the block after the dispute. The first block that can read
+this hash may hold a verdict whose gas was estimated on the block before. There the contract refuses the verdict early,
+so that the estimate is far too low and the transaction would run out of gas. A decisive verdict takes about 160,000 gas
+with three validators; a pool may have 64, and a slash may go through 32 open unbonds. Unused gas is not paid.
+"""
+
+MOST_DECISIVE_GAS = 10_000_000
+"""Upper bound of the least gas limit: nodes and chains limit the gas of one transaction."""
+
 
 class WorkStatus(IntEnum):
     """State of a work record."""
@@ -156,7 +168,10 @@ class WorkBook:
 
     async def judge(self, verdicts: Sequence[Verdict]) -> list[Refusal]:
         """Records verdicts; returns the refused ones with the reason."""
-        receipt = await self._contract.send("judge", [_abi_verdict(verdict) for verdict in verdicts])
+        least_gas = min(MOST_DECISIVE_GAS, DECISIVE_GAS * sum(verdict.decisive for verdict in verdicts))
+        receipt = await self._contract.send(
+            "judge", [_abi_verdict(verdict) for verdict in verdicts], least_gas=least_gas
+        )
         return self._refusals(VerdictRefused, receipt)
 
     async def confirm(self, looks: Sequence[Verdict]) -> list[Refusal]:
