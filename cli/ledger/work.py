@@ -26,7 +26,7 @@ from cli.keys import open_key, resolve_address
 from cli.output import JsonOption, say, show_fields, show_table, warn
 from ledger.amounts import format_amount
 from ledger.client import Ledger
-from ledger.client.work import Submission, Verdict, WorkRecord, WorkStatus
+from ledger.client.work import Verdict, WorkRecord, WorkStatus
 from ledger.events.types import WorkSubmitted
 from ledger.rpc.revert_messages import name_in_plain_words
 from protocol.errors import InvalidInput, NotFound
@@ -119,7 +119,7 @@ def sign(
     out: OutFile = None,
     key: NodeKey = "node",
 ) -> None:
-    """Sign a submission for a relayer, so that the node needs no gas."""
+    """Sign a submission that another account sends to the ledger, so that the node needs no gas."""
 
     async def command() -> None:
         node = open_key(context.obj, key)
@@ -146,8 +146,7 @@ def submit(
     async def command() -> None:
         leased = read_document(lease_file, SignedLease, made_by="muster work lease")
         async with open_ledger(context.obj, key) as ledger:
-            submission = Submission(leased.lease, leased.raw_signature, _sha256(file), units, b"")
-            say(await ledger.work.submit(submission))
+            say(await ledger.work.submit(leased, sha256=_sha256(file), units=units))
 
     run(command())
 
@@ -162,19 +161,15 @@ def carry(
 
     async def command() -> None:
         signed = [read_document(file, SignedWorkClaim, made_by="muster work sign") for file in files]
-        submissions = [
-            Submission(each.lease.lease, each.lease.raw_signature, each.sha256, each.units, each.raw_signature)
-            for each in signed
-        ]
         async with open_ledger(context.obj, key) as ledger:
-            refused = {refusal.key: refusal.reason for refusal in await ledger.work.submit_batch(submissions)}
-        for submission in submissions:
-            work_key = submission.lease.key.hash
+            refused = {refusal.subject: refusal.reason for refusal in await ledger.work.submit_batch(signed)}
+        for claim in signed:
+            work_key = claim.lease.lease.key.hash
             if work_key in refused:
                 warn(f"{work_key} was refused: {name_in_plain_words(refused[work_key])}")
             else:
                 say(work_key)
-        if len(refused) == len(submissions):
+        if len(refused) == len(signed):
             raise InvalidInput("every submission was refused", hint="the reasons are above")
 
     run(command())
@@ -212,7 +207,7 @@ def judge(
             )
             refusals = await ledger.work.judge([verdict])
             if refusals:
-                name = refusals[0].reason.partition("(")[0]
+                name = refusals[0].error
                 words, hint = _VERDICT_REFUSALS.get(name, ("it was refused", "`muster work show` says where it is"))
                 raise InvalidInput(f"the ledger did not take the verdict: {words} ({name})", hint=hint)
             found = await ledger.work.get(verdict.key)

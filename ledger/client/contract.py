@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from eth_abi.exceptions import EncodingError
@@ -29,6 +30,18 @@ from protocol.identity.typed_data import SigningDomain
 
 T = TypeVar("T")
 E = TypeVar("E", bound=LedgerEvent)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A batch item that a contract refused; the other items of the batch are unaffected."""
+
+    subject: str
+    """The item's work key, or the node that wanted to join."""
+    error: str
+    """Name of the contract's error."""
+    reason: str
+    """The error with its arguments."""
 
 
 class ReadOnly(InvalidInput):
@@ -107,8 +120,13 @@ class BoundContract:
         """Calls a view function that returns a struct, and converts it to the dataclass `kind`."""
         return struct_from_abi(kind, await self.read(name, *arguments))
 
-    async def send(self, name: str, *arguments: object) -> Receipt:
-        """Sends a transaction and waits until it is mined. Name an overloaded function with its parameter types.
+    async def send(self, name: str, *arguments: object, least_gas: int = 0) -> Receipt:
+        """Sends a transaction and waits until it is mined.
+
+        Args:
+            name: The function; an overloaded one is named with its parameter types.
+            arguments: Its arguments.
+            least_gas: Lower bound of the gas limit, which is estimated.
 
         Raises:
             ReadOnly: The client has no key.
@@ -117,15 +135,14 @@ class BoundContract:
             TransactionNotMined: It was not mined before the sender's default deadline.
             InsufficientFunds: The sender can't pay for gas.
         """
-        with _encoding_errors(name):
-            data = self._contract.encode_abi(name, args=list(arguments))
+        call = self._call(name, arguments, least_gas=least_gas)
         try:
-            return await self._writer().send(TransactionCall(to=self.at, data=bytes.fromhex(data[2:])))
+            return await self._writer().send(call)
         except TransactionReverted as error:
             raise in_plain_words(error) from error
 
-    async def dry_run(self, name: str, *arguments: object) -> str:
-        """Returns the contract error with which a transaction would revert now; empty if it would succeed.
+    async def dry_run(self, subject: str, name: str, *arguments: object) -> Refusal | None:
+        """Returns the error with which a transaction would revert now; None if it would succeed.
 
         It estimates gas and sends nothing, so it costs no gas.
 
@@ -134,22 +151,29 @@ class BoundContract:
             InvalidInput: An argument does not fit the parameter's ABI type.
             ChainUnavailable: The node did not answer.
         """
-        with _encoding_errors(name):
-            data = self._contract.encode_abi(name, args=list(arguments))
+        call = self._call(name, arguments)
         try:
-            await self._writer().estimate(TransactionCall(to=self.at, data=bytes.fromhex(data[2:])))
+            await self._writer().estimate(call)
         except TransactionReverted as error:
-            return self.explain(bytes.fromhex(error.data[2:])) if len(error.data) > 2 else error.detail
-        return ""
+            if len(error.data) > len("0x"):
+                return self.refusal(subject, bytes.fromhex(error.data[2:]))
+            return Refusal(subject, error.name, error.detail)
+        return None
 
     def events(self, kind: type[E], receipt: Receipt) -> list[E]:
         """Returns the events of one type in a receipt, in order."""
         decoded = (self._decoder.decode(log) for log in receipt.logs)
         return [event for event in decoded if isinstance(event, kind)]
 
-    def explain(self, reason: bytes) -> str:
-        """Decodes the revert data of a refused batch item: the error's name and arguments."""
-        return str(self._reverts.read(reason))
+    def refusal(self, subject: str, revert_data: bytes) -> Refusal:
+        """Decodes the revert data of a refused batch item."""
+        revert = self._reverts.read(revert_data)
+        return Refusal(subject, revert.name, str(revert))
+
+    def _call(self, name: str, arguments: tuple[object, ...], *, least_gas: int = 0) -> TransactionCall:
+        with _encoding_errors(name):
+            data = self._contract.encode_abi(name, args=list(arguments))
+        return TransactionCall(to=self.at, data=bytes.fromhex(data[2:]), least_gas=least_gas)
 
     def _writer(self) -> TransactionSender:
         if self._sender is None:

@@ -8,12 +8,13 @@ from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 
 from ledger.abi_types import struct_from_abi
-from ledger.client.contract import BoundContract
+from ledger.client.contract import BoundContract, Refusal
 from ledger.client.token import Token
 from ledger.events.types import JoinRefused, PoolCreated
 from ledger.transactions.receipts import Receipt
 from protocol.identifiers import ZERO_ADDRESS, Address, address
 from protocol.invites import Invite
+from protocol.wire.relayed import JoinRequest
 
 MAX_FEES = 3
 """The most verdict fees that one work item can cost: verdicts and second looks (`MAX_FEES` of the contracts)."""
@@ -148,24 +149,6 @@ class PoolMembership:
     joins: int
     held_until: datetime
     """For a former member: leases that expire by this time can still be used."""
-
-
-@dataclass(frozen=True, slots=True)
-class SignedJoin:
-    """An invite with both signatures; any account can submit it to the ledger."""
-
-    invite: Invite
-    orchestrator_signature: bytes
-    node_signature: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class JoinRefusal:
-    """A join that the ledger refused; the other joins of the batch are unaffected."""
-
-    pool_id: int
-    node: Address
-    reason: str
 
 
 class PoolContracts:
@@ -330,20 +313,15 @@ class PoolContracts:
         """Redeems an invite; `node_signature` may be empty if the caller is the node."""
         return await self._contract.send("join", _abi_invite(invite), orchestrator_signature, node_signature)
 
-    async def join_refusal_of(self, joining: SignedJoin) -> JoinRefusal | None:
+    async def join_refusal(self, join: JoinRequest) -> Refusal | None:
         """Returns why the ledger would refuse a join now; None if it would accept it. Costs no gas."""
-        invite = joining.invite
-        reason = await self._contract.dry_run(
-            "join", _abi_invite(invite), joining.orchestrator_signature, joining.node_signature
-        )
-        return JoinRefusal(invite.pool_id, invite.node, reason) if reason else None
+        return await self._contract.dry_run(join.invite.node, "join", *_abi_join(join))
 
-    async def join_batch(self, joinings: Sequence[SignedJoin]) -> list[JoinRefusal]:
+    async def join_batch(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
         """Submits joins of several nodes, which then need no gas; returns the refused ones with the reason."""
-        items = [(_abi_invite(each.invite), each.orchestrator_signature, each.node_signature) for each in joinings]
-        receipt = await self._contract.send("joinBatch", items)
+        receipt = await self._contract.send("joinBatch", [_abi_join(join) for join in joins])
         refused = self._contract.events(JoinRefused, receipt)
-        return [JoinRefusal(e.pool_id, e.node, self._contract.explain(e.reason)) for e in refused]
+        return [self._contract.refusal(event.node, event.reason) for event in refused]
 
     async def leave(
         self, pool_id: int, node: Address, *, deadline: datetime | None = None, node_signature: bytes = b""
@@ -387,3 +365,7 @@ def _abi(terms: Terms) -> tuple[int, ...]:
 
 def _abi_invite(invite: Invite) -> tuple[int, Address, int, int, str]:
     return (invite.pool_id, invite.node, invite.nonce, invite.expiry, invite.url)
+
+
+def _abi_join(join: JoinRequest) -> tuple[object, ...]:
+    return _abi_invite(join.invite.invite), join.invite.raw_signature, bytes.fromhex(join.signature[2:])

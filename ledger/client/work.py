@@ -8,18 +8,31 @@ from datetime import UTC, datetime
 from enum import IntEnum
 
 from ledger.abi_types import struct_from_abi
-from ledger.client.contract import BoundContract
+from ledger.client.contract import BoundContract, Refusal
 from ledger.events.types import RewardsClaimed, VerdictRefused, WorkRefused, WorkSubmitted
 from ledger.transactions.receipts import Receipt
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.leases import Lease
 from protocol.verdicts import Outcome
+from protocol.wire.leases import SignedLease, SignedWorkClaim
 
 LOST_DISPUTE_BPS = 1_000
 """Share of the penalty that the node's side loses if a rejection that it disputed is upheld, in basis points.
 
 The same as `LOST_DISPUTE_BPS` of `WorkTypes.sol`.
 """
+
+DECISIVE_GAS = 1_000_000
+"""Least gas limit of a transaction, per decisive verdict in it.
+
+The order of a dispute's validators is drawn by the hash of the block after the dispute. The first block that can read
+this hash may hold a verdict whose gas was estimated on the block before. There the contract refuses the verdict early,
+so that the estimate is far too low and the transaction would run out of gas. A decisive verdict takes about 160,000 gas
+with three validators; a pool may have 64, and a slash may go through 32 open unbonds. Unused gas is not paid.
+"""
+
+MOST_DECISIVE_GAS = 10_000_000
+"""Upper bound of the least gas limit: nodes and chains limit the gas of one transaction."""
 
 
 class WorkStatus(IntEnum):
@@ -70,21 +83,9 @@ class WorkRecord:
         return self.penalty * LOST_DISPUTE_BPS // 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class Submission:
-    """A signed work claim; any account can submit it to the ledger."""
-
-    lease: Lease
-    lease_signature: bytes
-    sha256: Digest
-    units: int
-    node_signature: bytes
-    """May be empty if the node itself sends the transaction."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """A validator's verdict on one submission.
+    """A validator's verdict on one submission, or a second look that confirms the first verdict.
 
     The ledger refuses it if the submission under the key has another file or number of units, which can happen after a
     chain reorganisation.
@@ -100,28 +101,6 @@ class Verdict:
     audit_hash: Digest = ZERO_DIGEST
     decisive: bool = False
     """True if it decides a dispute. The ledger refuses a first verdict on disputed work, and the reverse."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Confirmation:
-    """A paid second look by another validator that agrees with the first verdict."""
-
-    key: Digest
-    sha256: Digest
-    """SHA-256 of the file that was examined."""
-    outcome: Outcome
-    """The outcome that was found; the ledger refuses it if the first verdict has another one."""
-    reason: int
-    audit_hash: Digest
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """A batch item that the ledger refused; the other items of the batch are unaffected."""
-
-    key: Digest
-    reason: str
-    """The name of the contract's error with its arguments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,19 +137,21 @@ class WorkBook:
 
     # Nodes
 
-    async def submit(self, submission: Submission) -> Digest:
-        """Submits work and returns its key; reverts with the reason if the ledger refuses it."""
-        receipt = await self._contract.send("submitWork", *_abi_submission(submission))
+    async def submit(self, lease: SignedLease, *, sha256: Digest, units: int) -> Digest:
+        """Submits the calling node's own work and returns its key; reverts with the reason if the ledger refuses it.
+
+        The node's signature is left out, which saves gas: the contract needs it only from other senders.
+        """
+        receipt = await self._contract.send("submitWork", *_abi_work(lease, sha256, units, b""))
         return self._contract.events(WorkSubmitted, receipt)[0].key
 
-    async def refusal_of(self, submission: Submission) -> Refusal | None:
+    async def submission_refusal(self, claim: SignedWorkClaim) -> Refusal | None:
         """Returns why the ledger would refuse a submission now; None if it would accept it. Costs no gas."""
-        reason = await self._contract.dry_run("submitWork", *_abi_submission(submission))
-        return Refusal(submission.lease.key.hash, reason) if reason else None
+        return await self._contract.dry_run(claim.lease.lease.key.hash, "submitWork", *_abi_claim(claim))
 
-    async def submit_batch(self, submissions: Sequence[Submission]) -> list[Refusal]:
+    async def submit_batch(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
         """Submits work of several nodes; returns the refused submissions with the reason."""
-        receipt = await self._contract.send("submitBatch", [_abi_submission(item) for item in submissions])
+        receipt = await self._contract.send("submitBatch", [_abi_claim(claim) for claim in claims])
         return self._refusals(WorkRefused, receipt)
 
     async def dispute(
@@ -187,11 +168,17 @@ class WorkBook:
 
     async def judge(self, verdicts: Sequence[Verdict]) -> list[Refusal]:
         """Records verdicts; returns the refused ones with the reason."""
-        receipt = await self._contract.send("judge", [_abi_verdict(verdict) for verdict in verdicts])
+        least_gas = min(MOST_DECISIVE_GAS, DECISIVE_GAS * sum(verdict.decisive for verdict in verdicts))
+        receipt = await self._contract.send(
+            "judge", [_abi_verdict(verdict) for verdict in verdicts], least_gas=least_gas
+        )
         return self._refusals(VerdictRefused, receipt)
 
-    async def confirm(self, looks: Sequence[Confirmation]) -> list[Refusal]:
-        """Records second looks that agree with the first verdict; returns the refused ones with the reason."""
+    async def confirm(self, looks: Sequence[Verdict]) -> list[Refusal]:
+        """Records paid second looks that agree with the first verdict; returns the refused ones with the reason.
+
+        The ledger refuses a look whose outcome differs from the first verdict. `units` and `decisive` are not sent.
+        """
         receipt = await self._contract.send("confirm", [_abi_confirmation(look) for look in looks])
         return self._refusals(VerdictRefused, receipt)
 
@@ -237,11 +224,15 @@ class WorkBook:
         return sum(event.amount for event in self._contract.events(RewardsClaimed, receipt))
 
     def _refusals(self, kind: type[WorkRefused | VerdictRefused], receipt: Receipt) -> list[Refusal]:
-        return [Refusal(e.key, self._contract.explain(e.reason)) for e in self._contract.events(kind, receipt)]
+        return [self._contract.refusal(event.key, event.reason) for event in self._contract.events(kind, receipt)]
 
 
-def _abi_submission(item: Submission) -> tuple[object, ...]:
-    return _abi_lease(item.lease), item.lease_signature, item.sha256, item.units, item.node_signature
+def _abi_claim(claim: SignedWorkClaim) -> tuple[object, ...]:
+    return _abi_work(claim.lease, claim.sha256, claim.units, claim.raw_signature)
+
+
+def _abi_work(lease: SignedLease, sha256: Digest, units: int, node_signature: bytes) -> tuple[object, ...]:
+    return _abi_lease(lease.lease), lease.raw_signature, sha256, units, node_signature
 
 
 def _abi_verdict(verdict: Verdict) -> tuple[object, ...]:
@@ -256,7 +247,7 @@ def _abi_verdict(verdict: Verdict) -> tuple[object, ...]:
     )
 
 
-def _abi_confirmation(look: Confirmation) -> tuple[object, ...]:
+def _abi_confirmation(look: Verdict) -> tuple[object, ...]:
     return look.key, look.sha256, int(look.outcome), look.reason, look.audit_hash
 
 

@@ -22,12 +22,15 @@ class TransactionCall:
         data: ABI-encoded call.
         value: Wei to transfer.
         gas: Gas limit; None estimates it, which also finds a revert before anything is sent.
+        least_gas: Lower bound of an estimated limit, for calls that may take another path in their block than in the
+            newest one, on which the estimate is made.
     """
 
     to: Address | None
     data: bytes = b""
     value: int = 0
     gas: int | None = None
+    least_gas: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,8 +12,7 @@ from redis.asyncio import Redis
 
 from ledger.artifacts import Contract
 from ledger.client import Ledger
-from ledger.client import pools as pool_client
-from ledger.client import work as work_client
+from ledger.client.contract import Refusal
 from ledger.client.pools import Pool, PoolStatus, Role, Terms
 from ledger.client.work import WorkStatus
 from ledger.deployment import Deployment
@@ -29,13 +28,11 @@ from orchestrator.chain.run_events import FOLLOWED, told
 from orchestrator.chain.run_interface import (
     AnnouncedCheckpoint,
     Funds,
-    NotTaken,
     PoolSeat,
     RunEvent,
     RunEvents,
     WorkNow,
-    error_name,
-    holds_until,
+    expiry_of,
 )
 from orchestrator.domain.slots import SlotState
 from protocol.errors import NotFound
@@ -204,44 +201,42 @@ class LedgerRun:
             reason=found.reason,
         )
 
-    async def carry(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
-        """Submits work for its nodes, in one transaction."""
-        refused = await (await self._connected()).work.submit_batch([_submission(each) for each in works])
-        return [_work_not_taken(each) for each in refused]
+    async def submit_work(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
+        """Submits work for its nodes in one transaction."""
+        return await (await self._connected()).work.submit_batch(claims)
 
-    async def carry_joins(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
-        """Redeems invites for their nodes, in one transaction."""
-        refused = await (await self._connected()).pools.join_batch([_joining(each) for each in joins])
-        return [_join_not_taken(each) for each in refused]
+    async def redeem_invites(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
+        """Redeems invites for their nodes in one transaction."""
+        return await (await self._connected()).pools.join_batch(joins)
 
-    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
+    async def open_disputes(self, disputes: Sequence[SignedDispute]) -> list[Refusal]:
         """Opens disputes for their nodes, a transaction each."""
-        found = await asyncio.gather(*(self._carry_dispute(each) for each in disputes))
+        found = await asyncio.gather(*(self._open_dispute(each) for each in disputes))
         return [each for each in found if each is not None]
 
-    async def _carry_dispute(self, dispute: SignedDispute) -> NotTaken | None:
+    async def _open_dispute(self, dispute: SignedDispute) -> Refusal | None:
         try:
             await (await self._connected()).work.dispute(
                 dispute.key,
                 dispute.evidence_hash,
-                deadline=holds_until(dispute),
+                deadline=expiry_of(dispute),
                 node_signature=bytes.fromhex(dispute.signature[2:]),
             )
         except TransactionReverted as error:
-            return NotTaken(dispute.key, error.name, error.detail)
+            return Refusal(dispute.key, error.name, error.detail)
         return None
 
-    async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+    async def work_refusals(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
         """Returns the submissions that the ledger would refuse now."""
-        book = (await self._connected()).work
-        found = await asyncio.gather(*(book.refusal_of(_submission(each)) for each in works))
-        return [_work_not_taken(each) for each in found if each is not None]
+        work = (await self._connected()).work
+        found = await asyncio.gather(*(work.submission_refusal(each) for each in claims))
+        return [each for each in found if each is not None]
 
-    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
         """Returns the joins that the ledger would refuse now."""
         pools = (await self._connected()).pools
-        found = await asyncio.gather(*(pools.join_refusal_of(_joining(each)) for each in joins))
-        return [_join_not_taken(each) for each in found if each is not None]
+        found = await asyncio.gather(*(pools.join_refusal(each) for each in joins))
+        return [each for each in found if each is not None]
 
     async def events(self) -> RunEvents:
         """Returns events since the last commit."""
@@ -315,27 +310,3 @@ class LedgerRun:
         if getattr(event, "run", self._run) != self._run:
             return None
         return told(event, reverted=reverted)
-
-
-def _submission(work: SignedWorkClaim) -> work_client.Submission:
-    return work_client.Submission(
-        lease=work.lease.lease,
-        lease_signature=work.lease.raw_signature,
-        sha256=work.sha256,
-        units=work.units,
-        node_signature=work.raw_signature,
-    )
-
-
-def _joining(join: JoinRequest) -> pool_client.SignedJoin:
-    return pool_client.SignedJoin(
-        join.invite.invite, join.invite.raw_signature, node_signature=bytes.fromhex(join.signature[2:])
-    )
-
-
-def _work_not_taken(refusal: work_client.Refusal) -> NotTaken:
-    return NotTaken(refusal.key, error_name(refusal.reason), refusal.reason)
-
-
-def _join_not_taken(refusal: pool_client.JoinRefusal) -> NotTaken:
-    return NotTaken(refusal.node, error_name(refusal.reason), refusal.reason)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
+from ledger.client.contract import Refusal
 from orchestrator.domain.slots import SlotEvent, SlotState
 from protocol.identifiers import Address, Digest
 from protocol.identity.typed_data import SigningDomain
@@ -138,17 +139,6 @@ class WorkNow:
     reason: int
 
 
-@dataclass(frozen=True, slots=True)
-class NotTaken:
-    """Submissions of a batch that the ledger refused."""
-
-    name: Digest | Address
-    """The work's key, or the node that wanted to join."""
-    error: str
-    """The contract's error."""
-    words: str
-
-
 class RunLedger(Protocol):
     """One run of one pool on the ledger. Every method may raise `Unavailable` while the chain is down."""
 
@@ -189,24 +179,24 @@ class RunLedger(Protocol):
         """A piece of work; None if it was never submitted."""
         ...
 
-    async def carry(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
-        """Submits work for its nodes; returns what was refused."""
+    async def submit_work(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
+        """Submits work for its nodes in one transaction; returns the refused items."""
         ...
 
-    async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
-        """Returns the submissions that the ledger would refuse now, by a dry run without gas."""
+    async def work_refusals(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
+        """Returns the submissions that the ledger would refuse now. Costs no gas."""
         ...
 
-    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
-        """Returns the joins that the ledger would refuse now, by a dry run."""
+    async def redeem_invites(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
+        """Redeems invites for their nodes in one transaction; returns the refused ones."""
         ...
 
-    async def carry_joins(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
-        """Redeems invites for their nodes; returns what was refused."""
+    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
+        """Returns the joins that the ledger would refuse now. Costs no gas."""
         ...
 
-    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
-        """Opens disputes for their nodes, each by itself; returns what was refused, which cost no gas."""
+    async def open_disputes(self, disputes: Sequence[SignedDispute]) -> list[Refusal]:
+        """Opens disputes for their nodes, a transaction each; returns the refused ones, which cost no gas."""
         ...
 
     async def events(self) -> RunEvents:
@@ -223,11 +213,11 @@ class RunLedger(Protocol):
 
 
 def error_name(reason: str) -> str:
-    """The contract's error in a refusal, as `Name(arguments)` or at the end of plain words as `(Name)`."""
+    """Returns the contract's error in a refusal: `Name(arguments)`, or `(Name)` at the end of a message."""
     match = re.match(r"([A-Z]\w+)\(", reason) or re.search(r"\(([A-Z]\w+)\)$", reason)
     return match[1] if match else ""
 
 
-def holds_until(dispute: SignedDispute) -> datetime:
-    """The last moment at which it may be carried."""
+def expiry_of(dispute: SignedDispute) -> datetime:
+    """Returns the latest time at which a signed dispute may be sent to the ledger."""
     return datetime.fromtimestamp(min(dispute.deadline, 2**37), UTC)

@@ -19,6 +19,7 @@ from orchestrator.loops.scheduler import Scheduler
 from orchestrator.loops.sweeper import build_sweeper
 from orchestrator.loops.webhooks import WebhookDelivery
 from orchestrator.metrics import PoolGauges
+from orchestrator.relayer.strategies import all_strategies
 from orchestrator.store.runs import LOOP as RUN_LOOP
 from protocol.clients.discovery import DiscoveryClient
 from protocol.redis.leader_lease import LeaderLease
@@ -80,12 +81,17 @@ def add_loops(
     loops.add("removals", patient("removals", removals.round), every=timedelta(seconds=settings.removals_every_s))
     loops.add("webhooks", postman.round, every=WEBHOOKS_EVERY)
     if run_ledger is not None:
-        relayer = Relayer(parts.relay.store, ledger=run_ledger, lease=lease("relayer"), clock=parts.clock)
-        # While one waits for its block, the next one carries what came in meanwhile.
+        relayer = Relayer(
+            parts.relay.store,
+            strategies=all_strategies(run_ledger, parts.clock),
+            lease=lease("relayer"),
+            clock=parts.clock,
+        )
+        # While one round waits for its transaction, the next one sends what was queued meanwhile.
         for number in range(1, settings.relay_transactions + 1):
             name = f"relayer-{number}"
             every = timedelta(seconds=settings.relay_every_s)
-            loops.add(name, patient(name, relayer.round), every=every, woken=parts.relay.news)
+            loops.add(name, patient(name, relayer.round), every=every, woken=parts.relay.wakeup)
     if parts.run is not None and parts.run_owner is not None:
         run = RunSync(
             parts.run,

@@ -1,7 +1,7 @@
-"""Relays submissions, joins and disputes to the ledger, so that nodes need no gas.
+"""Sends queued submissions, joins and disputes to the ledger, so that nodes need no gas.
 
-What is about to be carried is put off first, so that it comes again whatever happens to us; and what comes again is
-looked up on the ledger before it is carried again. The ledger takes each piece of work once, whoever carries it.
+A row is postponed before it is sent, so that it comes up again even if this process crashes. It is then looked up on
+the ledger before it is sent again. The contracts accept each work item once, from any sender.
 """
 
 from __future__ import annotations
@@ -9,241 +9,208 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
+from typing import Any, Generic, TypeVar
 
 import structlog
 
-from orchestrator.chain.run_interface import NotTaken, RunLedger, error_name, holds_until
-from orchestrator.domain.slots import SlotState
+from ledger.client.contract import Refusal
+from ledger.errors import TransactionReverted
+from orchestrator.relayer.strategies import RelayStrategy, Settlement
 from orchestrator.store.database import together
-from orchestrator.store.relayer import RelayedKind, RelayedTransaction, RelayerStore
+from orchestrator.store.relayer import RelayedTransaction, RelayerStore
 from protocol.errors import Conflict, Unavailable
-from protocol.identifiers import ZERO_DIGEST
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
-from protocol.wire.relayed import JoinRequest, ReceiptState, SignedDispute, SubmissionRequest
+from protocol.runtime.waiting import sleep_or
+from protocol.wire.base import WireModel
+from protocol.wire.relayed import ReceiptState
 
-BATCH = 64
-"""Per transaction: some 10 million gas at the most; the contracts take up to 256."""
+R = TypeVar("R", bound=WireModel)
 
-DISPUTES = 8
-"""At a time, for each is a transaction of its own; submissions wait for them meanwhile."""
-
-AGAIN = timedelta(seconds=20)
+RETRY_PAUSE = timedelta(seconds=20)
 """Delay before a transaction of unknown outcome is checked again; longer than most block times."""
 
-PASSING = frozenset({"EscrowTooLow", "StakeTooLow"})
-"""Errors that may pass: money can come."""
+TEMPORARY_ERRORS = frozenset({"EscrowTooLow", "StakeTooLow"})
+"""Contract errors that may pass: the pool or the provider may add money."""
 
-DONE = frozenset({"WorkExists", "MemberAlready", "WrongStatus"})
-"""Errors that say that it is there already."""
+DONE_ERRORS = frozenset({"WorkExists", "MemberAlready", "WrongStatus"})
+"""Contract errors that mean that the ledger may have the transaction already."""
 
-MOST_REFUSALS = 6
-
-OVER = "its time was over before it could be carried to the ledger"
-DECIDED = "its verdict can't be disputed any more"
-OTHER_WORK = "other work stands on the ledger under this lease"
+MAX_REFUSALS = 6
+"""Temporary refusals after which a row is refused for good."""
 
 _log = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class _Queued(Generic[R]):
+    """A row with its parsed request."""
+
+    row: RelayedTransaction
+    request: R
+
+
 class Relayer:
-    """One batch of each kind. Several rounds may be under way: what one has taken, the others leave.
+    """Sends one batch of each kind per round. Concurrent rounds skip the rows that another round has taken.
 
     Args:
         store: The queue.
-        ledger: The run on the ledger; its key pays.
-        lease: Of this loop.
-        clock: Whose time counts.
+        strategies: One for each kind, in the order in which they are served.
+        lease: Leader lease of this loop.
+        clock: Clock for retries.
     """
 
-    def __init__(self, store: RelayerStore, *, ledger: RunLedger, lease: LeaderLease, clock: Clock) -> None:
+    def __init__(
+        self, store: RelayerStore, *, strategies: Sequence[RelayStrategy[Any]], lease: LeaderLease, clock: Clock
+    ) -> None:
         self._store = store
-        self._ledger = ledger
+        self._strategies = strategies
         self._lease = lease
         self._clock = clock
-        self._taking = {kind: asyncio.Lock() for kind in RelayedKind}
-        self._under_way: dict[RelayedKind, set[str]] = {kind: set() for kind in RelayedKind}
+        self._taking = {each.kind: asyncio.Lock() for each in strategies}
+        self._in_flight: dict[str, set[str]] = {each.kind: set() for each in strategies}
 
     async def round(self) -> int:
-        """Carries what is due; returns how much it was.
+        """Sends due rows; returns how many the ledger took.
 
         Raises:
-            MusterError: The chain is down, or the relayer can't pay; everything stays queued, and nobody is blamed.
+            MusterError: The chain is down, or the relayer's account can't pay. All rows stay queued.
         """
-        carried = 0
-        for kind in RelayedKind:
+        taken = 0
+        for strategy in self._strategies:
             if not await self._lease.hold():
-                return carried
-            carried += await self._batch(kind)
-        return carried
+                return taken
+            taken += await self._batch(strategy)
+        return taken
 
-    async def _batch(self, kind: RelayedKind) -> int:
-        async with self._taking[kind]:  # all lanes wake at the same news, and only one may take what it is about
-            rows = await self._take(kind)
-            names = {row.name for row in rows}
-            self._under_way[kind] |= names
+    async def _batch(self, strategy: RelayStrategy[R]) -> int:
+        in_flight = self._in_flight[strategy.kind]
+        async with self._taking[strategy.kind]:  # concurrent rounds wake up together; only one may take a row
+            items = await self._take(strategy)
+            names = {item.row.name for item in items}
+            in_flight |= names
         try:
-            rows = await self._worth_gas(kind, rows)
-            return await self._carry(kind, rows) if rows else 0
+            items = await self._drop_refused(strategy, items)
+            return await self._relay(strategy, items) if items else 0
         finally:
-            self._under_way[kind] -= names
+            in_flight -= names
 
-    async def _take(self, kind: RelayedKind) -> list[RelayedTransaction]:
+    async def _take(self, strategy: RelayStrategy[R]) -> list[_Queued[R]]:
         """Takes due rows and postpones them for other instances; empty if the leader lease was lost.
 
-        A row whose transaction waits longer than that is postponed again and left to the send queue that has it.
+        A row whose transaction is not mined by then is postponed again and left to the round that sent it.
         """
         now = unix_ms(self._clock.now())
-        limit = DISPUTES if kind is RelayedKind.DISPUTE else BATCH
-        due = await self._store.due(kind, now_ms=now, limit=limit)
-        settled = await together(self._settled(kind, row) for row in due)
-        rows = [row for row, is_settled in zip(due, settled, strict=True) if not is_settled]
-        until = now + int(AGAIN.total_seconds() * 1000)
-        held = await self._store.put_off(kind, rows, until_ms=until, lease=self._lease.value)
-        return [row for row in rows if row.name not in self._under_way[kind]] if held else []
+        due = [
+            _Queued(row, strategy.parse(row))
+            for row in await self._store.due(strategy.kind, now_ms=now, limit=strategy.batch)
+        ]
+        settled = await together(self._settle_if_over(strategy, item) for item in due)
+        items = [item for item, is_settled in zip(due, settled, strict=True) if not is_settled]
+        until = now + int(RETRY_PAUSE.total_seconds() * 1000)
+        rows = [item.row for item in items]
+        if not await self._store.put_off(strategy.kind, rows, until_ms=until, lease=self._lease.value):
+            return []
+        return [item for item in items if item.row.name not in self._in_flight[strategy.kind]]
 
-    async def _worth_gas(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[RelayedTransaction]:
-        """Drops rows that would revert again, by a dry run, so that gas is wasted at most once."""
-        doubtful = [row for row in rows if row.refusals]
-        refused = {str(each.name): each for each in await self._refusals(kind, doubtful)} if doubtful else {}
-        hopeless = [row for row in doubtful if _ledger_name(kind, row) in refused]
-        await together(self._refuse(kind, row, refused[_ledger_name(kind, row)]) for row in hopeless)
-        return [row for row in rows if not row.refusals or _ledger_name(kind, row) not in refused]
+    async def _settle_if_over(self, strategy: RelayStrategy[R], item: _Queued[R]) -> bool:
+        """Settles a row that needs no transaction any more; returns whether it did."""
+        settlement = await strategy.settlement(item.row, item.request)
+        if settlement is None:
+            return False
+        if settlement.state is ReceiptState.REFUSED and item.row.reason:
+            settlement = replace(settlement, reason=item.row.reason)  # the ledger's own reason tells the node more
+        await self._settle(strategy, item.row, settlement)
+        return True
 
-    async def _settled(self, kind: RelayedKind, row: RelayedTransaction) -> bool:
-        """Returns whether a row is obsolete: the ledger has it, or it has expired."""
-        match kind:
-            case RelayedKind.WORK:
-                there, obstacle = await self._work(row)
-            case RelayedKind.JOIN:
-                there, obstacle = await self._join(row)
-            case RelayedKind.DISPUTE:
-                there, obstacle = await self._dispute(row)
-        if there:
-            await self._settle(kind, row, ReceiptState.CARRIED)
-        elif obstacle:
-            again = kind is RelayedKind.DISPUTE and obstacle == OVER  # its word was too short, and another may hold
-            await self._settle(kind, row, ReceiptState.REFUSED, row.reason or obstacle, passing=again)
-        return there or bool(obstacle)
+    async def _drop_refused(self, strategy: RelayStrategy[R], items: Sequence[_Queued[R]]) -> list[_Queued[R]]:
+        """Drops rows that would revert again, using a dry run, so that gas is wasted at most once per row."""
+        doubtful = [item for item in items if item.row.refusals]
+        if not doubtful:
+            return list(items)
+        refused = _by_subject(await strategy.dry_run([item.request for item in doubtful]))
+        dropped = {item.row.name: item for item in doubtful if strategy.subject(item.row) in refused}
+        await together(
+            self._refuse(strategy, item.row, refused[strategy.subject(item.row)]) for item in dropped.values()
+        )
+        return [item for item in items if item.row.name not in dropped]
 
-    async def _join(self, row: RelayedTransaction) -> tuple[bool, str]:
-        joining = JoinRequest.model_validate_json(row.body)
-        there = row.tries > 0 and await self._ledger.seat(joining.invite.node) is not None
-        return there, OVER if joining.invite.invite.expired(self._clock.now()) else ""
-
-    async def _work(self, row: RelayedTransaction) -> tuple[bool, str]:
-        work = SubmissionRequest.model_validate_json(row.body).work
-        over = work.lease.lease.expired(self._clock.now())
-        if not over and row.tries == 0:
-            return False, ""
-        found = await self._ledger.work(work.lease.lease.key.hash)
-        if found is None:
-            return False, OVER if over else ""
-        same = (found.sha256, found.units) == (work.sha256, work.units)
-        return same, "" if same else OTHER_WORK
-
-    async def _dispute(self, row: RelayedTransaction) -> tuple[bool, str]:
-        dispute = SignedDispute.model_validate_json(row.body)
-        found = await self._ledger.work(dispute.key)
-        if found is None or found.state is SlotState.DISPUTED:
-            return found is not None, DECIDED
-        over = self._clock.now() > holds_until(dispute)
-        return False, DECIDED if found.state is not SlotState.PROVISIONAL else OVER if over else ""
-
-    async def _carry(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> int:
-        """One transaction; halves of it when the chain refuses the whole."""
+    async def _relay(self, strategy: RelayStrategy[R], items: Sequence[_Queued[R]]) -> int:
+        """Sends one transaction; sends each half again if the whole batch reverts."""
         try:
-            refused = await self._send_and_hold(kind, rows)
-        except Unavailable:
-            raise
-        except Conflict as error:
-            if error.code != "transaction-reverted":
-                # The relayer's own trouble (no gas, a node that declines): it stays queued, and nobody is blamed.
-                _log.error("relayer-can-not-send", code=error.code, detail=error.detail, hint=error.hint)
-                raise Unavailable(error.detail, hint=error.hint, code=error.code) from error
-            if len(rows) == 1:
-                await self._refuse(kind, rows[0], NotTaken(ZERO_DIGEST, error_name(error.detail), error.detail))
+            refusals = await self._send_and_hold(strategy, [item.request for item in items])
+        except TransactionReverted as error:
+            if len(items) == 1:
+                subject = strategy.subject(items[0].row)
+                await self._refuse(strategy, items[0].row, Refusal(subject, error.name, error.detail))
                 return 0
-            middle = len(rows) // 2
-            return await self._carry(kind, rows[:middle]) + await self._carry(kind, rows[middle:])
+            middle = len(items) // 2
+            return await self._relay(strategy, items[:middle]) + await self._relay(strategy, items[middle:])
+        except Conflict as error:
+            # The relayer's own account or chain node is at fault (no gas, request declined): the rows stay queued.
+            _log.error("relayer-can-not-send", code=error.code, detail=error.detail, hint=error.hint)
+            raise Unavailable(error.detail, hint=error.hint, code=error.code) from error
         if not await self._lease.hold():
-            return 0  # whoever has it now looks it up on the ledger
-        by_name = {str(each.name): each for each in refused}
-        await together(self._end(kind, row, by_name.get(_ledger_name(kind, row))) for row in rows)
-        return len(rows) - len(refused)
+            return 0  # the instance that has the lease now looks these rows up on the ledger
+        refused = _by_subject(refusals)
+        await together(self._finish(strategy, item.row, refused.get(strategy.subject(item.row))) for item in items)
+        return len(items) - len(refusals)
 
-    async def _end(self, kind: RelayedKind, row: RelayedTransaction, refusal: NotTaken | None) -> None:
-        if refusal is None:
-            await self._settle(kind, row, ReceiptState.CARRIED)
-        else:
-            await self._refuse(kind, row, refusal)
+    async def _send_and_hold(self, strategy: RelayStrategy[R], requests: Sequence[R]) -> list[Refusal]:
+        """Sends requests and renews the leader lease meanwhile.
 
-    async def _send_and_hold(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[NotTaken]:
-        """A transaction may take longer than the loop's lease lasts; another orchestrator would pay for it again."""
+        A transaction may take longer than the lease lasts, and another orchestrator would then pay for it again.
+        """
         done = asyncio.Event()
-        holding = asyncio.create_task(self._hold_until(done), name="relayer-lease")
+        renewing = asyncio.create_task(self._renew_lease_until(done), name="relayer-lease")
         try:
-            return await self._send(kind, rows)
+            return await strategy.send(requests)
         finally:
             done.set()
-            await holding
+            await renewing
 
-    async def _hold_until(self, done: asyncio.Event) -> None:
-        while not done.is_set():
-            pause = asyncio.ensure_future(self._clock.sleep(self._lease.lifetime / 3))
-            ended = asyncio.ensure_future(done.wait())
-            await asyncio.wait({pause, ended}, return_when=asyncio.FIRST_COMPLETED)
-            for waiting in (pause, ended):
-                waiting.cancel()
-            if not done.is_set():
-                with contextlib.suppress(Unavailable):  # if it is lost, what is written afterwards is refused
-                    await self._lease.hold()
+    async def _renew_lease_until(self, done: asyncio.Event) -> None:
+        while not await sleep_or(self._clock, self._lease.lifetime / 3, done):
+            with contextlib.suppress(Unavailable):  # without the lease the store refuses what is written afterwards
+                await self._lease.hold()
 
-    async def _send(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[NotTaken]:
-        if kind is RelayedKind.JOIN:
-            return await self._ledger.carry_joins([JoinRequest.model_validate_json(row.body) for row in rows])
-        if kind is RelayedKind.DISPUTE:
-            return await self._ledger.carry_disputes([SignedDispute.model_validate_json(row.body) for row in rows])
-        return await self._ledger.carry([SubmissionRequest.model_validate_json(row.body).work for row in rows])
+    async def _finish(self, strategy: RelayStrategy[R], row: RelayedTransaction, refusal: Refusal | None) -> None:
+        if refusal is None:
+            await self._settle(strategy, row, Settlement(ReceiptState.CARRIED))
+        else:
+            await self._refuse(strategy, row, refusal)
 
-    async def _refusals(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[NotTaken]:
-        if kind is RelayedKind.JOIN:
-            return await self._ledger.join_refusals([JoinRequest.model_validate_json(row.body) for row in rows])
-        if kind is RelayedKind.DISPUTE:
-            return []  # it is asked of the ledger whenever one is carried
-        return await self._ledger.refusals([SubmissionRequest.model_validate_json(row.body).work for row in rows])
-
-    async def _refuse(self, kind: RelayedKind, row: RelayedTransaction, refusal: NotTaken) -> None:
+    async def _refuse(self, strategy: RelayStrategy[R], row: RelayedTransaction, refusal: Refusal) -> None:
+        """Records a refusal: the row is checked again, retried later, or refused for good."""
         now = unix_ms(self._clock.now())
-        if refusal.error in DONE:
-            # Somebody else carried it, perhaps we ourselves before a crash: the next round asks whose it is.
-            await self._store.refused_for_now(kind, row.name, reason="", until_ms=now, lease=self._lease.value)
-        elif refusal.error in PASSING and row.refusals < MOST_REFUSALS:
-            pause = AGAIN * (row.refusals + 1)
-            until = now + int(pause.total_seconds() * 1000)
+        temporary = refusal.error in TEMPORARY_ERRORS
+        if refusal.error in DONE_ERRORS:
+            # Another sender was first, perhaps this relayer before a crash: the next round compares with the ledger.
+            await self._store.refused_for_now(strategy.kind, row.name, reason="", until_ms=now, lease=self._lease.value)
+        elif temporary and row.refusals < MAX_REFUSALS:
+            until = now + int((RETRY_PAUSE * (row.refusals + 1)).total_seconds() * 1000)
             await self._store.refused_for_now(
-                kind, row.name, reason=refusal.words, until_ms=until, lease=self._lease.value
+                strategy.kind, row.name, reason=refusal.reason, until_ms=until, lease=self._lease.value
             )
         else:
-            passing = refusal.error in PASSING or kind is RelayedKind.DISPUTE  # under a new deadline, say
-            await self._settle(kind, row, ReceiptState.REFUSED, refusal.words, passing=passing)
+            resubmittable = temporary or strategy.resubmittable
+            await self._settle(strategy, row, Settlement(ReceiptState.REFUSED, refusal.reason, resubmittable))
 
-    async def _settle(
-        self,
-        kind: RelayedKind,
-        row: RelayedTransaction,
-        state: ReceiptState,
-        reason: str = "",
-        *,
-        passing: bool = False,
-    ) -> None:
-        if state is ReceiptState.REFUSED:
-            _log.info("not-carried", kind=kind.value, name=row.name, reason=reason)
-        await self._store.settle(kind, row.name, state, reason=reason, passing=passing, lease=self._lease.value)
+    async def _settle(self, strategy: RelayStrategy[R], row: RelayedTransaction, settlement: Settlement) -> None:
+        if settlement.state is ReceiptState.REFUSED:
+            _log.info("not-carried", kind=strategy.kind.value, name=row.name, reason=settlement.reason)
+        await self._store.settle(
+            strategy.kind,
+            row.name,
+            settlement.state,
+            reason=settlement.reason,
+            passing=settlement.resubmittable,
+            lease=self._lease.value,
+        )
 
 
-def _ledger_name(kind: RelayedKind, row: RelayedTransaction) -> str:
-    """By what the ledger names it when it refuses: a work key, or a node."""
-    return row.name.partition("-")[0] if kind is RelayedKind.JOIN else row.name
+def _by_subject(refusals: Sequence[Refusal]) -> dict[str, Refusal]:
+    return {refusal.subject: refusal for refusal in refusals}

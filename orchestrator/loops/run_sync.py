@@ -26,6 +26,7 @@ from orchestrator.chain.run_interface import (
 from orchestrator.domain.deliveries import tried_in_time
 from orchestrator.domain.lease_terms import Budget, DeliveryTime, is_late
 from orchestrator.domain.slots import LEASED, Counted, Slot, SlotEvent, SlotState, StoredFileState, after, as_on_ledger
+from orchestrator.relayer.strategies import WorkStrategy
 from orchestrator.runs.control import RunControl
 from orchestrator.runs.leasing import SlotLeasing, notice_fault
 from orchestrator.storage.service import UploadService
@@ -39,7 +40,7 @@ from protocol.leases import WorkKey
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
 from protocol.verdicts import Outcome
-from protocol.wire.relayed import ReceiptState, SubmissionRequest
+from protocol.wire.relayed import ReceiptState
 
 MONEY_EVERY = timedelta(seconds=10)
 """Interval at which funds are read if no event announces a change."""
@@ -249,9 +250,7 @@ class RunSync:
             "at": str(now),
             "ended": str(now),
             "transaction": event.transaction,
-            "figures": json.dumps(
-                SubmissionRequest.model_validate_json(queued.body).figures if queued is not None else {}
-            ),
+            "figures": json.dumps(WorkStrategy.parse(queued).figures if queued is not None else {}),
             "late": str(int(await self._is_late(row, queued, now=now))),
         }
         # Due at once: when all events are read, the store is asked for the files of work that nobody has judged.

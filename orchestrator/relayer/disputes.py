@@ -1,10 +1,10 @@
-"""Takes disputes that nodes want carried to the ledger, so that a node without gas can defend itself."""
+"""Accepts disputes for the relayer's queue, so that a node without gas can dispute a verdict."""
 
 from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from orchestrator.chain.run_interface import holds_until
+from orchestrator.chain.run_interface import expiry_of
 from orchestrator.domain.slots import SlotState
 from orchestrator.relayer.submissions import RelayerService
 from orchestrator.store.relayer import RelayedKind
@@ -16,8 +16,8 @@ from protocol.leases import Dispute
 from protocol.verdicts import Outcome
 from protocol.wire.relayed import DisputeReceipt, ReceiptState, SignedDispute
 
-LONGEST = timedelta(days=1)
-"""A word that holds longer could be carried when nobody thinks of it any more."""
+MAX_VALIDITY = timedelta(days=1)
+"""Longest time for which a signed dispute may be valid; the relayer could send a longer one at an unexpected time."""
 
 
 async def take_dispute(
@@ -29,27 +29,27 @@ async def take_dispute(
     domain: SigningDomain,
     now: datetime,
 ) -> DisputeReceipt:
-    """Queues a node's dispute, or says how far it is.
+    """Checks and queues a node's dispute; returns its receipt, also if it was queued before.
 
     Args:
-        node: Who speaks.
-        dispute: Its word.
-        relay: Carries it.
-        slots: Knows whose work it is, and what was said of it.
-        domain: The contract that takes disputes.
-        now: The time.
+        node: The node that sent the request.
+        dispute: The signed dispute.
+        relay: Queues it.
+        slots: Slots of the run, with their nodes and verdicts.
+        domain: Signing domain of the contract that opens disputes.
+        now: The current time.
 
     Raises:
-        NotFound: The node has submitted no such work, as far as is known here.
-        Conflict: Its verdict can't be disputed, or there is no reason to.
-        Unprocessable: The word is not signed by the node, or holds too long or no longer.
+        NotFound: This orchestrator knows no such work of the node.
+        Conflict: The verdict can't be disputed, or the work was accepted.
+        Unprocessable: The node did not sign the dispute, or its deadline is past or too far ahead.
     """
     row = await slots.slot_of(dispute.key)
     if row is None or row.node != node or not row.slot.state.on_ledger:
         raise NotFound(
             f"this node has submitted no work {dispute.key}", hint="`muster worker verdicts` lists what it has"
         )
-    _check_word(node, dispute, domain=domain, now=now)
+    _check_signature(node, dispute, domain=domain, now=now)
     if row.slot.state is SlotState.DISPUTED:
         return DisputeReceipt(key=dispute.key, state=ReceiptState.CARRIED)
     if row.slot.state is not SlotState.PROVISIONAL:
@@ -65,20 +65,16 @@ async def take_dispute(
     return DisputeReceipt(key=dispute.key, state=queued.state, reason=queued.reason)
 
 
-def word_of(dispute: SignedDispute) -> Dispute:
-    """Returns the signed dispute."""
-    return Dispute(key=dispute.key, evidence_hash=dispute.evidence_hash, deadline=dispute.deadline)
-
-
-def _check_word(node: Address, dispute: SignedDispute, *, domain: SigningDomain, now: datetime) -> None:
-    until = holds_until(dispute)
-    if not now < until <= now + LONGEST:
+def _check_signature(node: Address, dispute: SignedDispute, *, domain: SigningDomain, now: datetime) -> None:
+    until = expiry_of(dispute)
+    if not now < until <= now + MAX_VALIDITY:
         raise Unprocessable(
             f"the dispute holds until {until:%Y-%m-%d %H:%M:%S} UTC, and it is {now:%Y-%m-%d %H:%M:%S}",
             fields={"deadline": "it must lie ahead, within a day"},
         )
     try:
-        signer = word_of(dispute).signer(bytes.fromhex(dispute.signature[2:]), domain)
+        signed = Dispute(key=dispute.key, evidence_hash=dispute.evidence_hash, deadline=dispute.deadline)
+        signer = signed.signer(bytes.fromhex(dispute.signature[2:]), domain)
     except MusterError as error:
         raise Unprocessable(f"the signature of the dispute is broken: {error.detail}") from error
     if signer != node:

@@ -1,4 +1,4 @@
-"""Takes what nodes want carried to the ledger, and checks all of it before it costs gas."""
+"""Accepts submissions and joins for the relayer's queue; checks each of them before it costs gas."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from orchestrator.chain.cached_pool import CachedPool
+from orchestrator.relayer.strategies import OTHER_WORK, WorkStrategy
 from orchestrator.storage import ObjectStore
 from orchestrator.store.relayer import RelayedKind, RelayedTransaction, RelayerStore
 from orchestrator.store.run_rows import SlotRow
@@ -22,21 +23,22 @@ from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinReceipt, JoinRequest, ReceiptState, SubmissionReceipt, SubmissionRequest
 from protocol.wire.uploads import ObjectKey
 
-MOST_WAITING = 10_000
-"""Of a kind. Leases and invites are ours, so only a chain that is down for long fills it."""
+MAX_WAITING = 10_000
+"""Queued requests of one kind. Leases and invites need this pool's signature, so only a long outage of the chain fills
+the queue."""
 
 
 class RelayerService:
-    """Takes submissions and joins.
+    """Checks and queues submissions and joins.
 
     Args:
         pool_id: The pool.
         store: The relayer's queue.
-        objects: The pool's store: work is carried whose file is there.
-        pool: The pool as the ledger has it.
-        key: The orchestrator's: leases and invites carry its signature.
-        invites: The contract that takes invites.
-        clock: Whose time counts.
+        objects: The pool's object store; a submission is accepted only if its file is there.
+        pool: The pool's entry on the ledger.
+        key: The orchestrator's key, which signs leases and invites.
+        invites: Signing domain of the contract that redeems invites.
+        clock: Clock for expiry times.
     """
 
     def __init__(
@@ -57,21 +59,21 @@ class RelayerService:
         self._key = key
         self._invites = invites
         self._clock = clock
-        self.news = asyncio.Event()
-        """Set when something was queued here; the relayer of this process does not wait for its next turn then."""
+        self.wakeup = asyncio.Event()
+        """Set when a request was queued here, so that the relayer of this process starts a round at once."""
 
-    # Work
+    # Submissions
 
     async def submit(
         self, node: Address, submission: SubmissionRequest, *, run: Digest, domain: SigningDomain, slots: RunStore
     ) -> SubmissionReceipt:
-        """Queues work, or says how far the same work is.
+        """Queues a submission; returns its receipt, also if the same work was submitted before.
 
         Raises:
-            Forbidden: The lease is another node's, or not of this pool, run or ledger, or not signed by the pool.
-            Unprocessable: The units are too many, or the node's signature is not its own.
-            Conflict: The lease has expired, other work was handed in under it, or its file is not in the store.
-            StorageUnavailable: Whether the file is there can't be said now.
+            Forbidden: The lease is for another node, pool, run or ledger, or was not signed by the pool.
+            Unprocessable: There are more units than the lease allows, or the node did not sign the claim.
+            Conflict: The lease has expired, other work was submitted under it, or the file is not in the store.
+            StorageUnavailable: The object store does not answer.
         """
         work = submission.work
         key = work.lease.lease.key.hash
@@ -90,7 +92,7 @@ class RelayerService:
         if known is None:
             await self._check_file(node, work)
         queued, same = await self.put(RelayedKind.WORK, key, submission.model_dump_json())
-        if not same and not _same_work(queued, work):
+        if not same and WorkStrategy.parse(queued).work != work:  # the same work may come with other figures
             raise Conflict(
                 "other work was handed in under this lease before",
                 hint="a lease is good for one file; the first one counts",
@@ -108,7 +110,7 @@ class RelayerService:
         if row is not None and row.node == node and row.slot.state.on_ledger:
             return SubmissionReceipt(key=key, state=ReceiptState.CARRIED, transaction=row.transaction or None)
         queued = await self.store.get(RelayedKind.WORK, key)
-        if queued is None or SubmissionRequest.model_validate_json(queued.body).work.lease.node != node:
+        if queued is None or WorkStrategy.parse(queued).work.lease.node != node:
             raise NotFound(f"this node handed in no work {key}", hint="hand it in with POST /v1/submissions")
         return _receipt(key, queued)
 
@@ -120,14 +122,14 @@ class RelayerService:
             (lease.run != run, "the lease is of another run"),
             (lease.domain != domain, f"the lease is for contract {lease.contract} on chain {lease.chain_id}"),
         )
-        for is_so, what in wrong:
-            if is_so:
-                raise Forbidden(what, hint="hand in what this pool leased to this node", code="foreign-lease")
+        for failed, detail in wrong:
+            if failed:
+                raise Forbidden(detail, hint="hand in what this pool leased to this node", code="foreign-lease")
         signer = _signer(lambda: lease.lease.signer(lease.raw_signature, domain), "lease")
         await self._check_ours(signer, "lease")
 
     async def _check_file(self, node: Address, work: SignedWorkClaim) -> None:
-        """Work without a file is carried to nobody: no validator could judge it, and so nobody would answer for it."""
+        """Refuses work without a file: no validator could judge it, so it would expire without a penalty."""
         if await self._objects.head(ObjectKey(pool_id=self._pool_id, owner=node, sha256=work.sha256)) is None:
             raise Conflict(
                 f"no file {work.sha256} of this node is in the pool's store",
@@ -139,11 +141,11 @@ class RelayerService:
     # Joins
 
     async def join(self, node: Address, joining: JoinRequest) -> JoinReceipt:
-        """Queues a node's acceptance of an invite, or says how far it is.
+        """Queues a node's acceptance of an invite; returns its receipt, also if it was queued before.
 
         Raises:
-            Forbidden: The invite is another node's, or not this pool's.
-            Unprocessable: The node's signature is not its own.
+            Forbidden: The invite is for another node or pool.
+            Unprocessable: The node did not sign the acceptance.
             Conflict: The invite has expired.
         """
         invite = joining.invite
@@ -152,36 +154,39 @@ class RelayerService:
             (invite.pool_id != self._pool_id, f"the invite is of pool {invite.pool_id}, not of pool {self._pool_id}"),
             (invite.domain != self._invites, f"the invite is for contract {invite.contract}"),
         )
-        for is_so, what in wrong:
-            if is_so:
-                raise Forbidden(what, hint="take the invite that this pool left for this node", code="foreign-invite")
+        for failed, detail in wrong:
+            if failed:
+                raise Forbidden(detail, hint="take the invite that this pool left for this node", code="foreign-invite")
         await self._check_ours(_signer(invite.signer, "invite"), "invite")
-        joined = Join(invite_hash=invite.invite.hash)
+        acceptance = Join(invite_hash=invite.invite.hash)
         raw = bytes.fromhex(joining.signature[2:])
-        if _signer(lambda: joined.signer(raw, self._invites), "acceptance") != node:
+        if _signer(lambda: acceptance.signer(raw, self._invites), "acceptance") != node:
             raise Unprocessable("the acceptance is not signed by the node", fields={"signature": "another signer"})
         if invite.invite.expired(self._clock.now()):
             raise Conflict("the invite has expired", hint="wait for the next one", code="invite-expired")
-        # A later invite of the same node is another one.
+        # The nonce is in the name because a node may get another invite later.
         queued, _ = await self.put(RelayedKind.JOIN, f"{node}-{invite.nonce}", joining.model_dump_json())
         return JoinReceipt(state=queued.state, reason=queued.reason)
 
-    # All
+    # All kinds
 
     async def put(self, kind: RelayedKind, name: str, body: str) -> tuple[RelayedTransaction, bool]:
-        """Queues what was checked, unless it was queued before; how it stands, and whether it is the same.
+        """Queues a checked request unless its name was queued before.
+
+        Returns:
+            The queued row, and whether it has the same body.
 
         Raises:
-            RateLimited: Too much waits already.
+            RateLimited: The queue is full.
         """
-        if await self.store.waiting(kind) >= MOST_WAITING:
+        if await self.store.waiting(kind) >= MAX_WAITING:
             raise RateLimited(
-                f"{MOST_WAITING} wait to be carried already",
+                f"{MAX_WAITING} wait to be carried already",
                 retry_after=timedelta(seconds=30),
                 hint="carry it to the ledger yourself, or try again later",
             )
         put = await self.store.put(kind, name, body, now_ms=unix_ms(self._clock.now()))
-        self.news.set()
+        self.wakeup.set()
         return put
 
     async def _check_ours(self, signer: Address, what: str) -> None:
@@ -192,12 +197,10 @@ class RelayerService:
 
 
 def on_ledger(row: SlotRow, work: SignedWorkClaim) -> SubmissionReceipt:
-    """The receipt of work whose slot is on the ledger, with this work or with other."""
+    """Returns the receipt of a submission whose slot has work on the ledger, this or other work."""
     if (row.sha256, row.units) == (work.sha256, work.units):
         return SubmissionReceipt(key=row.key, state=ReceiptState.CARRIED, transaction=row.transaction or None)
-    return SubmissionReceipt(
-        key=row.key, state=ReceiptState.REFUSED, reason="other work stands on the ledger under this lease"
-    )
+    return SubmissionReceipt(key=row.key, state=ReceiptState.REFUSED, reason=OTHER_WORK)
 
 
 def _check_work(node: Address, work: SignedWorkClaim, domain: SigningDomain) -> None:
@@ -207,11 +210,6 @@ def _check_work(node: Address, work: SignedWorkClaim, domain: SigningDomain) -> 
         )
     if _signer(lambda: work.work.signer(work.raw_signature, domain), "work") != node:
         raise Unprocessable("the work is not signed by the node", fields={"signature": "another signer"})
-
-
-def _same_work(queued: RelayedTransaction, work: SignedWorkClaim) -> bool:
-    """Figures may differ; what goes to the ledger may not."""
-    return SubmissionRequest.model_validate_json(queued.body).work == work
 
 
 def _receipt(key: Digest, queued: RelayedTransaction) -> SubmissionReceipt:

@@ -15,10 +15,10 @@ from cli.devnet.attacks.registry import ATTACKS
 from cli.devnet.attacks.slots import FUTURE, STALE, OtherStep
 from cli.devnet.command import AsynchronyChoice
 from cli.devnet.options import RunOptions
-from ledger.client.work import Submission, WorkStatus
+from ledger.client.work import WorkStatus
 from ledger.errors import TransactionReverted
 from orchestrator.domain.steps import Window
-from protocol.wire.leases import SignedWorkClaim
+from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.slots import SlotGrant
 from tests.attacks.stage import Stage, on_stage
 from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
@@ -44,11 +44,6 @@ async def submitted(stage: Stage, work: SignedWorkClaim) -> WorkStatus | None:
     return None if found is None else found.status
 
 
-def submission(work: SignedWorkClaim) -> Submission:
-    """The same for the ledger's client."""
-    return Submission(work.lease.lease, work.lease.raw_signature, work.sha256, work.units, work.raw_signature)
-
-
 async def test_a_file_that_was_swapped_after_it_was_signed_is_not_taken_and_leaves_nothing(stage: Stage) -> None:
     grant = await stage.run.lease(stage.key, groups=2)
     stage.hand_over(grant)
@@ -69,7 +64,7 @@ async def test_work_without_its_file_is_carried_by_nobody_and_carried_alone_it_e
     # With gas of its own it needs no relayer. Then nobody can judge it, and nobody has to.
     ledger = await stage.world.as_("owner")
     provider = stage.world.keys["provider"].address
-    await (await stage.world.as_("node")).work.submit(submission(work))
+    await (await stage.world.as_("node")).work.submit(work.lease, sha256=work.sha256, units=work.units)
     before = await ledger.stake.of(provider)
     await stage.world.warp(TERMS.judge_period + _A_MOMENT)
     key = work.lease.lease.key.hash
@@ -135,12 +130,12 @@ async def test_who_was_banned_gets_no_slots_and_what_it_had_leased_before_still_
 async def test_a_lease_that_outlasts_the_notice_is_worth_nothing_after_a_ban(stage: Stage) -> None:
     item = await stage.world.submission(index=77)
     ends = int((await (await stage.world.as_("owner")).now()).timestamp())
-    later = replace(item.lease, expiry=ends + int(TERMS.notice_period.total_seconds()) + 600)
+    later = replace(item.lease.lease, expiry=ends + int(TERMS.notice_period.total_seconds()) + 600)
     await (await stage.world.as_("manager")).pools.ban(POOL, stage.key.address, "seen cheating")
     key, domain = stage.world.keys["orchestrator"], (await stage.world.as_("owner")).work.domain
-    signed = replace(item, lease=later, lease_signature=later.sign(key, domain))
+    signed = SignedLease.of(later, domain=domain, signature=later.sign(key, domain))
     with pytest.raises(TransactionReverted, match="NotMember"):
-        await (await stage.world.as_("node")).work.submit(signed)
+        await (await stage.world.as_("node")).work.submit(signed, sha256=item.sha256, units=item.units)
 
 
 async def test_a_lease_is_good_for_one_file_and_for_no_more_units_than_it_says(stage: Stage) -> None:
@@ -148,7 +143,7 @@ async def test_a_lease_is_good_for_one_file_and_for_no_more_units_than_it_says(s
     first, second = (stage.run.signed(stage.key, one, file=file) for file in (1, 2))
     inflated = stage.run.signed(stage.key, other, units=other.lease.max_units + 1)
     carrier = await stage.world.as_("orchestrator")
-    refused = await carrier.work.submit_batch([submission(work) for work in (first, second, inflated)])
+    refused = await carrier.work.submit_batch([first, second, inflated])
     assert [each.reason.partition("(")[0] for each in refused] == ["WorkExists", "UnitsOutOfRange"]
 
 

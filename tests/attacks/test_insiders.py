@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 
 from ledger.client.pools import Escrow
-from ledger.client.work import Confirmation, Verdict, WorkRecord, WorkStatus
+from ledger.client.work import Verdict, WorkRecord, WorkStatus
 from ledger.economics import collusion, explain_economics
 from ledger.errors import TransactionReverted
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
@@ -148,7 +148,7 @@ async def test_a_validator_that_confirms_what_it_did_not_find_is_refused(bench: 
     key = await bench.world.submitted(units=UNITS)
     assert await bench.judge(FIRST, key, Outcome.FORGED) == ""
     sha256 = (await bench.work(key)).sha256
-    look = Confirmation(key=key, sha256=sha256, outcome=Outcome.ACCEPTED, reason=1, audit_hash=ZERO_DIGEST)
+    look = Verdict(key=key, sha256=sha256, units=1, outcome=Outcome.ACCEPTED, reason=1)
     refused = await (await bench.world.as_("second")).work.confirm([look])
     assert ["OutcomeDiffers" in each.reason for each in refused] == [True]
 
@@ -189,7 +189,7 @@ async def test_a_node_that_is_put_out_is_paid_for_the_lease_that_it_holds(how: s
         case _:
             await manager.pools.ban_provider(POOL, keys["provider"].address, "after the upload")
     assert await (await bench.world.as_("orchestrator")).work.submit_batch([item]) == []
-    key = item.lease.key.hash
+    key = item.lease.lease.key.hash
     assert await bench.judge(FIRST, key, Outcome.ACCEPTED) == ""
     await bench.world.warp(TERMS.challenge_period + A_MOMENT)
     owner = await bench.world.as_("owner")

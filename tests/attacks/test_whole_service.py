@@ -30,7 +30,6 @@ from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.uploads import ObjectKey, UploadKind, UploadRequest
 from tests.attacks.conftest import Places, examiner_settings, open_workshop
-from tests.attacks.test_doors import submission
 from tests.ledger.client.conftest import POOL, TERMS, URL, founded, world
 from tests.ledger.conftest import development_chain, development_process
 from tests.orchestrator.runs.edge import RUN
@@ -146,7 +145,7 @@ async def oversized(pool: PoolWithValidators, *, size: int) -> Digest:
         transfer = ObjectTransfer(URL, allow_plain_http=True, **shared)
         await transfer.put(await client.request_upload(asked), path, size=size)
         await transfer.aclose()
-    await (await pool.world.as_("node")).work.submit(submission(work))
+    await (await pool.world.as_("node")).work.submit(work.lease, sha256=work.sha256, units=work.units)
     return grant.lease.lease.key.hash
 
 

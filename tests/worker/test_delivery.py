@@ -22,7 +22,6 @@ import pytest
 import pytest_asyncio
 
 from ledger.amounts import UNIT
-from ledger.client.work import Submission as Carried
 from ledger.devchain import ChainControls, ChainProcess
 from ledger.events.types import WorkSubmitted
 from orchestrator.app import build_orchestrator
@@ -96,8 +95,7 @@ class Relay:
         return self._receipt(key)
 
     async def carry(self) -> None:
-        items = [Carried(w.lease.lease, w.lease.raw_signature, w.sha256, w.units, w.raw_signature) for w in self.handed]
-        await (await self.world.as_("orchestrator")).work.submit_batch(items)
+        await (await self.world.as_("orchestrator")).work.submit_batch(self.handed)
 
     def _receipt(self, key: Digest) -> SubmissionReceipt:
         state = ReceiptState.REFUSED if self.mood == "refuses" else ReceiptState.QUEUED

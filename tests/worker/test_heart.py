@@ -14,6 +14,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
 
+from ledger.client.work import WorkRecord
 from protocol.errors import Unavailable
 from protocol.identifiers import Address, Digest, address
 from protocol.identity.keys import Key
@@ -25,7 +26,7 @@ from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, NodeSt
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedWorkClaim
 from tests.rest import at_rest, one_thread
-from worker.chain.ledger_chain import LedgerWork, NodeStatus, Payment
+from worker.chain.ledger_chain import NodeStatus, Payment
 from worker.chain.pool_record import PoolRecord
 from worker.heartbeat import (
     FIRST_LOOK_PAUSE,
@@ -112,7 +113,7 @@ class ScriptedChain:
     async def now(self) -> datetime:
         raise AssertionError("not in these tests")
 
-    async def work(self, key: WorkKey) -> LedgerWork | None:
+    async def work(self, key: WorkKey) -> WorkRecord | None:
         raise AssertionError("not in these tests")
 
     async def submit(self, work: SignedWorkClaim) -> None:

@@ -202,7 +202,7 @@ async def chain(world: World) -> AsyncIterator[LedgerChain]:
 async def submitted(world: World, index: int) -> Lease:
     item = await world.submission(index=index)
     assert await (await world.as_("orchestrator")).work.submit_batch([item]) == []
-    return item.lease
+    return item.lease.lease
 
 
 async def test_silent_validators_are_noticed_also_where_nobody_marks_their_work_as_expired(
@@ -236,7 +236,7 @@ async def test_a_verdict_is_no_silence_and_pay_is_seen(world: World, chain: Ledg
     await validator.work.finalize([paid.key.hash, rejected.key.hash])
     assert await chain.payment(paid.key) is Payment.PAID
     assert await chain.payment(rejected.key) is Payment.UNPAID
-    assert await chain.payment((await world.submission(index=9)).lease.key) is None
+    assert await chain.payment((await world.submission(index=9)).lease.lease.key) is None
 
 
 async def test_a_contributor_sees_a_pools_record_and_what_its_owner_takes_out(world: World, chain: LedgerChain) -> None:

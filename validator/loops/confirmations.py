@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from ledger.client import Ledger
-from ledger.client.work import Confirmation, Refusal
+from ledger.client.contract import Refusal
+from ledger.client.work import Verdict
 
 MOST = 64
 """Confirmations per transaction."""
@@ -15,11 +16,11 @@ class Confirmations:
     """Batches confirmations of this validator."""
 
     def __init__(self) -> None:
-        self._waiting: list[tuple[Confirmation, asyncio.Future[Refusal | None]]] = []
+        self._waiting: list[tuple[Verdict, asyncio.Future[Refusal | None]]] = []
         self._sending = asyncio.Lock()
 
-    async def send(self, ledger: Ledger, look: Confirmation) -> Refusal | None:
-        """Sends a confirmation together with all waiting ones; returns the ledger's reason for a refusal, or "".
+    async def send(self, ledger: Ledger, look: Verdict) -> Refusal | None:
+        """Sends a confirmation together with all waiting ones; returns the refusal, if there is one.
 
         Raises:
             ChainUnavailable: The chain does not answer.
@@ -34,9 +35,9 @@ class Confirmations:
                 await self._send(ledger, batch)
         return await answer
 
-    async def _send(self, ledger: Ledger, batch: list[tuple[Confirmation, asyncio.Future[Refusal | None]]]) -> None:
+    async def _send(self, ledger: Ledger, batch: list[tuple[Verdict, asyncio.Future[Refusal | None]]]) -> None:
         try:
-            refused = {each.key: each for each in await ledger.work.confirm([look for look, _ in batch])}
+            refused = {each.subject: each for each in await ledger.work.confirm([look for look, _ in batch])}
         except asyncio.CancelledError:
             for _, answer in batch:
                 answer.cancel()

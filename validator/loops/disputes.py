@@ -10,7 +10,7 @@ from enum import StrEnum
 import structlog
 
 from ledger.client import Ledger
-from ledger.client.work import Confirmation, WorkRecord, WorkStatus
+from ledger.client.work import Verdict, WorkRecord, WorkStatus
 from ledger.errors import TransactionReverted
 from ledger.events.types import VerdictGiven
 from protocol.identifiers import Address, Digest
@@ -139,9 +139,10 @@ class LookResults:
         key = item.work.key
         if not await ledger.work.look_wanted(key):
             return Followed.AGREES
-        look = Confirmation(
+        look = Verdict(
             key=key,
             sha256=item.work.sha256,
+            units=item.work.units,
             outcome=conclusion.outcome,
             reason=int(conclusion.reason),
             audit_hash=audit_hash,

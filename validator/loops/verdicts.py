@@ -8,7 +8,6 @@ because a refusal costs gas.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,7 +15,8 @@ from datetime import timedelta
 import structlog
 
 from ledger.client import Ledger
-from ledger.client.work import Refusal, Verdict, WorkRecord, WorkStatus
+from ledger.client.contract import Refusal
+from ledger.client.work import Verdict, WorkRecord, WorkStatus
 from ledger.errors import TransactionReverted
 from protocol.runtime.clock import Clock
 from validator.chain.connection import PoolChain
@@ -185,11 +185,11 @@ class SendQueue:
                 refused = await ledger.work.judge([given.verdict for given in batch])
         except TransactionReverted as error:
             if len(batch) == 1:
-                await self._refused(batch[0], Refusal(batch[0].item.work.key, error.detail))
+                await self._refused(batch[0], Refusal(batch[0].item.work.key, error.name, error.detail))
                 return 0
             middle = len(batch) // 2
             return await self._send(ledger, batch[:middle]) + await self._send(ledger, batch[middle:])
-        refusals = {refusal.key: refusal for refusal in refused}
+        refusals = {refusal.subject: refusal for refusal in refused}
         taken = [given for given in batch if given.item.work.key not in refusals]
         await self._told(taken)
         for given in batch:
@@ -201,7 +201,7 @@ class SendQueue:
         return len(taken)
 
     async def _refused(self, given: Given, refusal: Refusal) -> None:
-        item, error = given.item, _error_name(refusal.reason)
+        item, error = given.item, refusal.error
         self._unsure = [each for each in self._unsure if each is not given]
         _log.warning("verdict-refused", key=item.work.key, reason=refusal.reason)
         self._held.remove(item)
@@ -236,9 +236,3 @@ def _awaits(work: WorkRecord | None, given: Given) -> bool:
     if work is None or work.status is not wanted or not item.work.is_what(work):
         return False
     return work.juror != given.staged.validator
-
-
-def _error_name(reason: str) -> str:
-    """Returns the contract's error in a refusal, given as `Name(arguments)` or at the end of a text as `(Name)`."""
-    match = re.match(r"([A-Z]\w+)\b", reason) or re.search(r"\(([A-Z]\w+)\)$", reason)
-    return match[1] if match else ""

@@ -15,7 +15,7 @@ from ledger.amounts import format_amount
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus, Role, Terms
-from ledger.client.work import Submission, WorkStatus
+from ledger.client.work import WorkRecord, WorkStatus
 from ledger.deployment import Deployment
 from ledger.transactions.pending import SendPolicy
 from protocol.errors import MusterError
@@ -99,14 +99,6 @@ class NodeStatus:
         return next(((what, hint) for is_so, what, hint in checks if is_so), None)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LedgerWork:
-    """Work record on the ledger."""
-
-    sha256: Digest
-    units: int
-
-
 class Payment(StrEnum):
     """Payment state of submitted work."""
 
@@ -181,7 +173,7 @@ class WorkerChain(Protocol):
         """Returns the time of the newest block, by which leases expire."""
         ...
 
-    async def work(self, key: WorkKey) -> LedgerWork | None:
+    async def work(self, key: WorkKey) -> WorkRecord | None:
         """Returns the work submitted under this key; None if there is none."""
         ...
 
@@ -301,10 +293,9 @@ class LedgerChain:
         """Returns the time of the newest block."""
         return await self._call(lambda ledger: ledger.now())
 
-    async def work(self, key: WorkKey) -> LedgerWork | None:
+    async def work(self, key: WorkKey) -> WorkRecord | None:
         """Reads `WorkLedger`."""
-        found = await self._call(lambda ledger: ledger.work.get(key.hash))
-        return None if found is None else LedgerWork(sha256=found.sha256, units=found.units)
+        return await self._call(lambda ledger: ledger.work.get(key.hash))
 
     async def payment(self, key: WorkKey) -> Payment | None:
         """Reads `WorkLedger`. Work past its judging deadline counts as expired before the contract marks it so."""
@@ -326,14 +317,7 @@ class LedgerChain:
 
     async def submit(self, work: SignedWorkClaim) -> None:
         """Sends the transaction from the node's own account."""
-        submission = Submission(
-            lease=work.lease.lease,
-            lease_signature=work.lease.raw_signature,
-            sha256=work.sha256,
-            units=work.units,
-            node_signature=b"",  # the sender is the node
-        )
-        await self._call(lambda ledger: ledger.work.submit(submission))
+        await self._call(lambda ledger: ledger.work.submit(work.lease, sha256=work.sha256, units=work.units))
 
     async def close(self) -> None:
         """Closes the connection."""

@@ -14,7 +14,6 @@ import pytest_asyncio
 from ledger.amounts import UNIT
 from ledger.client import Ledger
 from ledger.client.pools import Roles, Terms
-from ledger.client.work import Submission
 from ledger.deployment import Deployment, deploy
 from ledger.devchain import ChainControls, ChainProcess
 from ledger.rpc.connection import connect
@@ -25,6 +24,7 @@ from protocol.identity.keys import Key
 from protocol.invites import Invite
 from protocol.leases import Lease, WorkClaim
 from protocol.node_registration import NodeConsent
+from protocol.wire.leases import SignedLease, SignedWorkClaim
 from tests.ledger.conftest import LiveChain
 
 UNBONDING = timedelta(days=7)
@@ -110,7 +110,7 @@ class World:
 
     async def submission(
         self, *, index: int = 0, units: int = 100, signer: str = "orchestrator", node: str = "node", lasts: int = 600
-    ) -> Submission:
+    ) -> SignedWorkClaim:
         """Leased and signed work, ready to be carried."""
         ledger, key = await self.as_("owner"), self.keys[node]
         lease = Lease(
@@ -130,13 +130,15 @@ class World:
         sha256 = Digest("0x" + f"{index:064x}")
         words = WorkClaim(lease_hash=lease.hash, sha256=sha256, units=units)
         domain = ledger.work.domain
-        return Submission(lease, lease.sign(self.keys[signer], domain), sha256, units, words.sign(key, domain))
+        signed = SignedLease.of(lease, domain=domain, signature=lease.sign(self.keys[signer], domain))
+        signature = "0x" + words.sign(key, domain).hex()
+        return SignedWorkClaim(lease=signed, sha256=sha256, units=units, signature=signature)
 
     async def submitted(self, *, index: int = 0, units: int = 100) -> Digest:
         """The key of submitted work."""
         item = await self.submission(index=index, units=units)
         assert await (await self.as_("orchestrator")).work.submit_batch([item]) == []
-        return item.lease.key.hash
+        return item.lease.lease.key.hash
 
 
 QUICK = replace(SendPolicy(), poll=timedelta(milliseconds=20))

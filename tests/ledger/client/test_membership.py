@@ -7,12 +7,13 @@ from datetime import timedelta
 import pytest
 
 from ledger.amounts import UNIT
-from ledger.client.pools import SignedJoin
 from ledger.errors import TransactionReverted
 from ledger.events.types import Departure, MemberJoined, MemberLeft
 from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.invites import Join, Leave
 from protocol.node_registration import NodeConsent, ProviderConsent
+from protocol.wire.invites import SignedInvite
+from protocol.wire.relayed import JoinRequest
 from tests.ledger.client.conftest import POOL, TERMS, World
 
 
@@ -113,9 +114,10 @@ async def test_a_batch_of_joins_names_those_that_were_refused_and_takes_the_othe
     for nonce, name in enumerate(["node", "node-2"], start=1):
         invite, signature = await world.invite(name, nonce=nonce)
         consent = Join(invite_hash=invite.hash).sign(world.keys[name], carrier.pools.domain)
-        items.append(SignedJoin(invite, signature, consent))
+        signed = SignedInvite.of(invite, domain=carrier.pools.domain, signature=signature)
+        items.append(JoinRequest(invite=signed, signature="0x" + consent.hex()))
     (refusal,) = await carrier.pools.join_batch(items)
-    assert refusal.node == world.keys["node-2"].address
+    assert refusal.subject == world.keys["node-2"].address
     assert refusal.reason.startswith("NotRegistered")
     assert await carrier.pools.membership(POOL, world.keys["node"].address) is not None
 

@@ -10,7 +10,7 @@ import pytest
 
 from ledger.amounts import UNIT
 from ledger.client.audits import commitment_of
-from ledger.client.work import Confirmation, Submission, WorkStatus
+from ledger.client.work import Verdict, WorkStatus
 from ledger.errors import TransactionReverted
 from ledger.events.types import (
     CheckpointAnnounced,
@@ -139,7 +139,7 @@ async def test_a_first_verdict_that_comes_late_does_not_decide_a_dispute(world: 
     await third.work.dispute(key, ZERO_DIGEST)
     other = await world.submitted(index=1)
     (refused,) = await second.work.judge([late, await verdict_on(second, other, Outcome.REJECTED)])
-    assert (refused.key, refused.reason.partition("(")[0]) == (key, "WrongStatus")
+    assert (refused.subject, refused.reason.partition("(")[0]) == (key, "WrongStatus")
     works = [await second.work.get(each) for each in (key, other)]
     assert [(work.status, work.outcome) for work in works if work is not None] == [
         (WorkStatus.DISPUTED, Outcome.FORGED),
@@ -185,7 +185,7 @@ async def test_a_second_look_that_agrees_is_recorded_and_paid(world: World) -> N
     assert await second.work.look_wanted(key)
     work = await second.work.get(key)
     assert work is not None
-    look = Confirmation(key=key, sha256=work.sha256, outcome=Outcome.REJECTED, reason=0, audit_hash=ZERO_DIGEST)
+    look = Verdict(key=key, sha256=work.sha256, units=work.units, outcome=Outcome.REJECTED, reason=0)
     (refused,) = await second.work.confirm([look])
     assert refused.reason.startswith("OutcomeDiffers")
     assert await second.work.confirm([replace(look, outcome=Outcome.ACCEPTED)]) == []
@@ -224,7 +224,6 @@ async def test_a_dispute_of_a_rejection_costs_the_provider_what_was_told_if_the_
     assert work is not None
     assert work.lost_dispute_cost == work.penalty // 10 > 0
     await world.warp(TERMS.dispute_period / 2)
-    await world.controls.mine()  # in the block after, gas is counted with the order known
     assert await second.work.judge([await verdict_on(second, key, Outcome.REJECTED, decisive=True)]) == []
     (lost,) = await second.history(DisputeLost, pool_id=POOL)
     assert (lost.key, lost.taken) == (key, work.lost_dispute_cost)
@@ -263,18 +262,17 @@ async def test_a_lease_is_good_once_and_a_batch_names_what_it_refused(world: Wor
     ]
     submitted = await carrier.history(WorkSubmitted, pool_id=POOL)
     assert [event.index for event in submitted] == [0, 1]
-    assert submitted[0].key == good.lease.key.hash
+    assert submitted[0].key == good.lease.lease.key.hash
     assert submitted[0].run == run_id("main")
 
 
 async def test_a_node_with_gas_submits_for_itself(world: World) -> None:
     await world.member()
     item = await world.submission()
-    bare = Submission(item.lease, item.lease_signature, item.sha256, item.units, b"")
     node = await world.as_("node")
-    assert await node.work.submit(bare) == item.lease.key.hash
+    assert await node.work.submit(item.lease, sha256=item.sha256, units=item.units) == item.lease.lease.key.hash
     with pytest.raises(TransactionReverted, match="was submitted before"):
-        await node.work.submit(bare)
+        await node.work.submit(item.lease, sha256=item.sha256, units=item.units)
 
 
 async def test_unknown_work_is_none(world: World) -> None:

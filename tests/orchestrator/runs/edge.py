@@ -11,12 +11,12 @@ from typing import Any
 
 import httpx
 
+from ledger.client.contract import Refusal
 from orchestrator.chain.run import LedgerRun
 from orchestrator.chain.run_interface import (
     AnnouncedCheckpoint,
     AnnouncementEvent,
     Funds,
-    NotTaken,
     PoolSeat,
     RunEvent,
     RunEvents,
@@ -28,6 +28,7 @@ from orchestrator.domain.slots import SlotEvent, SlotState
 from orchestrator.loops.relayer import Relayer
 from orchestrator.loops.run_sync import RunSync
 from orchestrator.loops.sweeper import build_sweeper
+from orchestrator.relayer.strategies import all_strategies
 from orchestrator.runs.leasing import SlotLeasing
 from orchestrator.storage import ObjectStore
 from orchestrator.storage.local import LocalStore
@@ -216,25 +217,25 @@ class MemoryRunLedger:
         self._answer()
         return self.works.get(key)
 
-    async def carry(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+    async def submit_work(self, works: Sequence[SignedWorkClaim]) -> list[Refusal]:
         self._answer()
         self.batches.append(len(works))
         results = [(w.lease.lease.key.hash, self.submit(w.lease.lease, w.sha256, w.units)) for w in works]
         if self.die_after_carrying:
             raise Unavailable("the answer was lost", code="transaction-not-mined")
-        return [NotTaken(key, error, f"{error}(…)") for key, error in results if error]
+        return [Refusal(key, error, f"{error}(…)") for key, error in results if error]
 
-    async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+    async def work_refusals(self, works: Sequence[SignedWorkClaim]) -> list[Refusal]:
         self._answer()
         keys = [work.lease.lease.key.hash for work in works]
-        return [NotTaken(key, self.refuse[key], f"{self.refuse[key]}(…)") for key in keys if key in self.refuse]
+        return [Refusal(key, self.refuse[key], f"{self.refuse[key]}(…)") for key in keys if key in self.refuse]
 
-    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
         self._answer()
         nodes = [join.invite.node for join in joins]
-        return [NotTaken(node, self.refuse[node], f"{self.refuse[node]}(…)") for node in nodes if node in self.refuse]
+        return [Refusal(node, self.refuse[node], f"{self.refuse[node]}(…)") for node in nodes if node in self.refuse]
 
-    async def carry_joins(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+    async def redeem_invites(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
         self._answer()
         self.batches.append(len(joins))
         refused = []
@@ -242,12 +243,12 @@ class MemoryRunLedger:
             node = each.invite.node
             if node in self.refuse or node in self.seats:
                 error = self.refuse.get(node, "MemberAlready")
-                refused.append(NotTaken(node, error, f"{error}(…)"))
+                refused.append(Refusal(node, error, f"{error}(…)"))
             else:
                 self.seat_node(node)
         return refused
 
-    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
+    async def open_disputes(self, disputes: Sequence[SignedDispute]) -> list[Refusal]:
         self._answer()
         refused = []
         for each in disputes:
@@ -255,7 +256,7 @@ class MemoryRunLedger:
             if not error and self.works[each.key].state is not SlotState.PROVISIONAL:
                 error = "WrongStatus"
             if error:
-                refused.append(NotTaken(each.key, error, f"{error}(…)"))
+                refused.append(Refusal(each.key, error, f"{error}(…)"))
             else:
                 self.batches.append(1)
                 node = next(lease.node for lease in self.leases.values() if lease.key.hash == each.key)
@@ -303,7 +304,12 @@ class RunUnderTest:
             clock=parts.clock,
         )
         self.sweeper = build_sweeper(parts, lease=self._lease("sweep"))
-        self.relayer = Relayer(parts.relay.store, ledger=self.chain, lease=self._lease("relayer"), clock=parts.clock)
+        self.relayer = Relayer(
+            parts.relay.store,
+            strategies=all_strategies(self.chain, parts.clock),
+            lease=self._lease("relayer"),
+            clock=parts.clock,
+        )
 
     def _lease(self, name: str) -> LoopLease:
         return LoopLease(self.pool.parts.database, name, lifetime=timedelta(seconds=60))

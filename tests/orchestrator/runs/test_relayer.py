@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.loops.relayer import AGAIN, BATCH, Relayer
+from orchestrator.loops.relayer import RETRY_PAUSE, Relayer
+from orchestrator.relayer.strategies import MAX_BATCH, all_strategies
 from orchestrator.store.database import Database
 from orchestrator.store.relayer import RelayedKind, RelayerStore
 from protocol.errors import Unavailable
@@ -181,7 +182,7 @@ async def test_killed_between_carrying_and_writing_it_down_nothing_is_doubled(ru
         await run.relayer.round()
     assert receipt(await run.hand_in(key, work))[0] == "queued"
     run.chain.die_after_carrying = False
-    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
     await run.relayer.round()
     assert run.chain.batches == [1], "it was looked up, and not carried again"
     assert receipt(await run.hand_in(key, work)) == ("carried", "")
@@ -203,7 +204,7 @@ async def test_while_the_chain_is_down_work_waits_and_nobody_is_blamed(run: RunU
     for _ in range(10):
         with pytest.raises(Unavailable):
             await run.relayer.round()
-        await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+        await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
     run.chain.down = False
     await run.relayer.round()
     await run.sync.round()
@@ -222,7 +223,7 @@ async def test_a_chain_that_comes_back_in_time_takes_what_waited(run: RunUnderTe
     with pytest.raises(Unavailable):
         await run.relayer.round()
     run.chain.down = False
-    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
     assert await run.relayer.round() == 1
 
 
@@ -236,7 +237,7 @@ async def test_money_that_is_missing_may_come_and_then_the_work_is_carried(run: 
     assert state == "queued"
     assert "EscrowTooLow" in reason
     run.chain.refuse.clear()
-    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
     assert await run.relayer.round() == 1
 
 
@@ -250,7 +251,7 @@ async def test_what_the_ledger_refused_once_costs_no_gas_again_however_often_it_
     for _ in range(12):
         await run.hand_in(key, work)
         await run.relayer.round()
-        await run.pool.clock.turn(AGAIN * 7)
+        await run.pool.clock.turn(RETRY_PAUSE * 7)
     assert run.chain.batches == [1]
     run.chain.refuse.clear()
     await run.relayer.round()
@@ -286,13 +287,13 @@ async def test_a_transaction_that_takes_long_keeps_the_loops_lease(make_run: Mak
     await first.publish(0)
     key, grant = await leased(first)
     await first.hand_in(key, first.signed(key, grant))
-    mined, carry = asyncio.Event(), first.chain.carry
+    mined, submit = asyncio.Event(), first.chain.submit_work
 
     async def slowly(works: Any) -> Any:
         await mined.wait()
-        return await carry(works)
+        return await submit(works)
 
-    first.chain.carry = slowly
+    first.chain.submit_work = slowly
     carrying = asyncio.create_task(first.relayer.round())
     lease = first.pool.parts.database.key("lease", "relayer")
     for _ in range(5):
@@ -317,18 +318,18 @@ async def test_rounds_that_overlap_hold_one_lease_together(run: RunUnderTest) ->
 
 
 async def under_way(run: RunUnderTest) -> tuple[asyncio.Task[int], asyncio.Event]:
-    """A round whose transaction has left, and what lets it be mined; what others carry is mined at once."""
-    mined, taken, carry = asyncio.Event(), asyncio.Event(), run.chain.carry
+    """A round whose transaction has left, and what lets it be mined; what others submit is mined at once."""
+    mined, taken, submit = asyncio.Event(), asyncio.Event(), run.chain.submit_work
 
     async def slowly(works: Any) -> Any:
         taken.set()
         await mined.wait()
-        return await carry(works)
+        return await submit(works)
 
-    run.chain.carry = slowly
+    run.chain.submit_work = slowly
     first = asyncio.create_task(run.relayer.round())
     await taken.wait()
-    run.chain.carry = carry
+    run.chain.submit_work = submit
     return first, mined
 
 
@@ -352,7 +353,7 @@ async def test_what_waits_long_for_its_block_is_not_carried_again_beside_itself(
     await run.hand_in(key, run.signed(key, grant))
     first, mined = await under_way(run)
     for _ in range(3):
-        await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+        await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
         assert await run.relayer.round() == 0
     mined.set()
     assert await first == 1
@@ -362,16 +363,16 @@ async def test_what_waits_long_for_its_block_is_not_carried_again_beside_itself(
 async def test_what_could_not_be_carried_is_taken_again(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
-    carry = run.chain.carry
+    submit = run.chain.submit_work
 
     async def down(works: Any) -> Any:
         raise Unavailable("the chain is down")
 
-    run.chain.carry = down
+    run.chain.submit_work = down
     with pytest.raises(Unavailable):
         await run.relayer.round()
-    run.chain.carry = carry
-    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    run.chain.submit_work = submit
+    await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
     assert await run.relayer.round() == 1
 
 
@@ -461,7 +462,7 @@ async def behind(run: RunUnderTest, line: CutLine) -> AsyncIterator[tuple[Relaye
     redis = connect_redis(line.url, retries=0)
     database = Database(redis, keys=RedisKeys(f"pool-{POOL}"))
     lease, store = LoopLease(database, "relayer", lifetime=timedelta(hours=1)), RelayerStore(database)
-    yield Relayer(store, ledger=run.chain, lease=lease, clock=run.pool.clock), store
+    yield Relayer(store, strategies=all_strategies(run.chain, run.pool.clock), lease=lease, clock=run.pool.clock), store
     await redis.aclose()
 
 
@@ -489,7 +490,7 @@ async def test_a_redis_that_goes_away_within_a_batch_costs_no_work_and_none_is_p
             await relayer.round()
         reached, line.at = line.at < 0, -1
         for _ in range(2):
-            await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+            await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
             await run.pool.parts.redis.delete(f"{RedisKeys(f'pool-{POOL}').prefix}lease:relayer")  # it ran out
             await relayer.round()
         rows = [await store.get(RelayedKind.WORK, name) for name in names]
@@ -504,9 +505,9 @@ async def test_a_batch_takes_a_few_round_trips_to_redis_however_large_it_is(
 ) -> None:
     relayer, _ = behind
     key, grant = await leased(run)
-    await _queued(run, key, grant, range(BATCH))
-    assert await relayer.round() == BATCH
+    await _queued(run, key, grant, range(MAX_BATCH))
+    assert await relayer.round() == MAX_BATCH
     settled = sum(command[0] == b"EVALSHA" for command in line.seen)
-    assert run.chain.batches == [BATCH]
-    assert settled >= 2 * BATCH
+    assert run.chain.batches == [MAX_BATCH]
+    assert settled >= 2 * MAX_BATCH
     assert line.reads < 40

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ledger.client.work import Submission
 from ledger.events.types import CheckpointAnnounced, WorkSubmitted
 from protocol.identifiers import Digest, digest, run_id
 from protocol.leases import Lease, WorkClaim
+from protocol.wire.leases import SignedLease, SignedWorkClaim
 from tests.ledger.client.conftest import POOL, World
 from validator.domain.submissions import SubmittedWork
 
@@ -44,7 +44,7 @@ async def leased(
     groups: int = 2,
     node: str = "node",
     beacon_block: int | None = None,
-) -> Submission:
+) -> SignedWorkClaim:
     """Work of `node`, ready to be carried."""
     ledger, key = await world.as_("owner"), world.keys[node]
     lease = Lease(
@@ -64,14 +64,15 @@ async def leased(
     sha256 = digest(index.to_bytes(32, "big"))
     word = WorkClaim(lease_hash=lease.hash, sha256=sha256, units=units)
     domain = ledger.work.domain
-    return Submission(lease, lease.sign(world.keys[signer], domain), sha256, units, word.sign(key, domain))
+    signed = SignedLease.of(lease, domain=domain, signature=lease.sign(world.keys[signer], domain))
+    return SignedWorkClaim(lease=signed, sha256=sha256, units=units, signature="0x" + word.sign(key, domain).hex())
 
 
-async def carried(world: World, items: Sequence[Submission]) -> list[SubmittedWork]:
+async def carried(world: World, items: Sequence[SignedWorkClaim]) -> list[SubmittedWork]:
     """Submits in one transaction; what the ledger took, in order."""
     carrier = await world.as_("orchestrator")
     await carrier.work.submit_batch(items)
-    keys = {item.lease.key.hash for item in items}
+    keys = {item.lease.lease.key.hash for item in items}
     return [
         SubmittedWork.of(event) for event in await carrier.history(WorkSubmitted, pool_id=POOL) if event.key in keys
     ]

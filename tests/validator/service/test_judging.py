@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from ledger.client import Ledger
-from ledger.client.work import Submission, Verdict, WorkStatus
+from ledger.client.work import Verdict, WorkStatus
 from ledger.errors import ChainUnavailable, TransactionNotMined
 from ledger.events.types import VerdictGiven, WorkDisputed, WorkSubmitted
 from orchestrator.storage.interface import ObjectFacts
@@ -22,6 +22,7 @@ from protocol.leases import Lease
 from protocol.leases import WorkClaim as WorkWords
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import CheckState
+from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.uploads import ObjectKey
 from tests.ledger.client.conftest import POOL, TERMS, World
 from tests.orchestrator.runs.test_on_chain import publish
@@ -731,7 +732,7 @@ async def test_a_verdict_that_the_chain_lost_is_given_again(pool: PoolWithValida
     assert (await pool.work(key)).status is WorkStatus.PROVISIONAL
 
 
-async def again(pool: PoolWithValidators, event: WorkSubmitted) -> Submission:
+async def again(pool: PoolWithValidators, event: WorkSubmitted) -> SignedWorkClaim:
     """The submission that an event tells of, under another lease for the same slot."""
     ledger = await pool.ledger()
     lease = Lease(
@@ -750,7 +751,12 @@ async def again(pool: PoolWithValidators, event: WorkSubmitted) -> Submission:
     )
     word, domain = WorkWords(lease_hash=lease.hash, sha256=event.sha256, units=event.units), ledger.work.domain
     signature = lease.sign(pool.world.keys["orchestrator"], domain)
-    return Submission(lease, signature, event.sha256, event.units, word.sign(pool.node, domain))
+    return SignedWorkClaim(
+        lease=SignedLease.of(lease, domain=domain, signature=signature),
+        sha256=event.sha256,
+        units=event.units,
+        signature="0x" + word.sign(pool.node, domain).hex(),
+    )
 
 
 async def test_a_verdict_on_what_a_reorganisation_has_replaced_is_refused_and_what_is_there_now_is_judged(

@@ -1,0 +1,183 @@
+"""One strategy per kind of relayed transaction: submissions, joins and disputes.
+
+The loop in `loops/relayer.py` batches, retries and settles rows. A strategy knows the request behind a row: how to
+parse it, when it needs no transaction any more, and which call of the ledger sends it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ledger.client.contract import Refusal
+from orchestrator.chain.run_interface import RunLedger, expiry_of
+from orchestrator.domain.slots import SlotState
+from orchestrator.store.relayer import RelayedKind, RelayedTransaction
+from protocol.runtime.clock import Clock
+from protocol.wire.base import WireModel
+from protocol.wire.relayed import JoinRequest, ReceiptState, SignedDispute, SubmissionRequest
+
+R = TypeVar("R", bound=WireModel)
+
+MAX_BATCH = 64
+"""Items per transaction. A full batch takes at most about 10 million gas; the contracts accept up to 256 items."""
+
+MAX_DISPUTES = 8
+"""Disputes per round. Each is a transaction of its own, and submissions wait until all of them are sent."""
+
+EXPIRED = "its time was over before it could be carried to the ledger"
+DECIDED = "its verdict can't be disputed any more"
+OTHER_WORK = "other work stands on the ledger under this lease"
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """Final state of a row that needs no transaction any more."""
+
+    state: ReceiptState
+    reason: str = ""
+    resubmittable: bool = False
+    """Whether the node may submit the same request again."""
+
+
+ON_LEDGER = Settlement(ReceiptState.CARRIED)
+
+
+class RelayStrategy(ABC, Generic[R]):
+    """Relays one kind of transaction.
+
+    Args:
+        ledger: The run on the ledger; its key pays the gas.
+        clock: Clock for expiry times.
+    """
+
+    kind: ClassVar[RelayedKind]
+    batch: ClassVar[int] = MAX_BATCH
+    """Largest number of rows that are taken at once."""
+    resubmittable: ClassVar[bool] = False
+    """Whether the node may submit a request again that the ledger refused for good."""
+
+    def __init__(self, ledger: RunLedger, clock: Clock) -> None:
+        self._ledger = ledger
+        self._clock = clock
+
+    @staticmethod
+    @abstractmethod
+    def parse(row: RelayedTransaction) -> R:
+        """Parses the request of a queued row."""
+
+    def subject(self, row: RelayedTransaction) -> str:
+        """Returns the `Refusal.subject` with which the ledger would refuse this row."""
+        return row.name
+
+    @abstractmethod
+    async def settlement(self, row: RelayedTransaction, request: R) -> Settlement | None:
+        """Returns the final state of a row that is on the ledger already or came too late; None if it is to be sent."""
+
+    @abstractmethod
+    async def dry_run(self, requests: Sequence[R]) -> list[Refusal]:
+        """Returns the requests that the ledger would refuse now. Costs no gas."""
+
+    @abstractmethod
+    async def send(self, requests: Sequence[R]) -> list[Refusal]:
+        """Sends requests to the ledger; returns those that it refused."""
+
+
+class WorkStrategy(RelayStrategy[SubmissionRequest]):
+    """Submits work, many items in one transaction."""
+
+    kind = RelayedKind.WORK
+
+    @staticmethod
+    def parse(row: RelayedTransaction) -> SubmissionRequest:
+        """Parses the submission of a queued row."""
+        return SubmissionRequest.model_validate_json(row.body)
+
+    async def settlement(self, row: RelayedTransaction, request: SubmissionRequest) -> Settlement | None:
+        """Reads the ledger before the row's second transaction, and once the lease has expired."""
+        work = request.work
+        expired = work.lease.lease.expired(self._clock.now())
+        if not expired and row.tries == 0:
+            return None
+        found = await self._ledger.work(work.lease.lease.key.hash)
+        if found is None:
+            return Settlement(ReceiptState.REFUSED, EXPIRED) if expired else None
+        same = (found.sha256, found.units) == (work.sha256, work.units)
+        return ON_LEDGER if same else Settlement(ReceiptState.REFUSED, OTHER_WORK)
+
+    async def dry_run(self, requests: Sequence[SubmissionRequest]) -> list[Refusal]:
+        """Estimates the gas of each submission."""
+        return await self._ledger.work_refusals([request.work for request in requests])
+
+    async def send(self, requests: Sequence[SubmissionRequest]) -> list[Refusal]:
+        """Sends one transaction."""
+        return await self._ledger.submit_work([request.work for request in requests])
+
+
+class JoinStrategy(RelayStrategy[JoinRequest]):
+    """Redeems invites, many in one transaction."""
+
+    kind = RelayedKind.JOIN
+
+    @staticmethod
+    def parse(row: RelayedTransaction) -> JoinRequest:
+        """Parses the join of a queued row."""
+        return JoinRequest.model_validate_json(row.body)
+
+    def subject(self, row: RelayedTransaction) -> str:
+        """Returns the node: rows are named `NODE-NONCE`, and the ledger names the node only."""
+        return row.name.partition("-")[0]
+
+    async def settlement(self, row: RelayedTransaction, request: JoinRequest) -> Settlement | None:
+        """Reads the node's membership before the row's second transaction."""
+        if row.tries > 0 and await self._ledger.seat(request.invite.node) is not None:
+            return ON_LEDGER
+        expired = request.invite.invite.expired(self._clock.now())
+        return Settlement(ReceiptState.REFUSED, EXPIRED) if expired else None
+
+    async def dry_run(self, requests: Sequence[JoinRequest]) -> list[Refusal]:
+        """Estimates the gas of each join."""
+        return await self._ledger.join_refusals(requests)
+
+    async def send(self, requests: Sequence[JoinRequest]) -> list[Refusal]:
+        """Sends one transaction."""
+        return await self._ledger.redeem_invites(requests)
+
+
+class DisputeStrategy(RelayStrategy[SignedDispute]):
+    """Opens disputes, each in a transaction of its own."""
+
+    kind = RelayedKind.DISPUTE
+    batch = MAX_DISPUTES
+    resubmittable = True  # a later deadline may be accepted
+
+    @staticmethod
+    def parse(row: RelayedTransaction) -> SignedDispute:
+        """Parses the dispute of a queued row."""
+        return SignedDispute.model_validate_json(row.body)
+
+    async def settlement(self, row: RelayedTransaction, request: SignedDispute) -> Settlement | None:  # noqa: ARG002
+        """Reads the state of the disputed work; only a provisional verdict can be disputed."""
+        found = await self._ledger.work(request.key)
+        if found is not None and found.state is SlotState.DISPUTED:
+            return ON_LEDGER
+        if found is None or found.state is not SlotState.PROVISIONAL:
+            return Settlement(ReceiptState.REFUSED, DECIDED)
+        if self._clock.now() > expiry_of(request):
+            return Settlement(ReceiptState.REFUSED, EXPIRED, resubmittable=True)
+        return None
+
+    async def dry_run(self, requests: Sequence[SignedDispute]) -> list[Refusal]:  # noqa: ARG002
+        """Returns no refusals: a dispute that would revert fails at its gas estimate, which costs nothing."""
+        return []
+
+    async def send(self, requests: Sequence[SignedDispute]) -> list[Refusal]:
+        """Sends one transaction for each dispute."""
+        return await self._ledger.open_disputes(requests)
+
+
+def all_strategies(ledger: RunLedger, clock: Clock) -> tuple[RelayStrategy[Any], ...]:
+    """Returns one strategy per kind, in the order in which the relayer serves them."""
+    return WorkStrategy(ledger, clock), JoinStrategy(ledger, clock), DisputeStrategy(ledger, clock)
