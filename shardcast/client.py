@@ -12,7 +12,6 @@ beside it, and the next fetch continues with it.
 from __future__ import annotations
 
 import asyncio
-import random
 import shutil
 import ssl
 from collections.abc import AsyncGenerator, Sequence
@@ -28,6 +27,7 @@ from prometheus_client import CollectorRegistry
 from protocol.errors import MusterError
 from protocol.identifiers import Address, run_id
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.randomness import Random
 from protocol.runtime.retry import Deadline, DeadlinePassed
 from shardcast.download.context import DownloadContext, RequestLimits
 from shardcast.download.download import Download, Fetched, OnProgress
@@ -96,7 +96,7 @@ class Client:
         tls: ssl.SSLContext | None = None,
         registry: CollectorRegistry | None = None,
         clock: Clock | None = None,
-        rng: random.Random | None = None,
+        rng: Random | None = None,
     ) -> None:
         self.run = run_id(run)
         self.peers = Peers(check_peers(relays, allow_plain_http=allow_plain_http), rng=rng)

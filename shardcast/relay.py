@@ -10,7 +10,6 @@ a restart it verifies the blocks in its store again, and fetches only those that
 from __future__ import annotations
 
 import asyncio
-import random
 import re
 import shutil
 import ssl
@@ -30,6 +29,7 @@ from protocol.identifiers import Address, run_id
 from protocol.runtime.backoff import backoff
 from protocol.runtime.budgets import KeepRule, Needs, OverBudget, StoredVersion
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.randomness import Random
 from protocol.runtime.waiting import wait_first
 from shardcast.delta.selection import stands_alone
 from shardcast.download.context import DownloadContext, RequestLimits
@@ -102,7 +102,7 @@ class Relay:
         allow_plain_http: bool = False,
         registry: CollectorRegistry | None = None,
         clock: Clock | None = None,
-        rng: random.Random | None = None,
+        rng: Random | None = None,
     ) -> None:
         keep = KeepRule(most=keep) if isinstance(keep, int) else keep
         if keep.most < 1:

@@ -6,7 +6,6 @@ While the orchestrator is down, the running task continues and heartbeats are re
 from __future__ import annotations
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from enum import StrEnum
@@ -17,6 +16,7 @@ from protocol import __version__
 from protocol.errors import MusterError, RateLimited, Unauthenticated
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import jittered
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.heartbeat import MAX_COMMANDS, Command, CommandKind, Heartbeat, HeartbeatAnswer, NodeState
 from worker.backoff import GrowingPause
@@ -273,7 +273,7 @@ class HeartbeatLoop:
         interval = max(LEAST_INTERVAL, timedelta(seconds=answer.next_interval_seconds))
         if answer.state is NodeState.BANNED:
             interval = max(interval, BANNED_INTERVAL)
-        interval *= random.uniform(0.95, 1.0)  # noqa: S311 - jitter, not a secret; never later than the interval
+        interval = jittered(interval, least=0.95)  # never later than the interval
         waited = timedelta()
         step = min(SOONEST, interval)
         while waited < interval:

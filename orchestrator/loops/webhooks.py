@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import random
 from datetime import timedelta
 from functools import partial
 from urllib.parse import urlsplit
@@ -19,16 +18,18 @@ from orchestrator.webhook_urls import check_destination
 from protocol.errors import MusterError, Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
+from protocol.runtime.backoff import backoff
+from protocol.runtime.randomness import jittered
 from protocol.wire.pool import PoolEvent
 
 SIGNATURE_HEADER = "X-Muster-Webhook-Signature"
 TIMESTAMP_HEADER = "X-Muster-Webhook-Timestamp"
 EVENT_HEADER = "X-Muster-Webhook-Event"
 
-PATIENCE = timedelta(seconds=10)
+REQUEST_TIMEOUT = timedelta(seconds=10)
 EVENTS_AT_ONCE = 100
-FIRST_PAUSE_S = 1.0
-LONGEST_PAUSE_S = 3600.0
+FIRST_PAUSE = timedelta(seconds=1)
+LONGEST_PAUSE = timedelta(hours=1)
 
 _log = structlog.get_logger(__name__)
 
@@ -90,9 +91,8 @@ class WebhookDelivery:
                     await self._send(webhook.id, webhook.url, event)
                 except MusterError as error:
                     failures = delivery.failures + 1
-                    pause = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(failures - 1, 12))
-                    pause *= random.uniform(0.5, 1.0)  # noqa: S311 - jitter, not a secret
-                    due = unix_ms(self._parts.clock.now()) + int(pause * 1000)
+                    pause = jittered(backoff(FIRST_PAUSE, LONGEST_PAUSE, failures))
+                    due = unix_ms(self._parts.clock.now() + pause)
                     await store.failed(webhook.id, failures=failures, due_ms=due, error=error.detail)
                     _log.info("webhook-failed", webhook=webhook.id, failures=failures, reason=error.detail)
                     return
@@ -122,10 +122,10 @@ class WebhookDelivery:
                 SIGNATURE_HEADER: signature_of(secret, timestamp=timestamp, body=body),
             },
             extensions={"sni_hostname": host},
-            timeout=PATIENCE.total_seconds(),
+            timeout=REQUEST_TIMEOUT.total_seconds(),
         )
         try:
-            async with asyncio.timeout(PATIENCE.total_seconds()):
+            async with asyncio.timeout(REQUEST_TIMEOUT.total_seconds()):
                 response = await self._http.send(request, stream=True)
                 await response.aclose()
         except (httpx.HTTPError, TimeoutError) as error:

@@ -7,7 +7,6 @@ again.
 
 from __future__ import annotations
 
-import random
 from collections import OrderedDict
 
 import structlog
@@ -28,6 +27,7 @@ from protocol.http.verification import SignedRequest, unprocessable
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import unit
 from protocol.wire.heartbeat import AssignmentReport, Heartbeat, NodeState
 
 MOST_FRAGMENTS = 256
@@ -128,7 +128,7 @@ class HeartbeatService:
                 now_us=self._admission.now_us(),
                 admitted=admitted,
                 draining=heartbeat.draining,
-                stretch=1 + self._pace.stagger * random.random(),  # noqa: S311 - spreads load, keeps nothing secret
+                stretch=1 + self._pace.stagger * unit(),
                 version=heartbeat.worker_version,
                 metrics=to_json(heartbeat.metrics),
                 ip=ip,
@@ -185,7 +185,7 @@ class HeartbeatService:
             reason = f"banned: {row.reason}"
         elif row.state in {NodeState.DISCOVERED, NodeState.INVITED, NodeState.EVICTED}:
             reason = f"not a member of the pool: {reason}"
-        interval = self._pace.interval(await self._nodes.expected(), draw=random.random())  # noqa: S311 - spreads load
+        interval = self._pace.interval(await self._nodes.expected(), draw=unit())
         return await self._compose(
             HeartbeatReply(state=row.state, reason=reason, interval_ms=int(interval.total_seconds() * 1000))
         )

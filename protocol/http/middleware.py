@@ -8,7 +8,6 @@ through, so it reads raw headers and skips log lines and metrics that are not re
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,6 +27,7 @@ from protocol.http.serving.bodies import RETRY_AFTER, BodyAccount
 from protocol.http.serving.http import BODY_ACCOUNT
 from protocol.http.verification import FastResponse, FastRoute, check_declared_size, too_large
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import generator
 from protocol.versions import SPOKEN, VERSION_HEADER, VersionRange
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -197,7 +197,7 @@ class _RequestContext:
 
     def __init__(self, scope: Scope, receive: Receive, send: Send, *, spoken: str, limit: int) -> None:
         self.scope = scope
-        self.identifier = f"{random.getrandbits(64):016x}"  # names a request in the log, and nothing else
+        self.identifier = f"{generator.getrandbits(64):016x}"  # names a request in the log, and nothing else
         self.ip = ""
         self.route = ""
         self.status = 500

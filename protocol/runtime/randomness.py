@@ -5,14 +5,16 @@ All of them are drawn from one generator, so that a simulation can repeat a run 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from datetime import timedelta
+from random import Random
 from typing import TypeVar
+
+__all__ = ["Random", "generator", "jittered", "shuffled", "unit"]
 
 T = TypeVar("T")
 
-generator = random.Random()  # noqa: S311 - protects no secret
+generator = Random()  # noqa: S311 - protects no secret
 """The process's generator; `generator.seed(number)` makes what follows repeatable."""
 
 

@@ -6,13 +6,12 @@ No I/O and no clock: takes outcomes with their times, returns choices. No peer i
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 
 from protocol.runtime.backoff import backoff
-from protocol.runtime.randomness import generator
+from protocol.runtime.randomness import Random, generator
 from shardcast.errors import FailureKind
 
 EMA = 0.25
@@ -110,7 +109,7 @@ class Peers:
         rng: Source of randomness of the choices.
     """
 
-    def __init__(self, urls: Iterable[str], *, rng: random.Random | None = None) -> None:
+    def __init__(self, urls: Iterable[str], *, rng: Random | None = None) -> None:
         self._scores = {url: PeerScore(url) for url in dict.fromkeys(urls)}
         self._rng = generator if rng is None else rng
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
+from protocol.runtime.randomness import Random
 from trainer.learning.groups import TrainingGroup
 from trainer.run.journal import JournalFile
 from trainer.run.state import TrainerState
@@ -90,7 +90,7 @@ def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Cho
         for place, seen in enumerate(file.groups)
         if seen.has_signal
     ]
-    random.Random(f"muster-batch-v1:{seed}:{step}").shuffle(useful)  # noqa: S311 - an order, not a secret
+    Random(f"muster-batch-v1:{seed}:{step}").shuffle(useful)
     places = useful[:most]
     left = unused(files, places)
     return Chosen(places=tuple(places), left=left)
