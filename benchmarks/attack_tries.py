@@ -39,9 +39,9 @@ from rollouts.recipe import PAIRS, eligible_prompts, read_recipe, write_recipe
 from rollouts.sandbox import Sandboxes
 from trainer.presets import devnet_base
 from validator.audit.draw import RowDraw
+from validator.examination.channel import Order
 from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
-from validator.examination.orders import Order
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
 from validator.examination.settings import ExaminerSettings

@@ -33,8 +33,8 @@ from rollouts.prefill import PrefillItem, prefill
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.sandbox import Job, JobKind, JobOutcome, Sandboxes
 from validator.audit.draw import RowDraw
+from validator.examination.channel import Order
 from validator.examination.interface import Conclusion
-from validator.examination.orders import Order
 from validator.examination.procedure import Procedure
 
 FLOOR = 0.1

@@ -199,9 +199,8 @@ class LedgerLink:
 
     def _touched(self, batch: EventBatch) -> Touched:
         touched = Touched()
-        for event in batch.events:
-            if (read := self._following.decode(event.log)) is not None:
-                touched.note(read, reverted=event.reverted)
+        for each in self._following.decode(batch):
+            touched.note(each.event, reverted=each.reverted)
         return touched
 
     async def _truth(self, touched: Touched, ledger: Ledger) -> FactChanges:

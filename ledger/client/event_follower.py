@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from redis.asyncio import Redis
 
@@ -14,10 +15,17 @@ from ledger.events.cursor_stores import RedisCursorStore
 from ledger.events.decoder import EventDecoder, topic_of
 from ledger.events.source import Web3Events
 from ledger.events.types import LedgerEvent
-from ledger.transactions.receipts import EventLog
 from protocol.identifiers import Address
 from protocol.redis.connection import RedisKeys, store_errors
 from protocol.runtime.clock import Clock
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedEvent:
+    """A decoded event; with `reverted`, one that a reorg removed."""
+
+    event: LedgerEvent
+    reverted: bool = False
 
 
 class EventFollower:
@@ -86,9 +94,10 @@ class EventFollower:
             with store_errors():
                 await self._cursor.commit(batch)
 
-    def decode(self, log: EventLog) -> LedgerEvent | None:
-        """Decodes a log; None if it is not an event of the ledger's contracts."""
-        return self._decoder.decode(log)
+    def decode(self, batch: EventBatch) -> list[ObservedEvent]:
+        """Decodes the events of a batch, in order; skips those that the ABI does not describe."""
+        decoded = ((self._decoder.decode(each.log), each.reverted) for each in batch.events)
+        return [ObservedEvent(event, reverted) for event, reverted in decoded if event is not None]
 
     def at_head(self, batch: EventBatch) -> bool:
         """Returns whether the batch reaches the newest block that has enough confirmations."""

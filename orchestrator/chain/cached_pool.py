@@ -1,4 +1,4 @@
-"""The pool as the ledger has it, remembered so that no request waits for the chain twice."""
+"""Cache of the pool's state on the ledger, so that requests rarely wait for the chain."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from protocol.http.lookups import Lookups
 from protocol.runtime.clock import Clock
 
 FRESH = timedelta(seconds=10)
-"""Time after which a change of roles is noticed."""
+"""Age up to which a cached state is returned without a read; a change of roles is noticed after this time."""
 
 STALE = timedelta(minutes=10)
-"""While the chain is down, what it said last is believed for so long; then nobody has a role."""
+"""Age up to which a cached state is returned while the chain is down; requests that need a role fail afterwards."""
 
 
 class CachedPool:
-    """Reads the pool with all who have a role in it, so that no caller has the chain asked about its own address.
+    """Reads the pool with all its role keys at once, so that requests of strangers cause no reads of their own.
 
     Args:
         ledger: The pool on the ledger.
-        clock: Measures how old the last answer is.
+        clock: Clock for the age of the cached state.
     """
 
     def __init__(self, ledger: PoolLedger, *, clock: Clock) -> None:
@@ -36,6 +36,6 @@ class CachedPool:
         """Returns the pool, at most some seconds old while the chain answers.
 
         Raises:
-            Unavailable: The chain has been down for longer than what it said is believed.
+            Unavailable: The chain is down, and the cached state is older than `STALE`.
         """
         return await self._lookups.get(None)

@@ -1,4 +1,4 @@
-"""Interface of the orchestrator to the ledger; `chain/pool.py` implements it."""
+"""Interface between the orchestrator and its pool on the ledger; `chain/pool.py` implements it."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from protocol.identity.typed_data import SigningDomain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStanding:
-    """A node in the eyes of the ledger."""
+    """State of a node on the ledger: registration, membership, bans and stake."""
 
     provider: Address | None
     """Provider that registered the node; None if it is unregistered or retired."""
     member: bool
     banned: bool
-    """The node itself, or its provider."""
+    """Whether the node or its provider is banned."""
     capacity: int
     free_stake: int
     """Free stake of the provider, in 10⁻¹⁸ MUST."""
@@ -29,16 +29,16 @@ class NodeStanding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStanding:
-    """The pool in the eyes of the ledger."""
+    """State of the pool on the ledger, with its role keys."""
 
     domain_id: int
     active: bool
     owner: Address
     managers: frozenset[Address]
-    """The manager, and the one before while its key still counts."""
+    """The manager's key, and the previous one during a rotation."""
     orchestrator: Address
     publishers: frozenset[Address]
-    """The publisher, and the one before while its key still counts."""
+    """The publisher's key, and the previous one during a rotation."""
     validators: frozenset[Address]
     """The keys that may give verdicts."""
     min_capacity: int
@@ -56,12 +56,12 @@ class MemberEvent(StrEnum):
     BANNED = "banned"
     UNBANNED = "unbanned"
     LOOK = "look"
-    """The chain took something back: only the node's standing says what is true now."""
+    """A reorg removed an event: the node's current standing has to be read again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipChange:
-    """One event of the ledger, about a node, or about every node of a provider."""
+    """A membership event about one node, or about all nodes of a provider."""
 
     event: MemberEvent
     node: Address | None = None
@@ -85,19 +85,19 @@ class PoolLedger(Protocol):
 
     @property
     def domain(self) -> SigningDomain:
-        """The contract that takes invites."""
+        """Signing domain of the contract that redeems invites."""
         ...
 
     async def pool(self) -> PoolStanding:
-        """The pool as it stands."""
+        """Reads the pool with its terms and role keys."""
         ...
 
     async def standing(self, node: Address) -> NodeStanding:
-        """A node as it stands; asked about any node that speaks to us, so it must not hold up the other methods."""
+        """Reads the state of a node. Any client can cause such reads, so they must not delay the other methods."""
         ...
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
-        """Takes nodes from the pool without blame; those that left already are no error."""
+        """Removes nodes without a penalty; skips those that are not members any more."""
         ...
 
     async def ban(self, node: Address, *, reason: str) -> None:
@@ -121,7 +121,7 @@ class PoolLedger(Protocol):
         ...
 
     def forget_position(self) -> None:
-        """Reads on from where any orchestrator committed last, instead of from where this one stood."""
+        """Continues from the position that another orchestrator may have committed meanwhile."""
         ...
 
     async def aclose(self) -> None:

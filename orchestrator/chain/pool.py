@@ -1,4 +1,4 @@
-"""The pool on the ledger. Connects on first use and reconnects after failures."""
+"""Reads and writes of one pool on the ledger. Connects on first use and reconnects after failures."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from redis.asyncio import Redis
 
 from ledger.artifacts import Contract
 from ledger.client import Ledger
-from ledger.client.event_follower import EventFollower
+from ledger.client.event_follower import EventFollower, ObservedEvent
 from ledger.client.pools import PoolStatus, Role, Terms
 from ledger.deployment import Deployment
 from ledger.errors import TransactionReverted
 from ledger.events import types as happened
 from ledger.events.types import Departure, LedgerEvent
-from ledger.transactions.receipts import EventLog
 from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
 from protocol.errors import Forbidden
 from protocol.identifiers import Address
@@ -26,13 +25,14 @@ from protocol.identity.typed_data import SigningDomain
 from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import Clock
 
-ANSWER_PATIENCE = timedelta(seconds=5)
-"""For one question to the chain."""
+REQUEST_TIMEOUT = timedelta(seconds=5)
+"""Time limit of one request to the chain's node."""
 
 CURSOR = "membership"
+"""Name of the stored position in the events."""
 
-MOST_REASON = 200
-"""Characters of a reason that go on the ledger."""
+MAX_REASON = 200
+"""Characters of a reason that are written to the ledger."""
 
 FOLLOWED: tuple[type[LedgerEvent], ...] = (
     happened.MemberJoined,
@@ -51,7 +51,7 @@ _DEPARTURES = {
 }
 
 
-_WORDS = {
+_CAUSES = {
     MemberEvent.LEFT: "it left the pool",
     MemberEvent.REMOVED: "it was taken from the pool",
     MemberEvent.EVICTED: "it was evicted",
@@ -64,13 +64,13 @@ class LedgerPool:
 
     Args:
         chain_url: JSON-RPC endpoint.
-        deployment: Where the contracts are.
-        pool_id: Which pool.
+        deployment: Addresses of the contracts.
+        pool_id: The pool.
         key: The pool's orchestrator key; sends removals.
-        manager: The pool's manager key, if bans are to be sent from here.
+        manager: The pool's manager key; without it this orchestrator can't ban.
         redis: Keeps the position in the events, for all orchestrators of the pool.
-        confirmations: Blocks on top of one before its events count.
-        clock: Whose time counts.
+        confirmations: Blocks that must stand on top of a block before its events count.
+        clock: Clock for role rotations and deadlines.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class LedgerPool:
         self._key = key
         self._manager = manager
         self._clock = clock
-        self._following = EventFollower(
+        self._follower = EventFollower(
             CURSOR,
             deployment,
             kinds=FOLLOWED,
@@ -107,11 +107,11 @@ class LedgerPool:
 
     @property
     def domain(self) -> SigningDomain:
-        """The contract that takes invites."""
+        """Signing domain of the contract that redeems invites."""
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.COMPUTE_POOLS])
 
     async def pool(self) -> PoolStanding:
-        """The pool as it stands."""
+        """Reads the pool with its terms and role keys."""
         pools = (await self._connected()).pools
         pool, terms, manager, orchestrator, publisher, validators = await asyncio.gather(
             pools.get(self._pool_id),
@@ -136,7 +136,7 @@ class LedgerPool:
         )
 
     async def standing(self, node: Address) -> NodeStanding:
-        """A node as it stands, over a connection of its own."""
+        """Reads a node's registration, membership, stake and bans, over the connection without a key."""
         ledger = await self._connected_for_nodes()
         registered, membership, terms = await asyncio.gather(
             ledger.registry.node(node),
@@ -159,43 +159,39 @@ class LedgerPool:
         )
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
-        """Takes nodes from the pool without blame; those that left already are skipped."""
+        """Removes nodes without a penalty; skips those that are not members any more."""
         ledger = await self._connected(self._key)
-        await ledger.pools.remove(self._pool_id, list(nodes), reason[:MOST_REASON])
+        await ledger.pools.remove(self._pool_id, list(nodes), reason[:MAX_REASON])
 
     async def ban(self, node: Address, *, reason: str) -> None:
-        """Bans a node; one that is banned already stays so, and nothing is wrong with that.
+        """Bans a node; does nothing if it is banned already.
 
         Raises:
             Forbidden: This orchestrator does not have the manager's key.
         """
         ledger = await self._connected(self._manager_key())
-        with _unchanged_is_done():
-            await ledger.pools.ban(self._pool_id, node, reason[:MOST_REASON])
+        with _ignoring_unchanged():
+            await ledger.pools.ban(self._pool_id, node, reason[:MAX_REASON])
 
     async def unban(self, node: Address) -> None:
-        """Lifts a ban; where there is none, nothing is wrong with that.
+        """Lifts a ban; does nothing if there is none.
 
         Raises:
             Forbidden: This orchestrator does not have the manager's key.
         """
         ledger = await self._connected(self._manager_key())
-        with _unchanged_is_done():
+        with _ignoring_unchanged():
             await ledger.pools.unban(self._pool_id, node)
 
     async def changes(self) -> Changes:
         """Returns membership events since the last commit."""
-        batch = await self._following.poll(await self._connected())
-        found = [change for event in batch.events if (change := self._read(event.log, reverted=event.reverted))]
-
-        async def commit() -> None:
-            await self._following.commit(batch)
-
-        return Changes(tuple(found), commit, more=not self._following.at_head(batch))
+        batch = await self._follower.poll(await self._connected())
+        found = [change for each in self._follower.decode(batch) if (change := self._change_of(each))]
+        return Changes(tuple(found), lambda: self._follower.commit(batch), more=not self._follower.at_head(batch))
 
     def forget_position(self) -> None:
-        """Reads the position from the store again: another orchestrator may have read on."""
-        self._following.forget_position()
+        """Makes the next call of `changes` read the position from the store again."""
+        self._follower.forget_position()
 
     async def aclose(self) -> None:
         """Closes the connections."""
@@ -206,7 +202,7 @@ class LedgerPool:
         return await self._opened(key or self._key)
 
     async def _connected_for_nodes(self) -> Ledger:
-        """A connection without a key. Requests of strangers cause reads over it, and these delay no others."""
+        """Returns a connection without a key, so that reads caused by strangers' requests delay no other reads."""
         return await self._opened(None)
 
     async def _opened(self, key: Key | None) -> Ledger:
@@ -214,7 +210,7 @@ class LedgerPool:
         async with self._connecting:
             if name not in self._connections:
                 opening = Ledger.connect(
-                    self._chain_url, self._deployment, key=key, timeout=ANSWER_PATIENCE, clock=self._clock
+                    self._chain_url, self._deployment, key=key, timeout=REQUEST_TIMEOUT, clock=self._clock
                 )
                 self._connections[name] = await self._stack.enter_async_context(opening)
             return self._connections[name]
@@ -222,25 +218,24 @@ class LedgerPool:
     def _manager_key(self) -> Key:
         if self._manager is None:
             raise Forbidden(
-                "this orchestrator does not have the pool manager's key, and only the manager bans",
+                "this orchestrator does not have the pool manager's key, and only the manager may ban",
                 hint="set manager_keystore in its settings, or ban with `muster pool ban` and the manager's own key",
                 code="no-manager-key",
             )
         return self._manager
 
-    def _read(self, log: EventLog, *, reverted: bool) -> MembershipChange | None:
-        event = self._following.decode(log)
-        if event is None or getattr(event, "pool_id", None) != self._pool_id:
+    def _change_of(self, observed: ObservedEvent) -> MembershipChange | None:
+        if getattr(observed.event, "pool_id", None) != self._pool_id:
             return None
-        change = _change(event)
-        if change is not None and reverted:
+        change = _change(observed.event)
+        if change is not None and observed.reverted:
             return MembershipChange(event=MemberEvent.LOOK, node=change.node, provider=change.provider)
         return change
 
 
 @contextmanager
-def _unchanged_is_done() -> Iterator[None]:
-    """A request may be repeated because the first result was lost, here or on its way to Redis."""
+def _ignoring_unchanged() -> Iterator[None]:
+    """Ignores `BanUnchanged`: the request may be a repetition after its first result was lost."""
     try:
         yield
     except TransactionReverted as error:
@@ -255,8 +250,8 @@ def _change(event: LedgerEvent) -> MembershipChange | None:
             change = MembershipChange(event=MemberEvent.JOINED, node=event.node)
         case happened.MemberLeft():
             kind = _DEPARTURES[event.cause]
-            words = f"{_WORDS[kind]} on the ledger" + (f": {event.reason}" if event.reason else "")
-            change = MembershipChange(event=kind, node=event.node, cause=words)
+            cause = f"{_CAUSES[kind]} on the ledger" + (f": {event.reason}" if event.reason else "")
+            change = MembershipChange(event=kind, node=event.node, cause=cause)
         case happened.NodeBanned():
             change = MembershipChange(event=MemberEvent.BANNED, node=event.node, cause=event.reason)
         case happened.NodeUnbanned():

@@ -1,4 +1,4 @@
-"""The run on the ledger: announcements, work and money. Connects on first use."""
+"""Reads and writes of one run on the ledger: announcements, work and funds. Connects on first use."""
 
 from __future__ import annotations
 
@@ -13,49 +13,39 @@ from redis.asyncio import Redis
 from ledger.artifacts import Contract
 from ledger.client import Ledger
 from ledger.client.contract import Refusal
+from ledger.client.event_follower import EventFollower
 from ledger.client.pools import Pool, PoolStatus, Role, Terms
-from ledger.client.work import WorkStatus
+from ledger.client.work import WorkRecord
 from ledger.deployment import Deployment
-from ledger.errors import CursorTooOld, TransactionReverted
-from ledger.events.cursor import EventBatch, EventCursor
-from ledger.events.cursor_stores import RedisCursorStore
-from ledger.events.decoder import EventDecoder, topic_of
-from ledger.events.source import Web3Events
-from ledger.events.types import CheckpointAnnounced
+from ledger.errors import TransactionReverted
+from ledger.events.types import CheckpointAnnounced, LedgerEvent
 from ledger.transactions.pending import SendPolicy
-from ledger.transactions.receipts import EventLog
-from orchestrator.chain.run_events import FOLLOWED, told
+from orchestrator.chain.run_events import FOLLOWED
 from orchestrator.chain.run_interface import (
     AnnouncedCheckpoint,
     Funds,
     PoolSeat,
-    RunEvent,
     RunEvents,
-    WorkNow,
     expiry_of,
 )
-from orchestrator.domain.slots import SlotState
 from protocol.errors import NotFound
 from protocol.identifiers import ZERO_ADDRESS, Address, Digest
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
-from protocol.redis.connection import RedisKeys, store_errors
+from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import Clock
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinRequest, SignedDispute
 
-ANSWER_PATIENCE = timedelta(seconds=5)
-TERMS_GOOD_FOR = timedelta(seconds=8)
-"""They change seldom, and money with each piece of work; who reads every ten seconds reads all of it anew."""
-MOST_HASHES = 1024
+REQUEST_TIMEOUT = timedelta(seconds=5)
+"""Time limit of one request to the chain's node."""
 
-_STATES = {
-    WorkStatus.SUBMITTED: SlotState.SUBMITTED,
-    WorkStatus.PROVISIONAL: SlotState.PROVISIONAL,
-    WorkStatus.DISPUTED: SlotState.DISPUTED,
-    WorkStatus.FINAL: SlotState.FINAL,
-    WorkStatus.EXPIRED: SlotState.EXPIRED,
-}
+TERMS_TTL = timedelta(seconds=8)
+"""How long pool and terms are cached. They change seldom, while the escrow, which is not cached, changes with each
+submission. It is shorter than the ten seconds between two regular readings of the funds."""
+
+MAX_HASHES = 1024
+"""Block hashes that are cached."""
 
 
 class LedgerRun:
@@ -63,14 +53,14 @@ class LedgerRun:
 
     Args:
         chain_url: JSON-RPC endpoint.
-        deployment: Where the contracts are.
-        pool_id: Which pool.
-        run: Which run of it.
-        relayer: Pays the gas for what is carried.
+        deployment: Addresses of the contracts.
+        pool_id: The pool.
+        run: The run's id.
+        relayer: Key that pays the gas of relayed transactions.
         redis: Keeps the position in the events, for all orchestrators of the pool.
-        confirmations: Blocks on top of one before it counts.
-        clock: Whose time counts.
-        poll: How often it is looked whether what was carried is mined.
+        confirmations: Blocks that must stand on top of a block before it counts.
+        clock: Clock for caches and deadlines.
+        poll: Polling interval while transactions are in flight.
     """
 
     def __init__(
@@ -94,24 +84,30 @@ class LedgerRun:
         self._confirmations = confirmations
         self._clock = clock
         self._policy = SendPolicy(poll=poll)
-        # Its name carries the run: another run reads from the beginning.
-        self._name = f"run-{run[2:18]}"
-        self._positions = RedisCursorStore(redis, prefix=RedisKeys(f"pool-{pool_id}").prefix + "cursor:")
-        self._decoder = EventDecoder(deployment)
+        # The position is named after the run, so that another run reads from the beginning.
+        self._follower = EventFollower(
+            f"run-{run[2:18]}",
+            deployment,
+            kinds=[kind for kinds in FOLLOWED.values() for kind in kinds],
+            contracts=[deployment[contract] for contract in FOLLOWED],
+            redis=redis,
+            keys=RedisKeys(f"pool-{pool_id}"),
+            confirmations=confirmations,
+            clock=clock,
+        )
         self._stack = AsyncExitStack()
         self._ledger: Ledger | None = None
         self._connecting = asyncio.Lock()
-        self._cursor: EventCursor | None = None
         self._hashes: OrderedDict[int, Digest] = OrderedDict()
-        self._standing: tuple[float, Pool, Terms] | None = None
+        self._pool_and_terms: tuple[float, Pool, Terms] | None = None
 
     @property
     def domain(self) -> SigningDomain:
-        """The contract that takes work."""
+        """Signing domain of the contract that accepts work."""
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.WORK_LEDGER])
 
     async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
-        """A version in its newest attempt, or the newest version."""
+        """Returns the newest attempt of a version, or the newest version; None if it was never announced."""
         checkpoints = (await self._connected()).checkpoints
         found = (
             await checkpoints.latest(self._pool_id, self._run)
@@ -141,10 +137,10 @@ class LedgerRun:
         """Returns the pool's present funds; terms and status are cached for a short time."""
         ledger, now = await self._connected(), self._clock.monotonic()
         pools = ledger.pools
-        if self._standing is None or self._standing[0] <= now:
+        if self._pool_and_terms is None or self._pool_and_terms[0] <= now:
             pool, terms = await asyncio.gather(pools.get(self._pool_id), pools.terms(self._pool_id))
-            self._standing = now + TERMS_GOOD_FOR.total_seconds(), pool, terms
-        _, pool, terms = self._standing
+            self._pool_and_terms = now + TERMS_TTL.total_seconds(), pool, terms
+        _, pool, terms = self._pool_and_terms
         escrow, withdrawal, at = await asyncio.gather(
             pools.escrow(self._pool_id), pools.withdrawal(self._pool_id), ledger.now()
         )
@@ -164,16 +160,16 @@ class LedgerRun:
         return (await (await self._connected()).stake.of(provider)).free
 
     async def seat(self, node: Address) -> PoolSeat | None:
-        """A member's seat."""
+        """Returns a node's membership; None if it is not a member."""
         found = await (await self._connected()).pools.membership(self._pool_id, node)
         return None if found is None else PoolSeat(provider=found.provider, block=found.joined_block)
 
     async def held_until(self, node: Address) -> int:
-        """Up to when a lease of a former member may expire that it can still use, in Unix seconds; 0: none."""
+        """Returns the latest expiry of leases that a former member may still use, in Unix seconds; 0 if none."""
         return await (await self._connected()).pools.held_until(self._pool_id, node)
 
     async def block_hash(self, block: int) -> Digest | None:
-        """The hash of a block with the pool's confirmations; remembered, until the chain is reorganised."""
+        """Returns the hash of a block with the pool's confirmations; cached until a reorg."""
         if block in self._hashes:
             return self._hashes[block]
         ledger = await self._connected()
@@ -184,22 +180,13 @@ class LedgerRun:
         except NotFound:
             return None
         self._hashes[block] = found
-        if len(self._hashes) > MOST_HASHES:
+        if len(self._hashes) > MAX_HASHES:
             self._hashes.popitem(last=False)
         return found
 
-    async def work(self, key: Digest) -> WorkNow | None:
-        """A piece of work as it stands."""
-        found = await (await self._connected()).work.get(key)
-        if found is None:
-            return None
-        return WorkNow(
-            state=_STATES[found.status],
-            sha256=found.sha256,
-            units=found.units,
-            outcome=found.outcome,
-            reason=found.reason,
-        )
+    async def work(self, key: Digest) -> WorkRecord | None:
+        """Returns the ledger's record of a work item; None if it was never submitted."""
+        return await (await self._connected()).work.get(key)
 
     async def submit_work(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
         """Submits work for its nodes in one transaction."""
@@ -240,23 +227,15 @@ class LedgerRun:
 
     async def events(self) -> RunEvents:
         """Returns events since the last commit."""
-        ledger = await self._connected()
-        cursor = self._cursor = self._cursor or self._new_cursor(ledger)
-        batch = await self._polled(cursor)
+        batch = await self._follower.poll(await self._connected())
         if any(event.reverted for event in batch.events):
             self._hashes.clear()
-        found = [read for event in batch.events if (read := self._read(event.log, reverted=event.reverted))]
-
-        async def commit() -> None:
-            with store_errors():
-                await cursor.commit(batch)
-
-        more = batch.position.next_block <= batch.head - self._confirmations
-        return RunEvents(tuple(found), commit, more)
+        found = tuple(each for each in self._follower.decode(batch) if self._concerns(each.event))
+        return RunEvents(found, lambda: self._follower.commit(batch), more=not self._follower.at_head(batch))
 
     def forget_position(self) -> None:
-        """Reads the position from the store again."""
-        self._cursor = None
+        """Makes the next call of `events` read the position from the store again."""
+        self._follower.forget_position()
 
     async def aclose(self) -> None:
         """Closes the connection."""
@@ -270,43 +249,14 @@ class LedgerRun:
                     self._chain_url,
                     self._deployment,
                     key=self._relayer,
-                    timeout=ANSWER_PATIENCE,
+                    timeout=REQUEST_TIMEOUT,
                     clock=self._clock,
                     policy=self._policy,
                 )
                 self._ledger = await self._stack.enter_async_context(opening)
             return self._ledger
 
-    def _new_cursor(self, ledger: Ledger) -> EventCursor:
-        source = Web3Events(
-            ledger.web3,
-            addresses=[self._deployment[contract] for contract in FOLLOWED],
-            topics=[topic_of(kind) for kinds in FOLLOWED.values() for kind in kinds],
-        )
-        return EventCursor(
-            source,
-            name=self._name,
-            store=self._positions,
-            start_block=self._deployment.block,
-            confirmations=self._confirmations,
-            clock=self._clock,
-        )
-
-    async def _polled(self, cursor: EventCursor) -> EventBatch:
-        try:
-            with store_errors():
-                return await cursor.poll()
-        except CursorTooOld:
-            # A chain that began anew, or a reorg deeper than anybody remembers: everything is read from the start.
-            self._cursor = None
-            with store_errors():
-                await self._positions.save(self._name, b"")
-            raise
-
-    def _read(self, log: EventLog, *, reverted: bool) -> RunEvent | None:
-        event = self._decoder.decode(log)
-        if event is None or getattr(event, "pool_id", self._pool_id) != self._pool_id:
-            return None
-        if getattr(event, "run", self._run) != self._run:
-            return None
-        return told(event, reverted=reverted)
+    def _concerns(self, event: LedgerEvent) -> bool:
+        """Returns whether an event is about this run, or about providers in general."""
+        pool_id, run = getattr(event, "pool_id", self._pool_id), getattr(event, "run", self._run)
+        return bool(pool_id == self._pool_id and run == self._run)

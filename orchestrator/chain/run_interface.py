@@ -1,4 +1,4 @@
-"""Interface of a run to the ledger; `chain/run.py` implements it."""
+"""Interface between the orchestrator and one run on the ledger; `chain/run.py` implements it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 from ledger.client.contract import Refusal
-from orchestrator.domain.slots import SlotEvent, SlotState
+from ledger.client.event_follower import ObservedEvent
+from ledger.client.work import WorkRecord
 from protocol.identifiers import Address, Digest
 from protocol.identity.typed_data import SigningDomain
-from protocol.verdicts import Outcome
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinRequest, SignedDispute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedCheckpoint:
-    """A version as the ledger names it."""
+    """A version of the policy as announced on the ledger."""
 
     version: int
     attempt: int
@@ -32,13 +32,13 @@ class Funds:
     """Funds, prices (in 10⁻¹⁸ MUST) and periods of a pool."""
 
     free: int
-    """The escrow that no open work reserves, less a withdrawal that the owner announced."""
+    """The escrow that no open work reserves, less a withdrawal that the owner has announced."""
     price: int
     """Per work unit."""
     penalty: int
-    """Per work unit of the lease, if its work is forged: what the stake must cover."""
+    """Slash per work unit of the lease if its work is forged; the stake must cover it."""
     fees: int = 0
-    """Fees that a piece of work reserves for verdicts, besides its reward."""
+    """Verdict fees that one work item reserves in addition to its reward."""
     active: bool
     """Whether the pool accepts work."""
     notice: timedelta
@@ -51,92 +51,22 @@ class Funds:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolSeat:
-    """A node's place in the pool."""
+    """A node's membership in the pool."""
 
     provider: Address
     block: int
     """The block in which it joined."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkEvent:
-    """One event about a piece of work of this run."""
-
-    what: SlotEvent
-    key: Digest
-    node: Address
-    block: int
-    transaction: Digest
-    reverted: bool = False
-    """The chain took it back: only the ledger's present word counts."""
-    step: int = 0
-    index: int = 0
-    version: int = 0
-    digest: Digest | None = None
-    sha256: Digest | None = None
-    units: int = 0
-    groups: int = 0
-    max_units: int = 0
-    beacon_block: int = 0
-    outcome: Outcome | None = None
-    reason: int = 0
-    audit_hash: Digest | None = None
-    judge: Address | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SeatEvent:
-    """A node joined or left: what was known of its seat is old."""
-
-    node: Address
-    put_out: bool = False
-    """Whether the pool evicted or banned the node; later missing deliveries are then excused."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BanEvent:
-    """A provider was banned. Its nodes stay members, and may only use leases that they have."""
-
-    provider: Address
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MoneyEvent:
-    """Change of a provider's stake or of the pool's escrow."""
-
-    provider: Address | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnnouncementEvent:
-    """A version was announced, or the chain took that back."""
-
-    version: int
-
-
-RunEvent = WorkEvent | SeatEvent | BanEvent | MoneyEvent | AnnouncementEvent
-
-
 @dataclass(frozen=True, slots=True)
 class RunEvents:
     """Events since the last commit."""
 
-    events: tuple[RunEvent, ...]
+    events: tuple[ObservedEvent, ...]
     commit: Callable[[], Awaitable[None]]
     """Commits the events as processed; until then they are returned again."""
     more: bool
     """Whether more events can be read immediately."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkNow:
-    """A piece of work as it stands on the ledger."""
-
-    state: SlotState
-    sha256: Digest
-    units: int
-    outcome: Outcome | None
-    reason: int
 
 
 class RunLedger(Protocol):
@@ -144,11 +74,11 @@ class RunLedger(Protocol):
 
     @property
     def domain(self) -> SigningDomain:
-        """The contract that takes work."""
+        """Signing domain of the contract that accepts work."""
         ...
 
     async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
-        """A version in its newest attempt, or the newest version; None if it was never announced."""
+        """Returns the newest attempt of a version, or the newest version; None if it was never announced."""
         ...
 
     async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
@@ -164,19 +94,19 @@ class RunLedger(Protocol):
         ...
 
     async def seat(self, node: Address) -> PoolSeat | None:
-        """A member's seat."""
+        """Returns a node's membership; None if it is not a member."""
         ...
 
     async def held_until(self, node: Address) -> int:
-        """Up to when a lease of a former member may expire that it can still use, in Unix seconds; 0: none."""
+        """Returns the latest expiry of leases that a former member may still use, in Unix seconds; 0 if none."""
         ...
 
     async def block_hash(self, block: int) -> Digest | None:
-        """The hash of a block that has the pool's confirmations; None before that."""
+        """Returns the hash of a block; None until the block has the pool's confirmations."""
         ...
 
-    async def work(self, key: Digest) -> WorkNow | None:
-        """A piece of work; None if it was never submitted."""
+    async def work(self, key: Digest) -> WorkRecord | None:
+        """Returns the ledger's record of a work item; None if it was never submitted."""
         ...
 
     async def submit_work(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
@@ -204,7 +134,7 @@ class RunLedger(Protocol):
         ...
 
     def forget_position(self) -> None:
-        """Reads on from where any orchestrator committed last."""
+        """Continues from the position that another orchestrator may have committed meanwhile."""
         ...
 
     async def aclose(self) -> None:

@@ -14,15 +14,28 @@ from datetime import timedelta
 
 import structlog
 
-from orchestrator.chain.run_interface import (
-    AnnouncementEvent,
-    BanEvent,
-    MoneyEvent,
-    RunEvent,
-    SeatEvent,
-    WorkEvent,
-    error_name,
+from ledger.client.event_follower import ObservedEvent
+from ledger.events.types import (
+    CheckpointAnnounced,
+    LedgerEvent,
+    MemberJoined,
+    MemberLeft,
+    ProviderBanned,
+    VerdictGiven,
+    WorkDisputed,
+    WorkExpired,
+    WorkFinal,
+    WorkSubmitted,
 )
+from orchestrator.chain.run_events import (
+    REMOVED_BY_POOL,
+    SLOT_STATES,
+    EscrowEvent,
+    StakeEvent,
+    WorkEvent,
+    slot_event_of,
+)
+from orchestrator.chain.run_interface import error_name
 from orchestrator.domain.deliveries import tried_in_time
 from orchestrator.domain.lease_terms import Budget, DeliveryTime, is_late
 from orchestrator.domain.slots import LEASED, Counted, Slot, SlotEvent, SlotState, StoredFileState, after, as_on_ledger
@@ -72,8 +85,8 @@ class RunLeaseLost(Unavailable):
 
 
 @dataclass(slots=True)
-class _Told:
-    """Changes of funds and memberships in a batch of events."""
+class _Changes:
+    """Changes of funds and work in a batch of events."""
 
     money: bool
     nodes: set[Address]
@@ -147,11 +160,12 @@ class RunSync:
 
     # Money and seats
 
-    async def _read_money(self, events: Sequence[RunEvent]) -> None:
-        told = _what_changed(events)
-        await self._store.forget_seats([event.node for event in events if isinstance(event, SeatEvent)])
+    async def _read_money(self, observed: Sequence[ObservedEvent]) -> None:
+        events = [each.event for each in observed]
+        changes = _changes_of(events)
+        await self._store.forget_seats([event.node for event in events if isinstance(event, MemberJoined | MemberLeft)])
         now = self._clock.monotonic()
-        if not told.money and now - self._money_at < MONEY_EVERY.total_seconds():
+        if not changes.money and now - self._money_at < MONEY_EVERY.total_seconds():
             return
         funds, state = await self._ledger.funds(), await self._store.state()
         budget = Budget.of(free=funds.free, price=funds.price, fees=funds.fees, most=MOST_UNITS)
@@ -169,9 +183,9 @@ class RunSync:
         self._tell_notice(notice_fault(self._desk.terms.lease, notice_s=int(funds.notice.total_seconds())))
         await self._change(fields)
         known = set(await self._store.known_stakes())
-        seats = await self._store.seats(sorted(told.nodes))
+        seats = await self._store.seats(sorted(changes.nodes))
         if funds.penalty == state.penalty and known:
-            known &= told.providers | {seat.provider for seat in seats.values()}
+            known &= changes.providers | {seat.provider for seat in seats.values()}
         for provider in known:
             free = await self._ledger.free_stake(provider)
             await self._store.remember_stake(provider, units_for(free, funds.penalty))
@@ -185,52 +199,55 @@ class RunSync:
 
     # Events
 
-    async def _apply(self, event: RunEvent) -> None:
-        if isinstance(event, AnnouncementEvent):
-            await self._look_at_version(event.version)
-        elif isinstance(event, SeatEvent):
-            await self._look_at_seat(event.node, put_out=event.put_out)
-        elif isinstance(event, BanEvent):
-            rows = await self._store.leases_of_provider(event.provider, limit=MOST_LIVE_OF_PROVIDER)
-            await self._set_aside(_live(rows), put_out=True)
-        elif isinstance(event, WorkEvent):
-            await self._apply_work(event)
+    async def _apply(self, observed: ObservedEvent) -> None:
+        match observed.event:
+            case CheckpointAnnounced(version=version):
+                await self._look_at_version(version)
+            case MemberJoined(node=node):
+                await self._look_at_seat(node, put_out=False)
+            case MemberLeft(node=node, cause=cause):
+                await self._look_at_seat(node, put_out=cause in REMOVED_BY_POOL and not observed.reverted)
+            case ProviderBanned(provider=provider) if not observed.reverted:
+                rows = await self._store.leases_of_provider(provider, limit=MOST_LIVE_OF_PROVIDER)
+                await self._set_aside(_live(rows), put_out=True)
+            case WorkSubmitted() | VerdictGiven() | WorkDisputed() | WorkFinal() | WorkExpired() as event:
+                await self._apply_work(event, reverted=observed.reverted)
 
-    async def _apply_work(self, event: WorkEvent) -> None:
-        if event.what is SlotEvent.FINAL and event.outcome is Outcome.FORGED:
-            # A node that had left before is not put out again, and no other event says that its leases have ended.
+    async def _apply_work(self, event: WorkEvent, *, reverted: bool) -> None:
+        if isinstance(event, WorkFinal) and event.outcome is Outcome.FORGED:
+            # A node that had left before is not evicted again, and no other event says that its leases have ended.
             await self._look_at_seat(event.node, put_out=True)
         for _ in range(_TRIES):
-            if await self._write_work(event):
+            if await (self._write_truth(event.key) if reverted else self._write_work(event)):
                 return
         await self._check_lease()
 
     async def _write_work(self, event: WorkEvent) -> bool:
-        if event.reverted:
-            return await self._write_truth(event.key)
-        if event.what is SlotEvent.SUBMITTED:
+        if isinstance(event, WorkSubmitted):
             return await self._write_submission(event)
         row = await self._store.slot_of(event.key)
         if row is None:
             return True  # of a step so old that it was forgotten, or of another run
-        slot = row.slot
-        if event.what is SlotEvent.EXPIRED and slot.file is StoredFileState.ABSENT:
-            # The file may have come while nobody looked; if not, the work counts against its node for good.
+        slot, verdict = row.slot, event if isinstance(event, VerdictGiven) else None
+        if isinstance(event, WorkExpired) and slot.file is StoredFileState.ABSENT:
+            # The file may have come since the last look; if not, the work counts against its node for good.
             slot = after(slot, _LOOKED[await self._look_for_file(row)])
-        then = after(slot, event.what, event.outcome)
+        outcome = event.outcome if isinstance(event, VerdictGiven | WorkFinal) else None
+        then = after(slot, slot_event_of(event), outcome)
         if then == row.slot:
             return True
         fields: dict[str, str] = {}
-        if event.what in {SlotEvent.JUDGED, SlotEvent.DECIDED}:
-            fields = {"reason": str(event.reason), "audit": event.audit_hash or "", "judge": event.judge or ""}
-            if event.outcome is not Outcome.ACCEPTED:
-                fields["ended"] = str(self._now_ms())  # a rest begins when the work is found to be bad
+        if verdict is not None:
+            fields = {"reason": str(verdict.reason), "audit": verdict.audit_hash, "judge": verdict.validator}
+            if verdict.outcome is not Outcome.ACCEPTED:
+                fields["ended"] = str(self._now_ms())  # throttling of the node begins with this verdict
         written = await self._store.write(row, then, fields, due_ms=None, lease=self._lease.value)
-        if written and event.what is SlotEvent.JUDGED and event.outcome is Outcome.ACCEPTED and row.granted_ms:
+        first = verdict is not None and not verdict.decisive
+        if written and first and outcome is Outcome.ACCEPTED and row.granted_ms:
             await self._store.remember_time(DeliveryTime(max(0, row.at_ms - row.granted_ms), row.groups))
         return written
 
-    async def _write_submission(self, event: WorkEvent) -> bool:
+    async def _write_submission(self, event: WorkSubmitted) -> bool:
         name = slot_id(event.step, event.node, event.index)
         row = await self._store.slot(name)
         fields: dict[str, str] = {}
@@ -245,18 +262,18 @@ class RunSync:
         fields |= {
             "key": event.key,
             "worked": str(event.units),
-            "sha256": event.sha256 or "",
-            "block": str(event.block),
+            "sha256": event.sha256,
+            "block": str(event.log.block_number),
             "at": str(now),
             "ended": str(now),
-            "transaction": event.transaction,
+            "transaction": event.log.transaction,
             "figures": json.dumps(WorkStrategy.parse(queued).figures if queued is not None else {}),
             "late": str(int(await self._is_late(row, queued, now=now))),
         }
         # Due at once: when all events are read, the store is asked for the files of work that nobody has judged.
         return await self._store.write(row, then, fields, due_ms=now, lease=self._lease.value)
 
-    async def _rebuilt(self, event: WorkEvent, name: str) -> tuple[SlotRow, dict[str, str]]:
+    async def _rebuilt(self, event: WorkSubmitted, name: str) -> tuple[SlotRow, dict[str, str]]:
         """A slot that Redis lost, from the submission's event, which says everything but when the lease ended."""
         seat = (await self._store.seats([event.node])).get(event.node) or await self._ledger.seat(event.node)
         if seat is not None:
@@ -268,7 +285,7 @@ class RunSync:
             node=event.node,
             provider=seat.provider if seat is not None else None,
             version=event.version,
-            digest=event.digest or Digest(""),
+            digest=event.checkpoint,
             groups=event.groups,
             max_units=event.max_units,
             expiry=self._now_ms() // 1000,
@@ -300,7 +317,7 @@ class RunSync:
             await self._relay.again(RelayedKind.WORK, key, now_ms=self._now_ms())
             then = LEASED  # for as long as its step waits for it
         else:
-            then = as_on_ledger(now.state, now.outcome)
+            then = as_on_ledger(SLOT_STATES[now.status], now.outcome)
         due = self._now_ms() if then.state in {SlotState.LEASED, SlotState.SUBMITTED} else None
         # Another submission may stand under the key than before.
         found = {} if now is None else {"sha256": now.sha256, "worked": str(now.units), "reason": str(now.reason)}
@@ -527,11 +544,8 @@ def _next_look_ms(age_ms: int, *, answered: bool) -> int:
     return min(LATEST_LOOK_MS, max(SOONEST_LOOK_MS, age_ms // 2)) if answered else LOOK_AGAIN_MS
 
 
-def _what_changed(events: Sequence[RunEvent]) -> _Told:
-    works = [event for event in events if isinstance(event, WorkEvent)]
-    money = [event for event in events if isinstance(event, MoneyEvent)]
-    return _Told(
-        money=bool(works or money),
-        nodes={event.node for event in works},
-        providers={event.provider for event in money if event.provider is not None},
-    )
+def _changes_of(events: Sequence[LedgerEvent]) -> _Changes:
+    nodes = {event.node for event in events if isinstance(event, WorkEvent)}
+    providers = {event.provider for event in events if isinstance(event, StakeEvent)}
+    escrow = any(isinstance(event, EscrowEvent) for event in events)
+    return _Changes(money=bool(nodes or providers or escrow), nodes=nodes, providers=providers)

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
 from ledger.client.contract import Refusal
+from ledger.client.work import WorkStatus
 from orchestrator.chain.run_interface import RunLedger, expiry_of
-from orchestrator.domain.slots import SlotState
 from orchestrator.store.relayer import RelayedKind, RelayedTransaction
 from protocol.runtime.clock import Clock
 from protocol.wire.base import WireModel
@@ -161,9 +161,9 @@ class DisputeStrategy(RelayStrategy[SignedDispute]):
     async def settlement(self, row: RelayedTransaction, request: SignedDispute) -> Settlement | None:  # noqa: ARG002
         """Reads the state of the disputed work; only a provisional verdict can be disputed."""
         found = await self._ledger.work(request.key)
-        if found is not None and found.state is SlotState.DISPUTED:
+        if found is not None and found.status is WorkStatus.DISPUTED:
             return ON_LEDGER
-        if found is None or found.state is not SlotState.PROVISIONAL:
+        if found is None or found.status is not WorkStatus.PROVISIONAL:
             return Settlement(ReceiptState.REFUSED, DECIDED)
         if self._clock.now() > expiry_of(request):
             return Settlement(ReceiptState.REFUSED, EXPIRED, resubmittable=True)

@@ -1,4 +1,7 @@
-"""Messages between the service and its examiner processes: a length and JSON. Both ends are trusted."""
+"""Messages between the service and its examiner processes: a length prefix and JSON.
+
+Both ends are trusted: only the child processes of an examiner read the submitted file.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,12 @@ from rollouts.precision import Dtype
 from validator.audit.draw import RowDraw
 from validator.domain.submissions import WorkFacts
 from validator.examination.interface import Conclusion, HashedFile, NotJudged
-from validator.examination.orders import Order
 
 _LENGTH = 4
 
 
 class _Message(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_bytes="hex", val_json_bytes="hex")
 
 
 class StartExaminer(_Message):
@@ -32,7 +34,7 @@ class StartExaminer(_Message):
     dtype: Dtype | None
     threads: int
     policy_memory: int | None
-    """Bytes of weights; None for an equal share of the device's memory among `processes`."""
+    """Bytes; None for an equal share of the device's memory for each of the `processes`."""
     processes: int
     margin: float
     scoring: timedelta
@@ -40,7 +42,7 @@ class StartExaminer(_Message):
 
 
 class ExaminerReady(_Message):
-    """First message from a process: it is ready for orders."""
+    """First message of a process: it can take orders."""
 
     kind: Literal["ready"] = "ready"
 
@@ -51,76 +53,64 @@ class TryOut(_Message):
     kind: Literal["try-out"] = "try-out"
 
 
-class Request(_Message):
-    """One file to examine."""
+class Order(_Message):
+    """Order to examine one file."""
 
-    kind: Literal["request"] = "request"
+    kind: Literal["order"] = "order"
     facts: WorkFacts
     file: Path | HashedFile
+    """Its bytes have the SHA-256 that was submitted."""
     folder: Path
-    seed: str | None
-    """Digest in hex."""
-    share: float
-
-    @classmethod
-    def of(cls, order: Order) -> Request:
-        """Serialises an order."""
-        seed = None if order.draw.seed is None else order.draw.seed.hex()
-        return cls(facts=order.facts, file=order.file, folder=order.folder, seed=seed, share=order.draw.share)
-
-    @property
-    def order(self) -> Order:
-        """Parses a serialised order."""
-        seed = None if self.seed is None else bytes.fromhex(self.seed)
-        draw = RowDraw(seed=seed, share=self.share)
-        return Order(facts=self.facts, file=self.file, folder=self.folder, draw=draw)
+    """Of the policy version."""
+    draw: RowDraw
+    """Rows to recompute."""
 
 
 class Question(_Message):
-    """Question from a process during an examination: whether other work has these outputs."""
+    """Question of a process during an examination: does other work have these outputs?"""
 
     kind: Literal["question"] = "question"
     fingerprint: Digest
 
 
 class Reply(_Message):
-    """Answer to a process's question."""
+    """Answer to a `Question`."""
 
     copy_found: bool | None
-    """None if the store is down; then the examination is given up."""
+    """None if the service can't find out: the examination is given up."""
 
 
 class ExaminationReply(_Message):
-    """Result of an examination."""
+    """Result of an examination or of a test."""
 
     kind: Literal["answer"] = "answer"
     conclusion: Conclusion | None = None
     not_judged: NotJudged | None = None
     ends: bool = False
-    """True if the process ends now because its accelerator is in an unknown state."""
+    """Whether the process ends now, because its accelerator may be in an unknown state after an error."""
 
 
-class Orders(_Message):
-    """Messages to a process after its start, except answers to its questions."""
+class ExaminerInput(_Message):
+    """A message to a running process, other than the answer to its question."""
 
-    order: Annotated[Request | TryOut, Discriminator("kind")]
+    order: Annotated[Order | TryOut, Discriminator("kind")]
 
 
-class Reports(_Message):
-    """Messages from a process."""
+class ExaminerOutput(_Message):
+    """A message of a process."""
 
     report: ExaminerReady | Question | ExaminationReply
 
 
 def write(stream: BinaryIO, message: BaseModel) -> None:
-    """Sends a message from a process."""
+    """Writes a message; used by the process."""
     content = message.model_dump_json().encode()
     stream.write(len(content).to_bytes(_LENGTH, "big") + content)
     stream.flush()
 
 
 def read(stream: BinaryIO) -> bytes | None:
-    """Reads the next message to a process; None at the end."""
+    """Reads the next message; None at the end of the input. Used by the process."""
     head = stream.read(_LENGTH)
     if len(head) < _LENGTH:
         return None
@@ -130,7 +120,7 @@ def read(stream: BinaryIO) -> bytes | None:
 
 
 async def send(stream: asyncio.StreamWriter, message: BaseModel) -> None:
-    """Sends a message to a process.
+    """Sends a message to a process; used by the service.
 
     Raises:
         ConnectionError: The process has ended.
@@ -141,11 +131,11 @@ async def send(stream: asyncio.StreamWriter, message: BaseModel) -> None:
 
 
 async def receive(stream: asyncio.StreamReader) -> ExaminerReady | Question | ExaminationReply:
-    """Reads the next message of a process.
+    """Receives the next message of a process; used by the service.
 
     Raises:
         asyncio.IncompleteReadError: The process has ended.
-        ValidationError: The message is malformed.
+        ValidationError: The message has another format.
     """
     length = int.from_bytes(await stream.readexactly(_LENGTH), "big")
-    return Reports.model_validate_json(await stream.readexactly(length)).report
+    return ExaminerOutput.model_validate_json(await stream.readexactly(length)).report

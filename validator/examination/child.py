@@ -14,18 +14,17 @@ from pydantic import BaseModel, ValidationError
 from protocol.errors import Unavailable
 from validator.examination.channel import (
     ExaminationReply,
+    ExaminerInput,
     ExaminerReady,
-    Orders,
+    Order,
     Question,
     Reply,
-    Request,
     StartExaminer,
     TryOut,
     receive,
     send,
 )
 from validator.examination.interface import Conclusion, IsCopy, NotJudged
-from validator.examination.orders import Order
 from validator.examination.settings import ExaminerSettings
 
 START_WITHIN = timedelta(seconds=120)
@@ -117,7 +116,7 @@ class ExaminerProcess:
         child = await self._started()
         try:
             async with asyncio.timeout(within.total_seconds()):
-                await _tell(child, Orders(order=TryOut()))
+                await _tell(child, ExaminerInput(order=TryOut()))
                 report = await _hear(child)
         except TimeoutError:
             self._kill()
@@ -149,8 +148,8 @@ class ExaminerProcess:
     async def _ask(
         self, child: asyncio.subprocess.Process, order: Order, is_copy: IsCopy
     ) -> tuple[ExaminationReply, Exception | None]:
-        """The answer, and an error of the service while it waited."""
-        await _tell(child, Orders(order=Request.of(order)))
+        """Returns the reply, and an error of the service while it waited."""
+        await _tell(child, ExaminerInput(order=order))
         failed: Exception | None = None
         while True:
             report = await _hear(child)

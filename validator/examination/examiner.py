@@ -17,9 +17,9 @@ from protocol.runtime.clock import Clock
 from rollouts.errors import BadVersionFolder
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.policies import Fetch, PolicyStore
+from validator.examination.channel import Order
 from validator.examination.child import ExaminerDied, ExaminerProcess, ExaminerUnavailable
 from validator.examination.interface import Conclusion, Examination, IsCopy, NotJudged
-from validator.examination.orders import Order
 from validator.examination.settings import ExaminerSettings
 from validator.examination.versions import VersionFolders
 

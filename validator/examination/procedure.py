@@ -21,6 +21,7 @@ from rollouts.precision import Dtype
 from rollouts.verify import limits_of
 from validator.audit.draw import draw_rows
 from validator.domain.submissions import WorkFacts
+from validator.examination.channel import Order
 from validator.examination.conclusion import (
     ExaminationVerdict,
     Prefilled,
@@ -33,7 +34,6 @@ from validator.examination.conclusion import (
 )
 from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
-from validator.examination.orders import Order
 from validator.examination.prefilling import Prefill
 from validator.examination.reading import LimitedReader
 from validator.examination.record import ExaminationRecord, Stages, unread

@@ -20,12 +20,12 @@ from rollouts.calibration.limits import RolloutCalibration
 from rollouts.sandbox import Sandboxes
 from validator.examination.channel import (
     ExaminationReply,
+    ExaminerInput,
+    ExaminerOutput,
     ExaminerReady,
-    Orders,
+    Order,
     Question,
     Reply,
-    Reports,
-    Request,
     StartExaminer,
     TryOut,
     read,
@@ -49,7 +49,7 @@ def main() -> None:
     procedure = _procedure(StartExaminer.model_validate_json(content))
     _say(answers, ExaminerReady())
     while (content := read(orders)) is not None:
-        order = Orders.model_validate_json(content).order
+        order = ExaminerInput.model_validate_json(content).order
         if isinstance(order, TryOut):
             answer = _guarded(procedure.try_out)
         else:
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def _say(answers: BinaryIO, report: ExaminerReady | Question | ExaminationReply) -> None:
-    write(answers, Reports(report=report))
+    write(answers, ExaminerOutput(report=report))
 
 
 def _procedure(start: StartExaminer) -> Procedure:
@@ -91,7 +91,7 @@ class _GivenUpError(Exception):
     """The service has ended, or gave up this examination."""
 
 
-def _examine(procedure: Procedure, request: Request, orders: BinaryIO, answers: BinaryIO) -> ExaminationReply:
+def _examine(procedure: Procedure, order: Order, orders: BinaryIO, answers: BinaryIO) -> ExaminationReply:
     def is_copy(fingerprint: Digest) -> bool:
         _say(answers, Question(fingerprint=fingerprint))
         content = read(orders)
@@ -101,7 +101,7 @@ def _examine(procedure: Procedure, request: Request, orders: BinaryIO, answers: 
         return reply
 
     try:
-        return _guarded(lambda: procedure.examine(request.order, is_copy=is_copy))
+        return _guarded(lambda: procedure.examine(order, is_copy=is_copy))
     except _GivenUpError:
         return ExaminationReply(not_judged=NotJudged(code="given-up", why="the service gave it up", retryable=True))
 

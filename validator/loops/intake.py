@@ -25,7 +25,7 @@ from validator.assignment.turns import delay_of
 from validator.chain.connection import PoolChain
 from validator.domain.items import ItemKind
 from validator.domain.submissions import SubmittedWork
-from validator.queue.queue_plan import ObservedEvent, Periods, QueueChanges, plan_of
+from validator.queue.queue_plan import Periods, QueueChanges, plan_of
 from validator.queue.store import NewItem, WorkQueue
 from validator.store.deadlines import Deadlines
 from validator.store.members import Members
@@ -130,15 +130,11 @@ class LedgerIntake:
                 return read
 
     async def _apply(self, ledger: Ledger, batch: EventBatch) -> None:
-        told = []
-        for each in batch.events:
-            event = self._following.decode(each.log)
-            if event is not None:
-                told.append(ObservedEvent(event, reverted=each.reverted))
+        events = self._following.decode(batch)
         at = await self._since(ledger, batch)
         terms = await self._chain.terms()
         periods = Periods(judge=terms.judge_period, challenge=terms.challenge_period, dispute=terms.dispute_period)
-        plan = plan_of(told, pool_id=self._chain.pool_id, at=at, periods=periods)
+        plan = plan_of(events, pool_id=self._chain.pool_id, at=at, periods=periods)
         now = datetime.fromtimestamp(batch.head_time, UTC)
         await self._write(ledger, plan, at=at, now=now, judge_period=terms.judge_period)
 

@@ -141,8 +141,8 @@ class SecondLooks:
 
     async def _round(self) -> int:
         batch = await self._following.poll(self._ledger)
-        decoded = [self._following.decode(each.log) for each in batch.events if not each.reverted]
-        events = [event for event in decoded if getattr(event, "pool_id", None) == self._pool_id]
+        current = (each.event for each in self._following.decode(batch) if not each.reverted)
+        events = [event for event in current if getattr(event, "pool_id", None) == self._pool_id]
         await self._keep_records([event for event in events if isinstance(event, VerdictGiven)])
         await self._put(await self._wanted(events))
         await self._following.commit(batch)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 
 from ledger.artifacts import Contract
+from ledger.client.event_follower import ObservedEvent
 from ledger.events.types import (
     LedgerEvent,
     SecretCommitted,
@@ -35,14 +36,6 @@ FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
     Contract.AUDIT_SECRETS: (SecretCommitted,),
 }
 """Events that are read, by contract."""
-
-
-@dataclass(frozen=True, slots=True)
-class ObservedEvent:
-    """A ledger event; with `reverted`, one that a reorg has removed."""
-
-    event: LedgerEvent
-    reverted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,28 +69,28 @@ def plan_of(events: Iterable[ObservedEvent], *, pool_id: int, at: int, periods: 
 
     Args:
         events: Events in the order of the chain.
-        pool_id: The pool; events of others are ignored.
-        at: Unix time of the first event's block, as a lower bound for all of them, so that no deadline is too late.
-        periods: Periods of the pool.
+        pool_id: The validator's pool; events of other pools are skipped.
+        at: Unix time of the first event's block. It is a lower bound for all events, so that no deadline is too late.
+        periods: The pool's periods.
     """
     plan = QueueChanges()
-    for told in events:
-        event = told.event
+    for observed in events:
+        event, reverted = observed.event, observed.reverted
         if getattr(event, "pool_id", pool_id) != pool_id:
             continue
         match event:
             case WorkSubmitted():
-                _submitted(plan, event, reverted=told.reverted, until=at + _seconds(periods.judge))
+                _submitted(plan, event, reverted=reverted, until=at + _seconds(periods.judge))
             case VerdictGiven():
                 plan.heard[event.validator] = at
-                _judged(plan, event, reverted=told.reverted, until=at + _seconds(periods.challenge))
+                _judged(plan, event, reverted=reverted, until=at + _seconds(periods.challenge))
             case VerdictContradicted() | VerdictConfirmed():
                 plan.heard[event.validator] = at
             case WorkDisputed():
                 plan.drop.update(item_id(event.key, kind) for kind in LOOKS)
-                plan.due[event.key] = at if told.reverted else at + _seconds(periods.dispute)
+                plan.due[event.key] = at if reverted else at + _seconds(periods.dispute)
             case WorkFinal() | WorkExpired():
-                _over(plan, event.key, at=at, reverted=told.reverted)
+                _over(plan, event.key, at=at, reverted=reverted)
             case SecretCommitted():
                 plan.heard[event.validator] = at
             case _:

@@ -5,26 +5,36 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from ledger.client.contract import Refusal
+from ledger.client.event_follower import ObservedEvent
+from ledger.client.work import WorkRecord, WorkStatus
+from ledger.events.types import (
+    CheckpointAnnounced,
+    Departure,
+    LedgerEvent,
+    MemberJoined,
+    MemberLeft,
+    VerdictGiven,
+    WorkDisputed,
+    WorkExpired,
+    WorkFinal,
+    WorkSubmitted,
+)
+from ledger.transactions.receipts import EventLog
 from orchestrator.chain.run import LedgerRun
 from orchestrator.chain.run_interface import (
     AnnouncedCheckpoint,
-    AnnouncementEvent,
     Funds,
     PoolSeat,
-    RunEvent,
     RunEvents,
-    SeatEvent,
-    WorkEvent,
-    WorkNow,
 )
-from orchestrator.domain.slots import SlotEvent, SlotState
+from orchestrator.domain.slots import SlotEvent
 from orchestrator.loops.relayer import Relayer
 from orchestrator.loops.run_sync import RunSync
 from orchestrator.loops.sweeper import build_sweeper
@@ -34,7 +44,7 @@ from orchestrator.storage import ObjectStore
 from orchestrator.storage.local import LocalStore
 from orchestrator.store.runs import LOOP
 from protocol.errors import Unavailable
-from protocol.identifiers import Address, Digest, digest, run_id
+from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest, run_id
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease, WorkClaim
@@ -84,6 +94,30 @@ def place_file(store: ObjectStore, *, node: Address, sha256: Digest, pool_id: in
     return path
 
 
+def record(lease: Lease, *, sha256: Digest, units: int) -> WorkRecord:
+    """The ledger's record of work that was submitted now."""
+    return WorkRecord(
+        node=lease.node,
+        provider=PROVIDER.address,
+        pool_id=lease.pool_id,
+        units=units,
+        max_units=lease.max_units,
+        sha256=sha256,
+        status=WorkStatus.SUBMITTED,
+        outcome=None,
+        reason=0,
+        judge=None,
+        looker=None,
+        disputer=None,
+        juror=None,
+        opinion=None,
+        since=datetime.fromtimestamp(0, UTC),
+        deadline=None,
+        reward=0,
+        penalty=0,
+    )
+
+
 @dataclass
 class MemoryRunLedger:
     """A run's ledger in memory; `down` makes every call fail as a chain does."""
@@ -97,9 +131,9 @@ class MemoryRunLedger:
     seats: dict[Address, PoolSeat] = field(default_factory=dict)
     held: dict[Address, int] = field(default_factory=dict)
     """Up to when leases of former members may expire, in Unix seconds."""
-    works: dict[Digest, WorkNow] = field(default_factory=dict)
+    works: dict[Digest, WorkRecord] = field(default_factory=dict)
     leases: dict[Digest, Lease] = field(default_factory=dict)
-    happened: list[RunEvent] = field(default_factory=list)
+    happened: list[ObservedEvent] = field(default_factory=list)
     read: int = 0
     """How many events were committed; in Redis where the ledger is real."""
     down: bool = False
@@ -113,19 +147,20 @@ class MemoryRunLedger:
             version=version, attempt=attempt, digest=sha(version * 100 + attempt + 1), block=self.head
         )
         self.versions[version] = made
-        self.happened.append(AnnouncementEvent(version=version))
+        self.emit(CheckpointAnnounced, run=run_id(RUN), version=version, attempt=attempt, digest=made.digest)
         return made
 
     def seat_node(self, node: Address) -> None:
         self.head += 1
         self.seats[node] = PoolSeat(provider=PROVIDER.address, block=self.head)
-        self.happened.append(SeatEvent(node=node))
+        self.emit(MemberJoined, node=node, provider=PROVIDER.address, nonce=1, stake_lock=0)
 
     def unseat_node(self, node: Address, *, held_until: int, put_out: bool = False) -> None:
         """A node leaves, is put out, or (held until 0) is evicted for forged work."""
         del self.seats[node]
         self.held[node] = held_until
-        self.happened.append(SeatEvent(node=node, put_out=put_out))
+        cause = Departure.EVICTED if put_out else Departure.LEFT
+        self.emit(MemberLeft, node=node, provider=PROVIDER.address, cause=cause, reason="")
 
     def submit(self, lease: Lease, sha256: Digest, units: int) -> str:
         """The contract's rules; the error, or nothing."""
@@ -136,26 +171,24 @@ class MemoryRunLedger:
             return "WorkExists"
         self.head += 1
         transaction = sha(self.head)
-        self.works[key] = WorkNow(state=SlotState.SUBMITTED, sha256=sha256, units=units, outcome=None, reason=0)
+        self.works[key] = record(lease, sha256=sha256, units=units)
         self.leases[transaction] = lease
         self.money = replace(self.money, free=self.money.free - units * self.money.price)
-        self.happened.append(
-            WorkEvent(
-                what=SlotEvent.SUBMITTED,
-                key=key,
-                node=lease.node,
-                block=self.head,
-                transaction=transaction,
-                step=lease.step,
-                index=lease.index,
-                version=lease.version,
-                digest=lease.digest,
-                sha256=sha256,
-                units=units,
-                groups=lease.groups,
-                max_units=lease.max_units,
-                beacon_block=lease.beacon_block,
-            )
+        self.emit(
+            WorkSubmitted,
+            key=key,
+            node=lease.node,
+            run=lease.run,
+            step=lease.step,
+            index=lease.index,
+            version=lease.version,
+            checkpoint=lease.digest,
+            beacon_block=lease.beacon_block,
+            salt=lease.salt,
+            groups=lease.groups,
+            max_units=lease.max_units,
+            sha256=sha256,
+            units=units,
         )
         return ""
 
@@ -163,23 +196,46 @@ class MemoryRunLedger:
         """A verdict, a dispute, an end."""
         self.head += 1
         states = {
-            SlotEvent.JUDGED: SlotState.PROVISIONAL,
-            SlotEvent.DISPUTED: SlotState.DISPUTED,
-            SlotEvent.DECIDED: SlotState.DISPUTED,
-            SlotEvent.FINAL: SlotState.FINAL,
-            SlotEvent.EXPIRED: SlotState.EXPIRED,
+            SlotEvent.JUDGED: WorkStatus.PROVISIONAL,
+            SlotEvent.DISPUTED: WorkStatus.DISPUTED,
+            SlotEvent.DECIDED: WorkStatus.DISPUTED,
+            SlotEvent.FINAL: WorkStatus.FINAL,
+            SlotEvent.EXPIRED: WorkStatus.EXPIRED,
         }
         now = self.works[key]
-        self.works[key] = replace(now, state=states[what], outcome=outcome or now.outcome)
-        self.happened.append(
-            WorkEvent(what=what, key=key, node=node, block=self.head, transaction=sha(self.head), outcome=outcome)
-        )
+        self.works[key] = replace(now, status=states[what], outcome=outcome or now.outcome)
+        match what:
+            case SlotEvent.DISPUTED:
+                self.emit(WorkDisputed, key=key, node=node, disputer=node, evidence_hash=ZERO_DIGEST)
+            case SlotEvent.FINAL:
+                self.emit(WorkFinal, key=key, node=node, outcome=outcome, paid=0, slashed=0)
+            case SlotEvent.EXPIRED:
+                self.emit(WorkExpired, key=key, node=node)
+            case _:
+                given: dict[str, Any] = {"outcome": outcome, "reason": 0, "audit_hash": ZERO_DIGEST}
+                decisive = what is SlotEvent.DECIDED
+                self.emit(VerdictGiven, key=key, node=node, validator=VALIDATOR.address, decisive=decisive, **given)
 
     def take_back(self, key: Digest) -> None:
         """A reorg: the submission never was."""
         del self.works[key]
-        gone = next(e for e in self.happened if isinstance(e, WorkEvent) and e.key == key)
+        gone = next(each for each in self.happened if getattr(each.event, "key", None) == key)
         self.happened.append(replace(gone, reverted=True))
+
+    def emit(self, kind: type[LedgerEvent], **fields: Any) -> None:
+        """Adds an event of the pool in the newest block."""
+        block, pool = sha(self.head), {"pool_id": POOL} if "pool_id" in kind.__dataclass_fields__ else {}
+        contract = self.domain.contract
+        log = EventLog(
+            address=contract,
+            topics=(),
+            data=b"",
+            block_number=self.head,
+            block_hash=block,
+            transaction=block,
+            index=0,
+        )
+        self.happened.append(ObservedEvent(kind(log=log, **pool, **fields)))
 
     def _answer(self) -> None:
         if self.down:
@@ -213,7 +269,7 @@ class MemoryRunLedger:
         self._answer()
         return sha(block) if self.head >= block + self.confirmations else None
 
-    async def work(self, key: Digest) -> WorkNow | None:
+    async def work(self, key: Digest) -> WorkRecord | None:
         self._answer()
         return self.works.get(key)
 
@@ -253,7 +309,7 @@ class MemoryRunLedger:
         refused = []
         for each in disputes:
             error = self.refuse.get(each.key, "")
-            if not error and self.works[each.key].state is not SlotState.PROVISIONAL:
+            if not error and self.works[each.key].status is not WorkStatus.PROVISIONAL:
                 error = "WrongStatus"
             if error:
                 refused.append(Refusal(each.key, error, f"{error}(…)"))

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from orchestrator.chain.run_interface import BanEvent
+from ledger.events.types import ProviderBanned
 from orchestrator.domain.slots import SlotEvent
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
@@ -132,7 +132,7 @@ async def test_a_refusal_of_the_ledger_is_not_held_against_a_node_that_was_put_o
 async def test_a_ban_of_a_provider_sets_the_leases_of_its_nodes_aside(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key, groups=8)
-    run.chain.happened.append(BanEvent(provider=PROVIDER.address))
+    run.chain.emit(ProviderBanned, provider=PROVIDER.address, reason="")
     await run.sync.round()
     assert (await run.view())["need"] == 8
     assert (await ticket(run, key, grant)).status_code == 200

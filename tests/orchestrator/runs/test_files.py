@@ -10,7 +10,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.chain.run_interface import WorkEvent
+from ledger.client.event_follower import ObservedEvent
+from ledger.events.types import VerdictGiven
 from orchestrator.domain.slots import SlotEvent
 from orchestrator.storage import StorageUnavailable
 from protocol.identifiers import Address, Digest, digest
@@ -61,9 +62,9 @@ async def judged(run: RunUnderTest) -> dict[str, Any]:
     await run.relayer.round()
     await put(run, VALIDATOR.address, AUDIT, audit=True)
     run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
-    verdict = run.chain.happened[-1]
-    assert isinstance(verdict, WorkEvent)
-    run.chain.happened[-1] = replace(verdict, judge=VALIDATOR.address, audit_hash=sha256(AUDIT))
+    verdict = run.chain.happened[-1].event
+    assert isinstance(verdict, VerdictGiven)
+    run.chain.happened[-1] = ObservedEvent(replace(verdict, audit_hash=sha256(AUDIT)))
     await run.sync.round()
     [item] = await run.rollouts()
     return dict(item)

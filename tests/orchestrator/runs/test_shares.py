@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from ledger.client.event_follower import ObservedEvent
+from ledger.events.types import VerdictGiven
 from orchestrator.domain.lease_terms import TIMES_KEPT, DeliveryTime
 from orchestrator.domain.slots import SlotEvent
 from orchestrator.domain.steps import StepCount
@@ -39,7 +41,9 @@ async def judged(
     run.submit_alone(grant, file=file)
     work = grant.lease.lease.key.hash
     run.chain.happen(work, key.address, what, outcome)
-    run.chain.happened[-1] = replace(run.chain.happened[-1], reason=reason)
+    verdict = run.chain.happened[-1].event
+    assert isinstance(verdict, VerdictGiven)
+    run.chain.happened[-1] = ObservedEvent(replace(verdict, reason=reason))
     await run.sync.round()
     return work
 

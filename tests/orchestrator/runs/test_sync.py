@@ -6,11 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from orchestrator.chain.run_interface import SeatEvent
+from ledger.events.types import MemberJoined
 from orchestrator.domain.slots import SlotEvent
 from protocol.http.auth import RequestSigner
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
+from tests.orchestrator.edge import PROVIDER
 from tests.orchestrator.runs.conftest import MakeRun
 from tests.orchestrator.runs.edge import PUBLISHER, VALIDATOR, RunUnderTest, sha
 
@@ -83,7 +84,7 @@ async def test_a_node_that_is_no_member_any_more_holds_up_no_step(run: RunUnderT
     await run.lease(key)
     await run.lease(stays)
     run.chain.unseat_node(key.address, held_until=0)
-    run.chain.happened.append(SeatEvent(node=stays.address))
+    run.chain.emit(MemberJoined, node=stays.address, provider=PROVIDER.address, nonce=1, stake_lock=0)
     await run.sync.round()
     assert (await run.view())["leased"] == 4, "the other's stands"
 

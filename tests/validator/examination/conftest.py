@@ -24,9 +24,9 @@ from tests.rollouts.made import BEACON, CHAIN, GROUPS, INDEX, NODE, POOL, RUN, S
 from tests.rollouts.tiny import tiny_folder
 from validator.audit.draw import RowDraw
 from validator.domain.submissions import SubmittedWork, WorkFacts
+from validator.examination.channel import Order
 from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
-from validator.examination.orders import Order
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
 from validator.examination.settings import SLASH_MARGIN, ExaminerSettings

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 
+from ledger.client.event_follower import ObservedEvent
 from ledger.client.work import WorkRecord, WorkStatus
 from ledger.events.types import (
     LedgerEvent,
@@ -39,7 +40,7 @@ from validator.audit.draw import RowDraw
 from validator.domain.items import LOOKS, Item, ItemKind, Resolution, item_id
 from validator.metrics import MOST_CODES, ValidatorMetrics, quantile
 from validator.queue.error_class import ENDS_EXAMINERS, WAITED_FOR, ErrorClass, classify_error
-from validator.queue.queue_plan import ObservedEvent, Periods, QueueChanges, plan_of
+from validator.queue.queue_plan import Periods, QueueChanges, plan_of
 from validator.queue.retry_policy import GivesUp, RetryPolicy, after_trouble
 from validator.verdicts.audit_file import DrawnRows, audit_file, by_hand
 
