@@ -127,7 +127,7 @@ async def test_a_full_server_takes_an_idle_place_from_the_busiest_address(
         each.close()
 
 
-# On some machines the kernel's socket buffers take so much that fewer than six answers are refused within the time limit.
+# On some machines the kernel buffers so much that fewer than six answers are refused within the time limit.
 @pytest.mark.xfail(strict=False, reason="depends on the kernel's socket buffers; cause not found yet")
 async def test_an_address_that_reads_no_answers_holds_little(stack: AsyncExitStack, tmp_path: Path) -> None:
     """256 unread answers of 256 KiB to the probe were held, and for ever."""
