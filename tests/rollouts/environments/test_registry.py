@@ -57,9 +57,7 @@ def test_a_package_adds_an_environment_by_an_entry_point() -> None:
 
 def test_the_environment_in_the_documentation_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = (Path(__file__).parents[3] / "docs" / "environments.md").read_text()
-    entry, source = re.findall(
-        r"```(?:toml|python)\n(.*?)```", page.partition("## Custom environments")[2], re.DOTALL
-    )
+    entry, source = re.findall(r"```(?:toml|python)\n(.*?)```", page.partition("## Custom environments")[2], re.DOTALL)
     (tmp_path / "doubles.py").write_text(source)
     info = tmp_path / "doubles-1.0.dist-info"
     info.mkdir()
