@@ -25,9 +25,11 @@ def add_loops(loops: BackgroundLoops, parts: Dependencies, *, looking: Looking, 
     for number, wakeup in enumerate(parts.wakeups, 1):
         name = f"judging-{number}"
         loops.add(name, patient(name, _judging(loops, parts, name)), every=IDLE, woken=wakeup)
-    for number, lane in enumerate(parts.lanes, 1):
+    for number, send_queue in enumerate(parts.send_queues, 1):
         name = f"verdicts-{number}"
-        loops.add(name, patient(name, lane.round), every=IDLE, stalled_after=STALLED * 5, woken=parts.verdicts.news)
+        loops.add(
+            name, patient(name, send_queue.round), every=IDLE, stalled_after=STALLED * 5, woken=parts.verdicts.news
+        )
     loops.add("leases", parts.held.renew, every=parts.queue.lease / 3, stalled_after=STALLED)
     loops.add("health", lambda: look_after(parts), every=IDLE, stalled_after=STALLED * 5)
     if settings.finalise:

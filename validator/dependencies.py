@@ -34,7 +34,7 @@ from validator.loops.finalising import Finalising
 from validator.loops.intake import LedgerIntake
 from validator.loops.judging import Judging
 from validator.loops.juries import Juries
-from validator.loops.verdicts import Given, SendQueue, Verdicts
+from validator.loops.verdicts import PendingVerdict, SendQueue, Verdicts
 from validator.metrics import ValidatorMetrics
 from validator.queue.leases import HeldItems
 from validator.queue.queue_plan import FOLLOWED
@@ -104,7 +104,7 @@ class Dependencies:
     deadlines: Deadlines
     measures: ValidatorMetrics
     verdicts: Verdicts
-    lanes: Sequence[SendQueue]
+    send_queues: Sequence[SendQueue]
     judging: Judging
     juries: Juries
     intake: LedgerIntake
@@ -160,21 +160,21 @@ def build_parts(
     health = Health(test, members=members, clock=clock)
     counts = VerdictCounts(redis, keys=keys)
 
-    async def told(taken: Sequence[Given]) -> None:
-        for given in taken:
-            measures.given(given.item, given.staged.outcome, given.staged.reason)
-        await counts.add(Counter((given.staged.outcome, given.staged.reason) for given in taken))
+    async def on_recorded(recorded: Sequence[PendingVerdict]) -> None:
+        for each in recorded:
+            measures.given(each.item, each.staged.outcome, each.staged.reason)
+        await counts.add(Counter((each.staged.outcome, each.staged.reason) for each in recorded))
 
     juries = Juries(me, chain=chain, clock=clock)
     verdicts = Verdicts(waiting=settings.verdicts_waiting)
-    lanes = tuple(
+    send_queues = tuple(
         SendQueue(
             verdicts,
             chain=chain,
             queue=queue,
             held=held,
             batch=settings.verdicts_per_transaction,
-            told=told,
+            on_recorded=on_recorded,
             measures=measures,
             clock=clock,
         )
@@ -246,7 +246,7 @@ def build_parts(
         deadlines=deadlines,
         measures=measures,
         verdicts=verdicts,
-        lanes=lanes,
+        send_queues=send_queues,
         judging=judging,
         juries=juries,
         intake=intake,

@@ -358,7 +358,7 @@ async def _turns(ledger: Ledger, key: Digest, work: WorkRecord) -> list[str]:
     if work.status is not WorkStatus.DISPUTED:
         return []
     found = []
-    for validator in await ledger.validators(work.pool_id):
+    for validator in await ledger.pools.validators(work.pool_id):
         opens_at = await ledger.work.turn_of(key, validator)
         if opens_at is not None:
             found.append((opens_at, validator))

@@ -57,7 +57,7 @@ def roles(
                 )
             seats = {role: await ledger.pools.seat(pool_id, role) for role in Role}
             owner = (await ledger.pools.get(pool_id)).owner
-            validators = await ledger.validators(pool_id)
+            validators = await ledger.pools.validators(pool_id)
         rows: list[tuple[object, ...]] = [("owner", owner, None, None)]
         for role, seat in seats.items():
             former = seat.previous_until > datetime.now(UTC)

@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 from eth_abi.exceptions import EncodingError
 from web3 import AsyncWeb3
 from web3.exceptions import MismatchedABI
-from web3.types import RPCEndpoint
 
 from ledger.abi_types import struct_from_abi
 from ledger.artifacts import Artifact
@@ -103,10 +102,10 @@ class BoundContract:
         with _encoding_errors(name):
             question = {"to": self.at, "data": view.call_data(arguments)}
         try:
-            answer = await self._chain.make_request(RPCEndpoint("eth_call"), [question, "latest"])
+            answer = await self._chain.request("eth_call", question, "latest")
         except TransactionReverted as error:
             raise in_plain_words(error) from error
-        return view.answer(answer["result"])
+        return view.answer(answer)
 
     async def read_number(self, name: str, *arguments: object) -> int:
         """Calls a view function that returns an integer."""

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from eth_typing import HexStr
 from web3 import AsyncWeb3
-from web3.exceptions import TransactionNotFound
-from web3.types import RPCEndpoint
 
 from ledger.artifacts import Contract, artifact
 from ledger.client.audits import AuditSecrets
@@ -26,30 +22,20 @@ from ledger.client.work import WorkBook
 from ledger.deployment import Deployment, check_deployment
 from ledger.errors import AnswerTooBig
 from ledger.events.decoder import EventDecoder, topic_of
+from ledger.events.source import Header, read_header, read_logs
 from ledger.events.types import EVENTS, LedgerEvent
-from ledger.rpc.connection import connect
+from ledger.rpc.connection import ChainConnection, connect
 from ledger.rpc.revert_decoder import RevertReader
 from ledger.transactions.pending import SendPolicy
-from ledger.transactions.receipts import EventLog, read_log
+from ledger.transactions.receipts import EventLog
 from ledger.transactions.sender import TransactionSender
 from protocol.errors import InvalidInput, NotFound
-from protocol.identifiers import Address, Digest, address, digest
+from protocol.identifiers import Address, Digest, address
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.runtime.clock import Clock
 
 E = TypeVar("E", bound=LedgerEvent)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Head:
-    """Header of the newest block at the time of the call."""
-
-    number: int
-    hash: Digest
-    parent: Digest
-    """Hash of the parent block."""
-    time: datetime
 
 
 class Ledger:
@@ -75,6 +61,7 @@ class Ledger:
             )
 
         self.web3 = web3
+        self._chain: ChainConnection = web3.provider
         self.deployment = deployment
         self._decoder = decoder
         self._sender = sender
@@ -140,21 +127,15 @@ class Ledger:
 
     async def now(self) -> datetime:
         """Returns the time of the newest block, which is the contracts' only clock."""
-        return (await self.newest()).time
+        return datetime.fromtimestamp((await self.newest()).time, UTC)
 
-    async def newest(self) -> Head:
+    async def newest(self) -> Header:
         """Returns the header of the newest block."""
-        block = await self._header("latest")
-        return Head(
-            number=int(block["number"], 16),
-            hash=digest(block["hash"]),
-            parent=digest(block["parentHash"]),
-            time=datetime.fromtimestamp(int(block["timestamp"], 16), UTC),
-        )
+        return await self._header("latest")
 
     async def block(self) -> int:
         """Returns the height of the newest block."""
-        return int(await self.web3.eth.block_number)
+        return int(await self._chain.request("eth_blockNumber"), 16)
 
     async def block_hash(self, number: int) -> Digest:
         """Returns the hash of a block.
@@ -162,7 +143,7 @@ class Ledger:
         Raises:
             NotFound: The chain has no such block (any more).
         """
-        return digest((await self._header(hex(number)))["hash"])
+        return (await self._header(number)).ref.hash
 
     async def block_time(self, number: int) -> int:
         """Returns the time of a block, Unix time in seconds.
@@ -170,7 +151,7 @@ class Ledger:
         Raises:
             NotFound: The chain has no such block (any more).
         """
-        return int((await self._header(hex(number)))["timestamp"], 16)
+        return (await self._header(number)).time
 
     async def sender_of(self, transaction: Digest) -> Address:
         """Returns the address that signed a transaction.
@@ -178,19 +159,14 @@ class Ledger:
         Raises:
             NotFound: The chain has no such transaction (any more).
         """
-        try:
-            found = await self.web3.eth.get_transaction(HexStr(transaction))
-        except TransactionNotFound as error:
-            raise NotFound(f"the chain has no transaction {transaction}") from error
+        found = await self._chain.request("eth_getTransactionByHash", transaction)
+        if found is None:
+            raise NotFound(f"the chain has no transaction {transaction}")
         return address(found["from"])
 
     async def balance(self, who: Address) -> int:
         """Returns an account's balance in the chain's native coin, in wei."""
-        return int(await self.web3.eth.get_balance(who))
-
-    async def validators(self, pool_id: int) -> list[Address]:
-        """Returns the current validators of a pool, in the order of their seats."""
-        return await self.pools.validators(pool_id)
+        return int(await self._chain.request("eth_getBalance", who, "latest"), 16)
 
     async def history(
         self,
@@ -223,13 +199,10 @@ class Ledger:
         decoded = (self._decoder.decode(log) for log in logs)
         return [event for event in decoded if isinstance(event, kind)]
 
-    async def _header(self, which: str) -> Mapping[str, Any]:
-        """Returns a block's raw JSON fields; web3 would convert all of them, and callers need one or two."""
-        asked = await self.web3.provider.make_request(RPCEndpoint("eth_getBlockByNumber"), [which, False])
-        found: Mapping[str, Any] | None = asked["result"]
+    async def _header(self, block: int | Literal["latest"]) -> Header:
+        found = await read_header(self._chain, block)
         if found is None:
-            name = which if which == "latest" else int(which, 16)
-            raise NotFound(f"the chain has no block {name}")
+            raise NotFound(f"the chain has no block {block}")
         return found
 
     async def _logs(self, place: Address, topics: list[str | None], first: int, last: int) -> list[EventLog]:
@@ -237,15 +210,13 @@ class Ledger:
         if first > last:
             return []
         try:
-            found = await self.web3.eth.get_logs(
-                {"address": place, "topics": topics, "fromBlock": hex(first), "toBlock": hex(last)}  # type: ignore[typeddict-item]  # hex text is what nodes take
-            )
+            conditions = {"address": place, "topics": topics, "fromBlock": hex(first), "toBlock": hex(last)}
+            return await read_logs(self._chain, conditions)
         except AnswerTooBig:
             if first == last:
                 raise
             middle = (first + last) // 2
             return await self._logs(place, topics, first, middle) + await self._logs(place, topics, middle + 1, last)
-        return [read_log(log) for log in found]
 
 
 _REVERTS = RevertReader(artifact(contract).abi for contract in Contract)

@@ -198,10 +198,6 @@ class PoolContracts:
         """Returns the keys that may give verdicts now, in the order of their seats."""
         return [address(each) for each in await self._contract.read("validatorsOf", pool_id)]
 
-    async def may_join_at(self, pool_id: int, provider: Address) -> datetime:
-        """Returns the earliest time at which the provider's nodes may join after forged work of one of them."""
-        return datetime.fromtimestamp(await self._contract.read_number("mayJoinAt", pool_id, provider), UTC)
-
     async def seat(self, pool_id: int, role: Role) -> RoleHolder:
         """Returns the keys that hold a role."""
         return await self._contract.read_struct(RoleHolder, "seatOf", pool_id, role)

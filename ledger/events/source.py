@@ -5,21 +5,20 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from web3 import AsyncWeb3
-from web3.types import RPCEndpoint
 
 from ledger.errors import ChainRefused, ChainUnavailable
 from ledger.events.cursor_position import BlockRef
 from ledger.rpc.connection import ChainConnection
-from ledger.transactions.receipts import EventLog
-from protocol.identifiers import Address, Digest, address, digest
+from ledger.transactions.receipts import EventLog, read_log
+from protocol.identifiers import Address, Digest, digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """The header fields that a cursor needs.
+    """The header fields that services need.
 
     Args:
         ref: Height and hash.
@@ -70,9 +69,6 @@ class EventSource(Protocol):
 class Web3Events:
     """Reads the events of given contracts over JSON-RPC.
 
-    Services poll it several times a second. It parses responses itself: web3 takes twice the time, because it also
-    converts fields that the cursor does not use.
-
     Args:
         web3: From `ledger.rpc.connection.connect`.
         addresses: The contracts; at least one.
@@ -94,55 +90,44 @@ class Web3Events:
 
     async def tip(self) -> Header:
         """Returns the header of the newest block."""
-        found = await self._block("latest")
+        found = await read_header(self._chain, "latest")
         if found is None:
             raise ChainUnavailable(f"{self._chain.shown_url} has no newest block")
         return found
 
     async def header(self, number: int) -> Header | None:
         """Returns the header at a height; None above the newest block."""
-        return await self._block(hex(number))
+        return await read_header(self._chain, number)
 
     async def logs(self, first: int, last: int) -> Sequence[EventLog]:
         """Returns the events of a block range."""
-        return await self._logs({"fromBlock": hex(first), "toBlock": hex(last)})
+        return await read_logs(self._chain, {**self._filter, "fromBlock": hex(first), "toBlock": hex(last)})
 
     async def logs_of(self, block: Digest) -> Sequence[EventLog] | None:
         """Returns the events of one block (EIP-234)."""
         try:
-            return await self._logs({"blockHash": block})
+            return await read_logs(self._chain, {**self._filter, "blockHash": block})
         except ChainRefused:
             return None
 
-    async def _block(self, which: str) -> Header | None:
-        raw = await self._ask("eth_getBlockByNumber", [which, False])
-        if raw is None:
-            return None
-        return Header(
-            ref=BlockRef(number=int(raw["number"], 16), hash=_digest(raw["hash"])),
-            parent=_digest(raw["parentHash"]),
-            time=int(raw["timestamp"], 16),
-            empty=not raw["transactions"],
-        )
 
-    async def _logs(self, where: Mapping[str, str]) -> list[EventLog]:
-        return [_log(raw) for raw in await self._ask("eth_getLogs", [{**self._filter, **where}])]
-
-    async def _ask(self, method: str, parameters: list[Any]) -> Any:  # noqa: ANN401 - as the method has it
-        return (await self._chain.make_request(RPCEndpoint(method), parameters))["result"]
-
-
-def _digest(text: str) -> Digest:
-    return digest(bytes.fromhex(text[2:]))
-
-
-def _log(raw: Mapping[str, Any]) -> EventLog:
-    return EventLog(
-        address=address(raw["address"]),
-        topics=tuple(_digest(topic) for topic in raw["topics"]),
-        data=bytes.fromhex(raw["data"][2:]),
-        block_number=int(raw["blockNumber"], 16),
-        block_hash=_digest(raw["blockHash"]),
-        transaction=_digest(raw["transactionHash"]),
-        index=int(raw["logIndex"], 16),
+async def read_header(chain: ChainConnection, block: int | Literal["latest"]) -> Header | None:
+    """Returns a block's header; None if the chain has no such block (any more)."""
+    raw = await chain.request("eth_getBlockByNumber", block if isinstance(block, str) else hex(block), False)
+    if raw is None:
+        return None
+    return Header(
+        ref=BlockRef(number=int(raw["number"], 16), hash=digest(raw["hash"])),
+        parent=digest(raw["parentHash"]),
+        time=int(raw["timestamp"], 16),
+        empty=not raw["transactions"],
     )
+
+
+async def read_logs(chain: ChainConnection, conditions: Mapping[str, object]) -> list[EventLog]:
+    """Returns the logs that match a filter object of `eth_getLogs`, in order.
+
+    Raises:
+        AnswerTooBig: The node refuses the number of blocks or logs.
+    """
+    return [read_log(raw) for raw in await chain.request("eth_getLogs", conditions)]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from datetime import timedelta
-from typing import Any, cast
+from typing import Any
 
 import structlog
 from web3 import AsyncWeb3
-from web3.exceptions import TransactionNotFound
 
 from ledger.errors import InsufficientFunds, NonceTaken
 from ledger.rpc.connection import ChainConnection
@@ -132,11 +131,11 @@ class ReceiptWatcher:
         if nonce is None or nonce >= mined:
             return
         for broadcast in intent.broadcasts:
-            with contextlib.suppress(TransactionNotFound):
-                raw = await self._web3.eth.get_transaction_receipt(cast("Any", broadcast.transaction))
+            raw = await self._web3.provider.request("eth_getTransactionReceipt", broadcast.transaction)
+            if raw is not None:
                 intent.missing_since_ticks = 0
-                if not intent.confirmations or head - int(raw["blockNumber"]) >= intent.confirmations:
-                    await self._finish(intent, broadcast, dict(raw))
+                if not intent.confirmations or head - int(raw["blockNumber"], 16) >= intent.confirmations:
+                    await self._finish(intent, broadcast, raw)
                 return
         if nonce < settled:
             intent.missing_since_ticks += 1
@@ -149,10 +148,10 @@ class ReceiptWatcher:
             intent.outcome.exception()  # marks it as retrieved: the caller may be gone
 
     async def _finish(self, intent: TransactionIntent, broadcast: Broadcast, raw: dict[str, Any]) -> None:
-        if raw["status"] == 1:
+        if int(raw["status"], 16) == 1:
             intent.outcome.set_result(read_receipt(raw))
             return
-        intent.outcome.set_exception(await self._wallet.revert_reason(broadcast, int(raw["blockNumber"])))
+        intent.outcome.set_exception(await self._wallet.revert_reason(broadcast, int(raw["blockNumber"], 16)))
         intent.outcome.exception()
 
     async def _move_lost(self) -> None:

@@ -1,4 +1,4 @@
-"""Receipts and event logs as plain values, without web3 types."""
+"""Receipts and event logs, parsed from the JSON of a node."""
 
 from __future__ import annotations
 
@@ -65,27 +65,27 @@ class Receipt:
 
 
 def read_log(raw: Mapping[str, Any]) -> EventLog:
-    """Converts a web3 log."""
+    """Parses a log."""
     return EventLog(
-        address=address(str(raw["address"])),
-        topics=tuple(digest(bytes(topic)) for topic in raw["topics"]),
-        data=bytes(raw["data"]),
-        block_number=int(raw["blockNumber"]),
-        block_hash=digest(bytes(raw["blockHash"])),
-        transaction=digest(bytes(raw["transactionHash"])),
-        index=int(raw["logIndex"]),
+        address=address(raw["address"]),
+        topics=tuple(digest(topic) for topic in raw["topics"]),
+        data=bytes.fromhex(raw["data"][2:]),
+        block_number=int(raw["blockNumber"], 16),
+        block_hash=digest(raw["blockHash"]),
+        transaction=digest(raw["transactionHash"]),
+        index=int(raw["logIndex"], 16),
     )
 
 
 def read_receipt(raw: Mapping[str, Any]) -> Receipt:
-    """Converts a web3 receipt."""
+    """Parses a receipt."""
     created = raw.get("contractAddress")
     return Receipt(
-        transaction=digest(bytes(raw["transactionHash"])),
-        block_number=int(raw["blockNumber"]),
-        block_hash=digest(bytes(raw["blockHash"])),
-        gas_used=int(raw["gasUsed"]),
-        gas_price=int(raw["effectiveGasPrice"]),
-        created=address(str(created)) if created else None,
+        transaction=digest(raw["transactionHash"]),
+        block_number=int(raw["blockNumber"], 16),
+        block_hash=digest(raw["blockHash"]),
+        gas_used=int(raw["gasUsed"], 16),
+        gas_price=int(raw["effectiveGasPrice"], 16),
+        created=address(created) if created else None,
         logs=tuple(read_log(log) for log in raw["logs"]),
     )

@@ -71,7 +71,7 @@ class ValidatorUnderTest:
         """Reads, examines, and gives verdicts; returns how many the ledger took."""
         await self.read()
         await self.parts.judging.round()
-        return await self.parts.lanes[0].round()
+        return await self.parts.send_queues[0].round()
 
     async def get(self, path: str, method: str = "GET", body: Any = None, *, key: Key | None = None) -> httpx.Response:
         """A request to its API, signed by its own key, or another."""

@@ -55,7 +55,7 @@ def standing_of(
     """
     if work is None:
         return Eligibility(Next.DROP, "it is not on the ledger")
-    if not submitted.is_what(work):
+    if not submitted.matches(work):
         return Eligibility(Next.DROP, f"the ledger has {work.units} units in the file {work.sha256} there now")
     if work.status is not _WANTED[kind]:
         return Eligibility(Next.DROP, f"it is {work.status.name.lower()} already")

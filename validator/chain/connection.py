@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
 from ledger.client import Ledger
@@ -117,8 +117,9 @@ class PoolChain:
         connected = await self.connected()
         newest = await connected.ledger.newest()
         await connected.reorgs.observe(newest)
-        self._ahead = newest.time - self._clock.now()
-        return newest.time
+        now = datetime.fromtimestamp(newest.time, UTC)
+        self._ahead = now - self._clock.now()
+        return now
 
     def about_now(self) -> datetime:
         """Returns the last known chain time, without a read."""
@@ -136,7 +137,7 @@ class PoolChain:
         """Returns the pool's validators; cached for a short time."""
 
         async def read() -> list[Address]:
-            return await (await self.ledger()).validators(self.pool_id)
+            return await (await self.ledger()).pools.validators(self.pool_id)
 
         return await self._validators.get(read)
 

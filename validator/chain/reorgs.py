@@ -13,7 +13,8 @@ from typing import Generic, Protocol, TypeVar
 import structlog
 from cachetools import LRUCache
 
-from ledger.client.ledger import Head
+from ledger.events.cursor_position import BlockRef
+from ledger.events.source import Header
 from protocol.errors import NotFound
 from protocol.identifiers import Digest
 
@@ -55,7 +56,7 @@ class ReorgTracker:
 
     def __init__(self, blocks: Blocks) -> None:
         self._blocks = blocks
-        self._newest: Head | None = None
+        self._newest: BlockRef | None = None
         self._branch = 0
         self._looking = asyncio.Lock()
 
@@ -63,15 +64,15 @@ class ReorgTracker:
         """Returns the present chain version; take it before reading data that will be cached."""
         return ChainVersion(self._branch, -1 if self._newest is None else self._newest.number)
 
-    async def observe(self, head: Head) -> None:
+    async def observe(self, newest: Header) -> None:
         """Records the newest block. Usually it is the child of the last one, which needs no further read.
 
         Raises:
             ChainUnavailable: The chain had to be asked whether the last block is still there, and did not answer.
         """
         async with self._looking:
-            last = self._newest
-            if last is None or last.hash in {head.hash, head.parent}:
+            last, head = self._newest, newest.ref
+            if last is None or last.hash in {head.hash, newest.parent}:
                 self._newest = head
             elif await self._is_there(last):
                 if head.number > last.number:  # otherwise an older answer that arrived late
@@ -81,7 +82,7 @@ class ReorgTracker:
                 self._newest = head
                 _log.warning("chain-reorganised", gone=last.number, newest=head.number)
 
-    async def _is_there(self, block: Head) -> bool:
+    async def _is_there(self, block: BlockRef) -> bool:
         try:
             return await self._blocks.block_hash(block.number) == block.hash
         except NotFound:

@@ -48,7 +48,7 @@ class SubmittedWork:
     units: int
     block: int
 
-    def is_what(self, work: WorkRecord) -> bool:
+    def matches(self, work: WorkRecord) -> bool:
         """Returns whether the ledger has this submission under the key; a reorg may have replaced it."""
         return (self.sha256, self.units) == (work.sha256, work.units)
 

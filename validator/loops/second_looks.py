@@ -308,7 +308,7 @@ class SecondLooks:
         work = await self._ledger.work.get(event.key)
         if work is None or work.status is not WorkStatus.PROVISIONAL or work.deadline is None:
             return []
-        validators = await self._ledger.validators(self._pool_id)
+        validators = await self._ledger.pools.validators(self._pool_id)
         may_look = [each for each in validators if each not in {work.judge, work.node, work.provider}]
         if self._me not in may_look:
             return []
@@ -321,7 +321,7 @@ class SecondLooks:
         work = await self._ledger.work.get(event.key)
         if work is None or work.status is not WorkStatus.DISPUTED or not may_decide(self._me, work):
             return []
-        if self._me not in await self._ledger.validators(self._pool_id):
+        if self._me not in await self._ledger.pools.validators(self._pool_id):
             return []
         if isinstance(event, WorkDisputed):
             self.counts.disputes += 1

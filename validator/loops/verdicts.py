@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class PendingVerdict:
     """A verdict to send.
 
     Args:
@@ -79,7 +79,7 @@ class Given:
         )
 
 
-Taken = Callable[[Sequence[Given]], Awaitable[None]]
+OnRecorded = Callable[[Sequence[PendingVerdict]], Awaitable[None]]
 """Called with verdicts that the ledger accepted."""
 
 
@@ -91,18 +91,18 @@ class Verdicts:
     """
 
     def __init__(self, *, waiting: int) -> None:
-        self._waiting: asyncio.Queue[Given] = asyncio.Queue(maxsize=waiting)
+        self._waiting: asyncio.Queue[PendingVerdict] = asyncio.Queue(maxsize=waiting)
         self.news = asyncio.Event()
         """Set if there are verdicts to send."""
 
     async def hand(self, item: Item, staged: Staged, *, looked_at: float) -> None:
         """Adds a staged verdict; this loop then settles its item."""
-        await self._waiting.put(Given(item, staged, looked_at))
+        await self._waiting.put(PendingVerdict(item, staged, looked_at))
         self.news.set()
 
-    def next(self, *, most: int) -> list[Given]:
+    def next(self, *, most: int) -> list[PendingVerdict]:
         """Returns waiting verdicts, up to a limit."""
-        batch: list[Given] = []
+        batch: list[PendingVerdict] = []
         while len(batch) < most and not self._waiting.empty():
             batch.append(self._waiting.get_nowait())
         return batch
@@ -117,7 +117,7 @@ class SendQueue:
         queue: The work queue.
         held: Items leased by this process.
         batch: Verdicts per transaction.
-        told: Called with accepted verdicts.
+        on_recorded: Called with accepted verdicts.
         measures: Metrics.
         clock: Clock of the sender.
     """
@@ -130,7 +130,7 @@ class SendQueue:
         queue: WorkQueue,
         held: HeldItems,
         batch: int,
-        told: Taken,
+        on_recorded: OnRecorded,
         measures: ValidatorMetrics,
         clock: Clock,
     ) -> None:
@@ -140,9 +140,9 @@ class SendQueue:
         self._queue = queue
         self._held = held
         self._batch = batch
-        self._told = told
+        self._on_recorded = on_recorded
         self._measures = measures
-        self._unsure: list[Given] = []
+        self._unsure: list[PendingVerdict] = []
 
     async def round(self) -> int:
         """Sends waiting verdicts; returns the number that the ledger accepted.
@@ -157,32 +157,32 @@ class SendQueue:
                 self._unsure = self._verdicts.next(most=self._batch)
             if not self._unsure:
                 return taken
-            if doubtful or any(self._has_waited(given) for given in self._unsure):
+            if doubtful or any(self._has_waited(pending) for pending in self._unsure):
                 await self._drop_unwanted()
             if self._unsure:
                 taken += await self._send(await self._chain.ledger(), list(self._unsure))
             self._unsure = []
 
-    def _has_waited(self, given: Given) -> bool:
-        return self._clock.monotonic() - given.looked_at > FRESH.total_seconds()
+    def _has_waited(self, pending: PendingVerdict) -> bool:
+        return self._clock.monotonic() - pending.looked_at > FRESH.total_seconds()
 
     async def _drop_unwanted(self) -> None:
         """Settles verdicts that the ledger has or no longer needs; returns the rest, which may be sent."""
         ledger, batch = await self._chain.ledger(), list(self._unsure)
-        works = await asyncio.gather(*(ledger.work.get(given.item.work.key) for given in batch))
-        for given, work in zip(batch, works, strict=True):
-            if not _awaits(work, given):
-                if work is not None and given.staged.validator in {work.judge, work.juror}:
-                    await self._told([given])
+        works = await asyncio.gather(*(ledger.work.get(pending.item.work.key) for pending in batch))
+        for pending, work in zip(batch, works, strict=True):
+            if not _awaits(work, pending):
+                if work is not None and pending.staged.validator in {work.judge, work.juror}:
+                    await self._on_recorded([pending])
                 else:
-                    _log.info("dropped", item=given.item.id, why="the ledger does not wait for this verdict any more")
-                await self._settle(given)
+                    _log.info("dropped", item=pending.item.id, why="the ledger does not wait for this verdict any more")
+                await self._settle(pending)
 
-    async def _send(self, ledger: Ledger, batch: Sequence[Given]) -> int:
+    async def _send(self, ledger: Ledger, batch: Sequence[PendingVerdict]) -> int:
         """Sends one transaction; splits it in halves if the chain refuses it as a whole."""
         try:
             with self._measures.stage("ledger"):
-                refused = await ledger.work.judge([given.verdict for given in batch])
+                refused = await ledger.work.judge([pending.verdict for pending in batch])
         except TransactionReverted as error:
             if len(batch) == 1:
                 await self._refused(batch[0], Refusal(batch[0].item.work.key, error.name, error.detail))
@@ -190,19 +190,19 @@ class SendQueue:
             middle = len(batch) // 2
             return await self._send(ledger, batch[:middle]) + await self._send(ledger, batch[middle:])
         refusals = {refusal.subject: refusal for refusal in refused}
-        taken = [given for given in batch if given.item.work.key not in refusals]
-        await self._told(taken)
-        for given in batch:
-            refusal = refusals.get(given.item.work.key)
+        taken = [pending for pending in batch if pending.item.work.key not in refusals]
+        await self._on_recorded(taken)
+        for pending in batch:
+            refusal = refusals.get(pending.item.work.key)
             if refusal is None:
-                await self._settle(given)
+                await self._settle(pending)
             else:
-                await self._refused(given, refusal)
+                await self._refused(pending, refusal)
         return len(taken)
 
-    async def _refused(self, given: Given, refusal: Refusal) -> None:
-        item, error = given.item, refusal.error
-        self._unsure = [each for each in self._unsure if each is not given]
+    async def _refused(self, pending: PendingVerdict, refusal: Refusal) -> None:
+        item, error = pending.item, refusal.error
+        self._unsure = [each for each in self._unsure if each is not pending]
         _log.warning("verdict-refused", key=item.work.key, reason=refusal.reason)
         self._held.remove(item)
         if error in OVER:
@@ -218,10 +218,10 @@ class SendQueue:
             hint = "the validator's software and the ledger's contracts may be of different releases"
             await self._queue.park(item, code="verdict-refused", why=refusal.reason, hint=hint)
 
-    async def _settle(self, given: Given) -> None:
-        self._unsure = [each for each in self._unsure if each is not given]
-        self._held.remove(given.item)
-        await self._queue.done(given.item)
+    async def _settle(self, pending: PendingVerdict) -> None:
+        self._unsure = [each for each in self._unsure if each is not pending]
+        self._held.remove(pending.item)
+        await self._queue.done(pending.item)
 
 
 def until_turn(pause: timedelta) -> Step:
@@ -229,10 +229,10 @@ def until_turn(pause: timedelta) -> Step:
     return Step(pause=pause, for_all=False, counted=False, gives_up=GivesUp.NOT)
 
 
-def _awaits(work: WorkRecord | None, given: Given) -> bool:
+def _awaits(work: WorkRecord | None, pending: PendingVerdict) -> bool:
     """Returns whether the ledger still needs this verdict of this validator."""
-    item = given.item
+    item = pending.item
     wanted = WorkStatus.DISPUTED if item.kind is ItemKind.DISPUTE else WorkStatus.SUBMITTED
-    if work is None or work.status is not wanted or not item.work.is_what(work):
+    if work is None or work.status is not wanted or not item.work.matches(work):
         return False
-    return work.juror != given.staged.validator
+    return work.juror != pending.staged.validator

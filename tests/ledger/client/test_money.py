@@ -100,7 +100,7 @@ async def test_a_pool_is_as_it_was_made(world: World) -> None:
     assert await owner.pools.terms(POOL) == TERMS
     assert await owner.pools.pending_terms(POOL) is None
     assert await owner.pools.count() == 1
-    assert await owner.validators(POOL) == [world.keys[name].address for name in ("validator", "second", "third")]
+    assert await owner.pools.validators(POOL) == [world.keys[name].address for name in ("validator", "second", "third")]
 
 
 async def test_escrow_is_funded_and_what_is_free_can_be_taken_out(world: World) -> None:
@@ -156,7 +156,7 @@ async def test_a_role_rotates_and_the_former_key_counts_until_its_time(world: Wo
 async def test_validators_come_and_go(world: World) -> None:
     owner, third = await world.as_("owner"), world.keys["third"].address
     await owner.pools.remove_validator(POOL, third, until=await owner.now())
-    assert third not in await owner.validators(POOL)
+    assert third not in await owner.pools.validators(POOL)
 
 
 async def test_a_pool_changes_hands_only_when_the_new_owner_accepts(world: World) -> None:

@@ -119,7 +119,7 @@ async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = AL
         return ledger
 
     async def validators() -> list[Address]:
-        return await ledger.validators(POOL)
+        return await ledger.pools.validators(POOL)
 
     async def read(_validator: Address, sha256: Digest) -> AuditFile:
         if sha256 not in AUDITS:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 import pytest
 
-from ledger.client.ledger import Head
+from ledger.events.cursor_position import BlockRef
+from ledger.events.source import Header
 from protocol.errors import NotFound
 from protocol.identifiers import Digest, digest
 from validator.chain.reorgs import MOST_REMEMBERED, ReorgAwareCache, ReorgTracker
@@ -29,11 +28,11 @@ class Chain:
             raise NotFound(f"no block {number}")
         return name(self.branch, number)
 
-    def at(self, number: int, branch: str = "") -> Head:
+    def at(self, number: int, branch: str = "") -> Header:
         branch = branch or self.branch
         self.branch, self.height = branch, number
-        when = datetime.fromtimestamp(number, UTC)
-        return Head(number=number, hash=name(branch, number), parent=name(branch, number - 1), time=when)
+        ref = BlockRef(number=number, hash=name(branch, number))
+        return Header(ref=ref, parent=name(branch, number - 1), time=number)
 
 
 @pytest.mark.parametrize(

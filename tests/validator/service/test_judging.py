@@ -114,11 +114,11 @@ def _before_it_is_staged(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -
 
 
 def _before_it_is_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.parts.lanes[0]), "_send", _die)
+    patch.setattr(type(dying.parts.send_queues[0]), "_send", _die)
 
 
 def _after_it_was_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.parts.lanes[0]), "_settle", _die)
+    patch.setattr(type(dying.parts.send_queues[0]), "_settle", _die)
 
 
 STAGES: tuple[tuple[Callable[[ValidatorUnderTest, pytest.MonkeyPatch], None], bool], ...] = (
@@ -234,7 +234,7 @@ async def test_a_verdict_whose_fate_is_unknown_is_looked_up_before_it_is_sent_ag
             patch.setattr(ledger.work, "judge", lost)
             with pytest.raises(TransactionNotMined):
                 await validator.judge()
-        assert await validator.parts.lanes[0].round() == (0 if mined else 1)
+        assert await validator.parts.send_queues[0].round() == (0 if mined else 1)
         assert (await pool.work(key)).outcome is Outcome.ACCEPTED
         assert len(await verdicts(pool)) == number
         assert await queued(validator) == (0, 0)
@@ -253,7 +253,7 @@ async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValida
     other.examiner.answers[key] = FORGED
     assert await other.judge() == 1
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
-    assert await late.parts.lanes[0].round() == 0
+    assert await late.parts.send_queues[0].round() == 0
     assert (await pool.work(key)).status is WorkStatus.DISPUTED, "nothing but an examination of the dispute decides it"
     assert await queued(late) == (0, 0)
     late.examiner.answers[key] = concluded()
@@ -771,7 +771,7 @@ async def test_a_verdict_on_what_a_reorganisation_has_replaced_is_refused_and_wh
     await world.controls.revert(before)
     another = await again(pool, replace(events[replaced], units=6))
     assert await ledger.work.submit_batch([another, await again(pool, events[other])]) == []
-    assert await validator.parts.lanes[0].round() == 1, "the other verdict of the batch"
+    assert await validator.parts.send_queues[0].round() == 1, "the other verdict of the batch"
     assert (await pool.work(replaced)).status is WorkStatus.SUBMITTED
     assert (await pool.work(other)).status is WorkStatus.PROVISIONAL
     await world.controls.mine(2)

@@ -85,7 +85,7 @@ async def test_a_redis_that_is_killed_and_started_again_costs_no_work_and_no_sec
             with pytest.raises(StoreUnavailable):
                 await work()
     with pytest.raises(StoreUnavailable):
-        await first.parts.lanes[0].round()
+        await first.parts.send_queues[0].round()
     assert sum((await given(pool)).values()) == 1, "what was on its way to the ledger came there"
     keys.append(await pool.submit())
     own_redis.start()

@@ -228,7 +228,7 @@ async def test_what_a_validator_holds_that_can_not_go_on_is_given_to_the_other(
             with suppress(MusterError):
                 await cut.read()
     assert (await pool.work(key)).judge == well.key.address
-    await cut.parts.lanes[0].round()
+    await cut.parts.send_queues[0].round()
     assert await judged(pool) == [key], "the late verdict is looked up, and dropped"
 
 

@@ -169,7 +169,7 @@ async def live(order: Order) -> None:
     await look_after(parts)
     await parts.intake.round()
     await parts.judging.round()
-    await parts.lanes[0].round()
+    await parts.send_queues[0].round()
     await parts.finalising.round()
 
 
