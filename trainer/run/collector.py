@@ -100,6 +100,8 @@ class RolloutCollector:
 
     async def look_ahead(self, step: int) -> None:
         """Fetches accepted files of a later step; errors are only logged, because `gather` meets them again."""
+        if step >= self._parts.settings.steps:
+            return
         try:
             await self._intake(step).look()
         except MusterError as error:

@@ -11,10 +11,10 @@ from typing import Any
 
 from redis.asyncio import Redis
 
+from ledger.client.event_follower import ObservedEvent
 from ledger.events.cursor import ChainEvent, EventBatch
 from ledger.events.cursor_position import Position
 from ledger.events.types import LedgerEvent
-from ledger.transactions.receipts import EventLog
 from protocol.identifiers import ZERO_ADDRESS, Address
 from protocol.redis.leader_lease import LeaderLease
 from protocol.redis.script_call import ScriptRunner
@@ -56,8 +56,8 @@ class Chapters:
     async def commit(self, batch: EventBatch) -> None:
         self.place = batch.position.next_block
 
-    def decode(self, log: EventLog) -> LedgerEvent:
-        return self.events[log.index]
+    def decode(self, batch: EventBatch) -> list[ObservedEvent]:
+        return [ObservedEvent(self.events[found.log.index], reverted=False) for found in batch.events]
 
     def at_head(self, batch: EventBatch) -> bool:
         return batch.position.next_block > batch.head
