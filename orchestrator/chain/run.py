@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
+from cachetools import LRUCache
 from redis.asyncio import Redis
 
 from ledger.artifacts import Contract
@@ -50,7 +50,8 @@ from protocol.wire.relayed import JoinRequest, SignedDispute
 ANSWER_PATIENCE = timedelta(seconds=5)
 TERMS_GOOD_FOR = timedelta(seconds=8)
 """They change seldom, and money with each piece of work; who reads every ten seconds reads all of it anew."""
-MOST_HASHES = 1024
+MAX_HASHES = 1024
+"""Block hashes that are cached."""
 
 _STATES = {
     WorkStatus.SUBMITTED: SlotState.SUBMITTED,
@@ -105,7 +106,7 @@ class LedgerRun:
         self._ledger: Ledger | None = None
         self._connecting = asyncio.Lock()
         self._cursor: EventCursor | None = None
-        self._hashes: OrderedDict[int, Digest] = OrderedDict()
+        self._hashes: LRUCache[int, Digest] = LRUCache(MAX_HASHES)
         self._standing: tuple[float, Pool, Terms] | None = None
 
     @property
@@ -187,8 +188,6 @@ class LedgerRun:
         except NotFound:
             return None
         self._hashes[block] = found
-        if len(self._hashes) > MOST_HASHES:
-            self._hashes.popitem(last=False)
         return found
 
     async def work(self, key: Digest) -> WorkNow | None:

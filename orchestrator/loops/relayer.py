@@ -1,249 +1,218 @@
 """Relays submissions, joins and disputes to the ledger, so that nodes need no gas.
 
-What is about to be carried is put off first, so that it comes again whatever happens to us; and what comes again is
-looked up on the ledger before it is carried again. The ledger takes each piece of work once, whoever carries it.
+A row is postponed before its transaction is sent, so that it is due again if this process crashes. A row that is due
+again is looked up on the ledger before it is sent again. The ledger accepts each work item once, from any sender.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import structlog
 
-from orchestrator.chain.run_interface import NotTaken, RunLedger, error_name, holds_until
-from orchestrator.domain.slots import SlotState
+from orchestrator.chain.run_interface import NotTaken, RunLedger, error_name
+from orchestrator.relayer.kinds import (
+    CARRIED,
+    TEMPORARY_ERRORS,
+    RelayItem,
+    Settlement,
+    TransactionKind,
+    transaction_kinds,
+)
 from orchestrator.store.database import together
-from orchestrator.store.relayer import RelayedKind, RelayedTransaction, RelayerStore
+from orchestrator.store.relayer import RelayerStore
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import ZERO_DIGEST
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
-from protocol.wire.relayed import JoinRequest, ReceiptState, SignedDispute, SubmissionRequest
+from protocol.runtime.waiting import sleep_or
+from protocol.wire.relayed import ReceiptState
 
-BATCH = 64
-"""Per transaction: some 10 million gas at the most; the contracts take up to 256."""
-
-DISPUTES = 8
-"""At a time, for each is a transaction of its own; submissions wait for them meanwhile."""
-
-AGAIN = timedelta(seconds=20)
+RETRY_AFTER = timedelta(seconds=20)
 """Delay before a transaction of unknown outcome is checked again; longer than most block times."""
 
-PASSING = frozenset({"EscrowTooLow", "StakeTooLow"})
-"""Errors that may pass: money can come."""
+ALREADY_ON_LEDGER = frozenset({"WorkExists", "MemberAlready", "WrongStatus"})
+"""Contract errors that say that another transaction had this effect before."""
 
-DONE = frozenset({"WorkExists", "MemberAlready", "WrongStatus"})
-"""Errors that say that it is there already."""
-
-MOST_REFUSALS = 6
-
-OVER = "its time was over before it could be carried to the ledger"
-DECIDED = "its verdict can't be disputed any more"
-OTHER_WORK = "other work stands on the ledger under this lease"
+MAX_REFUSALS = 6
+"""Refusals for a temporary reason after which a transaction is given up."""
 
 _log = structlog.get_logger(__name__)
 
+Item = RelayItem[Any]
+
+
+@dataclass(slots=True)
+class _Queue:
+    """The queue of one kind of transaction, and the part of it that rounds of this process are sending."""
+
+    kind: TransactionKind[Any]
+    taking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while a round takes rows: all rounds wake at the same event, and only one may take a row."""
+    in_flight: set[str] = field(default_factory=set)
+    """Names of the rows that a round has taken; the other rounds skip them."""
+
 
 class Relayer:
-    """One batch of each kind. Several rounds may be under way: what one has taken, the others leave.
+    """Sends one batch of each kind per round. Several rounds may run at the same time.
 
     Args:
         store: The queue.
-        ledger: The run on the ledger; its key pays.
-        lease: Of this loop.
-        clock: Whose time counts.
+        ledger: The run on the ledger; its key pays the gas.
+        lease: The leader lease of this loop.
+        clock: Tells which rows are due.
     """
 
     def __init__(self, store: RelayerStore, *, ledger: RunLedger, lease: LeaderLease, clock: Clock) -> None:
         self._store = store
-        self._ledger = ledger
         self._lease = lease
         self._clock = clock
-        self._taking = {kind: asyncio.Lock() for kind in RelayedKind}
-        self._under_way: dict[RelayedKind, set[str]] = {kind: set() for kind in RelayedKind}
+        self._queues = [_Queue(kind) for kind in transaction_kinds(ledger, clock=clock)]
 
     async def round(self) -> int:
-        """Carries what is due; returns how much it was.
+        """Sends the transactions that are due; returns how many the ledger accepted.
 
         Raises:
-            MusterError: The chain is down, or the relayer can't pay; everything stays queued, and nobody is blamed.
+            MusterError: The chain is down, or the relayer can't pay. Everything stays queued, and no node is told of
+                a refusal.
         """
         carried = 0
-        for kind in RelayedKind:
+        for queue in self._queues:
             if not await self._lease.hold():
                 return carried
-            carried += await self._batch(kind)
+            carried += await self._send_batch(queue)
         return carried
 
-    async def _batch(self, kind: RelayedKind) -> int:
-        async with self._taking[kind]:  # all lanes wake at the same news, and only one may take what it is about
-            rows = await self._take(kind)
-            names = {row.name for row in rows}
-            self._under_way[kind] |= names
+    async def _send_batch(self, queue: _Queue) -> int:
+        async with queue.taking:
+            items = await self._take(queue)
+            names = {item.row.name for item in items}
+            queue.in_flight |= names
         try:
-            rows = await self._worth_gas(kind, rows)
-            return await self._carry(kind, rows) if rows else 0
+            items = await self._without_hopeless(queue.kind, items)
+            return await self._send(queue.kind, items) if items else 0
         finally:
-            self._under_way[kind] -= names
+            queue.in_flight -= names
 
-    async def _take(self, kind: RelayedKind) -> list[RelayedTransaction]:
+    async def _take(self, queue: _Queue) -> list[Item]:
         """Takes due rows and postpones them for other instances; empty if the leader lease was lost.
 
-        A row whose transaction waits longer than that is postponed again and left to the send queue that has it.
+        A row whose transaction takes longer than the postponement is postponed again, and left to the round that sends
+        it.
         """
-        now = unix_ms(self._clock.now())
-        limit = DISPUTES if kind is RelayedKind.DISPUTE else BATCH
-        due = await self._store.due(kind, now_ms=now, limit=limit)
-        settled = await together(self._settled(kind, row) for row in due)
-        rows = [row for row, is_settled in zip(due, settled, strict=True) if not is_settled]
-        until = now + int(AGAIN.total_seconds() * 1000)
-        held = await self._store.put_off(kind, rows, until_ms=until, lease=self._lease.value)
-        return [row for row in rows if row.name not in self._under_way[kind]] if held else []
+        kind, now = queue.kind, unix_ms(self._clock.now())
+        due = [kind.item(row) for row in await self._store.due(kind.kind, now_ms=now, limit=kind.batch)]
+        settled = await together(self._settle_if_over(kind, item) for item in due)
+        items = [item for item, is_settled in zip(due, settled, strict=True) if not is_settled]
+        until = now + int(RETRY_AFTER.total_seconds() * 1000)
+        held = await self._store.put_off(
+            kind.kind, [item.row for item in items], until_ms=until, lease=self._lease.value
+        )
+        return [item for item in items if item.row.name not in queue.in_flight] if held else []
 
-    async def _worth_gas(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[RelayedTransaction]:
-        """Drops rows that would revert again, by a dry run, so that gas is wasted at most once."""
-        doubtful = [row for row in rows if row.refusals]
-        refused = {str(each.name): each for each in await self._refusals(kind, doubtful)} if doubtful else {}
-        hopeless = [row for row in doubtful if _ledger_name(kind, row) in refused]
-        await together(self._refuse(kind, row, refused[_ledger_name(kind, row)]) for row in hopeless)
-        return [row for row in rows if not row.refusals or _ledger_name(kind, row) not in refused]
+    async def _settle_if_over(self, kind: TransactionKind[Any], item: Item) -> bool:
+        """Settles an item that is on the ledger or has expired; returns whether it did."""
+        settlement = await kind.settlement(item)
+        if settlement is None:
+            return False
+        if settlement.state is ReceiptState.REFUSED:
+            # What the ledger said before tells the node more than that the time is over.
+            settlement = replace(settlement, reason=item.row.reason or settlement.reason)
+        await self._settle(kind, item, settlement)
+        return True
 
-    async def _settled(self, kind: RelayedKind, row: RelayedTransaction) -> bool:
-        """Returns whether a row is obsolete: the ledger has it, or it has expired."""
-        match kind:
-            case RelayedKind.WORK:
-                there, obstacle = await self._work(row)
-            case RelayedKind.JOIN:
-                there, obstacle = await self._join(row)
-            case RelayedKind.DISPUTE:
-                there, obstacle = await self._dispute(row)
-        if there:
-            await self._settle(kind, row, ReceiptState.CARRIED)
-        elif obstacle:
-            again = kind is RelayedKind.DISPUTE and obstacle == OVER  # its word was too short, and another may hold
-            await self._settle(kind, row, ReceiptState.REFUSED, row.reason or obstacle, passing=again)
-        return there or bool(obstacle)
+    async def _without_hopeless(self, kind: TransactionKind[Any], items: Sequence[Item]) -> list[Item]:
+        """Drops items that the ledger would refuse again, by a dry run, so that each wastes gas at most once."""
+        doubtful = [item for item in items if item.row.refusals]
+        if not doubtful:
+            return list(items)
+        refusals = _by_name(await kind.dry_run([item.request for item in doubtful]))
+        hopeless = [item for item in doubtful if kind.ledger_name(item.request) in refusals]
+        await together(self._refuse(kind, item, refusals[kind.ledger_name(item.request)]) for item in hopeless)
+        return [item for item in items if not item.row.refusals or kind.ledger_name(item.request) not in refusals]
 
-    async def _join(self, row: RelayedTransaction) -> tuple[bool, str]:
-        joining = JoinRequest.model_validate_json(row.body)
-        there = row.tries > 0 and await self._ledger.seat(joining.invite.node) is not None
-        return there, OVER if joining.invite.invite.expired(self._clock.now()) else ""
-
-    async def _work(self, row: RelayedTransaction) -> tuple[bool, str]:
-        work = SubmissionRequest.model_validate_json(row.body).work
-        over = work.lease.lease.expired(self._clock.now())
-        if not over and row.tries == 0:
-            return False, ""
-        found = await self._ledger.work(work.lease.lease.key.hash)
-        if found is None:
-            return False, OVER if over else ""
-        same = (found.sha256, found.units) == (work.sha256, work.units)
-        return same, "" if same else OTHER_WORK
-
-    async def _dispute(self, row: RelayedTransaction) -> tuple[bool, str]:
-        dispute = SignedDispute.model_validate_json(row.body)
-        found = await self._ledger.work(dispute.key)
-        if found is None or found.state is SlotState.DISPUTED:
-            return found is not None, DECIDED
-        over = self._clock.now() > holds_until(dispute)
-        return False, DECIDED if found.state is not SlotState.PROVISIONAL else OVER if over else ""
-
-    async def _carry(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> int:
-        """One transaction; halves of it when the chain refuses the whole."""
+    async def _send(self, kind: TransactionKind[Any], items: Sequence[Item]) -> int:
+        """Sends items in one transaction; if the chain refuses it as a whole, sends each half of them."""
         try:
-            refused = await self._send_and_hold(kind, rows)
+            refused = await self._send_under_lease(kind, items)
         except Unavailable:
             raise
         except Conflict as error:
             if error.code != "transaction-reverted":
-                # The relayer's own trouble (no gas, a node that declines): it stays queued, and nobody is blamed.
+                # A fault of the relayer (no funds for gas, a chain node that refuses it), not of the items' nodes: the
+                # items stay queued.
                 _log.error("relayer-can-not-send", code=error.code, detail=error.detail, hint=error.hint)
                 raise Unavailable(error.detail, hint=error.hint, code=error.code) from error
-            if len(rows) == 1:
-                await self._refuse(kind, rows[0], NotTaken(ZERO_DIGEST, error_name(error.detail), error.detail))
+            if len(items) == 1:
+                await self._refuse(kind, items[0], NotTaken(ZERO_DIGEST, error_name(error.detail), error.detail))
                 return 0
-            middle = len(rows) // 2
-            return await self._carry(kind, rows[:middle]) + await self._carry(kind, rows[middle:])
+            middle = len(items) // 2
+            return await self._send(kind, items[:middle]) + await self._send(kind, items[middle:])
         if not await self._lease.hold():
-            return 0  # whoever has it now looks it up on the ledger
-        by_name = {str(each.name): each for each in refused}
-        await together(self._end(kind, row, by_name.get(_ledger_name(kind, row))) for row in rows)
-        return len(rows) - len(refused)
+            return 0  # the instance that has the lease now looks the items up on the ledger
+        refusals = _by_name(refused)
+        await together(self._record(kind, item, refusals.get(kind.ledger_name(item.request))) for item in items)
+        return len(items) - len(refused)
 
-    async def _end(self, kind: RelayedKind, row: RelayedTransaction, refusal: NotTaken | None) -> None:
+    async def _record(self, kind: TransactionKind[Any], item: Item, refusal: NotTaken | None) -> None:
         if refusal is None:
-            await self._settle(kind, row, ReceiptState.CARRIED)
+            await self._settle(kind, item, CARRIED)
         else:
-            await self._refuse(kind, row, refusal)
+            await self._refuse(kind, item, refusal)
 
-    async def _send_and_hold(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[NotTaken]:
-        """A transaction may take longer than the loop's lease lasts; another orchestrator would pay for it again."""
+    async def _send_under_lease(self, kind: TransactionKind[Any], items: Sequence[Item]) -> list[NotTaken]:
+        """Sends items and renews the leader lease meanwhile.
+
+        A transaction may take longer than the lease lasts, and another orchestrator would then pay for it again.
+        """
         done = asyncio.Event()
-        holding = asyncio.create_task(self._hold_until(done), name="relayer-lease")
+        renewing = asyncio.create_task(self._renew_lease_until(done), name="relayer-lease")
         try:
-            return await self._send(kind, rows)
+            return await kind.send([item.request for item in items])
         finally:
             done.set()
-            await holding
+            await renewing
 
-    async def _hold_until(self, done: asyncio.Event) -> None:
-        while not done.is_set():
-            pause = asyncio.ensure_future(self._clock.sleep(self._lease.lifetime / 3))
-            ended = asyncio.ensure_future(done.wait())
-            await asyncio.wait({pause, ended}, return_when=asyncio.FIRST_COMPLETED)
-            for waiting in (pause, ended):
-                waiting.cancel()
-            if not done.is_set():
-                with contextlib.suppress(Unavailable):  # if it is lost, what is written afterwards is refused
-                    await self._lease.hold()
+    async def _renew_lease_until(self, done: asyncio.Event) -> None:
+        while not await sleep_or(self._clock, self._lease.lifetime / 3, done):
+            with contextlib.suppress(Unavailable):  # if the lease is lost, the scripts refuse later writes
+                await self._lease.hold()
 
-    async def _send(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[NotTaken]:
-        if kind is RelayedKind.JOIN:
-            return await self._ledger.carry_joins([JoinRequest.model_validate_json(row.body) for row in rows])
-        if kind is RelayedKind.DISPUTE:
-            return await self._ledger.carry_disputes([SignedDispute.model_validate_json(row.body) for row in rows])
-        return await self._ledger.carry([SubmissionRequest.model_validate_json(row.body).work for row in rows])
-
-    async def _refusals(self, kind: RelayedKind, rows: Sequence[RelayedTransaction]) -> list[NotTaken]:
-        if kind is RelayedKind.JOIN:
-            return await self._ledger.join_refusals([JoinRequest.model_validate_json(row.body) for row in rows])
-        if kind is RelayedKind.DISPUTE:
-            return []  # it is asked of the ledger whenever one is carried
-        return await self._ledger.refusals([SubmissionRequest.model_validate_json(row.body).work for row in rows])
-
-    async def _refuse(self, kind: RelayedKind, row: RelayedTransaction, refusal: NotTaken) -> None:
-        now = unix_ms(self._clock.now())
-        if refusal.error in DONE:
-            # Somebody else carried it, perhaps we ourselves before a crash: the next round asks whose it is.
-            await self._store.refused_for_now(kind, row.name, reason="", until_ms=now, lease=self._lease.value)
-        elif refusal.error in PASSING and row.refusals < MOST_REFUSALS:
-            pause = AGAIN * (row.refusals + 1)
-            until = now + int(pause.total_seconds() * 1000)
-            await self._store.refused_for_now(
-                kind, row.name, reason=refusal.words, until_ms=until, lease=self._lease.value
-            )
+    async def _refuse(self, kind: TransactionKind[Any], item: Item, refusal: NotTaken) -> None:
+        """Records a refusal by the ledger: the item is retried later if that may help, else settled."""
+        if refusal.error in ALREADY_ON_LEDGER:
+            # Another account sent it, or this process before a crash: the next round looks at which item is there.
+            await self._retry(kind, item, after=timedelta(), reason="")
+        elif refusal.error in TEMPORARY_ERRORS and item.row.refusals < MAX_REFUSALS:
+            await self._retry(kind, item, after=RETRY_AFTER * (item.row.refusals + 1), reason=refusal.words)
         else:
-            passing = refusal.error in PASSING or kind is RelayedKind.DISPUTE  # under a new deadline, say
-            await self._settle(kind, row, ReceiptState.REFUSED, refusal.words, passing=passing)
+            await self._settle(kind, item, kind.refused(refusal))
 
-    async def _settle(
-        self,
-        kind: RelayedKind,
-        row: RelayedTransaction,
-        state: ReceiptState,
-        reason: str = "",
-        *,
-        passing: bool = False,
-    ) -> None:
-        if state is ReceiptState.REFUSED:
-            _log.info("not-carried", kind=kind.value, name=row.name, reason=reason)
-        await self._store.settle(kind, row.name, state, reason=reason, passing=passing, lease=self._lease.value)
+    async def _retry(self, kind: TransactionKind[Any], item: Item, *, after: timedelta, reason: str) -> None:
+        until = unix_ms(self._clock.now()) + int(after.total_seconds() * 1000)
+        await self._store.refused_for_now(
+            kind.kind, item.row.name, reason=reason, until_ms=until, lease=self._lease.value
+        )
+
+    async def _settle(self, kind: TransactionKind[Any], item: Item, settlement: Settlement) -> None:
+        name = item.row.name
+        if settlement.state is ReceiptState.REFUSED:
+            _log.info("not-carried", kind=kind.kind.value, name=name, reason=settlement.reason)
+        await self._store.settle(
+            kind.kind,
+            name,
+            settlement.state,
+            reason=settlement.reason,
+            passing=settlement.repeatable,
+            lease=self._lease.value,
+        )
 
 
-def _ledger_name(kind: RelayedKind, row: RelayedTransaction) -> str:
-    """By what the ledger names it when it refuses: a work key, or a node."""
-    return row.name.partition("-")[0] if kind is RelayedKind.JOIN else row.name
+def _by_name(refusals: Iterable[NotTaken]) -> dict[str, NotTaken]:
+    return {str(refusal.name): refusal for refusal in refusals}

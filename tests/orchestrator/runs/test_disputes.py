@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.domain.slots import SlotEvent
-from orchestrator.loops.relayer import AGAIN
+from orchestrator.loops.relayer import RETRY_AFTER
 from orchestrator.store.relayer import RelayedKind
 from protocol.errors import Unavailable
 from protocol.identifiers import Digest
@@ -62,7 +62,7 @@ async def test_one_that_was_carried_before_a_crash_is_found_on_the_ledger(run: R
     run.chain.die_after_carrying = True
     with pytest.raises(Unavailable):
         await run.relayer.round()
-    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    await run.pool.clock.turn(RETRY_AFTER + timedelta(seconds=1))
     await run.relayer.round()
     assert run.chain.batches == [1]
     assert await said(run, key, word(run, key, work)) == ("carried", "")

@@ -17,7 +17,7 @@ from ledger.client.work import WorkStatus
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.pool import LedgerPool
 from orchestrator.chain.run import LedgerRun
-from orchestrator.loops.relayer import AGAIN
+from orchestrator.loops.relayer import RETRY_AFTER
 from orchestrator.settings import OrchestratorSettings
 from protocol.http.tokens import TokenSetting
 from protocol.identifiers import Digest, run_id
@@ -108,7 +108,7 @@ async def join_by_relay(run: RunUnderTest, world: World) -> Key:
     body = JoinRequest(invite=invite, signature="0x" + word.hex()).model_dump(mode="json")
     assert (await run.pool.send(key, "/v1/joins", body)).json()["state"] == "queued"
     assert await run.relayer.round() == 1
-    await run.pool.clock.turn(AGAIN)
+    await run.pool.clock.turn(RETRY_AFTER)
     assert (await run.pool.send(key, "/v1/joins", body)).json()["state"] == "carried"
     await run.pool.beat(key, pool_id=POOL)
     return key
@@ -236,7 +236,7 @@ async def test_a_relayer_that_dies_after_the_transaction_carries_nothing_twice(
             with pytest.raises(_Killed):
                 await run.relayer.round()
         sent = await (await world.as_("owner")).web3.eth.get_transaction_count(world.keys["orchestrator"].address)
-        await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+        await run.pool.clock.turn(RETRY_AFTER + timedelta(seconds=1))
         await run.relayer.round()
         after = await (await world.as_("owner")).web3.eth.get_transaction_count(world.keys["orchestrator"].address)
         assert after == sent, "it was looked up on the ledger, and no gas was paid again"

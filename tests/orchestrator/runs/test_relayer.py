@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from orchestrator.loops.relayer import AGAIN, BATCH, Relayer
+from orchestrator.loops.relayer import RETRY_AFTER, Relayer
+from orchestrator.relayer.kinds import BATCH
 from orchestrator.store.database import Database
 from orchestrator.store.relayer import RelayedKind, RelayerStore
 from protocol.errors import Unavailable
@@ -181,7 +182,7 @@ async def test_killed_between_carrying_and_writing_it_down_nothing_is_doubled(ru
         await run.relayer.round()
     assert receipt(await run.hand_in(key, work))[0] == "queued"
     run.chain.die_after_carrying = False
-    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    await run.pool.clock.turn(RETRY_AFTER + timedelta(seconds=1))
     await run.relayer.round()
     assert run.chain.batches == [1], "it was looked up, and not carried again"
     assert receipt(await run.hand_in(key, work)) == ("carried", "")
@@ -203,7 +204,7 @@ async def test_while_the_chain_is_down_work_waits_and_nobody_is_blamed(run: RunU
     for _ in range(10):
         with pytest.raises(Unavailable):
             await run.relayer.round()
-        await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+        await run.pool.clock.turn(RETRY_AFTER + timedelta(seconds=1))
     run.chain.down = False
     await run.relayer.round()
     await run.sync.round()
@@ -222,7 +223,7 @@ async def test_a_chain_that_comes_back_in_time_takes_what_waited(run: RunUnderTe
     with pytest.raises(Unavailable):
         await run.relayer.round()
     run.chain.down = False
-    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    await run.pool.clock.turn(RETRY_AFTER + timedelta(seconds=1))
     assert await run.relayer.round() == 1
 
 
@@ -236,7 +237,7 @@ async def test_money_that_is_missing_may_come_and_then_the_work_is_carried(run: 
     assert state == "queued"
     assert "EscrowTooLow" in reason
     run.chain.refuse.clear()
-    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    await run.pool.clock.turn(RETRY_AFTER + timedelta(seconds=1))
     assert await run.relayer.round() == 1
 
 
@@ -250,7 +251,7 @@ async def test_what_the_ledger_refused_once_costs_no_gas_again_however_often_it_
     for _ in range(12):
         await run.hand_in(key, work)
         await run.relayer.round()
-        await run.pool.clock.turn(AGAIN * 7)
+        await run.pool.clock.turn(RETRY_AFTER * 7)
     assert run.chain.batches == [1]
     run.chain.refuse.clear()
     await run.relayer.round()
@@ -352,7 +353,7 @@ async def test_what_waits_long_for_its_block_is_not_carried_again_beside_itself(
     await run.hand_in(key, run.signed(key, grant))
     first, mined = await under_way(run)
     for _ in range(3):
-        await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+        await run.pool.clock.turn(RETRY_AFTER + timedelta(seconds=1))
         assert await run.relayer.round() == 0
     mined.set()
     assert await first == 1
@@ -371,7 +372,7 @@ async def test_what_could_not_be_carried_is_taken_again(run: RunUnderTest) -> No
     with pytest.raises(Unavailable):
         await run.relayer.round()
     run.chain.carry = carry
-    await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+    await run.pool.clock.turn(RETRY_AFTER + timedelta(seconds=1))
     assert await run.relayer.round() == 1
 
 
@@ -489,7 +490,7 @@ async def test_a_redis_that_goes_away_within_a_batch_costs_no_work_and_none_is_p
             await relayer.round()
         reached, line.at = line.at < 0, -1
         for _ in range(2):
-            await run.pool.clock.turn(AGAIN + timedelta(seconds=1))
+            await run.pool.clock.turn(RETRY_AFTER + timedelta(seconds=1))
             await run.pool.parts.redis.delete(f"{RedisKeys(f'pool-{POOL}').prefix}lease:relayer")  # it ran out
             await relayer.round()
         rows = [await store.get(RelayedKind.WORK, name) for name in names]
