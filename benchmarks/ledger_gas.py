@@ -29,9 +29,11 @@ from tests.ledger.contracts.world import (
     UNBONDING,
     WORK,
     World,
+    actor,
 )
 
 BATCH = 50
+MAX_VALIDATORS = 64
 
 
 @dataclass(slots=True)
@@ -47,10 +49,10 @@ class Table:
 
     def show(self) -> None:
         """Prints all rows."""
-        print(f"{'what':<36}{'gas':>12}{'per item':>12}")
+        print(f"{'what':<44}{'gas':>12}{'per item':>12}")
         for what, items, gas in self.rows:
             share = f"{gas // items:,}" if items > 1 else ""
-            print(f"{what:<36}{gas:>12,}{share:>12}")
+            print(f"{what:<44}{gas:>12,}{share:>12}")
 
 
 def measure(url: str) -> Table:
@@ -125,6 +127,26 @@ def _work(world: World, table: Table) -> None:
     table.add("work: expire", send(WORK, "expire", [lost], sender=world.stranger))
     claim = ([world.pool], world.provider.address)
     table.add("rewards: claim", send(WORK, "claim", *claim, sender=world.provider))
+    _costliest_verdict(world, table)
+
+
+def _costliest_verdict(world: World, table: Table) -> None:
+    """Measures the decisive verdict that needs the most gas: it slashes, pays three fees and ranks 64 validators."""
+    for number in range(3, MAX_VALIDATORS + 1):
+        world.people.setdefault(f"validator{number}", actor(f"validator{number}"))
+    world.add_validators(MAX_VALIDATORS)
+    key = world.submit(index=8, node="node2")
+    world.judge(key, by="validator5", outcome=FORGED)
+    world.next_block()
+    world.next_block()
+    world.confirm(key, by="validator6", outcome=FORGED)
+    world.dispute(key)
+    world.chain.warp(TERMS["disputePeriod"] * 98 // 100)
+    table.add("work: contradict a verdict, 64 validators", world.judge(key, by="validator3", decisive=True))
+    last = world.judge(key, by="validator4", outcome=FORGED, decisive=True)
+    if not any(event.name == "WorkFinal" for event in last.events):
+        raise RuntimeError("the decisive verdict was refused")
+    table.add("work: third verdict, forged, 64 validators", last)
 
 
 async def main() -> None:

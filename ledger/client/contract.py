@@ -107,8 +107,13 @@ class BoundContract:
         """Calls a view function that returns a struct, and converts it to the dataclass `kind`."""
         return struct_from_abi(kind, await self.read(name, *arguments))
 
-    async def send(self, name: str, *arguments: object) -> Receipt:
+    async def send(self, name: str, *arguments: object, gas_reserve: int = 0) -> Receipt:
         """Sends a transaction and waits until it is mined. Name an overloaded function with its parameter types.
+
+        Args:
+            name: The contract's function.
+            arguments: Its arguments.
+            gas_reserve: Gas added to the estimate.
 
         Raises:
             ReadOnly: The client has no key.
@@ -120,7 +125,9 @@ class BoundContract:
         with _encoding_errors(name):
             data = self._contract.encode_abi(name, args=list(arguments))
         try:
-            return await self._writer().send(TransactionCall(to=self.at, data=bytes.fromhex(data[2:])))
+            return await self._writer().send(
+                TransactionCall(to=self.at, data=bytes.fromhex(data[2:]), gas_reserve=gas_reserve)
+            )
         except TransactionReverted as error:
             raise in_plain_words(error) from error
 

@@ -21,6 +21,22 @@ LOST_DISPUTE_BPS = 1_000
 The same as `LOST_DISPUTE_BPS` of `WorkTypes.sol`.
 """
 
+DECISIVE_VERDICT_GAS = 550_000
+"""Gas that `WorkBook.judge` adds to the estimate for each decisive verdict.
+
+The estimate runs on the state of the newest block. If the order of a dispute's validators becomes readable, or the
+sender's turn begins, only in the block that includes the transaction, then the estimate sees a refusal of the verdict,
+which needs little gas, and the transaction would run out of gas. Measured: 153,335 for a second verdict that pays;
+517,949 for one that slashes, pays three fees and ranks 64 validators (`python -m benchmarks.ledger_gas`).
+"""
+
+MAX_RESERVED_VERDICTS = 16
+"""Decisive verdicts of a batch for which gas is reserved, so that the gas limit stays below a block's.
+
+Further ones of the same pool need less, because they read the same storage. If a batch runs out of gas all the same,
+the validator sends each half of it.
+"""
+
 
 class WorkStatus(IntEnum):
     """State of a work record."""
@@ -187,7 +203,12 @@ class WorkBook:
 
     async def judge(self, verdicts: Sequence[Verdict]) -> list[Refusal]:
         """Records verdicts; returns the refused ones with the reason."""
-        receipt = await self._contract.send("judge", [_abi_verdict(verdict) for verdict in verdicts])
+        decisive = sum(verdict.decisive for verdict in verdicts)
+        receipt = await self._contract.send(
+            "judge",
+            [_abi_verdict(verdict) for verdict in verdicts],
+            gas_reserve=min(decisive, MAX_RESERVED_VERDICTS) * DECISIVE_VERDICT_GAS,
+        )
         return self._refusals(VerdictRefused, receipt)
 
     async def confirm(self, looks: Sequence[Confirmation]) -> list[Refusal]:

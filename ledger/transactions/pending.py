@@ -22,12 +22,15 @@ class TransactionCall:
         data: ABI-encoded call.
         value: Wei to transfer.
         gas: Gas limit; None estimates it, which also finds a revert before anything is sent.
+        gas_reserve: Added to the estimate, for a call that can do more in its own block than the estimate saw. Unused
+            gas is not charged.
     """
 
     to: Address | None
     data: bytes = b""
     value: int = 0
     gas: int | None = None
+    gas_reserve: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

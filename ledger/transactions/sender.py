@@ -118,7 +118,9 @@ class TransactionSender:
             intent.abandoned = True
 
     async def estimate(self, call: TransactionCall) -> int:
-        """Returns the gas that a call takes now, plus the policy's margin; `send` uses it if the call has no limit.
+        """Returns the gas that a call takes now, plus the policy's margin and the call's reserve.
+
+        `send` uses it if the call has no limit.
 
         Raises:
             TransactionReverted: The contract would refuse it.

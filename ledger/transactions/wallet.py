@@ -51,7 +51,7 @@ class Wallet:
         return Address(self._account.address)
 
     async def estimate(self, call: TransactionCall) -> int:
-        """Returns the gas that a call takes now, plus the policy's margin.
+        """Returns the gas that a call takes now, plus the policy's margin and the call's reserve.
 
         Raises:
             TransactionReverted: The contract would refuse it.
@@ -59,7 +59,7 @@ class Wallet:
         """
         fields = {**_fields(call), "from": self.address}
         estimate = await self._web3.eth.estimate_gas(cast("TxParams", fields))
-        return estimate * (100 + self._policy.gas_margin_percent) // 100
+        return estimate * (100 + self._policy.gas_margin_percent) // 100 + call.gas_reserve
 
     async def market(self) -> Fees:
         """Returns the current market fees, cached for the policy's `quote_for`."""

@@ -224,7 +224,6 @@ async def test_a_dispute_of_a_rejection_costs_the_provider_what_was_told_if_the_
     assert work is not None
     assert work.lost_dispute_cost == work.penalty // 10 > 0
     await world.warp(TERMS.dispute_period / 2)
-    await world.controls.mine()  # in the block after, gas is counted with the order known
     assert await second.work.judge([await verdict_on(second, key, Outcome.REJECTED, decisive=True)]) == []
     (lost,) = await second.history(DisputeLost, pool_id=POOL)
     assert (lost.key, lost.taken) == (key, work.lost_dispute_cost)

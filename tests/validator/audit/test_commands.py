@@ -220,7 +220,6 @@ async def test_a_contributor_is_told_what_a_dispute_of_a_rejection_costs_before_
     assert "if the rejection stands, this costs 0.1 MUST of the stake" in said
     second = await pool.world.as_("second")
     await pool.world.warp(TERMS.dispute_period / 2)
-    await pool.world.controls.mine()  # in the block after, gas is counted with the order known
     assert await second.work.judge([await verdict_on(second, key, Outcome.REJECTED, decisive=True)]) == []
     (told,) = await terminal.asks("worker", "verdicts", "--node", pool.node.address)
     assert (told["verdict"], told["lost_by_dispute"]) == ("rejected", str(10**17))
