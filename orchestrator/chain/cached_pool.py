@@ -1,4 +1,4 @@
-"""The pool as the ledger has it, remembered so that no request waits for the chain twice."""
+"""Caches the pool's state on the ledger, so that requests rarely wait for the chain."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from protocol.http.lookups import Lookups
 from protocol.runtime.clock import Clock
 
 FRESH = timedelta(seconds=10)
-"""Time after which a change of roles is noticed."""
+"""Time after which the cached state is read again, and so a change of roles is noticed."""
 
 STALE = timedelta(minutes=10)
-"""While the chain is down, what it said last is believed for so long; then nobody has a role."""
+"""While the chain is down, the cached state is used for this long; after that, no key has a role."""
 
 
 class CachedPool:
-    """Reads the pool with all who have a role in it, so that no caller has the chain asked about its own address.
+    """Reads the pool with all holders of roles, so that callers cause no reads about their own address.
 
     Args:
         ledger: The pool on the ledger.
-        clock: Measures how old the last answer is.
+        clock: Measures the age of the cached state.
     """
 
     def __init__(self, ledger: PoolLedger, *, clock: Clock) -> None:
@@ -33,9 +33,9 @@ class CachedPool:
         )
 
     async def get(self) -> PoolStanding:
-        """Returns the pool, at most some seconds old while the chain answers.
+        """Returns the pool, at most `FRESH` old while the chain answers.
 
         Raises:
-            Unavailable: The chain has been down for longer than what it said is believed.
+            Unavailable: The chain has been down for longer than `STALE`.
         """
         return await self._lookups.get(None)

@@ -13,32 +13,32 @@ from protocol.identity.typed_data import SigningDomain
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStanding:
-    """A node in the eyes of the ledger."""
+    """State of a node on the ledger."""
 
     provider: Address | None
     """Provider that registered the node; None if it is unregistered or retired."""
     member: bool
     banned: bool
-    """The node itself, or its provider."""
+    """Whether the node or its provider is banned."""
     capacity: int
     free_stake: int
     """Free stake of the provider, in 10⁻¹⁸ MUST."""
     needed_stake: int
-    """Stake that joining would bind."""
+    """Stake that joining would lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolStanding:
-    """The pool in the eyes of the ledger."""
+    """State of the pool on the ledger."""
 
     domain_id: int
     active: bool
     owner: Address
     managers: frozenset[Address]
-    """The manager, and the one before while its key still counts."""
+    """The manager, and the former one while its key is still valid."""
     orchestrator: Address
     publishers: frozenset[Address]
-    """The publisher, and the one before while its key still counts."""
+    """The publisher, and the former one while its key is still valid."""
     validators: frozenset[Address]
     """The keys that may give verdicts."""
     min_capacity: int
@@ -56,12 +56,12 @@ class MemberEvent(StrEnum):
     BANNED = "banned"
     UNBANNED = "unbanned"
     LOOK = "look"
-    """The chain took something back: only the node's standing says what is true now."""
+    """A reorg removed an event; the current state of the node must be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MembershipChange:
-    """One event of the ledger, about a node, or about every node of a provider."""
+    """A membership event of one node, or of all nodes of a provider."""
 
     event: MemberEvent
     node: Address | None = None
@@ -85,19 +85,22 @@ class PoolLedger(Protocol):
 
     @property
     def domain(self) -> SigningDomain:
-        """The contract that takes invites."""
+        """EIP-712 domain of the contract that accepts invites."""
         ...
 
     async def pool(self) -> PoolStanding:
-        """The pool as it stands."""
+        """Returns the current state of the pool."""
         ...
 
     async def standing(self, node: Address) -> NodeStanding:
-        """A node as it stands; asked about any node that speaks to us, so it must not hold up the other methods."""
+        """Returns the current state of a node.
+
+        Requests of any stranger cause a call, so it must not delay the other methods.
+        """
         ...
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
-        """Takes nodes from the pool without blame; those that left already are no error."""
+        """Removes nodes from the pool without a penalty; skips those that left already."""
         ...
 
     async def ban(self, node: Address, *, reason: str) -> None:
@@ -121,7 +124,7 @@ class PoolLedger(Protocol):
         ...
 
     def forget_position(self) -> None:
-        """Reads on from where any orchestrator committed last, instead of from where this one stood."""
+        """Continues from the position that any orchestrator committed last, instead of this one's position."""
         ...
 
     async def aclose(self) -> None:

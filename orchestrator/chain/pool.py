@@ -15,7 +15,7 @@ from ledger.client.event_follower import EventFollower
 from ledger.client.pools import PoolStatus, Role, Terms
 from ledger.deployment import Deployment
 from ledger.errors import TransactionReverted
-from ledger.events import types as happened
+from ledger.events import types as event_types
 from ledger.events.types import Departure, LedgerEvent
 from ledger.transactions.receipts import EventLog
 from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
@@ -26,21 +26,22 @@ from protocol.identity.typed_data import SigningDomain
 from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import Clock
 
-ANSWER_PATIENCE = timedelta(seconds=5)
-"""For one question to the chain."""
+REQUEST_TIMEOUT = timedelta(seconds=5)
+"""Time limit of one JSON-RPC request."""
 
 CURSOR = "membership"
+"""Name of the stored position in the events."""
 
-MOST_REASON = 200
-"""Characters of a reason that go on the ledger."""
+MAX_REASON = 200
+"""Characters of a reason that are written to the ledger."""
 
 FOLLOWED: tuple[type[LedgerEvent], ...] = (
-    happened.MemberJoined,
-    happened.MemberLeft,
-    happened.NodeBanned,
-    happened.NodeUnbanned,
-    happened.ProviderBanned,
-    happened.ProviderUnbanned,
+    event_types.MemberJoined,
+    event_types.MemberLeft,
+    event_types.NodeBanned,
+    event_types.NodeUnbanned,
+    event_types.ProviderBanned,
+    event_types.ProviderUnbanned,
 )
 
 _DEPARTURES = {
@@ -53,7 +54,7 @@ _DEPARTURES = {
 
 _WORDS = {
     MemberEvent.LEFT: "it left the pool",
-    MemberEvent.REMOVED: "it was taken from the pool",
+    MemberEvent.REMOVED: "it was removed from the pool",
     MemberEvent.EVICTED: "it was evicted",
     MemberEvent.BANNED: "it was banned",
 }
@@ -64,13 +65,13 @@ class LedgerPool:
 
     Args:
         chain_url: JSON-RPC endpoint.
-        deployment: Where the contracts are.
-        pool_id: Which pool.
+        deployment: Addresses of the contracts.
+        pool_id: The pool.
         key: The pool's orchestrator key; sends removals.
-        manager: The pool's manager key, if bans are to be sent from here.
-        redis: Keeps the position in the events, for all orchestrators of the pool.
-        confirmations: Blocks on top of one before its events count.
-        clock: Whose time counts.
+        manager: The pool's manager key; without it, bans can't be sent from here.
+        redis: Stores the position in the events, for all orchestrators of the pool.
+        confirmations: Blocks on top of a block before its events count.
+        clock: Clock of key rotations and time limits.
     """
 
     def __init__(
@@ -107,11 +108,11 @@ class LedgerPool:
 
     @property
     def domain(self) -> SigningDomain:
-        """The contract that takes invites."""
+        """EIP-712 domain of the contract that accepts invites."""
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.COMPUTE_POOLS])
 
     async def pool(self) -> PoolStanding:
-        """The pool as it stands."""
+        """Returns the current state of the pool."""
         pools = (await self._connected()).pools
         pool, terms, manager, orchestrator, publisher, validators = await asyncio.gather(
             pools.get(self._pool_id),
@@ -136,7 +137,7 @@ class LedgerPool:
         )
 
     async def standing(self, node: Address) -> NodeStanding:
-        """A node as it stands, over a connection of its own."""
+        """Returns the current state of a node, over a separate connection."""
         ledger = await self._connected_for_nodes()
         registered, membership, terms = await asyncio.gather(
             ledger.registry.node(node),
@@ -159,28 +160,28 @@ class LedgerPool:
         )
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
-        """Takes nodes from the pool without blame; those that left already are skipped."""
+        """Removes nodes from the pool without a penalty; skips those that left already."""
         ledger = await self._connected(self._key)
-        await ledger.pools.remove(self._pool_id, list(nodes), reason[:MOST_REASON])
+        await ledger.pools.remove(self._pool_id, list(nodes), reason[:MAX_REASON])
 
     async def ban(self, node: Address, *, reason: str) -> None:
-        """Bans a node; one that is banned already stays so, and nothing is wrong with that.
+        """Bans a node; does nothing if it is banned already.
 
         Raises:
             Forbidden: This orchestrator does not have the manager's key.
         """
         ledger = await self._connected(self._manager_key())
-        with _unchanged_is_done():
-            await ledger.pools.ban(self._pool_id, node, reason[:MOST_REASON])
+        with _unchanged_allowed():
+            await ledger.pools.ban(self._pool_id, node, reason[:MAX_REASON])
 
     async def unban(self, node: Address) -> None:
-        """Lifts a ban; where there is none, nothing is wrong with that.
+        """Lifts a ban; does nothing if there is none.
 
         Raises:
             Forbidden: This orchestrator does not have the manager's key.
         """
         ledger = await self._connected(self._manager_key())
-        with _unchanged_is_done():
+        with _unchanged_allowed():
             await ledger.pools.unban(self._pool_id, node)
 
     async def changes(self) -> Changes:
@@ -194,7 +195,7 @@ class LedgerPool:
         return Changes(tuple(found), commit, more=not self._following.at_head(batch))
 
     def forget_position(self) -> None:
-        """Reads the position from the store again: another orchestrator may have read on."""
+        """Reads the position from Redis again, because another orchestrator may have advanced it."""
         self._following.forget_position()
 
     async def aclose(self) -> None:
@@ -206,7 +207,7 @@ class LedgerPool:
         return await self._opened(key or self._key)
 
     async def _connected_for_nodes(self) -> Ledger:
-        """A connection without a key. Requests of strangers cause reads over it, and these delay no others."""
+        """Returns a connection without a key, for reads that strangers cause, so that these delay no others."""
         return await self._opened(None)
 
     async def _opened(self, key: Key | None) -> Ledger:
@@ -214,7 +215,7 @@ class LedgerPool:
         async with self._connecting:
             if name not in self._connections:
                 opening = Ledger.connect(
-                    self._chain_url, self._deployment, key=key, timeout=ANSWER_PATIENCE, clock=self._clock
+                    self._chain_url, self._deployment, key=key, timeout=REQUEST_TIMEOUT, clock=self._clock
                 )
                 self._connections[name] = await self._stack.enter_async_context(opening)
             return self._connections[name]
@@ -239,8 +240,8 @@ class LedgerPool:
 
 
 @contextmanager
-def _unchanged_is_done() -> Iterator[None]:
-    """A request may be repeated because the first result was lost, here or on its way to Redis."""
+def _unchanged_allowed() -> Iterator[None]:
+    """Ignores that a ban is unchanged: a request is repeated if its result was lost on the way to Redis."""
     try:
         yield
     except TransactionReverted as error:
@@ -251,19 +252,19 @@ def _unchanged_is_done() -> Iterator[None]:
 def _change(event: LedgerEvent) -> MembershipChange | None:
     change: MembershipChange | None = None
     match event:
-        case happened.MemberJoined():
+        case event_types.MemberJoined():
             change = MembershipChange(event=MemberEvent.JOINED, node=event.node)
-        case happened.MemberLeft():
+        case event_types.MemberLeft():
             kind = _DEPARTURES[event.cause]
             words = f"{_WORDS[kind]} on the ledger" + (f": {event.reason}" if event.reason else "")
             change = MembershipChange(event=kind, node=event.node, cause=words)
-        case happened.NodeBanned():
+        case event_types.NodeBanned():
             change = MembershipChange(event=MemberEvent.BANNED, node=event.node, cause=event.reason)
-        case happened.NodeUnbanned():
+        case event_types.NodeUnbanned():
             change = MembershipChange(event=MemberEvent.UNBANNED, node=event.node)
-        case happened.ProviderBanned():
+        case event_types.ProviderBanned():
             change = MembershipChange(event=MemberEvent.BANNED, provider=event.provider, cause=event.reason)
-        case happened.ProviderUnbanned():
+        case event_types.ProviderUnbanned():
             change = MembershipChange(event=MemberEvent.UNBANNED, provider=event.provider)
         case _:
             pass

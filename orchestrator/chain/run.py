@@ -25,11 +25,11 @@ from ledger.events.source import Web3Events
 from ledger.events.types import CheckpointAnnounced
 from ledger.transactions.pending import SendPolicy
 from ledger.transactions.receipts import EventLog
-from orchestrator.chain.run_events import FOLLOWED, told
+from orchestrator.chain.run_events import FOLLOWED, to_run_event
 from orchestrator.chain.run_interface import (
     AnnouncedCheckpoint,
     Funds,
-    NotTaken,
+    LedgerRefusal,
     PoolSeat,
     RunEvent,
     RunEvents,
@@ -47,9 +47,13 @@ from protocol.runtime.clock import Clock
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinRequest, SignedDispute
 
-ANSWER_PATIENCE = timedelta(seconds=5)
-TERMS_GOOD_FOR = timedelta(seconds=8)
-"""They change seldom, and money with each piece of work; who reads every ten seconds reads all of it anew."""
+REQUEST_TIMEOUT = timedelta(seconds=5)
+"""Time limit of one JSON-RPC request."""
+TERMS_CACHED_FOR = timedelta(seconds=8)
+"""How long terms and status are cached. They change seldom, unlike funds, which change with each work item.
+
+Shorter than the ten seconds between two regular readings of the funds, which so read the terms too.
+"""
 MAX_HASHES = 1024
 """Block hashes that are cached."""
 
@@ -67,14 +71,14 @@ class LedgerRun:
 
     Args:
         chain_url: JSON-RPC endpoint.
-        deployment: Where the contracts are.
-        pool_id: Which pool.
-        run: Which run of it.
-        relayer: Pays the gas for what is carried.
-        redis: Keeps the position in the events, for all orchestrators of the pool.
-        confirmations: Blocks on top of one before it counts.
-        clock: Whose time counts.
-        poll: How often it is looked whether what was carried is mined.
+        deployment: Addresses of the contracts.
+        pool_id: The pool.
+        run: Digest of the run.
+        relayer: Key that sends relayed transactions and pays their gas.
+        redis: Stores the position in the events, for all orchestrators of the pool.
+        confirmations: Blocks on top of a block before it counts.
+        clock: Clock of caches and time limits.
+        poll: Interval at which the receipts of sent transactions are polled.
     """
 
     def __init__(
@@ -98,7 +102,7 @@ class LedgerRun:
         self._confirmations = confirmations
         self._clock = clock
         self._policy = SendPolicy(poll=poll)
-        # Its name carries the run: another run reads from the beginning.
+        # The cursor is named after the run, so that another run reads from the beginning.
         self._name = f"run-{run[2:18]}"
         self._positions = RedisCursorStore(redis, prefix=RedisKeys(f"pool-{pool_id}").prefix + "cursor:")
         self._decoder = EventDecoder(deployment)
@@ -111,11 +115,11 @@ class LedgerRun:
 
     @property
     def domain(self) -> SigningDomain:
-        """The contract that takes work."""
+        """EIP-712 domain of the contract that accepts work."""
         return SigningDomain(self._deployment.chain_id, self._deployment[Contract.WORK_LEDGER])
 
     async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
-        """A version in its newest attempt, or the newest version."""
+        """Returns the newest attempt of a version, or of the newest version."""
         checkpoints = (await self._connected()).checkpoints
         found = (
             await checkpoints.latest(self._pool_id, self._run)
@@ -147,7 +151,7 @@ class LedgerRun:
         pools = ledger.pools
         if self._standing is None or self._standing[0] <= now:
             pool, terms = await asyncio.gather(pools.get(self._pool_id), pools.terms(self._pool_id))
-            self._standing = now + TERMS_GOOD_FOR.total_seconds(), pool, terms
+            self._standing = now + TERMS_CACHED_FOR.total_seconds(), pool, terms
         _, pool, terms = self._standing
         escrow, withdrawal, at = await asyncio.gather(
             pools.escrow(self._pool_id), pools.withdrawal(self._pool_id), ledger.now()
@@ -168,16 +172,16 @@ class LedgerRun:
         return (await (await self._connected()).stake.of(provider)).free
 
     async def seat(self, node: Address) -> PoolSeat | None:
-        """A member's seat."""
+        """Returns the membership of a node; None if it is no member."""
         found = await (await self._connected()).pools.membership(self._pool_id, node)
         return None if found is None else PoolSeat(provider=found.provider, block=found.joined_block)
 
     async def held_until(self, node: Address) -> int:
-        """Up to when a lease of a former member may expire that it can still use, in Unix seconds; 0: none."""
+        """Returns the latest expiry of leases that a former member may still use, in Unix seconds; 0 for none."""
         return await (await self._connected()).pools.held_until(self._pool_id, node)
 
     async def block_hash(self, block: int) -> Digest | None:
-        """The hash of a block with the pool's confirmations; remembered, until the chain is reorganised."""
+        """Returns the hash of a block with the pool's confirmations; cached until a reorg."""
         if block in self._hashes:
             return self._hashes[block]
         ledger = await self._connected()
@@ -191,7 +195,7 @@ class LedgerRun:
         return found
 
     async def work(self, key: Digest) -> WorkNow | None:
-        """A piece of work as it stands."""
+        """Returns the state of a work item; None if it was never submitted."""
         found = await (await self._connected()).work.get(key)
         if found is None:
             return None
@@ -203,22 +207,22 @@ class LedgerRun:
             reason=found.reason,
         )
 
-    async def carry(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+    async def submit_work(self, works: Sequence[SignedWorkClaim]) -> list[LedgerRefusal]:
         """Submits work for its nodes, in one transaction."""
         refused = await (await self._connected()).work.submit_batch([_submission(each) for each in works])
-        return [_work_not_taken(each) for each in refused]
+        return [_work_refusal(each) for each in refused]
 
-    async def carry_joins(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+    async def submit_joins(self, joins: Sequence[JoinRequest]) -> list[LedgerRefusal]:
         """Redeems invites for their nodes, in one transaction."""
         refused = await (await self._connected()).pools.join_batch([_joining(each) for each in joins])
-        return [_join_not_taken(each) for each in refused]
+        return [_join_refusal(each) for each in refused]
 
-    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
+    async def submit_disputes(self, disputes: Sequence[SignedDispute]) -> list[LedgerRefusal]:
         """Opens disputes for their nodes, a transaction each."""
-        found = await asyncio.gather(*(self._carry_dispute(each) for each in disputes))
+        found = await asyncio.gather(*(self._submit_dispute(each) for each in disputes))
         return [each for each in found if each is not None]
 
-    async def _carry_dispute(self, dispute: SignedDispute) -> NotTaken | None:
+    async def _submit_dispute(self, dispute: SignedDispute) -> LedgerRefusal | None:
         try:
             await (await self._connected()).work.dispute(
                 dispute.key,
@@ -227,20 +231,20 @@ class LedgerRun:
                 node_signature=bytes.fromhex(dispute.signature[2:]),
             )
         except TransactionReverted as error:
-            return NotTaken(dispute.key, error.name, error.detail)
+            return LedgerRefusal(dispute.key, error.name, error.detail)
         return None
 
-    async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+    async def work_refusals(self, works: Sequence[SignedWorkClaim]) -> list[LedgerRefusal]:
         """Returns the submissions that the ledger would refuse now."""
         book = (await self._connected()).work
         found = await asyncio.gather(*(book.refusal_of(_submission(each)) for each in works))
-        return [_work_not_taken(each) for each in found if each is not None]
+        return [_work_refusal(each) for each in found if each is not None]
 
-    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[LedgerRefusal]:
         """Returns the joins that the ledger would refuse now."""
         pools = (await self._connected()).pools
         found = await asyncio.gather(*(pools.join_refusal_of(_joining(each)) for each in joins))
-        return [_join_not_taken(each) for each in found if each is not None]
+        return [_join_refusal(each) for each in found if each is not None]
 
     async def events(self) -> RunEvents:
         """Returns events since the last commit."""
@@ -274,7 +278,7 @@ class LedgerRun:
                     self._chain_url,
                     self._deployment,
                     key=self._relayer,
-                    timeout=ANSWER_PATIENCE,
+                    timeout=REQUEST_TIMEOUT,
                     clock=self._clock,
                     policy=self._policy,
                 )
@@ -301,7 +305,7 @@ class LedgerRun:
             with store_errors():
                 return await cursor.poll()
         except CursorTooOld:
-            # A chain that began anew, or a reorg deeper than anybody remembers: everything is read from the start.
+            # The chain was restarted, or a reorg was deeper than the stored history: all events are read again.
             self._cursor = None
             with store_errors():
                 await self._positions.save(self._name, b"")
@@ -313,7 +317,7 @@ class LedgerRun:
             return None
         if getattr(event, "run", self._run) != self._run:
             return None
-        return told(event, reverted=reverted)
+        return to_run_event(event, reverted=reverted)
 
 
 def _submission(work: SignedWorkClaim) -> work_client.Submission:
@@ -332,9 +336,9 @@ def _joining(join: JoinRequest) -> pool_client.SignedJoin:
     )
 
 
-def _work_not_taken(refusal: work_client.Refusal) -> NotTaken:
-    return NotTaken(refusal.key, error_name(refusal.reason), refusal.reason)
+def _work_refusal(refusal: work_client.Refusal) -> LedgerRefusal:
+    return LedgerRefusal(refusal.key, error_name(refusal.reason), refusal.reason)
 
 
-def _join_not_taken(refusal: pool_client.JoinRefusal) -> NotTaken:
-    return NotTaken(refusal.node, error_name(refusal.reason), refusal.reason)
+def _join_refusal(refusal: pool_client.JoinRefusal) -> LedgerRefusal:
+    return LedgerRefusal(refusal.node, error_name(refusal.reason), refusal.reason)

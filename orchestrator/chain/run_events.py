@@ -1,48 +1,48 @@
-"""The ledger's events in a run's own words."""
+"""Translates the ledger's events into the events of a run."""
 
 from __future__ import annotations
 
 from ledger.artifacts import Contract
-from ledger.events import types as happened
+from ledger.events import types as event_types
 from ledger.events.types import LedgerEvent
 from orchestrator.chain.run_interface import AnnouncementEvent, BanEvent, MoneyEvent, RunEvent, SeatEvent, WorkEvent
 from orchestrator.domain.slots import SlotEvent
 
 FOLLOWED: dict[Contract, tuple[type[LedgerEvent], ...]] = {
     Contract.WORK_LEDGER: (
-        happened.WorkSubmitted,
-        happened.VerdictGiven,
-        happened.WorkDisputed,
-        happened.WorkFinal,
-        happened.WorkExpired,
+        event_types.WorkSubmitted,
+        event_types.VerdictGiven,
+        event_types.WorkDisputed,
+        event_types.WorkFinal,
+        event_types.WorkExpired,
     ),
-    Contract.CHECKPOINTS: (happened.CheckpointAnnounced,),
+    Contract.CHECKPOINTS: (event_types.CheckpointAnnounced,),
     Contract.COMPUTE_POOLS: (
-        happened.MemberJoined,
-        happened.MemberLeft,
-        happened.ProviderBanned,
-        happened.EscrowFunded,
-        happened.WithdrawalAnnounced,
-        happened.EscrowWithdrawn,
+        event_types.MemberJoined,
+        event_types.MemberLeft,
+        event_types.ProviderBanned,
+        event_types.EscrowFunded,
+        event_types.WithdrawalAnnounced,
+        event_types.EscrowWithdrawn,
     ),
     Contract.STAKE_MANAGER: (
-        happened.Staked,
-        happened.UnbondStarted,
-        happened.UnbondCancelled,
-        happened.Slashed,
-        happened.LocksChanged,
+        event_types.Staked,
+        event_types.UnbondStarted,
+        event_types.UnbondCancelled,
+        event_types.Slashed,
+        event_types.LocksChanged,
     ),
 }
 
 
-_PUT_OUT = frozenset({happened.Departure.EVICTED, happened.Departure.BANNED})
+_EXPELLED = frozenset({event_types.Departure.EVICTED, event_types.Departure.BANNED})
 
 
-def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
-    """Translates a ledger event for the run; None if it is irrelevant."""
+def to_run_event(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
+    """Converts a ledger event; None if it does not concern the run."""
     found: RunEvent | None = None
     match event:
-        case happened.WorkSubmitted():
+        case event_types.WorkSubmitted():
             found = _work(
                 event,
                 SlotEvent.SUBMITTED,
@@ -57,7 +57,7 @@ def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
                 max_units=event.max_units,
                 beacon_block=event.beacon_block,
             )
-        case happened.VerdictGiven():
+        case event_types.VerdictGiven():
             found = _work(
                 event,
                 SlotEvent.DECIDED if event.decisive else SlotEvent.JUDGED,
@@ -67,24 +67,24 @@ def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
                 audit_hash=event.audit_hash,
                 judge=event.validator,
             )
-        case happened.WorkDisputed():
+        case event_types.WorkDisputed():
             found = _work(event, SlotEvent.DISPUTED, reverted=reverted)
-        case happened.WorkFinal():
+        case event_types.WorkFinal():
             found = _work(event, SlotEvent.FINAL, reverted=reverted, outcome=event.outcome)
-        case happened.WorkExpired():
+        case event_types.WorkExpired():
             found = _work(event, SlotEvent.EXPIRED, reverted=reverted)
-        case happened.CheckpointAnnounced():
+        case event_types.CheckpointAnnounced():
             found = AnnouncementEvent(version=event.version)
-        case happened.MemberJoined() | happened.MemberLeft() | happened.ProviderBanned():
+        case event_types.MemberJoined() | event_types.MemberLeft() | event_types.ProviderBanned():
             found = _membership(event, reverted=reverted)
-        case happened.EscrowFunded() | happened.WithdrawalAnnounced() | happened.EscrowWithdrawn():
+        case event_types.EscrowFunded() | event_types.WithdrawalAnnounced() | event_types.EscrowWithdrawn():
             found = MoneyEvent(provider=None)
         case (
-            happened.Staked()
-            | happened.UnbondStarted()
-            | happened.UnbondCancelled()
-            | happened.Slashed()
-            | happened.LocksChanged()
+            event_types.Staked()
+            | event_types.UnbondStarted()
+            | event_types.UnbondCancelled()
+            | event_types.Slashed()
+            | event_types.LocksChanged()
         ):
             found = MoneyEvent(provider=event.provider)
         case _:
@@ -93,23 +93,23 @@ def told(event: LedgerEvent, *, reverted: bool) -> RunEvent | None:
 
 
 def _membership(
-    event: happened.MemberJoined | happened.MemberLeft | happened.ProviderBanned, *, reverted: bool
+    event: event_types.MemberJoined | event_types.MemberLeft | event_types.ProviderBanned, *, reverted: bool
 ) -> RunEvent | None:
     match event:
-        case happened.MemberJoined():
+        case event_types.MemberJoined():
             return SeatEvent(node=event.node)
-        case happened.MemberLeft():
-            return SeatEvent(node=event.node, put_out=event.cause in _PUT_OUT and not reverted)
-        case happened.ProviderBanned():
+        case event_types.MemberLeft():
+            return SeatEvent(node=event.node, expelled=event.cause in _EXPELLED and not reverted)
+        case event_types.ProviderBanned():
             return None if reverted else BanEvent(provider=event.provider)
 
 
 def _work(
-    event: happened.WorkSubmitted
-    | happened.VerdictGiven
-    | happened.WorkDisputed
-    | happened.WorkFinal
-    | happened.WorkExpired,
+    event: event_types.WorkSubmitted
+    | event_types.VerdictGiven
+    | event_types.WorkDisputed
+    | event_types.WorkFinal
+    | event_types.WorkExpired,
     what: SlotEvent,
     **more: object,
 ) -> WorkEvent:

@@ -18,7 +18,7 @@ from protocol.wire.relayed import JoinRequest, SignedDispute
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncedCheckpoint:
-    """A version as the ledger names it."""
+    """An announcement of a checkpoint version on the ledger."""
 
     version: int
     attempt: int
@@ -59,7 +59,7 @@ class PoolSeat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkEvent:
-    """One event about a piece of work of this run."""
+    """One event about a work item of this run."""
 
     what: SlotEvent
     key: Digest
@@ -67,7 +67,7 @@ class WorkEvent:
     block: int
     transaction: Digest
     reverted: bool = False
-    """The chain took it back: only the ledger's present word counts."""
+    """A reorg removed the event; the current state must be read from the ledger."""
     step: int = 0
     index: int = 0
     version: int = 0
@@ -85,16 +85,16 @@ class WorkEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SeatEvent:
-    """A node joined or left: what was known of its seat is old."""
+    """A node joined or left, so its cached membership is invalid."""
 
     node: Address
-    put_out: bool = False
+    expelled: bool = False
     """Whether the pool evicted or banned the node; later missing deliveries are then excused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BanEvent:
-    """A provider was banned. Its nodes stay members, and may only use leases that they have."""
+    """A provider was banned. Its nodes stay members, but may only use the leases that they have."""
 
     provider: Address
 
@@ -108,7 +108,7 @@ class MoneyEvent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnnouncementEvent:
-    """A version was announced, or the chain took that back."""
+    """A version was announced, or a reorg removed its announcement."""
 
     version: int
 
@@ -129,7 +129,7 @@ class RunEvents:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkNow:
-    """A piece of work as it stands on the ledger."""
+    """Current state of a work item on the ledger."""
 
     state: SlotState
     sha256: Digest
@@ -139,14 +139,15 @@ class WorkNow:
 
 
 @dataclass(frozen=True, slots=True)
-class NotTaken:
-    """Submissions of a batch that the ledger refused."""
+class LedgerRefusal:
+    """A request that the ledger refused, alone or in a batch."""
 
     name: Digest | Address
     """The work's key, or the node that wanted to join."""
     error: str
-    """The contract's error."""
-    words: str
+    """Name of the contract's error."""
+    detail: str
+    """The error with its arguments, or an explanation that ends with its name."""
 
 
 class RunLedger(Protocol):
@@ -154,11 +155,11 @@ class RunLedger(Protocol):
 
     @property
     def domain(self) -> SigningDomain:
-        """The contract that takes work."""
+        """EIP-712 domain of the contract that accepts work."""
         ...
 
     async def announced(self, version: int | None = None) -> AnnouncedCheckpoint | None:
-        """A version in its newest attempt, or the newest version; None if it was never announced."""
+        """Returns the newest attempt of a version, or of the newest version; None if it was never announced."""
         ...
 
     async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
@@ -174,39 +175,39 @@ class RunLedger(Protocol):
         ...
 
     async def seat(self, node: Address) -> PoolSeat | None:
-        """A member's seat."""
+        """Returns the membership of a node; None if it is no member."""
         ...
 
     async def held_until(self, node: Address) -> int:
-        """Up to when a lease of a former member may expire that it can still use, in Unix seconds; 0: none."""
+        """Returns the latest expiry of leases that a former member may still use, in Unix seconds; 0 for none."""
         ...
 
     async def block_hash(self, block: int) -> Digest | None:
-        """The hash of a block that has the pool's confirmations; None before that."""
+        """Returns the hash of a block; None until it has the pool's confirmations."""
         ...
 
     async def work(self, key: Digest) -> WorkNow | None:
-        """A piece of work; None if it was never submitted."""
+        """Returns the state of a work item; None if it was never submitted."""
         ...
 
-    async def carry(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
-        """Submits work for its nodes; returns what was refused."""
+    async def submit_work(self, works: Sequence[SignedWorkClaim]) -> list[LedgerRefusal]:
+        """Submits work for its nodes; returns the refused submissions."""
         ...
 
-    async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+    async def work_refusals(self, works: Sequence[SignedWorkClaim]) -> list[LedgerRefusal]:
         """Returns the submissions that the ledger would refuse now, by a dry run without gas."""
         ...
 
-    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[LedgerRefusal]:
         """Returns the joins that the ledger would refuse now, by a dry run."""
         ...
 
-    async def carry_joins(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
-        """Redeems invites for their nodes; returns what was refused."""
+    async def submit_joins(self, joins: Sequence[JoinRequest]) -> list[LedgerRefusal]:
+        """Redeems invites for their nodes; returns the refused joins."""
         ...
 
-    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
-        """Opens disputes for their nodes, each by itself; returns what was refused, which cost no gas."""
+    async def submit_disputes(self, disputes: Sequence[SignedDispute]) -> list[LedgerRefusal]:
+        """Opens disputes for their nodes, a transaction each; returns the refused ones, which cost no gas."""
         ...
 
     async def events(self) -> RunEvents:
@@ -214,7 +215,7 @@ class RunLedger(Protocol):
         ...
 
     def forget_position(self) -> None:
-        """Reads on from where any orchestrator committed last."""
+        """Continues from the position that any orchestrator committed last."""
         ...
 
     async def aclose(self) -> None:
@@ -223,11 +224,11 @@ class RunLedger(Protocol):
 
 
 def error_name(reason: str) -> str:
-    """The contract's error in a refusal, as `Name(arguments)` or at the end of plain words as `(Name)`."""
+    """Returns the contract's error in a refusal: `Name(arguments)`, or an explanation that ends with `(Name)`."""
     match = re.match(r"([A-Z]\w+)\(", reason) or re.search(r"\(([A-Z]\w+)\)$", reason)
     return match[1] if match else ""
 
 
 def holds_until(dispute: SignedDispute) -> datetime:
-    """The last moment at which it may be carried."""
+    """Returns the latest time at which the ledger accepts a signed dispute."""
     return datetime.fromtimestamp(min(dispute.deadline, 2**37), UTC)

@@ -47,7 +47,7 @@ def add_loops(
     liveness = Liveness(
         database=parts.database,
         nodes=parts.nodes,
-        life=parts.life,
+        transitions=parts.transitions,
         pace=settings.pace(),
         clock=parts.clock,
         every=timedelta(seconds=settings.liveness_every_s),
@@ -59,13 +59,13 @@ def add_loops(
         nodes=parts.nodes,
         tasks=parts.tasks,
         assignments=parts.assignments,
-        patience=settings.patience(),
+        timeouts=settings.scheduler_timeouts(),
         clock=parts.clock,
         lease=lease("scheduler"),
     )
     sync = LedgerSync(parts, lease=lease("ledger"))
     removals = Removals(parts, lease=lease("removals"))
-    postman = WebhookDelivery(parts, lease=lease("webhooks"), http=webhook_http)
+    webhooks = WebhookDelivery(parts, lease=lease("webhooks"), http=webhook_http)
     stalled = timedelta(seconds=60)
 
     async def live() -> None:
@@ -78,10 +78,10 @@ def add_loops(
     loops.add("scheduler", schedule, every=timedelta(seconds=settings.schedule_every_s), stalled_after=stalled)
     loops.add("ledger", patient("ledger", sync.round), every=timedelta(seconds=settings.ledger_every_s))
     loops.add("removals", patient("removals", removals.round), every=timedelta(seconds=settings.removals_every_s))
-    loops.add("webhooks", postman.round, every=WEBHOOKS_EVERY)
+    loops.add("webhooks", webhooks.round, every=WEBHOOKS_EVERY)
     if run_ledger is not None:
         relayer = Relayer(parts.relay.store, ledger=run_ledger, lease=lease("relayer"), clock=parts.clock)
-        # While one waits for its block, the next one carries what came in meanwhile.
+        # While one round waits for its block, the next one sends the transactions that were queued meanwhile.
         for number in range(1, settings.relay_transactions + 1):
             name = f"relayer-{number}"
             every = timedelta(seconds=settings.relay_every_s)

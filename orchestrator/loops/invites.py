@@ -71,7 +71,7 @@ class Inviter:
         self._parts = parts
         self._client = client
         self._lease = lease
-        self._life = timedelta(seconds=parts.settings.invite_life_s)
+        self._invite_lifetime = timedelta(seconds=parts.settings.invite_life_s)
         self._for_newcomers = _TokenBucket(parts.settings.invites_per_minute, clock=parts.clock)
         self._for_members = _TokenBucket(parts.settings.invites_per_minute, clock=parts.clock)
         """Separate from newcomers, so that silent members don't use up the invites for new nodes."""
@@ -128,21 +128,21 @@ class Inviter:
         reason = await self._ineligible(record)
         if reason is not None:
             if not row.revision and await parts.nodes.count() < MAX_INELIGIBLE:
-                await parts.life.happened(node, NodeEvent.LISTED, cause=reason, actor="discovery", fields=facts)
+                await parts.transitions.apply(node, NodeEvent.LISTED, cause=reason, actor="discovery", fields=facts)
             elif row.revision and row.state is NodeState.DISCOVERED:
                 await parts.nodes.learn(node, {"reason": reason})
             return False
         if not self._for_newcomers.take():
             return False
         cause = "discovery lists it, and it has what the pool asks for"
-        _, result = await parts.life.happened(node, NodeEvent.SEEN, cause=cause, actor="discovery", fields=facts)
+        _, result = await parts.transitions.apply(node, NodeEvent.SEEN, cause=cause, actor="discovery", fields=facts)
         if NodeAction.INVITE not in result.actions:
             return False
         await self._post(record)
-        await parts.life.happened(
+        await parts.transitions.apply(
             record.address,
             NodeEvent.INVITE_POSTED,
-            cause=f"an invite waits for it at {self._client.location.url} until it expires in {self._life}",
+            cause=f"an invite waits for it at {self._client.location.url} until it expires in {self._invite_lifetime}",
             actor=parts.key.address,
         )
         return True
@@ -163,9 +163,11 @@ class Inviter:
         if new or (last is not None and now < last.next_at) or not self._for_members.take():
             return False
         await self._post(record)
-        pause = self._life if last is None else min(2 * last.pause, max(LONGEST_PAUSE, self._life))
+        pause = (
+            self._invite_lifetime if last is None else min(2 * last.pause, max(LONGEST_PAUSE, self._invite_lifetime))
+        )
         self._reminders[record.address] = _Reminder(next_at=now + pause.total_seconds(), pause=pause)
-        _log.info("member-told-where-we-are", node=record.address, url=self._parts.settings.public_url)
+        _log.info("member-reminded-of-url", node=record.address, url=self._parts.settings.public_url)
         return True
 
     async def _ineligible(self, record: NodeRecord) -> str | None:
@@ -186,7 +188,7 @@ class Inviter:
             domain_id=(await parts.pool.get()).domain_id,
             node=record.address,
             nonce=secrets.randbits(128),
-            expiry=int((parts.clock.now() + self._life).timestamp()),
+            expiry=int((parts.clock.now() + self._invite_lifetime).timestamp()),
             url=settings.public_url,
         )
         signature = invite.sign(parts.key, domain)

@@ -15,7 +15,7 @@ from typing import Any
 
 import structlog
 
-from orchestrator.chain.run_interface import NotTaken, RunLedger, error_name
+from orchestrator.chain.run_interface import LedgerRefusal, RunLedger, error_name
 from orchestrator.relayer.kinds import (
     CARRIED,
     TEMPORARY_ERRORS,
@@ -150,7 +150,7 @@ class Relayer:
                 _log.error("relayer-can-not-send", code=error.code, detail=error.detail, hint=error.hint)
                 raise Unavailable(error.detail, hint=error.hint, code=error.code) from error
             if len(items) == 1:
-                await self._refuse(kind, items[0], NotTaken(ZERO_DIGEST, error_name(error.detail), error.detail))
+                await self._refuse(kind, items[0], LedgerRefusal(ZERO_DIGEST, error_name(error.detail), error.detail))
                 return 0
             middle = len(items) // 2
             return await self._send(kind, items[:middle]) + await self._send(kind, items[middle:])
@@ -160,13 +160,13 @@ class Relayer:
         await together(self._record(kind, item, refusals.get(kind.ledger_name(item.request))) for item in items)
         return len(items) - len(refused)
 
-    async def _record(self, kind: TransactionKind[Any], item: Item, refusal: NotTaken | None) -> None:
+    async def _record(self, kind: TransactionKind[Any], item: Item, refusal: LedgerRefusal | None) -> None:
         if refusal is None:
             await self._settle(kind, item, CARRIED)
         else:
             await self._refuse(kind, item, refusal)
 
-    async def _send_under_lease(self, kind: TransactionKind[Any], items: Sequence[Item]) -> list[NotTaken]:
+    async def _send_under_lease(self, kind: TransactionKind[Any], items: Sequence[Item]) -> list[LedgerRefusal]:
         """Sends items and renews the leader lease meanwhile.
 
         A transaction may take longer than the lease lasts, and another orchestrator would then pay for it again.
@@ -184,13 +184,13 @@ class Relayer:
             with contextlib.suppress(Unavailable):  # if the lease is lost, the scripts refuse later writes
                 await self._lease.hold()
 
-    async def _refuse(self, kind: TransactionKind[Any], item: Item, refusal: NotTaken) -> None:
+    async def _refuse(self, kind: TransactionKind[Any], item: Item, refusal: LedgerRefusal) -> None:
         """Records a refusal by the ledger: the item is retried later if that may help, else settled."""
         if refusal.error in ALREADY_ON_LEDGER:
             # Another account sent it, or this process before a crash: the next round looks at which item is there.
             await self._retry(kind, item, after=timedelta(), reason="")
         elif refusal.error in TEMPORARY_ERRORS and item.row.refusals < MAX_REFUSALS:
-            await self._retry(kind, item, after=RETRY_AFTER * (item.row.refusals + 1), reason=refusal.words)
+            await self._retry(kind, item, after=RETRY_AFTER * (item.row.refusals + 1), reason=refusal.detail)
         else:
             await self._settle(kind, item, kind.refused(refusal))
 
@@ -214,5 +214,5 @@ class Relayer:
         )
 
 
-def _by_name(refusals: Iterable[NotTaken]) -> dict[str, NotTaken]:
+def _by_name(refusals: Iterable[LedgerRefusal]) -> dict[str, LedgerRefusal]:
     return {str(refusal.name): refusal for refusal in refusals}

@@ -1,4 +1,4 @@
-"""Takes disputes that nodes want carried to the ledger, so that a node without gas can defend itself."""
+"""Accepts signed disputes from nodes for the relayer, so that a node without gas can dispute a verdict."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from protocol.leases import Dispute
 from protocol.verdicts import Outcome
 from protocol.wire.relayed import DisputeReceipt, ReceiptState, SignedDispute
 
-LONGEST = timedelta(days=1)
-"""A word that holds longer could be carried when nobody thinks of it any more."""
+MAX_VALIDITY = timedelta(days=1)
+"""Longest time until the deadline of a signed dispute, so that it can't be sent long after its node forgot it."""
 
 
 async def take_dispute(
@@ -29,27 +29,27 @@ async def take_dispute(
     domain: SigningDomain,
     now: datetime,
 ) -> DisputeReceipt:
-    """Queues a node's dispute, or says how far it is.
+    """Queues a node's dispute, unless it was queued before; returns its state.
 
     Args:
-        node: Who speaks.
-        dispute: Its word.
-        relay: Carries it.
-        slots: Knows whose work it is, and what was said of it.
-        domain: The contract that takes disputes.
-        now: The time.
+        node: The node that sent the request.
+        dispute: Its signed dispute.
+        relay: The relayer's queue.
+        slots: Store of slots, with the node and the verdict of each work item.
+        domain: EIP-712 domain of the contract that accepts disputes.
+        now: The current time.
 
     Raises:
-        NotFound: The node has submitted no such work, as far as is known here.
-        Conflict: Its verdict can't be disputed, or there is no reason to.
-        Unprocessable: The word is not signed by the node, or holds too long or no longer.
+        NotFound: The node has submitted no such work, as far as this orchestrator knows.
+        Conflict: The verdict can't be disputed now, or the work was accepted.
+        Unprocessable: The dispute is not signed by the node, or its deadline has passed or is too far ahead.
     """
     row = await slots.slot_of(dispute.key)
     if row is None or row.node != node or not row.slot.state.on_ledger:
         raise NotFound(
             f"this node has submitted no work {dispute.key}", hint="`muster worker verdicts` lists what it has"
         )
-    _check_word(node, dispute, domain=domain, now=now)
+    _check_signature(node, dispute, domain=domain, now=now)
     if row.slot.state is SlotState.DISPUTED:
         return DisputeReceipt(key=dispute.key, state=ReceiptState.CARRIED)
     if row.slot.state is not SlotState.PROVISIONAL:
@@ -65,20 +65,20 @@ async def take_dispute(
     return DisputeReceipt(key=dispute.key, state=queued.state, reason=queued.reason)
 
 
-def word_of(dispute: SignedDispute) -> Dispute:
-    """Returns the signed dispute."""
+def unsigned(dispute: SignedDispute) -> Dispute:
+    """Returns the message that a node signs to dispute a verdict."""
     return Dispute(key=dispute.key, evidence_hash=dispute.evidence_hash, deadline=dispute.deadline)
 
 
-def _check_word(node: Address, dispute: SignedDispute, *, domain: SigningDomain, now: datetime) -> None:
+def _check_signature(node: Address, dispute: SignedDispute, *, domain: SigningDomain, now: datetime) -> None:
     until = holds_until(dispute)
-    if not now < until <= now + LONGEST:
+    if not now < until <= now + MAX_VALIDITY:
         raise Unprocessable(
             f"the dispute holds until {until:%Y-%m-%d %H:%M:%S} UTC, and it is {now:%Y-%m-%d %H:%M:%S}",
             fields={"deadline": "it must lie ahead, within a day"},
         )
     try:
-        signer = word_of(dispute).signer(bytes.fromhex(dispute.signature[2:]), domain)
+        signer = unsigned(dispute).signer(bytes.fromhex(dispute.signature[2:]), domain)
     except MusterError as error:
         raise Unprocessable(f"the signature of the dispute is broken: {error.detail}") from error
     if signer != node:

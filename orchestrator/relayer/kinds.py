@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from orchestrator.chain.run_interface import NotTaken, RunLedger, holds_until
+from orchestrator.chain.run_interface import LedgerRefusal, RunLedger, holds_until
 from orchestrator.domain.slots import SlotState
 from orchestrator.store.relayer import RelayedKind, RelayedTransaction
 from protocol.runtime.clock import Clock
@@ -25,9 +25,9 @@ DISPUTES = 8
 TEMPORARY_ERRORS = frozenset({"EscrowTooLow", "StakeTooLow"})
 """Contract errors that end when somebody deposits funds."""
 
-EXPIRED = "its time was over before it could be carried to the ledger"
+EXPIRED = "it expired before it could be sent to the ledger"
 DECIDED = "its verdict can't be disputed any more"
-OTHER_WORK = "other work stands on the ledger under this lease"
+OTHER_WORK = "the ledger has other work under this lease"
 
 T = TypeVar("T")
 
@@ -85,17 +85,17 @@ class TransactionKind(ABC, Generic[T]):
     async def settlement(self, item: RelayItem[T]) -> Settlement | None:
         """Returns the outcome of a request that is on the ledger or has expired; None if it must be sent."""
 
-    async def dry_run(self, requests: Sequence[T]) -> list[NotTaken]:  # noqa: ARG002 - read by kinds that have one
+    async def dry_run(self, requests: Sequence[T]) -> list[LedgerRefusal]:  # noqa: ARG002 - read by kinds that have one
         """Returns the requests that the ledger would refuse now. Costs no gas; does nothing unless overridden."""
         return []
 
     @abstractmethod
-    async def send(self, requests: Sequence[T]) -> list[NotTaken]:
+    async def send(self, requests: Sequence[T]) -> list[LedgerRefusal]:
         """Sends requests to the ledger; returns those that it refused."""
 
-    def refused(self, refusal: NotTaken) -> Settlement:
+    def refused(self, refusal: LedgerRefusal) -> Settlement:
         """Returns the outcome of a request that is not sent again after this refusal."""
-        return Settlement(ReceiptState.REFUSED, refusal.words, repeatable=refusal.error in TEMPORARY_ERRORS)
+        return Settlement(ReceiptState.REFUSED, refusal.detail, repeatable=refusal.error in TEMPORARY_ERRORS)
 
 
 class WorkTransactions(TransactionKind[SubmissionRequest]):
@@ -123,13 +123,13 @@ class WorkTransactions(TransactionKind[SubmissionRequest]):
         same = (found.sha256, found.units) == (work.sha256, work.units)
         return CARRIED if same else Settlement(ReceiptState.REFUSED, OTHER_WORK)
 
-    async def dry_run(self, requests: Sequence[SubmissionRequest]) -> list[NotTaken]:
+    async def dry_run(self, requests: Sequence[SubmissionRequest]) -> list[LedgerRefusal]:
         """Returns the submissions that the ledger would refuse now."""
-        return await self.ledger.refusals([each.work for each in requests])
+        return await self.ledger.work_refusals([each.work for each in requests])
 
-    async def send(self, requests: Sequence[SubmissionRequest]) -> list[NotTaken]:
+    async def send(self, requests: Sequence[SubmissionRequest]) -> list[LedgerRefusal]:
         """Submits work in one transaction."""
-        return await self.ledger.carry([each.work for each in requests])
+        return await self.ledger.submit_work([each.work for each in requests])
 
 
 class JoinTransactions(TransactionKind[JoinRequest]):
@@ -152,13 +152,13 @@ class JoinTransactions(TransactionKind[JoinRequest]):
             return CARRIED
         return Settlement(ReceiptState.REFUSED, EXPIRED) if invite.invite.expired(self.clock.now()) else None
 
-    async def dry_run(self, requests: Sequence[JoinRequest]) -> list[NotTaken]:
+    async def dry_run(self, requests: Sequence[JoinRequest]) -> list[LedgerRefusal]:
         """Returns the joins that the ledger would refuse now."""
         return await self.ledger.join_refusals(requests)
 
-    async def send(self, requests: Sequence[JoinRequest]) -> list[NotTaken]:
+    async def send(self, requests: Sequence[JoinRequest]) -> list[LedgerRefusal]:
         """Redeems invites in one transaction."""
-        return await self.ledger.carry_joins(requests)
+        return await self.ledger.submit_joins(requests)
 
 
 class DisputeTransactions(TransactionKind[SignedDispute]):
@@ -190,13 +190,13 @@ class DisputeTransactions(TransactionKind[SignedDispute]):
             return Settlement(ReceiptState.REFUSED, EXPIRED, repeatable=True)
         return None
 
-    async def send(self, requests: Sequence[SignedDispute]) -> list[NotTaken]:
+    async def send(self, requests: Sequence[SignedDispute]) -> list[LedgerRefusal]:
         """Opens disputes, each by itself; refused ones cost no gas."""
-        return await self.ledger.carry_disputes(requests)
+        return await self.ledger.submit_disputes(requests)
 
-    def refused(self, refusal: NotTaken) -> Settlement:
+    def refused(self, refusal: LedgerRefusal) -> Settlement:
         """Returns a refusal after which the node may sign the dispute again, for example with a later deadline."""
-        return Settlement(ReceiptState.REFUSED, refusal.words, repeatable=True)
+        return Settlement(ReceiptState.REFUSED, refusal.detail, repeatable=True)
 
 
 def transaction_kinds(ledger: RunLedger, *, clock: Clock) -> tuple[TransactionKind[Any], ...]:

@@ -1,4 +1,4 @@
-"""Takes what nodes want carried to the ledger, and checks all of it before it costs gas."""
+"""Accepts work submissions and joins from nodes for the relayer; checks them before they cost gas."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinReceipt, JoinRequest, ReceiptState, SubmissionReceipt, SubmissionRequest
 from protocol.wire.uploads import ObjectKey
 
-MOST_WAITING = 10_000
-"""Of a kind. Leases and invites are ours, so only a chain that is down for long fills it."""
+MAX_WAITING = 10_000
+"""Queued transactions of one kind. Leases and invites are limited by us, so only a long chain outage reaches it."""
 
 
 class RelayerService:
-    """Takes submissions and joins.
+    """Checks and queues submissions and joins.
 
     Args:
         pool_id: The pool.
         store: The relayer's queue.
-        objects: The pool's store: work is carried whose file is there.
-        pool: The pool as the ledger has it.
-        key: The orchestrator's: leases and invites carry its signature.
-        invites: The contract that takes invites.
-        clock: Whose time counts.
+        objects: The pool's object store: only work whose file is there is queued.
+        pool: The pool's state on the ledger.
+        key: The orchestrator's key, which signs leases and invites.
+        invites: EIP-712 domain of the contract that accepts invites.
+        clock: Clock of expiries.
     """
 
     def __init__(
@@ -58,20 +58,20 @@ class RelayerService:
         self._invites = invites
         self._clock = clock
         self.news = asyncio.Event()
-        """Set when something was queued here; the relayer of this process does not wait for its next turn then."""
+        """Set when a transaction was queued here; it wakes the relayer of this process."""
 
     # Work
 
     async def submit(
         self, node: Address, submission: SubmissionRequest, *, run: Digest, domain: SigningDomain, slots: RunStore
     ) -> SubmissionReceipt:
-        """Queues work, or says how far the same work is.
+        """Queues work, unless it was queued before; returns its state.
 
         Raises:
-            Forbidden: The lease is another node's, or not of this pool, run or ledger, or not signed by the pool.
-            Unprocessable: The units are too many, or the node's signature is not its own.
-            Conflict: The lease has expired, other work was handed in under it, or its file is not in the store.
-            StorageUnavailable: Whether the file is there can't be said now.
+            Forbidden: The lease is for another node, pool, run or contract, or not signed by the pool's orchestrator.
+            Unprocessable: The units exceed the lease, or the work is not signed by the node.
+            Conflict: The lease has expired, other work was submitted under it, or its file is not in the store.
+            StorageUnavailable: The store can't be asked for the file now.
         """
         work = submission.work
         key = work.lease.lease.key.hash
@@ -84,7 +84,7 @@ class RelayerService:
         if known is None and work.lease.lease.expired(self._clock.now()):
             raise Conflict(
                 f"the lease of step {work.lease.step}, index {work.lease.index} has expired",
-                hint="its slot is gone: lease another",
+                hint="its slot is gone: ask for another lease",
                 code="lease-expired",
             )
         if known is None:
@@ -92,8 +92,8 @@ class RelayerService:
         queued, same = await self.put(RelayedKind.WORK, key, submission.model_dump_json())
         if not same and not _same_work(queued, work):
             raise Conflict(
-                "other work was handed in under this lease before",
-                hint="a lease is good for one file; the first one counts",
+                "other work was submitted under this lease before",
+                hint="a lease is valid for one file; the first one counts",
                 code="other-work",
             )
         return _receipt(key, queued)
@@ -102,32 +102,32 @@ class RelayerService:
         """Returns the relayer's state of a node's work.
 
         Raises:
-            NotFound: It was not submitted here, or by another node.
+            NotFound: It was not submitted here, or another node submitted it.
         """
         row = await slots.slot_of(key)
         if row is not None and row.node == node and row.slot.state.on_ledger:
             return SubmissionReceipt(key=key, state=ReceiptState.CARRIED, transaction=row.transaction or None)
         queued = await self.store.get(RelayedKind.WORK, key)
-        if queued is None or SubmissionRequest.model_validate_json(queued.body).work.lease.node != node:
-            raise NotFound(f"this node handed in no work {key}", hint="hand it in with POST /v1/submissions")
+        if queued is None or _queued_work(queued).lease.node != node:
+            raise NotFound(f"this node submitted no work {key}", hint="submit it with POST /v1/submissions")
         return _receipt(key, queued)
 
     async def _check_lease(self, node: Address, work: SignedWorkClaim, *, run: Digest, domain: SigningDomain) -> None:
         lease = work.lease
         wrong = (
-            (lease.node != node, f"the lease is for {lease.node}, and {node} speaks"),
+            (lease.node != node, f"the lease is for {lease.node}, and the request is from {node}"),
             (lease.pool_id != self._pool_id, f"the lease is of pool {lease.pool_id}, not of pool {self._pool_id}"),
             (lease.run != run, "the lease is of another run"),
             (lease.domain != domain, f"the lease is for contract {lease.contract} on chain {lease.chain_id}"),
         )
-        for is_so, what in wrong:
-            if is_so:
-                raise Forbidden(what, hint="hand in what this pool leased to this node", code="foreign-lease")
+        for is_wrong, reason in wrong:
+            if is_wrong:
+                raise Forbidden(reason, hint="submit work that this pool leased to this node", code="foreign-lease")
         signer = _signer(lambda: lease.lease.signer(lease.raw_signature, domain), "lease")
         await self._check_ours(signer, "lease")
 
     async def _check_file(self, node: Address, work: SignedWorkClaim) -> None:
-        """Work without a file is carried to nobody: no validator could judge it, and so nobody would answer for it."""
+        """Refuses work whose file is not in the store: no validator could judge it, so bad work would go unpunished."""
         if await self._objects.head(ObjectKey(pool_id=self._pool_id, owner=node, sha256=work.sha256)) is None:
             raise Conflict(
                 f"no file {work.sha256} of this node is in the pool's store",
@@ -139,22 +139,24 @@ class RelayerService:
     # Joins
 
     async def join(self, node: Address, joining: JoinRequest) -> JoinReceipt:
-        """Queues a node's acceptance of an invite, or says how far it is.
+        """Queues a node's acceptance of an invite, unless it was queued before; returns its state.
 
         Raises:
-            Forbidden: The invite is another node's, or not this pool's.
-            Unprocessable: The node's signature is not its own.
+            Forbidden: The invite is for another node, or not of this pool.
+            Unprocessable: The acceptance is not signed by the node.
             Conflict: The invite has expired.
         """
         invite = joining.invite
         wrong = (
-            (invite.node != node, f"the invite is for {invite.node}, and {node} speaks"),
+            (invite.node != node, f"the invite is for {invite.node}, and the request is from {node}"),
             (invite.pool_id != self._pool_id, f"the invite is of pool {invite.pool_id}, not of pool {self._pool_id}"),
             (invite.domain != self._invites, f"the invite is for contract {invite.contract}"),
         )
-        for is_so, what in wrong:
-            if is_so:
-                raise Forbidden(what, hint="take the invite that this pool left for this node", code="foreign-invite")
+        for is_wrong, reason in wrong:
+            if is_wrong:
+                raise Forbidden(
+                    reason, hint="accept the invite that this pool posted for this node", code="foreign-invite"
+                )
         await self._check_ours(_signer(invite.signer, "invite"), "invite")
         joined = Join(invite_hash=invite.invite.hash)
         raw = bytes.fromhex(joining.signature[2:])
@@ -162,23 +164,26 @@ class RelayerService:
             raise Unprocessable("the acceptance is not signed by the node", fields={"signature": "another signer"})
         if invite.invite.expired(self._clock.now()):
             raise Conflict("the invite has expired", hint="wait for the next one", code="invite-expired")
-        # A later invite of the same node is another one.
+        # The nonce is part of the name: a later invite of the same node is another transaction.
         queued, _ = await self.put(RelayedKind.JOIN, f"{node}-{invite.nonce}", joining.model_dump_json())
         return JoinReceipt(state=queued.state, reason=queued.reason)
 
     # All
 
     async def put(self, kind: RelayedKind, name: str, body: str) -> tuple[RelayedTransaction, bool]:
-        """Queues what was checked, unless it was queued before; how it stands, and whether it is the same.
+        """Queues a checked transaction, unless it was queued before.
+
+        Returns:
+            The row of the queue, and whether its body is the same as this one.
 
         Raises:
-            RateLimited: Too much waits already.
+            RateLimited: The queue is full.
         """
-        if await self.store.waiting(kind) >= MOST_WAITING:
+        if await self.store.waiting(kind) >= MAX_WAITING:
             raise RateLimited(
-                f"{MOST_WAITING} wait to be carried already",
+                f"{MAX_WAITING} transactions are waiting already",
                 retry_after=timedelta(seconds=30),
-                hint="carry it to the ledger yourself, or try again later",
+                hint="send the transaction yourself, or try again later",
             )
         put = await self.store.put(kind, name, body, now_ms=unix_ms(self._clock.now()))
         self.news.set()
@@ -192,11 +197,11 @@ class RelayerService:
 
 
 def on_ledger(row: SlotRow, work: SignedWorkClaim) -> SubmissionReceipt:
-    """The receipt of work whose slot is on the ledger, with this work or with other."""
+    """Returns the receipt of work whose slot is on the ledger, with this or other work."""
     if (row.sha256, row.units) == (work.sha256, work.units):
         return SubmissionReceipt(key=row.key, state=ReceiptState.CARRIED, transaction=row.transaction or None)
     return SubmissionReceipt(
-        key=row.key, state=ReceiptState.REFUSED, reason="other work stands on the ledger under this lease"
+        key=row.key, state=ReceiptState.REFUSED, reason="the ledger has other work under this lease"
     )
 
 
@@ -210,8 +215,12 @@ def _check_work(node: Address, work: SignedWorkClaim, domain: SigningDomain) -> 
 
 
 def _same_work(queued: RelayedTransaction, work: SignedWorkClaim) -> bool:
-    """Figures may differ; what goes to the ledger may not."""
-    return SubmissionRequest.model_validate_json(queued.body).work == work
+    """Returns whether the queued work is the same; its metrics, which don't go to the ledger, may differ."""
+    return _queued_work(queued) == work
+
+
+def _queued_work(queued: RelayedTransaction) -> SignedWorkClaim:
+    return SubmissionRequest.model_validate_json(queued.body).work
 
 
 def _receipt(key: Digest, queued: RelayedTransaction) -> SubmissionReceipt:

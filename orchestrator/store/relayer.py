@@ -27,14 +27,14 @@ class RelayedKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayedTransaction:
-    """One thing on its way."""
+    """A row of the relayer's queue."""
 
     name: str
     state: ReceiptState
     body: str
     at_ms: int
     tries: int
-    """Number of transactions begun with it."""
+    """Attempts to send it."""
     refusals: int
     """Number of temporary refusals by the ledger."""
     reason: str
@@ -44,14 +44,14 @@ class RelayerStore:
     """Reads and writes the relayer's queue.
 
     Args:
-        database: The pool's.
+        database: The pool's database.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put(self, kind: RelayedKind, name: str, body: str, *, now_ms: int) -> tuple[RelayedTransaction, bool]:
-        """Queues a transaction, unless it was; returns its row, and whether the queued body is the same."""
+        """Queues a transaction, unless it was queued before; returns its row, and whether that has the same body."""
         body_hash = hashlib.sha256(body.encode()).hexdigest()
         queued = await self._database.run(
             QueueTransaction(kind=kind.value, name=name, body_hash=body_hash, body=body, now_ms=now_ms)
@@ -84,7 +84,7 @@ class RelayerStore:
     async def put_off(
         self, kind: RelayedKind, rows: Sequence[RelayedTransaction], *, until_ms: int, lease: str
     ) -> bool:
-        """Records that these are about to be tried; returns False if the loop's lease was lost meanwhile."""
+        """Postpones rows that are about to be sent; returns False if the leader lease was lost meanwhile."""
         written = await together(
             self._write(kind, row.name, lease=lease, state=ReceiptState.QUEUED, reason=row.reason, due=until_ms)
             for row in rows
@@ -92,13 +92,13 @@ class RelayerStore:
         return all(written)
 
     async def refused_for_now(self, kind: RelayedKind, name: str, *, reason: str, until_ms: int, lease: str) -> None:
-        """Counts a refusal by the ledger for a temporary reason."""
+        """Counts a refusal by the ledger for a temporary reason, and postpones the row."""
         await self._write(kind, name, lease=lease, state=ReceiptState.QUEUED, reason=reason, due=until_ms, refused=True)
 
     async def settle(
         self, kind: RelayedKind, name: str, state: ReceiptState, *, lease: str, reason: str = "", passing: bool = False
     ) -> None:
-        """Records that it was carried or refused; `passing` lets its node submit it again."""
+        """Records the final outcome; `passing` lets the node submit the same transaction again."""
         await self._write(kind, name, lease=lease, state=state, reason=reason, passing=passing)
 
     async def _write(

@@ -16,7 +16,7 @@ from orchestrator.chain.run_interface import (
     AnnouncedCheckpoint,
     AnnouncementEvent,
     Funds,
-    NotTaken,
+    LedgerRefusal,
     PoolSeat,
     RunEvent,
     RunEvents,
@@ -120,11 +120,11 @@ class MemoryRunLedger:
         self.seats[node] = PoolSeat(provider=PROVIDER.address, block=self.head)
         self.happened.append(SeatEvent(node=node))
 
-    def unseat_node(self, node: Address, *, held_until: int, put_out: bool = False) -> None:
+    def unseat_node(self, node: Address, *, held_until: int, expelled: bool = False) -> None:
         """A node leaves, is put out, or (held until 0) is evicted for forged work."""
         del self.seats[node]
         self.held[node] = held_until
-        self.happened.append(SeatEvent(node=node, put_out=put_out))
+        self.happened.append(SeatEvent(node=node, expelled=expelled))
 
     def submit(self, lease: Lease, sha256: Digest, units: int) -> str:
         """The contract's rules; the error, or nothing."""
@@ -216,25 +216,27 @@ class MemoryRunLedger:
         self._answer()
         return self.works.get(key)
 
-    async def carry(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+    async def submit_work(self, works: Sequence[SignedWorkClaim]) -> list[LedgerRefusal]:
         self._answer()
         self.batches.append(len(works))
         results = [(w.lease.lease.key.hash, self.submit(w.lease.lease, w.sha256, w.units)) for w in works]
         if self.die_after_carrying:
             raise Unavailable("the answer was lost", code="transaction-not-mined")
-        return [NotTaken(key, error, f"{error}(…)") for key, error in results if error]
+        return [LedgerRefusal(key, error, f"{error}(…)") for key, error in results if error]
 
-    async def refusals(self, works: Sequence[SignedWorkClaim]) -> list[NotTaken]:
+    async def work_refusals(self, works: Sequence[SignedWorkClaim]) -> list[LedgerRefusal]:
         self._answer()
         keys = [work.lease.lease.key.hash for work in works]
-        return [NotTaken(key, self.refuse[key], f"{self.refuse[key]}(…)") for key in keys if key in self.refuse]
+        return [LedgerRefusal(key, self.refuse[key], f"{self.refuse[key]}(…)") for key in keys if key in self.refuse]
 
-    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+    async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[LedgerRefusal]:
         self._answer()
         nodes = [join.invite.node for join in joins]
-        return [NotTaken(node, self.refuse[node], f"{self.refuse[node]}(…)") for node in nodes if node in self.refuse]
+        return [
+            LedgerRefusal(node, self.refuse[node], f"{self.refuse[node]}(…)") for node in nodes if node in self.refuse
+        ]
 
-    async def carry_joins(self, joins: Sequence[JoinRequest]) -> list[NotTaken]:
+    async def submit_joins(self, joins: Sequence[JoinRequest]) -> list[LedgerRefusal]:
         self._answer()
         self.batches.append(len(joins))
         refused = []
@@ -242,12 +244,12 @@ class MemoryRunLedger:
             node = each.invite.node
             if node in self.refuse or node in self.seats:
                 error = self.refuse.get(node, "MemberAlready")
-                refused.append(NotTaken(node, error, f"{error}(…)"))
+                refused.append(LedgerRefusal(node, error, f"{error}(…)"))
             else:
                 self.seat_node(node)
         return refused
 
-    async def carry_disputes(self, disputes: Sequence[SignedDispute]) -> list[NotTaken]:
+    async def submit_disputes(self, disputes: Sequence[SignedDispute]) -> list[LedgerRefusal]:
         self._answer()
         refused = []
         for each in disputes:
@@ -255,7 +257,7 @@ class MemoryRunLedger:
             if not error and self.works[each.key].state is not SlotState.PROVISIONAL:
                 error = "WrongStatus"
             if error:
-                refused.append(NotTaken(each.key, error, f"{error}(…)"))
+                refused.append(LedgerRefusal(each.key, error, f"{error}(…)"))
             else:
                 self.batches.append(1)
                 node = next(lease.node for lease in self.leases.values() if lease.key.hash == each.key)

@@ -154,7 +154,7 @@ async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledge
             found = await ledger.work.get(work)
             assert found is not None
             assert (found.node, found.status, found.units) == (key.address, WorkStatus.SUBMITTED, 7)
-        refused = await run.chain.refusals([run.signed(key, first, file=1)])
+        refused = await run.chain.work_refusals([run.signed(key, first, file=1)])
         assert [(each.name, each.error) for each in refused] == [(good, "WorkExists")], "asked, and not paid for"
         await run.sync.round()
         assert (await run.view())["pending"] == 5

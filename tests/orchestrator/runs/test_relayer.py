@@ -287,13 +287,13 @@ async def test_a_transaction_that_takes_long_keeps_the_loops_lease(make_run: Mak
     await first.publish(0)
     key, grant = await leased(first)
     await first.hand_in(key, first.signed(key, grant))
-    mined, carry = asyncio.Event(), first.chain.carry
+    mined, carry = asyncio.Event(), first.chain.submit_work
 
     async def slowly(works: Any) -> Any:
         await mined.wait()
         return await carry(works)
 
-    first.chain.carry = slowly
+    first.chain.submit_work = slowly
     carrying = asyncio.create_task(first.relayer.round())
     lease = first.pool.parts.database.key("lease", "relayer")
     for _ in range(5):
@@ -319,17 +319,17 @@ async def test_rounds_that_overlap_hold_one_lease_together(run: RunUnderTest) ->
 
 async def under_way(run: RunUnderTest) -> tuple[asyncio.Task[int], asyncio.Event]:
     """A round whose transaction has left, and what lets it be mined; what others carry is mined at once."""
-    mined, taken, carry = asyncio.Event(), asyncio.Event(), run.chain.carry
+    mined, taken, carry = asyncio.Event(), asyncio.Event(), run.chain.submit_work
 
     async def slowly(works: Any) -> Any:
         taken.set()
         await mined.wait()
         return await carry(works)
 
-    run.chain.carry = slowly
+    run.chain.submit_work = slowly
     first = asyncio.create_task(run.relayer.round())
     await taken.wait()
-    run.chain.carry = carry
+    run.chain.submit_work = carry
     return first, mined
 
 
@@ -363,15 +363,15 @@ async def test_what_waits_long_for_its_block_is_not_carried_again_beside_itself(
 async def test_what_could_not_be_carried_is_taken_again(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
-    carry = run.chain.carry
+    carry = run.chain.submit_work
 
     async def down(works: Any) -> Any:
         raise Unavailable("the chain is down")
 
-    run.chain.carry = down
+    run.chain.submit_work = down
     with pytest.raises(Unavailable):
         await run.relayer.round()
-    run.chain.carry = carry
+    run.chain.submit_work = carry
     await run.pool.clock.turn(RETRY_AFTER + timedelta(seconds=1))
     assert await run.relayer.round() == 1
 
