@@ -79,7 +79,7 @@ def _liveness(parts: Dependencies) -> Liveness:
     return Liveness(
         database=parts.database,
         nodes=parts.nodes,
-        life=parts.life,
+        transitions=parts.transitions,
         pace=parts.settings.pace(),
         clock=parts.clock,
         every=timedelta(seconds=0.5),

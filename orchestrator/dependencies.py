@@ -56,7 +56,7 @@ class Dependencies:
     assignments: AssignmentStore
     events: EventStore
     webhooks: WebhookStore
-    life: NodeTransitions
+    transitions: NodeTransitions
     ledger: PoolLedger
     standings: Standings
     pool: CachedPool
@@ -90,7 +90,7 @@ def build_parts(
     nodes = NodeStore(database)
     tasks = TaskStore(database, cipher=cipher, clock=clock)
     pace = settings.pace()
-    life = NodeTransitions(nodes, pace=pace, clock=clock, invite_life=timedelta(seconds=settings.invite_life_s))
+    transitions = NodeTransitions(nodes, pace=pace, clock=clock, invite_life=timedelta(seconds=settings.invite_life_s))
     standings = Standings(ledger, nodes=nodes, clock=clock)
     pool = CachedPool(ledger, clock=clock)
     objects = build_store(settings, clock=clock)
@@ -124,7 +124,7 @@ def build_parts(
         assignments=AssignmentStore(database),
         events=EventStore(database),
         webhooks=WebhookStore(database, cipher=cipher, clock=clock),
-        life=life,
+        transitions=transitions,
         ledger=ledger,
         standings=standings,
         pool=pool,
@@ -133,7 +133,7 @@ def build_parts(
             database=database,
             nodes=nodes,
             tasks=tasks,
-            life=life,
+            transitions=transitions,
             standings=standings,
             admission=admission,
             pace=pace,

@@ -318,6 +318,6 @@ class OrchestratorSettings(Settings):
             units_per_group=self.run_units_per_group,
         )
 
-    def patience(self) -> SchedulerTimeouts:
+    def scheduler_timeouts(self) -> SchedulerTimeouts:
         """Returns the time limits of the scheduler."""
         return SchedulerTimeouts(drain=timedelta(seconds=self.drain_patience_s))

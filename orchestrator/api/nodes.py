@@ -125,7 +125,7 @@ async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
     await parts.nodes.get_known(node)
     serving = (NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING)
     cause = _cause(owner, "the owner drains it")
-    before, result = await parts.life.happened(
+    before, result = await parts.transitions.apply(
         node,
         NodeEvent.DRAIN,
         cause=cause,
@@ -145,7 +145,7 @@ async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
     """End a drain."""
     parts = parts_of(request)
     await parts.nodes.get_known(node)
-    before, _ = await parts.life.happened(
+    before, _ = await parts.transitions.apply(
         node,
         NodeEvent.RESUME,
         cause=_cause(owner, "the owner resumes it"),
@@ -166,7 +166,7 @@ async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
     cause = _cause(owner, "the owner banned it")
     await parts.ledger.ban(node, reason=cause)
     parts.standings.forget(node)
-    await parts.life.happened(node, NodeEvent.BANNED, cause=cause, actor=owner.name, fields={"member": "0"})
+    await parts.transitions.apply(node, NodeEvent.BANNED, cause=cause, actor=owner.name, fields={"member": "0"})
     return await _view(parts, node)
 
 
@@ -177,7 +177,7 @@ async def unban(owner: Admin, request: Request, node: NodePath) -> NodeView:
     cause = _cause(owner, "the owner lifted the ban")
     await parts.ledger.unban(node)
     parts.standings.forget(node)
-    await parts.life.happened(node, NodeEvent.UNBANNED, cause=cause, actor=owner.name)
+    await parts.transitions.apply(node, NodeEvent.UNBANNED, cause=cause, actor=owner.name)
     return await _view(parts, node)
 
 

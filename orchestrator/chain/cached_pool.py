@@ -33,7 +33,7 @@ class CachedPool:
         )
 
     async def get(self) -> PoolStanding:
-        """Returns the pool, at most some seconds old while the chain answers.
+        """Returns the pool, at most `FRESH` old while the chain answers.
 
         Raises:
             Unavailable: The chain is down, and the cached state is older than `STALE`.

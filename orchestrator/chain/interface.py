@@ -24,7 +24,7 @@ class NodeStanding:
     free_stake: int
     """Free stake of the provider, in 10⁻¹⁸ MUST."""
     needed_stake: int
-    """Stake that joining would bind."""
+    """Stake that joining would lock."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

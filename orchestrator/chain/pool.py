@@ -15,7 +15,7 @@ from ledger.client.event_follower import EventFollower, ObservedEvent
 from ledger.client.pools import PoolStatus, Role, Terms
 from ledger.deployment import Deployment
 from ledger.errors import TransactionReverted
-from ledger.events import types as happened
+from ledger.events import types as event_types
 from ledger.events.types import Departure, LedgerEvent
 from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
 from protocol.errors import Forbidden
@@ -35,12 +35,12 @@ MAX_REASON = 200
 """Characters of a reason that are written to the ledger."""
 
 FOLLOWED: tuple[type[LedgerEvent], ...] = (
-    happened.MemberJoined,
-    happened.MemberLeft,
-    happened.NodeBanned,
-    happened.NodeUnbanned,
-    happened.ProviderBanned,
-    happened.ProviderUnbanned,
+    event_types.MemberJoined,
+    event_types.MemberLeft,
+    event_types.NodeBanned,
+    event_types.NodeUnbanned,
+    event_types.ProviderBanned,
+    event_types.ProviderUnbanned,
 )
 
 _DEPARTURES = {
@@ -53,7 +53,7 @@ _DEPARTURES = {
 
 _CAUSES = {
     MemberEvent.LEFT: "it left the pool",
-    MemberEvent.REMOVED: "it was taken from the pool",
+    MemberEvent.REMOVED: "it was removed from the pool",
     MemberEvent.EVICTED: "it was evicted",
     MemberEvent.BANNED: "it was banned",
 }
@@ -246,19 +246,19 @@ def _ignoring_unchanged() -> Iterator[None]:
 def _change(event: LedgerEvent) -> MembershipChange | None:
     change: MembershipChange | None = None
     match event:
-        case happened.MemberJoined():
+        case event_types.MemberJoined():
             change = MembershipChange(event=MemberEvent.JOINED, node=event.node)
-        case happened.MemberLeft():
+        case event_types.MemberLeft():
             kind = _DEPARTURES[event.cause]
             cause = f"{_CAUSES[kind]} on the ledger" + (f": {event.reason}" if event.reason else "")
             change = MembershipChange(event=kind, node=event.node, cause=cause)
-        case happened.NodeBanned():
+        case event_types.NodeBanned():
             change = MembershipChange(event=MemberEvent.BANNED, node=event.node, cause=event.reason)
-        case happened.NodeUnbanned():
+        case event_types.NodeUnbanned():
             change = MembershipChange(event=MemberEvent.UNBANNED, node=event.node)
-        case happened.ProviderBanned():
+        case event_types.ProviderBanned():
             change = MembershipChange(event=MemberEvent.BANNED, provider=event.provider, cause=event.reason)
-        case happened.ProviderUnbanned():
+        case event_types.ProviderUnbanned():
             change = MembershipChange(event=MemberEvent.UNBANNED, provider=event.provider)
         case _:
             pass

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
+from cachetools import LRUCache
 from redis.asyncio import Redis
 
 from ledger.artifacts import Contract
@@ -98,7 +98,7 @@ class LedgerRun:
         self._stack = AsyncExitStack()
         self._ledger: Ledger | None = None
         self._connecting = asyncio.Lock()
-        self._hashes: OrderedDict[int, Digest] = OrderedDict()
+        self._hashes: LRUCache[int, Digest] = LRUCache(MAX_HASHES)
         self._pool_and_terms: tuple[float, Pool, Terms] | None = None
 
     @property
@@ -170,8 +170,9 @@ class LedgerRun:
 
     async def block_hash(self, block: int) -> Digest | None:
         """Returns the hash of a block with the pool's confirmations; cached until a reorg."""
-        if block in self._hashes:
-            return self._hashes[block]
+        cached: Digest | None = self._hashes.get(block)
+        if cached is not None:
+            return cached
         ledger = await self._connected()
         if await ledger.block() < block + self._confirmations:
             return None
@@ -180,8 +181,6 @@ class LedgerRun:
         except NotFound:
             return None
         self._hashes[block] = found
-        if len(self._hashes) > MAX_HASHES:
-            self._hashes.popitem(last=False)
         return found
 
     async def work(self, key: Digest) -> WorkRecord | None:

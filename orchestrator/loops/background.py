@@ -48,7 +48,7 @@ def add_loops(
     liveness = Liveness(
         database=parts.database,
         nodes=parts.nodes,
-        life=parts.life,
+        transitions=parts.transitions,
         pace=settings.pace(),
         clock=parts.clock,
         every=timedelta(seconds=settings.liveness_every_s),
@@ -60,13 +60,13 @@ def add_loops(
         nodes=parts.nodes,
         tasks=parts.tasks,
         assignments=parts.assignments,
-        patience=settings.patience(),
+        timeouts=settings.scheduler_timeouts(),
         clock=parts.clock,
         lease=lease("scheduler"),
     )
     sync = LedgerSync(parts, lease=lease("ledger"))
     removals = Removals(parts, lease=lease("removals"))
-    postman = WebhookDelivery(parts, lease=lease("webhooks"), http=webhook_http)
+    webhooks = WebhookDelivery(parts, lease=lease("webhooks"), http=webhook_http)
     stalled = timedelta(seconds=60)
 
     async def live() -> None:
@@ -79,7 +79,7 @@ def add_loops(
     loops.add("scheduler", schedule, every=timedelta(seconds=settings.schedule_every_s), stalled_after=stalled)
     loops.add("ledger", patient("ledger", sync.round), every=timedelta(seconds=settings.ledger_every_s))
     loops.add("removals", patient("removals", removals.round), every=timedelta(seconds=settings.removals_every_s))
-    loops.add("webhooks", postman.round, every=WEBHOOKS_EVERY)
+    loops.add("webhooks", webhooks.round, every=WEBHOOKS_EVERY)
     if run_ledger is not None:
         relayer = Relayer(
             parts.relay.store,

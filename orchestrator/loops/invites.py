@@ -1,16 +1,19 @@
-"""Reads one discovery service, and invites whoever may come. Each service has a loop of its own, so none waits."""
+"""Reads the nodes of one discovery service and invites the eligible ones.
+
+Each service has a loop of its own, so that a slow one delays no other.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import secrets
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 import structlog
+from cachetools import LRUCache
 
 from orchestrator.dependencies import Dependencies
 from orchestrator.domain.node_states import NodeAction, NodeEvent
@@ -29,22 +32,25 @@ from protocol.wire.nodes import NodeRecord
 
 PAGE = 100
 AT_ONCE = 8
-"""Nodes of a page that are looked at together: the ledger is asked about each."""
+"""Nodes of a page that are checked concurrently; each check reads the ledger."""
 
-MOST_NOTED = 20_000
-"""Nodes that may not be invited are noted, with the reason, while the pool knows fewer than this. Whoever floods
-discovery with addresses that no provider stands behind fills this list and nothing else."""
+MAX_INELIGIBLE = 20_000
+"""Ineligible nodes are stored, with the reason, only while the pool knows fewer nodes than this.
+
+A flood of addresses without a provider in discovery can fill these rows and nothing else.
+"""
 
 DISK_STEP = 1 << 30
-"""Free disk is kept in whole GiB, or every page would change every node."""
+"""Free disk is stored in whole GiB; otherwise every page would change the row of every node."""
 
 NEW_FOR = timedelta(seconds=10)
 """Time that a new member has for its first heartbeat before it is sent another invite with our URL."""
 
-MOST_TOLD = 65_536
+MAX_REMINDERS = 65_536
+"""Members whose last reminder is remembered."""
 
 LONGEST_PAUSE = timedelta(hours=1)
-"""Between two invites for a member that stays silent. The pause doubles from the life of one invite."""
+"""Longest pause between two invites for a silent member. The pause doubles, beginning with an invite's lifetime."""
 
 _SILENT = frozenset({NodeState.UNHEALTHY, NodeState.DEAD})
 _INVITABLE = frozenset({NodeState.DISCOVERED, NodeState.DEAD, NodeState.EVICTED})
@@ -53,47 +59,47 @@ _log = structlog.get_logger(__name__)
 
 
 class Inviter:
-    """One reading of one discovery service.
+    """Invites the eligible nodes that one discovery service lists.
 
     Args:
-        parts: The orchestrator's.
-        client: Of the service.
-        lease: Of this loop.
+        parts: The orchestrator's dependencies.
+        client: Client of the discovery service.
+        lease: The leader lease of this loop.
     """
 
     def __init__(self, parts: Dependencies, *, client: DiscoveryClient, lease: LeaderLease) -> None:
         self._parts = parts
         self._client = client
         self._lease = lease
-        self._life = timedelta(seconds=parts.settings.invite_life_s)
-        self._for_newcomers = _Bucket(parts.settings.invites_per_minute, clock=parts.clock)
-        self._for_members = _Bucket(parts.settings.invites_per_minute, clock=parts.clock)
-        """Of its own: members that stay silent leave no fewer invites for new nodes."""
-        self._told: OrderedDict[Address, _Told] = OrderedDict()
+        self._invite_lifetime = timedelta(seconds=parts.settings.invite_life_s)
+        self._for_newcomers = _TokenBucket(parts.settings.invites_per_minute, clock=parts.clock)
+        self._for_members = _TokenBucket(parts.settings.invites_per_minute, clock=parts.clock)
+        """Separate from newcomers, so that silent members don't use up the invites for new nodes."""
+        self._reminders: LRUCache[Address, _Reminder] = LRUCache(MAX_REMINDERS)
 
     async def round(self) -> int:
-        """Reads every page; returns how many invites were left.
+        """Reads every page; returns how many invites were posted.
 
         Raises:
-            Unavailable: The service, or the chain, is down; what was done before stays done.
+            Unavailable: The service or the chain is down; invites that were posted before stay.
         """
         if not await self._lease.hold():
             return 0
         invited, cursor = 0, None
         while True:
             page = await self._client.page(self._parts.settings.pool_id, cursor=cursor, limit=PAGE)
-            invited += await self._look_at(page.nodes)
+            invited += await self._check_page(page.nodes)
             if page.next_cursor is None or page.next_cursor == cursor or not await self._lease.hold():
                 return invited
             cursor = page.next_cursor
 
-    async def _look_at(self, records: Sequence[NodeRecord]) -> int:
+    async def _check_page(self, records: Sequence[NodeRecord]) -> int:
         rows = await self._parts.nodes.get_many([record.address for record in records])
-        turns = asyncio.Semaphore(AT_ONCE)
+        slots = asyncio.Semaphore(AT_ONCE)
         down: list[Unavailable] = []
 
         async def one(record: NodeRecord, row: NodeRow) -> bool:
-            async with turns:
+            async with slots:
                 if down:
                     return False
                 try:
@@ -116,56 +122,55 @@ class Inviter:
         if row.revision:
             await parts.nodes.learn(node, facts)
         if row.member:
-            return await self._tell_where(record, row)
+            return await self._remind_member(record, row)
         if row.state not in _INVITABLE or not self._rested(row):
             return False
-        reason = await self._why_not(record)
+        reason = await self._ineligible(record)
         if reason is not None:
-            if not row.revision and await parts.nodes.count() < MOST_NOTED:
-                await parts.life.happened(node, NodeEvent.LISTED, cause=reason, actor="discovery", fields=facts)
+            if not row.revision and await parts.nodes.count() < MAX_INELIGIBLE:
+                await parts.transitions.apply(node, NodeEvent.LISTED, cause=reason, actor="discovery", fields=facts)
             elif row.revision and row.state is NodeState.DISCOVERED:
                 await parts.nodes.learn(node, {"reason": reason})
             return False
         if not self._for_newcomers.take():
             return False
         cause = "discovery lists it, and it has what the pool asks for"
-        _, result = await parts.life.happened(node, NodeEvent.SEEN, cause=cause, actor="discovery", fields=facts)
+        _, result = await parts.transitions.apply(node, NodeEvent.SEEN, cause=cause, actor="discovery", fields=facts)
         if NodeAction.INVITE not in result.actions:
             return False
         await self._post(record)
-        await parts.life.happened(
+        await parts.transitions.apply(
             record.address,
             NodeEvent.INVITE_POSTED,
-            cause=f"an invite waits for it at {self._client.location.url} until it expires in {self._life}",
+            cause=f"an invite waits for it at {self._client.location.url} until it expires in {self._invite_lifetime}",
             actor=parts.key.address,
         )
         return True
 
-    async def _tell_where(self, record: NodeRecord, row: NodeRow) -> bool:
-        """Leaves an invite for a member that discovery hears and we don't: it may not know our present URL.
+    async def _remind_member(self, record: NodeRecord, row: NodeRow) -> bool:
+        """Posts an invite for a member that discovery hears and we don't: it may not know our current URL.
 
-        One invite at a time waits for a node, and the pause before the next one doubles up to an hour. It changes
-        nothing in the node's life: the ledger takes no invite of a member.
+        The pause before the next invite for the same member doubles, up to an hour. The invite does not change the
+        node's state: the ledger refuses an invite of a member.
         """
         now = self._parts.clock.monotonic()
         joined_for_ms = unix_ms(self._parts.clock.now()) - row.since_ms
         new = row.seen_ms is None and joined_for_ms < NEW_FOR.total_seconds() * 1000
         if row.state not in _SILENT:
-            self._told.pop(record.address, None)
+            self._reminders.pop(record.address, None)
             return False
-        told = self._told.get(record.address)
-        if new or (told is not None and now < told.again_at) or not self._for_members.take():
+        last = self._reminders.get(record.address)
+        if new or (last is not None and now < last.next_at) or not self._for_members.take():
             return False
         await self._post(record)
-        pause = self._life if told is None else min(2 * told.pause, max(LONGEST_PAUSE, self._life))
-        self._told[record.address] = _Told(again_at=now + pause.total_seconds(), pause=pause)
-        self._told.move_to_end(record.address)
-        if len(self._told) > MOST_TOLD:
-            self._told.popitem(last=False)
-        _log.info("member-told-where-we-are", node=record.address, url=self._parts.settings.public_url)
+        pause = (
+            self._invite_lifetime if last is None else min(2 * last.pause, max(LONGEST_PAUSE, self._invite_lifetime))
+        )
+        self._reminders[record.address] = _Reminder(next_at=now + pause.total_seconds(), pause=pause)
+        _log.info("member-reminded-of-url", node=record.address, url=self._parts.settings.public_url)
         return True
 
-    async def _why_not(self, record: NodeRecord) -> str | None:
+    async def _ineligible(self, record: NodeRecord) -> str | None:
         parts, registration = self._parts, record.registration
         missing = lacks(registration.hardware, dict(registration.labels), parts.settings.requirements)
         if missing is not None:
@@ -183,11 +188,11 @@ class Inviter:
             domain_id=(await parts.pool.get()).domain_id,
             node=record.address,
             nonce=secrets.randbits(128),
-            expiry=int((parts.clock.now() + self._life).timestamp()),
+            expiry=int((parts.clock.now() + self._invite_lifetime).timestamp()),
             url=settings.public_url,
         )
         signature = invite.sign(parts.key, domain)
-        # It may join at any moment now, and its first word should find it a member.
+        # The node may join at any moment now; its first heartbeat must not meet a cached answer that it is no member.
         parts.standings.forget(record.address)
         await self._client.invite(SignedInvite.of(invite, domain=domain, signature=signature))
 
@@ -198,20 +203,20 @@ class Inviter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Told:
-    """An invite that was left for a silent member.
+class _Reminder:
+    """The last invite that was posted for a silent member.
 
     Args:
-        again_at: When the next one may be left, on the monotonic clock.
+        next_at: When the next one may be posted, on the monotonic clock.
         pause: Time between the two.
     """
 
-    again_at: float
+    next_at: float
     pause: timedelta
 
 
-class _Bucket:
-    """Fills with the allowed rate up to one minute's worth: a flood of records does not become one of signatures."""
+class _TokenBucket:
+    """Token bucket of one minute's invites, so that a flood of records doesn't cause a flood of signatures."""
 
     def __init__(self, per_minute: float, *, clock: Clock) -> None:
         self._per_minute = per_minute
@@ -221,7 +226,7 @@ class _Bucket:
         self._at = clock.monotonic()
 
     def take(self) -> bool:
-        """Takes one; returns false if there is none."""
+        """Takes a token; returns False if there is none."""
         now = self._clock.monotonic()
         self._left = min(self._most, self._left + (now - self._at) * self._per_minute / 60)
         self._at = now

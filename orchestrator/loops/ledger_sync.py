@@ -1,4 +1,4 @@
-"""Follows the ledger: who joined, left, was removed, evicted, banned or unbanned."""
+"""Applies membership events of the ledger to the nodes: joins, departures, evictions and bans."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _log = structlog.get_logger(__name__)
 
 
 class LedgerSync:
-    """One reading of the ledger's events.
+    """Reads new membership events from the ledger and applies them.
 
     Args:
-        parts: The orchestrator's.
-        lease: Of this loop.
+        parts: The orchestrator's dependencies.
+        lease: The leader lease of this loop.
     """
 
     def __init__(self, parts: Dependencies, *, lease: LeaderLease) -> None:
@@ -38,12 +38,12 @@ class LedgerSync:
         self._lease = lease
 
     async def round(self) -> int:
-        """Reads what is new and writes it to the nodes; returns how many events that were.
+        """Reads new events and writes them to the nodes; returns the number of events.
 
-        Events come at least once: telling a node's life the same thing twice changes nothing.
+        Events are delivered at least once; applying one twice changes nothing.
 
         Raises:
-            Unavailable: The chain is down; nothing is skipped.
+            Unavailable: The chain is down; no event is skipped.
         """
         read = 0
         while True:
@@ -69,14 +69,14 @@ class LedgerSync:
         event = change.event
         standing: NodeStanding | None = None
         if event in {MemberEvent.LOOK, MemberEvent.JOINED, MemberEvent.UNBANNED} or change.node is None:
-            # Old events are read again after a loss of Redis: what is true now, only the ledger knows.
+            # Old events are read again after a loss of Redis, so the current state is read from the ledger.
             standing = await self._parts.ledger.standing(node)
             event = _now(standing, event)
         what, member, words = _EVENTS[event]
         fields = {"member": member}
         if standing is not None and standing.provider is not None:
             fields["provider"] = standing.provider
-        await self._parts.life.happened(node, what, cause=change.cause or words, actor="ledger", fields=fields)
+        await self._parts.transitions.apply(node, what, cause=change.cause or words, actor="ledger", fields=fields)
 
     async def _nodes_of(self, change: MembershipChange) -> list[Address]:
         if change.node is not None:
@@ -91,7 +91,7 @@ class LedgerSync:
 
 
 def latest(changes: Sequence[MembershipChange]) -> list[MembershipChange]:
-    """For each node and provider only its last change, in order: after a long absence the steps between are history."""
+    """Returns only the last change of each node and provider, in order."""
     last = {(change.node, change.provider): index for index, change in enumerate(changes)}
     return [change for index, change in enumerate(changes) if last[change.node, change.provider] == index]
 

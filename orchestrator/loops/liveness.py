@@ -1,4 +1,7 @@
-"""Notices who fell silent. Looks only at deadlines that passed; nodes that speak cost it nothing."""
+"""Finds nodes that missed their deadlines.
+
+It reads only deadlines that have passed, so nodes that send heartbeats cost it nothing.
+"""
 
 from __future__ import annotations
 
@@ -30,16 +33,18 @@ _log = structlog.get_logger(__name__)
 
 
 class Liveness:
-    """One look at what is overdue.
+    """Applies the events of overdue nodes, such as missed heartbeats and expired invites.
 
     Args:
-        database: The pool's.
-        nodes: Where nodes are kept.
-        life: Applies what silence means.
-        pace: For deadlines.
-        clock: Whose time counts.
-        every: The pause between looks; much more, and this loop itself was away.
-        lease: Of this loop.
+        database: The pool's database.
+        nodes: Store of nodes.
+        transitions: Applies events to nodes.
+        pace: Heartbeat interval, from which deadlines follow.
+        clock: Clock of the deadlines.
+        every: Interval of this loop. After a much longer gap the loop itself was down, and nodes get more time.
+        lease: The leader lease of this loop.
+        furthest: Deadlines that lie further ahead than this, and than twice the time until a silent node is dead, are
+            brought forward: a clock was wrong when they were set.
     """
 
     def __init__(
@@ -47,7 +52,7 @@ class Liveness:
         *,
         database: Database,
         nodes: NodeStore,
-        life: NodeTransitions,
+        transitions: NodeTransitions,
         pace: HeartbeatInterval,
         clock: Clock,
         every: timedelta,
@@ -56,7 +61,7 @@ class Liveness:
     ) -> None:
         self._database = database
         self._nodes = nodes
-        self._life = life
+        self._transitions = transitions
         self._pace = pace
         self._clock = clock
         self._every = every
@@ -64,10 +69,10 @@ class Liveness:
         self._furthest = furthest
 
     async def tick(self) -> int:
-        """Handles everything that is overdue now; returns how many nodes that were.
+        """Handles all overdue nodes; returns their number.
 
         Raises:
-            StoreUnavailable: Redis is down; the next look finds the same.
+            StoreUnavailable: Redis is down; the next round finds the same nodes.
         """
         if not await self._lease.hold():
             return 0
@@ -78,7 +83,7 @@ class Liveness:
             written = sum(await self._nodes.write_many(changes))
             handled += written
             if written == 0:
-                break  # all of them spoke meanwhile
+                break  # all of them sent a heartbeat meanwhile
         return handled
 
     async def _overdue(self) -> list[Address]:
@@ -102,10 +107,10 @@ class Liveness:
     def _change(self, row: NodeRow) -> WriteTransition | None:
         event = overdue(row.state)
         if event is None:
-            # A deadline that nobody needs any more; a heartbeat can't have set it, so nothing is lost.
-            return self._life.forget_deadline(row)
+            # A deadline left by a former state. No heartbeat can have set it, so it can be cleared.
+            return self._transitions.forget_deadline(row)
         result = transition(row.state, event)
-        return self._life.change(row, event, result, cause=_CAUSES[event], actor="liveness", only_if_due=True)
+        return self._transitions.change(row, event, result, cause=_CAUSES[event], actor="liveness", only_if_due=True)
 
 
 def _ms(duration: timedelta) -> int:

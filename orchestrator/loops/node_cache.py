@@ -11,14 +11,15 @@ from orchestrator.store.nodes import NodeRow, NodeStore
 from protocol.identifiers import Address
 
 AT_ONCE = 500
+"""Nodes per round trip to Redis."""
 
 
 class NodeCache:
     """Nodes that are members, or still hold an assignment.
 
     Args:
-        nodes: Where nodes are kept.
-        assignments: Where assignments are kept.
+        nodes: Store of nodes.
+        assignments: Store of assignments.
     """
 
     def __init__(self, nodes: NodeStore, assignments: AssignmentStore) -> None:
@@ -37,7 +38,7 @@ class NodeCache:
             after = page[-1]
 
     async def read(self, addresses: Collection[Address]) -> None:
-        """Reads these again."""
+        """Reads these nodes again."""
         ordered = sorted(addresses)
         for start in range(0, len(ordered), AT_ONCE):
             await self._read_some(ordered[start : start + AT_ONCE])

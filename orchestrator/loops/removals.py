@@ -1,4 +1,4 @@
-"""Takes dead nodes from the pool on the ledger, in batches, again and again until it is done."""
+"""Removes dead nodes from the pool on the ledger, in batches; retried until the ledger did it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from protocol.wire.heartbeat import NodeState
 BATCH = 100
 """Nodes per transaction; a removal costs some 40,000 gas."""
 
-AGAIN = timedelta(seconds=30)
+RETRY_AFTER = timedelta(seconds=30)
+"""Delay before a node that could not be removed is due again."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Removals:
-    """One batch.
+    """Removes one batch of dead nodes per round.
 
     Args:
-        parts: The orchestrator's.
-        lease: Of this loop.
+        parts: The orchestrator's dependencies.
+        lease: The leader lease of this loop.
     """
 
     def __init__(self, parts: Dependencies, *, lease: LeaderLease) -> None:
@@ -34,10 +35,10 @@ class Removals:
         self._lease = lease
 
     async def round(self) -> int:
-        """Removes what is due; returns how many nodes that were.
+        """Removes the nodes that are due; returns their number.
 
         Raises:
-            MusterError: The ledger did not do it; the nodes come again in half a minute.
+            MusterError: The transaction failed; the nodes are due again after `RETRY_AFTER`.
         """
         if not await self._lease.hold():
             return 0
@@ -45,13 +46,13 @@ class Removals:
         now = unix_ms(parts.clock.now())
         due = await parts.nodes.due_removals(now_ms=now, limit=BATCH)
         rows = await parts.nodes.get_many(due)
-        # Who came back meanwhile was taken from the list by the same write that made it healthy.
+        # The write that makes a returning node healthy also takes it off this list; the state is checked all the same.
         dead = [row.address for row in rows if row.state is NodeState.DEAD]
         await parts.nodes.forget_removals([row.address for row in rows if row.state is not NodeState.DEAD])
         if not dead:
             return 0
-        # Put off first: whatever happens to us now, they come again.
-        await parts.nodes.put_off_removals(dead, until_ms=now + int(AGAIN.total_seconds() * 1000))
+        # Postponed before the transaction, so that the nodes are due again if this process crashes.
+        await parts.nodes.put_off_removals(dead, until_ms=now + int(RETRY_AFTER.total_seconds() * 1000))
         try:
             await parts.ledger.remove(dead, reason="silent")
         except MusterError as error:
@@ -59,7 +60,7 @@ class Removals:
             raise
         for node in dead:
             parts.standings.forget(node)
-            await parts.life.happened(
+            await parts.transitions.apply(
                 node,
                 NodeEvent.REMOVED,
                 cause="it was silent for too long and was taken from the pool on the ledger",

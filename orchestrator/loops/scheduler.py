@@ -1,4 +1,4 @@
-"""Carries out the schedule: looks at what changed, asks for a plan, writes its decisions, and says why what waits."""
+"""Runs the scheduler: reads changed nodes and tasks, makes a plan, and writes its decisions."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ from protocol.runtime.clock import Clock
 from protocol.wire.heartbeat import Command, CommandKind, NodeState
 from protocol.wire.tasks import AssignmentState, TaskState
 
-MOST_CHANGES = 5000
-IN_A_THREAD = 500
-"""Pools larger than this are planned in a thread, so that heartbeats are answered meanwhile."""
+MAX_CHANGES = 5000
+"""Changes that one round takes from the list."""
+THREAD_ABOVE = 500
+"""Pools larger than this are planned in a thread, so that the event loop answers heartbeats meanwhile."""
 
-ANYWAY = timedelta(seconds=5)
-"""Time passes for tasks with deadlines, failures and drains, so they are looked at though nothing changed."""
+REPLAN_EVERY = timedelta(seconds=5)
+"""Interval of plans without a change, while deadlines, failed tasks or drains make the plan depend on time."""
 
-ALL = timedelta(minutes=10)
+REREAD_EVERY = timedelta(minutes=10)
 """Interval of complete re-reads, in case a change was missed."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Scheduler:
-    """One look at the schedule.
+    """Plans the assignments of tasks to nodes and writes the plan.
 
     Args:
-        database: The pool's.
-        nodes: Where nodes are kept.
-        tasks: Where tasks are kept.
-        assignments: Where assignments are kept.
-        patience: How long to wait for what.
-        clock: Whose time counts.
-        lease: Of this loop.
+        database: The pool's database.
+        nodes: Store of nodes.
+        tasks: Store of tasks.
+        assignments: Store of assignments.
+        timeouts: Time limits of the planner.
+        clock: Clock of deadlines and intervals.
+        lease: The leader lease of this loop.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Scheduler:
         nodes: NodeStore,
         tasks: TaskStore,
         assignments: AssignmentStore,
-        patience: SchedulerTimeouts,
+        timeouts: SchedulerTimeouts,
         clock: Clock,
         lease: LeaderLease,
     ) -> None:
@@ -64,20 +65,20 @@ class Scheduler:
         self._nodes = nodes
         self._tasks = tasks
         self._assignments = assignments
-        self._patience = patience
+        self._timeouts = timeouts
         self._clock = clock
         self._lease = lease
-        self._snapshot = NodeCache(nodes, assignments)
+        self._cache = NodeCache(nodes, assignments)
         self._read_at: float | None = None
         self._planned_at = 0.0
         self._pending: set[Address] = set()
-        self._time_matters = True
+        self._time_dependent = True
 
     async def tick(self) -> bool:
-        """Makes and carries out a plan if anything changed; whether it did.
+        """Makes and writes a plan if anything changed; returns whether it did.
 
         Raises:
-            StoreUnavailable: Redis is down; everything is read again when it is back.
+            StoreUnavailable: Redis is down; the next round reads everything again.
         """
         before = self._lease.value
         if not await self._lease.hold():
@@ -86,43 +87,43 @@ class Scheduler:
         if self._lease.value != before:
             self._read_at = None
         try:
-            return await self._look()
+            return await self._plan_changes()
         except SchedulerLeaseLost:
             _log.info("schedule-handed-over")
             self._read_at = None
             return False
         except Exception:
-            # What was taken from the list of changes may not have been looked at.
+            # Changes that were taken from the list may not have been planned, so the next round reads everything.
             self._read_at = None
             raise
 
-    async def _look(self) -> bool:
+    async def _plan_changes(self) -> bool:
         now = self._clock.monotonic()
-        changed = set(await self._nodes.take_changed(limit=MOST_CHANGES))
-        if self._read_at is None or now - self._read_at >= ALL.total_seconds():
-            await self._snapshot.read_all()
+        changed = set(await self._nodes.take_changed(limit=MAX_CHANGES))
+        if self._read_at is None or now - self._read_at >= REREAD_EVERY.total_seconds():
+            await self._cache.read_all()
             self._read_at = now
         elif changed or self._pending:
             addresses = {address(name) for name in changed if name != "tasks"} | self._pending
-            await self._snapshot.read(addresses)
-        elif not self._time_matters or now - self._planned_at < ANYWAY.total_seconds():
+            await self._cache.read(addresses)
+        elif not self._time_dependent or now - self._planned_at < REPLAN_EVERY.total_seconds():
             return False
         self._pending.clear()
         self._planned_at = now
         tasks = await self._tasks.open_tasks()
         now_ms = unix_ms(self._clock.now())
-        candidates = list(self._snapshot.candidates.values())
-        self._time_matters = any(_waits_for_time(task) for task in tasks) or any(
+        candidates = list(self._cache.candidates.values())
+        self._time_dependent = any(_waits_for_time(task) for task in tasks) or any(
             node.state is NodeState.DRAINING and node.placement is not None for node in candidates
         )
-        if len(candidates) > IN_A_THREAD:
-            result = await asyncio.to_thread(plan, tasks, candidates, now_ms=now_ms, timeouts=self._patience)
+        if len(candidates) > THREAD_ABOVE:
+            result = await asyncio.to_thread(plan, tasks, candidates, now_ms=now_ms, timeouts=self._timeouts)
         else:
-            result = plan(tasks, candidates, now_ms=now_ms, timeouts=self._patience)
-        await self._carry_out(result, {task.id: task for task in tasks}, now_ms)
+            result = plan(tasks, candidates, now_ms=now_ms, timeouts=self._timeouts)
+        await self._write_plan(result, {task.id: task for task in tasks}, now_ms)
         return True
 
-    async def _carry_out(self, result: SchedulePlan, tasks: dict[str, OpenTask], now_ms: int) -> None:
+    async def _write_plan(self, result: SchedulePlan, tasks: dict[str, OpenTask], now_ms: int) -> None:
         await asyncio.gather(*(self._settle(settle, now_ms) for settle in result.settles))
         await asyncio.gather(
             *(
@@ -139,7 +140,7 @@ class Scheduler:
             )
         )
         for renewal in result.renewals:
-            row = self._snapshot.rows[renewal.node]
+            row = self._cache.rows[renewal.node]
             await self._assignments.renew(
                 row,
                 lease=self._lease.value,
@@ -183,7 +184,7 @@ class Scheduler:
             self._pending |= {decision.node for decision in decisions}
 
     async def _settle(self, settle: Settle, now_ms: int) -> None:
-        placement = self._snapshot.candidates[settle.node].placement
+        placement = self._cache.candidates[settle.node].placement
         if placement is None:
             return
         outcome = AssignmentOutcome(
@@ -195,7 +196,7 @@ class Scheduler:
             detail=brief(settle.detail),
             group=placement.group,
         )
-        # What the task wrote is asked for now, because its container will soon be gone.
+        # Requests the task's last log lines now, because its container will soon be gone.
         following, _ = await self._assignments.want_lines(settle.assignment_id, until_ms=now_ms + 60_000)
         command = Command(
             id=new_id(),
@@ -206,8 +207,8 @@ class Scheduler:
         )
         try:
             await self._nodes.leave_command(settle.node, command)
-        except Conflict as error:  # a node that takes no commands loses its last lines, and nothing else
-            _log.info("log-not-asked-for", node=settle.node, reason=error.detail)
+        except Conflict as error:  # a node that accepts no commands loses only its last log lines
+            _log.info("log-not-requested", node=settle.node, reason=error.detail)
         await self._assignments.end(
             lease=self._lease.value,
             node=settle.node,
@@ -219,12 +220,12 @@ class Scheduler:
         )
 
     def _task_of(self, node: Address) -> str:
-        placement = self._snapshot.candidates[node].placement
+        placement = self._cache.candidates[node].placement
         return "" if placement is None else placement.task_id
 
 
 def _waits_for_time(task: OpenTask) -> bool:
-    """Returns whether time alone may change a task's plan: a deadline passed, or a failure is old enough."""
+    """Returns whether the plan of a task may change with time alone, by a deadline or the age of a failure."""
     return task.spec.deadline_ms is not None or any(
         outcome.state is AssignmentState.FAILED for outcome in task.outcomes
     )

@@ -1,4 +1,4 @@
-"""Deletes files of nodes that no submitted work names: the store would fill with what was uploaded and never used."""
+"""Deletes files of nodes that no submitted work refers to, so that unused uploads don't fill the store."""
 
 from __future__ import annotations
 
@@ -18,29 +18,31 @@ from protocol.runtime.clock import Clock
 from protocol.wire.uploads import ObjectKey
 
 PAGE = 500
-"""Objects that are looked at in one round."""
+"""Objects that are checked in one round."""
 DISCARDED_AT_ONCE = 100
+"""Slots without work whose files are deleted in one round."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Sweeper:
-    """Deletes the files of slots that ended without work, and page by page all other files that no work names.
+    """Deletes the files of slots that ended without work, and page by page all other files that no work refers to.
 
-    A file is deleted by the second way only if it is older than any file of work can be that is not final: what Redis
-    does not know (its step was forgotten, or Redis was lost and the ledger not read again) is judged by its age alone.
-    Validators' audit files are never deleted.
+    Files of the second kind are deleted only when they are older than the file of any work that is not final can be.
+    Redis may not know such a file's work, because the step was forgotten, or because Redis was lost and the ledger was
+    not read again; only the age is known then. Validators' audit files are never deleted.
 
     Args:
         pool_id: The pool.
-        runs: Where slots are kept.
-        objects: The pool's store.
-        lease: Of this loop.
-        clock: Tells the time.
-        longest_lease: The longest that a slot is leased.
-        kept: How long unnamed files are kept at least; zero if nothing is to be deleted, as with a bucket whose key may
-            not delete.
-        discard_after: How long the files of a slot that ended without work are kept, as its work may yet be read.
+        runs: Store of slots.
+        objects: The pool's object store.
+        lease: The leader lease of this loop.
+        clock: Clock for the age of files.
+        longest_lease: Longest lease time of a slot.
+        kept: Shortest time for which unused files are kept; zero deletes none, as with a bucket whose key may not
+            delete.
+        discard_after: Time for which the files of a slot that ended without work are kept, because its submission may
+            still be read from the ledger.
     """
 
     def __init__(
@@ -66,10 +68,10 @@ class Sweeper:
         self._cursor = ""
 
     async def round(self) -> int:
-        """Looks at one page; returns the number of files that were deleted.
+        """Checks one page; returns the number of deleted files.
 
         Raises:
-            StorageUnavailable: The store is down; the page is looked at again.
+            StorageUnavailable: The store is down; the next round checks the same page.
             StoreUnavailable: Redis is down.
         """
         if not self._kept or not await self._lease.hold():
@@ -77,7 +79,7 @@ class Sweeper:
             return 0
         state = await self._runs.state()
         if not state.ready or not state.settled_s:
-            return 0  # the ledger was not read to its end: nobody knows which files work names
+            return 0  # the ledger was not read to its end, so the files in use are not known yet
         return await self._delete_discarded() + await self._sweep_page(state)
 
     async def _delete_discarded(self) -> int:
@@ -106,14 +108,14 @@ class Sweeper:
         return len(unused)
 
     def _needed(self, state: RunState) -> timedelta:
-        """How long an unknown file may be needed: twice the time of a lease and all its verdicts."""
+        """Returns how long an unknown file may be needed: twice the time of a lease and all its verdicts."""
         return max(self._kept, 2 * (self._longest_lease + timedelta(seconds=state.settled_s)))
 
 
 def build_sweeper(parts: Dependencies, *, lease: LeaderLease) -> Sweeper:
-    """Makes the sweeper of an orchestrator that has a run."""
+    """Builds the sweeper of an orchestrator that has a run."""
     if parts.run is None:
-        raise ValueError("a pool without a run has nothing that tells which files are needed")
+        raise ValueError("the sweeper needs a run, which tells the files in use")
     terms, settings = parts.run.terms, parts.settings
     return Sweeper(
         pool_id=settings.pool_id,
@@ -123,7 +125,7 @@ def build_sweeper(parts: Dependencies, *, lease: LeaderLease) -> Sweeper:
         clock=parts.clock,
         longest_lease=terms.lease,
         kept=timedelta(seconds=settings.upload_kept_s),
-        # A URL that was given under the lease may be used until it ends, and a reorganisation bring the work back.
+        # An upload URL of the lease works until it expires, and a reorganisation may bring the work back.
         discard_after=max(terms.pending, timedelta(seconds=settings.upload_url_life_s)),
     )
 

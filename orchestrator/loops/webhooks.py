@@ -1,4 +1,4 @@
-"""Delivers the pool's events to webhooks: in order, signed, again with growing pauses until they are taken."""
+"""Delivers the pool's events to webhooks: in order and signed, retried with back-off until they are accepted."""
 
 from __future__ import annotations
 
@@ -45,42 +45,42 @@ def wants(patterns: tuple[str, ...], kind: str) -> bool:
 
 
 class WebhookDelivery:
-    """One look at what is to be delivered.
+    """Delivers the events that are due, one delivery per webhook at a time.
 
     Args:
-        parts: The orchestrator's.
-        lease: Of this loop.
-        http: Sends; without redirects.
+        parts: The orchestrator's dependencies.
+        lease: The leader lease of this loop.
+        http: HTTP client that follows no redirects.
     """
 
     def __init__(self, parts: Dependencies, *, lease: LeaderLease, http: httpx.AsyncClient) -> None:
         self._parts = parts
         self._lease = lease
         self._http = http
-        self._under_way: dict[str, asyncio.Task[None]] = {}
+        self._in_flight: dict[str, asyncio.Task[None]] = {}
 
     async def round(self) -> None:
-        """Starts a delivery for every webhook that is due; one that is slow delays no other."""
+        """Starts a delivery for every webhook that is due; a slow receiver delays no other."""
         if not await self._lease.hold():
             return
         now = unix_ms(self._parts.clock.now())
         webhooks = self._parts.webhooks
         for delivery in await webhooks.get_many(await webhooks.ids()):
             name = delivery.webhook.id
-            if delivery.due_ms <= now and name not in self._under_way:
+            if delivery.due_ms <= now and name not in self._in_flight:
                 task = asyncio.create_task(self._deliver(delivery))
-                self._under_way[name] = task
+                self._in_flight[name] = task
                 task.add_done_callback(partial(self._ended, name))
 
     def _ended(self, name: str, task: asyncio.Task[None]) -> None:
-        self._under_way.pop(name, None)
+        self._in_flight.pop(name, None)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.error("webhook-crashed", webhook=name, exc_info=error)
 
     async def finish(self) -> None:
-        """Waits for the deliveries that are under way."""
-        while self._under_way:
-            await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        """Waits for the deliveries in flight."""
+        while self._in_flight:
+            await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
 
     async def _deliver(self, delivery: WebhookProgress) -> None:
         webhook, store = delivery.webhook, self._parts.webhooks
@@ -105,7 +105,7 @@ class WebhookDelivery:
         addresses = await check_destination(url, allow_private=allow_private)
         parts = urlsplit(url)
         host = parts.hostname or ""
-        # Sent to the address that was checked: the name may mean another one by now.
+        # Sent to the address that was checked: the host name may resolve to another one by now.
         target = httpx.URL(url).copy_with(host=addresses[0])
         timestamp = str(unix_ms(self._parts.clock.now()) // 1000)
         body = event.model_dump_json().encode()

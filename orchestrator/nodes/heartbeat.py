@@ -44,7 +44,7 @@ class HeartbeatService:
         database: The pool's.
         nodes: Reads nodes.
         tasks: Reads what nodes are to run.
-        life: Writes state transitions.
+        transitions: Writes state transitions.
         standings: Looks up membership.
         admission: Limits for rate and nonces.
         pace: Intervals and deadlines.
@@ -58,7 +58,7 @@ class HeartbeatService:
         database: Database,
         nodes: NodeStore,
         tasks: TaskStore,
-        life: NodeTransitions,
+        transitions: NodeTransitions,
         standings: Standings,
         admission: ReplayGuard,
         pace: HeartbeatInterval,
@@ -68,7 +68,7 @@ class HeartbeatService:
         self._database = database
         self._nodes = nodes
         self._tasks = tasks
-        self._life = life
+        self._transitions = transitions
         self._standings = standings
         self._admission = admission
         self._pace = pace
@@ -145,7 +145,7 @@ class HeartbeatService:
         """Changes the node's state as this heartbeat requires; returns whether the node may then be served."""
         row = await self._nodes.get(address)
         if state is NodeState.HEALTHY and heartbeat.draining:
-            await self._life.happened(
+            await self._transitions.apply(
                 address,
                 NodeEvent.DRAIN,
                 cause="the worker takes nothing new: its contributor drains or stops it",
@@ -154,23 +154,23 @@ class HeartbeatService:
             )
             return True
         if state is NodeState.DRAINING:
-            await self._life.happened(
+            await self._transitions.apply(
                 address, NodeEvent.RESUME, cause="the contributor stays", actor=address, fields={"drain": ""}
             )
             return True
         if not (await self._standings.membership(row)).member:
             return False
         if row.state not in {NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING, NodeState.DEAD}:
-            await self._life.happened(
+            await self._transitions.apply(
                 address,
                 NodeEvent.JOINED,
                 cause="the ledger has it as a member",
                 actor="ledger",
                 fields={"member": "1", **self._provider(address)},
             )
-        await self._life.happened(address, NodeEvent.HEARTBEAT, cause="it spoke", actor=address)
+        await self._transitions.apply(address, NodeEvent.HEARTBEAT, cause="it spoke", actor=address)
         if row.drain == "owner":
-            await self._life.happened(address, NodeEvent.DRAIN, cause="the owner drained it before", actor="owner")
+            await self._transitions.apply(address, NodeEvent.DRAIN, cause="the owner drained it before", actor="owner")
         return True
 
     def _provider(self, address: Address) -> dict[str, str]:

@@ -40,7 +40,7 @@ class NodeTransitions:
         self._clock = clock
         self._invite_life = invite_life
 
-    async def happened(
+    async def apply(
         self,
         address: Address,
         event: NodeEvent,

@@ -76,7 +76,7 @@ def under_test(
         liveness=Liveness(
             database=parts.database,
             nodes=parts.nodes,
-            life=parts.life,
+            transitions=parts.transitions,
             pace=settings.pace(),
             clock=clock,
             every=timedelta(seconds=0.5),
@@ -88,7 +88,7 @@ def under_test(
             nodes=parts.nodes,
             tasks=parts.tasks,
             assignments=parts.assignments,
-            patience=settings.patience(),
+            timeouts=settings.scheduler_timeouts(),
             clock=clock,
             lease=lease("scheduler"),
         ),

@@ -116,7 +116,7 @@ async def test_a_node_that_was_invited_need_not_wait_for_its_event(pool: PoolUnd
     key = Key.generate()
     pool.ledger.register(key.address)
     for event in (NodeEvent.SEEN, NodeEvent.INVITE_POSTED):
-        await pool.parts.life.happened(key.address, event, cause="test", actor="test")
+        await pool.parts.transitions.apply(key.address, event, cause="test", actor="test")
     assert (await pool.beat(key)).state is NodeState.INVITED
     pool.ledger.register(key.address, member=True)
     await pool.clock.turn(timedelta(seconds=2))
@@ -148,7 +148,7 @@ async def test_an_invited_node_that_can_not_be_looked_up_is_no_member_while_the_
     key = Key.generate()
     pool.ledger.register(key.address)
     for event in (NodeEvent.SEEN, NodeEvent.INVITE_POSTED):
-        await pool.parts.life.happened(key.address, event, cause="test", actor="test")
+        await pool.parts.transitions.apply(key.address, event, cause="test", actor="test")
     pool.parts.standings.forget(key.address)
     monkeypatch.setattr(pool.parts.standings._lookups, "_limits", LookupLimits(waiting=0))
     assert (await pool.send(key, "/v1/heartbeat", BODY)).status_code == 429

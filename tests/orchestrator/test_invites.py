@@ -173,7 +173,7 @@ async def test_who_is_not_invited_stands_in_the_list_with_the_reason(
 async def test_a_flood_of_strangers_fills_a_bounded_list_and_keeps_nobody_out(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("orchestrator.loops.invites.MOST_NOTED", 10)
+    monkeypatch.setattr("orchestrator.loops.invites.MAX_INELIGIBLE", 10)
     strangers = [Key.generate().address for _ in range(40)]
     honest = Key.generate().address
     pool.ledger.register(honest)

@@ -155,11 +155,11 @@ class MemoryRunLedger:
         self.seats[node] = PoolSeat(provider=PROVIDER.address, block=self.head)
         self.emit(MemberJoined, node=node, provider=PROVIDER.address, nonce=1, stake_lock=0)
 
-    def unseat_node(self, node: Address, *, held_until: int, put_out: bool = False) -> None:
+    def unseat_node(self, node: Address, *, held_until: int, expelled: bool = False) -> None:
         """A node leaves, is put out, or (held until 0) is evicted for forged work."""
         del self.seats[node]
         self.held[node] = held_until
-        cause = Departure.EVICTED if put_out else Departure.LEFT
+        cause = Departure.EVICTED if expelled else Departure.LEFT
         self.emit(MemberLeft, node=node, provider=PROVIDER.address, cause=cause, reason="")
 
     def submit(self, lease: Lease, sha256: Digest, units: int) -> str:

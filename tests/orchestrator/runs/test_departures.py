@@ -23,11 +23,11 @@ async def ticket(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1
     return await run.pool.send(key, "/v1/uploads", {"kind": "rollout", "sha256": sha(file), "size": 9, "slot": slot})
 
 
-async def depart(run: RunUnderTest, key: Key, grant: SlotGrant, *, put_out: bool = True, forged: bool = False) -> None:
+async def depart(run: RunUnderTest, key: Key, grant: SlotGrant, *, expelled: bool = True, forged: bool = False) -> None:
     """Ends a membership on both of the orchestrator's views of the ledger, and has that read."""
-    run.chain.unseat_node(key.address, held_until=0 if forged else grant.lease.expiry, put_out=put_out)
+    run.chain.unseat_node(key.address, held_until=0 if forged else grant.lease.expiry, expelled=expelled)
     standing = run.pool.ledger.nodes[key.address]
-    run.pool.ledger.nodes[key.address] = replace(standing, member=False, banned=put_out)
+    run.pool.ledger.nodes[key.address] = replace(standing, member=False, banned=expelled)
     run.pool.parts.standings.forget(key.address)
     await run.pool.parts.nodes.learn(key.address, {"member": "0"})
     await run.sync.round()
@@ -60,7 +60,7 @@ async def test_a_node_that_is_evicted_in_its_work_uploads_hands_in_and_is_paid(r
 async def test_no_step_waits_for_a_node_that_is_gone(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key, groups=8)
-    await depart(run, key, grant, put_out=False)
+    await depart(run, key, grant, expelled=False)
     view = await run.view()
     assert (view["leased"], view["spare"], view["need"]) == (8, 8, 8)
 
@@ -79,7 +79,7 @@ async def test_work_that_turns_out_forged_after_its_node_left_ends_its_other_lea
     key = await run.member()
     first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
     work = await run.delivered(key, first)
-    await depart(run, key, second, put_out=False)
+    await depart(run, key, second, expelled=False)
     assert (await ticket(run, key, second, file=2)).status_code == 200
     run.chain.held[key.address] = 0  # no further event says that
     run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.FORGED)
@@ -98,13 +98,13 @@ async def test_final_forgery_ends_no_leases_of_a_member(run: RunUnderTest) -> No
     assert (await ticket(run, key, second, file=2)).status_code == 200, "it joined again meanwhile, say"
 
 
-@pytest.mark.parametrize(("put_out", "state", "undelivered"), [(True, "lapsed", 0), (False, "undelivered", 1)])
+@pytest.mark.parametrize(("expelled", "state", "undelivered"), [(True, "lapsed", 0), (False, "undelivered", 1)])
 async def test_what_a_node_does_not_deliver_counts_unless_the_pool_put_it_out(
-    run: RunUnderTest, state: str, undelivered: int, *, put_out: bool
+    run: RunUnderTest, state: str, undelivered: int, *, expelled: bool
 ) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    await depart(run, key, grant, put_out=put_out)
+    await depart(run, key, grant, expelled=expelled)
     await over(run)
     told = await record(run, key)
     assert ([each["state"] for each in told["leases"]], told["undelivered"]) == ([state], undelivered)
