@@ -42,6 +42,7 @@ from cli.devnet.tasks import (
 )
 from cli.devnet.view import View
 from ledger.devchain import chain_command, free_port
+from protocol.runtime.waiting import cancel_all, run_unless
 from protocol.wire.nodes import RuntimeKind
 
 CHAIN_ID = 31_337
@@ -153,27 +154,16 @@ class NetworkStart:
     async def aclose(self) -> None:
         """Cancels the build of the image."""
         if self._image is not None:
-            self._image.cancel()
-            await asyncio.gather(self._image, return_exceptions=True)
+            await cancel_all([self._image])
 
     async def _await_work(self, network: RunningNetwork, places: ServicePlaces) -> None:
         """Returns when all honest nodes have submitted work, or the run is over; a cheater may never submit any."""
         keys = network.economy.keys
         honest = [keys[node].address for provider, node in network.workers if (provider, node) != CHEATER]
-        working = asyncio.create_task(
-            await_first_rollouts(self._directory, places, nodes=honest, on_event=self._view.event)
-        )
-        over = asyncio.create_task(self.trainer.done.wait()) if self.trainer is not None else None
-        try:
-            await asyncio.wait({working, *([over] if over else [])}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                working.result()
-                self._view.event(f"work of {len(honest)} honest nodes is on the ledger")
-        finally:
-            for task in (working, over):
-                if task is not None:
-                    task.cancel()
-                    await asyncio.gather(task, return_exceptions=True)
+        over = self.trainer.done if self.trainer is not None else asyncio.Event()
+        await run_unless(over, await_first_rollouts(self._directory, places, nodes=honest, on_event=self._view.event))
+        if not over.is_set():
+            self._view.event(f"work of {len(honest)} honest nodes is on the ledger")
 
     async def _start_learners(self, places: ServicePlaces) -> None:
         self.trainer, *_ = await asyncio.gather(

@@ -8,7 +8,6 @@ import signal
 import uuid
 from contextlib import AsyncExitStack, suppress
 from datetime import timedelta
-from typing import Any
 
 from cli.devnet.directory import DevnetDirectory, claim_directory
 from cli.devnet.economy import CHEATER
@@ -29,6 +28,7 @@ from ledger.client import Ledger
 from protocol.clients import OrchestratorClient
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.waiting import cancel_all, wait_first
 
 _REFRESH = timedelta(seconds=1)
 _FACTS_EVERY = 3
@@ -63,14 +63,14 @@ async def run_devnet(options: DevnetOptions, view: View) -> RunResult | None:
         supervisor.on_event = on_event
         async with supervisor:
             runner = _Runner(options, directory, supervisor, reaper, view)
-            running, stopped = asyncio.create_task(runner.run()), asyncio.create_task(stop.wait())
+            running = asyncio.create_task(runner.run())
             try:
-                await asyncio.wait({running, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                await wait_first(stop.wait(), tasks=[running])
                 if running.done():
                     return running.result()
                 await runner.report_early()
             finally:
-                await _cancel(stopped, running)
+                await cancel_all([running])
             return None
 
 
@@ -104,7 +104,7 @@ class _Runner:
                     self._recorder = await stack.enter_async_context(self._make_recorder(network, places))
                     self._detect_finished(self._recorder)
                 showing = asyncio.create_task(self._show(network))
-                stack.push_async_callback(_cancel, showing)
+                stack.push_async_callback(cancel_all, [showing])
                 if places is not None:
                     await self._start.services(network, places)
                 command = "pool nodes" if places is not None else "pool show"
@@ -147,14 +147,14 @@ class _Runner:
         over = asyncio.create_task(self._run_over())
         failed = asyncio.create_task(self._supervisor.failure())
         try:
-            await asyncio.wait({failed, over, showing}, return_when=asyncio.FIRST_COMPLETED)
+            await wait_first(tasks=[failed, over, showing])
             if failed.done():
                 raise failed.result()
             if showing.done():
                 showing.result()
             return over.result() if over.done() else None
         finally:
-            await _cancel(over, failed)
+            await cancel_all([over, failed])
 
     async def _first_step(self, recorder: RunRecorder) -> None:
         """Returns when a step was learned.
@@ -275,9 +275,3 @@ async def _node_states(orchestrator: OrchestratorClient | None) -> dict[str, str
         with suppress(MusterError):
             return {node.address: node.state.value async for node in orchestrator.nodes()}
     return {}
-
-
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)

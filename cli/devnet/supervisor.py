@@ -20,7 +20,9 @@ from pathlib import Path
 
 from cli.devnet.orphan_reaper import NETWORK_ID, end_network
 from protocol.errors import MusterError
+from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.waiting import cancel_all
 
 Gate = Callable[[], Awaitable[bool]]
 """Returns True if a process is ready; an exception counts as not ready."""
@@ -50,18 +52,17 @@ class ProcessState(StrEnum):
 class RestartPolicy:
     """Restart policy: number of restarts, and the pause before each.
 
-    The wait doubles from `backoff` up to `longest`; the count starts again after a process stayed up for `reset_after`.
+    The pause doubles from `first` to `longest`; the count starts again after a process stayed up for `reset_after`.
     """
 
     attempts: int = 5
-    backoff: timedelta = timedelta(milliseconds=500)
+    first: timedelta = timedelta(milliseconds=500)
     longest: timedelta = timedelta(seconds=15)
     reset_after: timedelta = timedelta(seconds=60)
 
     def wait(self, restarts: int) -> timedelta:
         """Returns the pause before restart number `restarts`, counted from 1."""
-        doubled: int = 2 ** min(restarts - 1, 20)  # a larger power overflows timedelta
-        return min(self.longest, self.backoff * doubled)
+        return backoff(self.first, self.longest, restarts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,9 +209,7 @@ class Supervisor:
         together = groupby(reversed(self.processes), key=lambda process: process.spec.kind or process.name)
         for processes in [list(each) for _, each in together]:
             watchers = [process.watcher for process in processes if process.watcher is not None]
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
+            await cancel_all(watchers)
             await asyncio.gather(*[self._end(process) for process in processes])
         await asyncio.to_thread(end_network, self._network_id)  # descendants with sessions of their own
 

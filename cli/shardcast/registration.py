@@ -13,6 +13,7 @@ from protocol.clients.relay import RelayClient
 from protocol.errors import MusterError
 from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
+from protocol.runtime.waiting import cancel_all
 
 FIRST_PAUSE = timedelta(seconds=1)
 LONGEST_PAUSE = timedelta(seconds=60)
@@ -30,8 +31,7 @@ async def registered(client: RelayClient, url: str, *, clock: Clock) -> AsyncIte
     try:
         yield
     finally:
-        keeping.cancel()
-        await asyncio.gather(keeping, return_exceptions=True)
+        await cancel_all([keeping])
         try:
             async with asyncio.timeout(_LEAVING.total_seconds()):
                 await client.leave()

@@ -23,6 +23,7 @@ from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import ZERO_ADDRESS, Digest, run_id
 from protocol.runtime.budgets import Needs
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.waiting import cancel_all
 from shardcast.freshness import AnnouncedVersion, Announcements
 from shardcast.manifest.signers import Signers
 
@@ -95,8 +96,7 @@ async def following_needs(
     try:
         yield
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await cancel_all([watching])
 
 
 @asynccontextmanager
@@ -106,8 +106,7 @@ async def following(source: Source, trust: Callable[[Signers], None]) -> AsyncIt
     try:
         yield
     finally:
-        watching.cancel()
-        await asyncio.gather(watching, return_exceptions=True)
+        await cancel_all([watching])
 
 
 class LedgerAnnouncements:

@@ -19,6 +19,7 @@ from ledger.transactions.receipts import read_receipt
 from ledger.transactions.wallet import Wallet
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.waiting import cancel_all, sleep_or
 
 _log = structlog.get_logger(__name__)
 
@@ -73,8 +74,7 @@ class ReceiptWatcher:
     async def stop(self) -> None:
         """Stops polling."""
         if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+            await cancel_all([self._task])
 
     async def check(self, intent: TransactionIntent) -> None:
         """Polls once for one transaction, which need not be in flight here; sets its outcome if it is known."""
@@ -95,14 +95,7 @@ class ReceiptWatcher:
         """Waits until the next poll: 20 ms after a broadcast, then doubling up to the policy's `poll`."""
         pause, self._interval = min(self._interval, self._policy.poll), min(2 * self._interval, self._policy.poll)
         await self._clock.sleep(min(_SHORTEST_PAUSE, pause))
-        slept = asyncio.ensure_future(self._clock.sleep(pause - _SHORTEST_PAUSE))
-        woken = asyncio.ensure_future(self._wake.wait())
-        try:
-            await asyncio.wait({slept, woken}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in (slept, woken):
-                task.cancel()
-            await asyncio.gather(slept, woken, return_exceptions=True)
+        await sleep_or(self._clock, pause - _SHORTEST_PAUSE, self._wake)
 
     async def _tick(self) -> None:
         mined, settled, head = await self._progress()

@@ -50,7 +50,7 @@ async def test_what_comes_to_an_end_is_started_again_only_if_it_failed(tmp_path:
     flag = tmp_path / "flag"
     code = f"import os, sys, time; time.sleep(0.1); there = os.path.exists({str(flag)!r}); open({str(flag)!r}, 'w'); "
     command = [sys.executable, "-c", code + "sys.exit(0 if there else 3)"]
-    policy = RestartPolicy(backoff=timedelta(milliseconds=10))
+    policy = RestartPolicy(first=timedelta(milliseconds=10))
     async with Supervisor(tmp_path, network_id=network_id) as supervisor:
         process = await supervisor.start(ProcessSpec(name="job", command=command, ends=True, restart=policy))
         await asyncio.wait_for(process.done.wait(), 60)
@@ -128,7 +128,7 @@ async def test_a_program_that_does_not_exist_is_named(tmp_path: Path, network_id
 
 
 async def test_a_killed_process_is_started_again(tmp_path: Path, network_id: str) -> None:
-    policy = RestartPolicy(attempts=3, backoff=timedelta(milliseconds=10))
+    policy = RestartPolicy(attempts=3, first=timedelta(milliseconds=10))
     async with Supervisor(tmp_path, network_id=network_id) as supervisor:
         process = await supervisor.start(ProcessSpec(name="phoenix", command=SLEEP, restart=policy))
         first = process.pid
@@ -139,7 +139,7 @@ async def test_a_killed_process_is_started_again(tmp_path: Path, network_id: str
 
 
 async def test_a_process_that_keeps_ending_fails_for_good_after_its_attempts(tmp_path: Path, network_id: str) -> None:
-    policy = RestartPolicy(attempts=2, backoff=timedelta(milliseconds=10))
+    policy = RestartPolicy(attempts=2, first=timedelta(milliseconds=10))
     command = [sys.executable, "-c", "print('out of luck')"]
     async with Supervisor(tmp_path, network_id=network_id) as supervisor:
         process = await supervisor.start(ProcessSpec(name="mayfly", command=command, restart=policy))

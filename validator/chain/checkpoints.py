@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from datetime import timedelta
+
+from cachetools import LRUCache
 
 from ledger.events.types import CheckpointAnnounced
 from protocol.clients import OrchestratorClient
@@ -35,7 +36,7 @@ class Checkpoints:
         self._orchestrator = orchestrator
         self._own_relays = relays
         self._clock = clock
-        self._publishers: OrderedDict[tuple[Digest, int], Address] = OrderedDict()
+        self._publishers: LRUCache[tuple[Digest, int], Address] = LRUCache(MOST_KNOWN)
         self._relays: tuple[float, tuple[str, ...]] = (float("-inf"), ())
 
     async def of(self, work: SubmittedWork) -> CheckpointRef:
@@ -66,8 +67,6 @@ class Checkpoints:
         place = (announced.log.block_hash, announced.log.index)
         if place not in self._publishers:
             self._publishers[place] = await facts.publisher_of(announced)
-            if len(self._publishers) > MOST_KNOWN:
-                self._publishers.popitem(last=False)
         return announced, self._publishers[place]
 
     async def _known_relays(self) -> tuple[str, ...]:

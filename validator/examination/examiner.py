@@ -14,6 +14,7 @@ import structlog
 
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.waiting import cancel_all
 from rollouts.errors import BadVersionFolder
 from rollouts.task.fetching import RelayFetch
 from rollouts.task.policies import Fetch, PolicyStore
@@ -59,9 +60,7 @@ class LocalExaminer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._starting:
-            task.cancel()
-        await asyncio.gather(*self._starting, return_exceptions=True)
+        await cancel_all(self._starting)
         await asyncio.gather(*(process.end() for process in self._processes))
         self._versions.close()
 

@@ -6,6 +6,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 import torch
+from cachetools import LRUCache
 
 from protocol.identifiers import Digest
 from rollouts.checks import CheckedVersion, open_version
@@ -36,7 +37,7 @@ class ModelCache:
         self._device = device
         self._budget = budget
         self._strict = strict
-        self._versions: OrderedDict[Digest, CheckedVersion] = OrderedDict()
+        self._versions: LRUCache[Digest, CheckedVersion] = LRUCache(MOST_OPEN)
         self._policies: OrderedDict[tuple[Digest, Dtype], tuple[Policy, int]] = OrderedDict()
 
     @property
@@ -66,9 +67,6 @@ class ModelCache:
             if found.digest != digest:
                 raise BadVersionFolder(f"{folder} is version {found.digest}, not {digest}")
             self._versions[digest] = found
-        self._versions.move_to_end(digest)
-        while len(self._versions) > MOST_OPEN:
-            self._versions.popitem(last=False)
         return found
 
     def policy(self, version: CheckedVersion, dtype: Dtype) -> Policy:

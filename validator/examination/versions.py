@@ -11,6 +11,7 @@ from pathlib import Path
 from weakref import WeakValueDictionary
 
 import structlog
+from cachetools import LRUCache
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import MusterError
@@ -48,7 +49,7 @@ class VersionFolders:
         self._held: OrderedDict[Digest, _Held] = OrderedDict()
         self._locks: WeakValueDictionary[Digest, asyncio.Lock] = WeakValueDictionary()
         """Locks of versions that are being looked up."""
-        self._local: dict[Digest, tuple[Path, Stamp]] = {}
+        self._local: LRUCache[Digest, tuple[Path, Stamp]] = LRUCache(MOST_LOCAL)
 
     @asynccontextmanager
     async def folder(self, run: Digest, checkpoint: CheckpointRef) -> AsyncIterator[Path]:
@@ -121,8 +122,6 @@ class VersionFolders:
             stamp = await asyncio.to_thread(stamp_of, folder)
             if await asyncio.to_thread(_is_version, folder, checkpoint.digest):
                 self._local[checkpoint.digest] = folder, stamp
-                if len(self._local) > MOST_LOCAL:
-                    del self._local[next(iter(self._local))]
                 return folder
         return None
 

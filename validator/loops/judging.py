@@ -17,6 +17,7 @@ from ledger.client.work import WorkRecord
 from protocol.errors import MusterError, RateLimited
 from protocol.identifiers import Address, Digest
 from protocol.runtime.clock import Clock
+from protocol.runtime.waiting import cancel_all
 from protocol.wire.listings import RolloutItem
 from protocol.wire.runs import CheckpointRef
 from validator.assignment.eligibility import Next, standing_of
@@ -179,8 +180,7 @@ class Judging:
         try:
             await self._judge(item, listing, looked_at)
         finally:
-            listing.cancel()
-            await asyncio.gather(listing, return_exceptions=True)
+            await cancel_all([listing])
 
     async def _judge(self, item: Item, listing: Awaitable[RolloutItem | None], looked_at: float) -> None:
         work, now = await asyncio.gather(self._look_up(item), self._chain.now())
@@ -250,8 +250,7 @@ class Judging:
                 with self._measures.stage("examine"):
                     found = await self._examiner.examine(examination, is_copy=is_copy)
         finally:
-            gathering.cancel()
-            await asyncio.gather(gathering, return_exceptions=True)
+            await cancel_all([gathering])
         if isinstance(found, NotJudged):
             raise CannotJudge(found.why, hint=found.hint, code=found.code, retryable=found.retryable)
         if item.kind is ItemKind.FIRST:

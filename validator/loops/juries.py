@@ -8,11 +8,11 @@ transaction itself creates the block that the order needs.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import structlog
+from cachetools import FIFOCache
 
 from ledger.client import Ledger
 from ledger.client.work import WorkRecord, WorkStatus
@@ -71,7 +71,7 @@ class Juries:
         self._me = me
         self._chain = chain
         self._clock = clock
-        self._watched: OrderedDict[Digest, _Watched] = OrderedDict()
+        self._watched: FIFOCache[Digest, _Watched] = FIFOCache(MOST_WATCHED)
 
     def watch(self, key: Digest, *, block: int) -> None:
         """Watches a dispute that this validator may have to decide, until its order is recorded.
@@ -117,10 +117,7 @@ class Juries:
         return len(due)
 
     def _entry(self, key: Digest) -> _Watched:
-        entry = self._watched.setdefault(key, _Watched(block=None))
-        if len(self._watched) > MOST_WATCHED:
-            self._watched.popitem(last=False)
-        return entry
+        return self._watched.setdefault(key, _Watched(block=None))
 
     def _may_be_due(self, entry: _Watched, head: int) -> bool:
         if entry.undrawn_since is not None:

@@ -6,12 +6,13 @@ Queueing an item twice does no harm; the state of the work is read from the ledg
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import structlog
+from cachetools import FIFOCache, LRUCache
 
 from ledger.client import Ledger
 from ledger.client.event_follower import EventFollower
@@ -120,8 +121,8 @@ class SecondLooks:
         self._takeover = takeover
         self._juries = juries
         self._me = epochs.validator
-        self._undrawn: OrderedDict[Digest, _Undrawn] = OrderedDict()
-        self._looked_through: OrderedDict[Address, tuple[int, int]] = OrderedDict()
+        self._undrawn: FIFOCache[Digest, _Undrawn] = FIFOCache(MOST_UNDRAWN)
+        self._looked_through: LRUCache[Address, tuple[int, int]] = LRUCache(MOST_NODES)
         """Newest verdict of a node up to which all were queued, since it failed."""
         self.counts = LookCounts()
 
@@ -206,8 +207,6 @@ class SecondLooks:
             return []
         if not await self._is_chosen(event):
             self._undrawn[event.key] = _Undrawn(event)
-            if len(self._undrawn) > MOST_UNDRAWN:
-                self._undrawn.popitem(last=False)
             return []
         found = await self._second_look(event.node, event.key)
         self.counts.drawn += len(found)
@@ -257,8 +256,6 @@ class SecondLooks:
                 break  # older ones are no younger
             found.append(one)
         self._looked_through[node] = _place(every[-1]) if every else before
-        if len(self._looked_through) > MOST_NODES:
-            self._looked_through.popitem(last=False)
         return found
 
     async def _second_look(self, node: Address, key: Digest) -> list[NewItem]:
@@ -294,9 +291,8 @@ class SecondLooks:
         found: dict[tuple[Digest, ItemKind], NewItem] = {}
         for (key, each), is_wanted in zip(ready, wanted, strict=True):
             each.asked_at = head
-            if (
-                is_wanted or head > each.event.log.block_number + 1
-            ):  # RPC nodes differ in how soon they return the newest hash
+            # RPC nodes differ in how soon they return the newest hash, so a verdict is tried at two blocks.
+            if is_wanted or head > each.event.log.block_number + 1:
                 del self._undrawn[key]
             if is_wanted:
                 for item in await self._paid_look(each.event):

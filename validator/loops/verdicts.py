@@ -18,6 +18,7 @@ from ledger.client import Ledger
 from ledger.client.contract import Refusal
 from ledger.client.work import Verdict, WorkRecord, WorkStatus
 from ledger.errors import TransactionReverted
+from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
 from validator.chain.connection import PoolChain
 from validator.domain.items import Item, ItemKind, Staged
@@ -33,8 +34,10 @@ FRESH = timedelta(seconds=2)
 """Time after a read of the work's state in which a verdict is sent without another read."""
 
 TURN_PAUSE = timedelta(seconds=2)
-"""Pause after a decisive verdict was refused as out of turn. Each further wait for the same dispute doubles it, at most
-five times: a validator whose clock is ahead must not pay for a refusal every two seconds."""
+"""Pause after a decisive verdict was refused as out of turn. Each further wait for the same dispute doubles it, because
+a validator whose clock is ahead must not pay for a refusal every two seconds."""
+
+LONGEST_TURN_PAUSE = timedelta(seconds=64)
 
 OVER = frozenset({"WrongStatus", "OtherSubmission", "TooLate"})
 """Contract errors after which nothing is left to do."""
@@ -211,9 +214,8 @@ class SendQueue:
             why = f"the ledger does not let this validator judge it: {refusal.reason}"
             await self._queue.failed(item, NOT_OURS_STEP, code="not-ours", why=why)
         elif error == NOT_YOUR_TURN:
-            await self._queue.failed(
-                item, until_turn(TURN_PAUSE * 2 ** min(item.tries, 5)), code=TURN_CODE, why=refusal.reason
-            )
+            pause = backoff(TURN_PAUSE, LONGEST_TURN_PAUSE, item.tries + 1)
+            await self._queue.failed(item, until_turn(pause), code=TURN_CODE, why=refusal.reason)
         else:
             hint = "the validator's software and the ledger's contracts may be of different releases"
             await self._queue.park(item, code="verdict-refused", why=refusal.reason, hint=hint)

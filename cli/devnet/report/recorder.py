@@ -29,6 +29,7 @@ from ledger.events.types import EVENTS, LedgerEvent
 from protocol.errors import MusterError
 from protocol.identifiers import Address, Digest, digest
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.waiting import cancel_all
 from protocol.wire.listings import RolloutItem
 from protocol.wire.slots import LeaseView
 
@@ -96,9 +97,7 @@ class RunRecorder:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancel_all(self._tasks)
         await self._stack.aclose()
 
     def snapshot(self) -> RunRecord:

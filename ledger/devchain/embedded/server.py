@@ -26,6 +26,7 @@ from ledger.devchain.embedded.errors import (
 )
 from ledger.devchain.embedded.methods import METHODS
 from ledger.devchain.embedded.node import EmbeddedChain
+from protocol.runtime.waiting import cancel_all
 
 MAX_BODY = 2 * 1024 * 1024
 MAX_BATCH = 1_000
@@ -50,8 +51,7 @@ def build_app(node: EmbeddedChain, *, block_time: timedelta | None, gather: time
             yield
         finally:
             if miner is not None:
-                miner.cancel()
-                await asyncio.gather(miner, return_exceptions=True)
+                await cancel_all([miner])
             node.store.close()
 
     async def serve(request: Request) -> Response:
