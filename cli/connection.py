@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Annotated, Any, TypeVar
+from typing import Annotated
 
 import typer
 from web3 import AsyncWeb3
@@ -17,8 +16,6 @@ from ledger.deployment import Deployment
 from ledger.errors import InsufficientFunds
 from ledger.rpc.connection import ChainConnection, connect
 from protocol.errors import InvalidInput
-
-T = TypeVar("T")
 
 PoolOption = Annotated[
     int | None,
@@ -90,8 +87,3 @@ def chosen_pool(configuration: Configuration, pool: int | None) -> int:
     if found is None:
         raise InvalidInput("which pool?", hint="give --pool N, or set id under [pool] in muster.toml")
     return found
-
-
-def run(command: Coroutine[Any, Any, T]) -> T:
-    """Runs a command's coroutine to its end."""
-    return asyncio.run(command)

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from cli.configuration import load_configuration
 from cli.documents import first_fault
+from cli.groups import CommandGroup
 from cli.lazy import Parts, mount
 from cli.output import JsonOption, note, say, show_error, show_fields
 from protocol import __version__
@@ -73,7 +74,7 @@ PARTS: Parts = {
     "settings": ("cli.settings", "List every setting of a service, or of a table that commands read."),
 }
 
-app = typer.Typer(
+app = CommandGroup(
     name="muster",
     help="Muster: train a language model on a network of independent machines.",
     no_args_is_help=True,

@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import GovernorKey, PoolOption, PublisherKey, chosen_pool, open_chain, open_ledger, run
+from cli.connection import GovernorKey, PoolOption, PublisherKey, chosen_pool, open_chain, open_ledger
+from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
 from cli.output import JsonOption, note, say, show_fields, show_table
 from ledger.amounts import format_amount, parse_amount
@@ -18,8 +19,8 @@ from ledger.transactions.sender import TransactionSender
 from protocol.errors import Conflict, InvalidInput, NotFound
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, digest, run_id
 
-app = typer.Typer(no_args_is_help=True, help="Deploy the contracts, look at them, govern them.")
-domains = typer.Typer(no_args_is_help=True, help="Domains: the fields of work that pools belong to.")
+app = CommandGroup(no_args_is_help=True, help="Deploy the contracts, look at them, govern them.")
+domains = CommandGroup(no_args_is_help=True, help="Domains: the fields of work that pools belong to.")
 app.add_typer(domains, name="domain")
 
 _ROOM = 4096
@@ -30,7 +31,7 @@ Must = Annotated[str, typer.Argument(help="MUST.")]
 
 
 @app.command()
-def deploy(
+async def deploy(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Where to write the addresses.")] = Path("deployment.json"),
     governor: Annotated[str | None, typer.Option(help="Who mints and makes domains; default: the deployer.")] = None,
@@ -41,25 +42,21 @@ def deploy(
     if out.exists():
         raise Conflict(f"{out} exists", hint="choose another --out: a deployment is not overwritten")
     _require_room_for(out)
-
-    async def command() -> None:
-        deployer, chain = open_key(context.obj, key), context.obj.chain
-        rules = deployer.address if governor is None else resolve_address(context.obj, governor)
-        if chain.chain_id is None:
-            raise InvalidInput("which chain?", hint="set chain_id under [chain] in muster.toml")
-        async with (
-            open_chain(chain.rpc, chain.chain_id) as web3,
-            TransactionSender(web3, deployer.account(), chain_id=chain.chain_id) as sender,
-        ):
-            deployment = await deploy_contracts(
-                web3, sender, governor=rules, unbonding_period=timedelta(seconds=unbonding_period)
-            )
-        for name, place in deployment.contracts.items():
-            say(f"{name:<16} {place}")
-        deployment.save(out)  # last: the addresses were printed before, in case the disk fails
-        note(f"wrote {out}; name it as deployment under [chain] in muster.toml")
-
-    run(command())
+    deployer, chain = open_key(context.obj, key), context.obj.chain
+    rules = deployer.address if governor is None else resolve_address(context.obj, governor)
+    if chain.chain_id is None:
+        raise InvalidInput("which chain?", hint="set chain_id under [chain] in muster.toml")
+    async with (
+        open_chain(chain.rpc, chain.chain_id) as web3,
+        TransactionSender(web3, deployer.account(), chain_id=chain.chain_id) as sender,
+    ):
+        deployment = await deploy_contracts(
+            web3, sender, governor=rules, unbonding_period=timedelta(seconds=unbonding_period)
+        )
+    for name, place in deployment.contracts.items():
+        say(f"{name:<16} {place}")
+    deployment.save(out)  # last: the addresses were printed before, in case the disk fails
+    note(f"wrote {out}; name it as deployment under [chain] in muster.toml")
 
 
 def _require_room_for(out: Path) -> None:
@@ -74,78 +71,62 @@ def _require_room_for(out: Path) -> None:
 
 
 @app.command()
-def status(context: typer.Context, as_json: JsonOption = False) -> None:
+async def status(context: typer.Context, as_json: JsonOption = False) -> None:
     """Show the chain and the contracts."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj) as ledger:
-            supply = await ledger.token.total_supply()
-            show_fields(
-                {
-                    "chain": context.obj.chain.rpc,
-                    "chain_id": ledger.deployment.chain_id,
-                    "block": await ledger.block(),
-                    "time": await ledger.now(),
-                    "supply": str(supply) if as_json else f"{format_amount(supply)} MUST",
-                    "governor": await ledger.token.governor(),
-                    "unbonding_period": await ledger.stake.unbonding_period(),
-                    "domains": await ledger.domains.count(),
-                    "pools": await ledger.pools.count(),
-                    **{name.value: place for name, place in ledger.deployment.contracts.items()},
-                },
-                as_json=as_json,
-            )
-
-    run(command())
+    async with open_ledger(context.obj) as ledger:
+        supply = await ledger.token.total_supply()
+        show_fields(
+            {
+                "chain": context.obj.chain.rpc,
+                "chain_id": ledger.deployment.chain_id,
+                "block": await ledger.block(),
+                "time": await ledger.now(),
+                "supply": str(supply) if as_json else f"{format_amount(supply)} MUST",
+                "governor": await ledger.token.governor(),
+                "unbonding_period": await ledger.stake.unbonding_period(),
+                "domains": await ledger.domains.count(),
+                "pools": await ledger.pools.count(),
+                **{name.value: place for name, place in ledger.deployment.contracts.items()},
+            },
+            as_json=as_json,
+        )
 
 
 @app.command()
-def balance(context: typer.Context, who: Receiver, as_json: JsonOption = False) -> None:
+async def balance(context: typer.Context, who: Receiver, as_json: JsonOption = False) -> None:
     """Show the balance of an account: MUST, and the chain's coin for gas."""
-
-    async def command() -> None:
-        whose = resolve_address(context.obj, who)
-        async with open_ledger(context.obj) as ledger:
-            tokens, gas = await ledger.token.balance_of(whose), await ledger.balance(whose)
-        money = str if as_json else format_amount
-        show_fields({"account": whose, "must": money(tokens), "coin_for_gas": money(gas)}, as_json=as_json)
-
-    run(command())
+    whose = resolve_address(context.obj, who)
+    async with open_ledger(context.obj) as ledger:
+        tokens, gas = await ledger.token.balance_of(whose), await ledger.balance(whose)
+    money = str if as_json else format_amount
+    show_fields({"account": whose, "must": money(tokens), "coin_for_gas": money(gas)}, as_json=as_json)
 
 
 @app.command()
-def mint(context: typer.Context, to: Receiver, amount: Must, key: GovernorKey = "governor") -> None:
+async def mint(context: typer.Context, to: Receiver, amount: Must, key: GovernorKey = "governor") -> None:
     """Mint MUST. Only the governor may."""
-
-    async def command() -> None:
-        receiver = resolve_address(context.obj, to)
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.token.mint(receiver, parse_amount(amount))
-        say(f"minted {amount} MUST to {receiver}")
-
-    run(command())
+    receiver = resolve_address(context.obj, to)
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.token.mint(receiver, parse_amount(amount))
+    say(f"minted {amount} MUST to {receiver}")
 
 
 @app.command()
-def transfer(
+async def transfer(
     context: typer.Context,
     to: Receiver,
     amount: Must,
     key: Annotated[str, typer.Option("--key", help="Name of the key that gives.")] = "provider",
 ) -> None:
     """Transfer MUST to an account."""
-
-    async def command() -> None:
-        receiver = resolve_address(context.obj, to)
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.token.transfer(receiver, parse_amount(amount))
-        say(f"gave {amount} MUST to {receiver}")
-
-    run(command())
+    receiver = resolve_address(context.obj, to)
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.token.transfer(receiver, parse_amount(amount))
+    say(f"gave {amount} MUST to {receiver}")
 
 
 @app.command()
-def announce(
+async def announce(
     context: typer.Context,
     version: Annotated[int, typer.Argument(min=0)],
     checkpoint: Annotated[str, typer.Argument(help="The version digest, 0x and 64 hex digits.")],
@@ -155,51 +136,43 @@ def announce(
     key: PublisherKey = "publisher",
 ) -> None:
     """Announce a checkpoint. Only the pool's publisher may; version numbers only grow."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.checkpoints.announce(
-                pool_id=chosen_pool(context.obj, pool),
-                run=run_id(run_name),
-                version=version,
-                attempt=attempt,
-                digest=digest(checkpoint),
-            )
-        say(f"version {version} is announced")
-
-    run(command())
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.checkpoints.announce(
+            pool_id=chosen_pool(context.obj, pool),
+            run=run_id(run_name),
+            version=version,
+            attempt=attempt,
+            digest=digest(checkpoint),
+        )
+    say(f"version {version} is announced")
 
 
 @app.command()
-def checkpoint(
+async def checkpoint(
     context: typer.Context,
     run_name: Annotated[str, typer.Option("--run", help="Name of the run, or its id.")] = "main",
     pool: PoolOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show a run's newest checkpoint."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj) as ledger:
-            found = await ledger.checkpoints.latest(chosen_pool(context.obj, pool), run_id(run_name))
-        if found is None:
-            raise NotFound(f"no checkpoint of {run_name} was announced", hint="`muster ledger announce` does it")
-        show_fields(
-            {
-                "version": found.version,
-                "attempt": found.attempt,
-                "digest": found.digest,
-                "block": found.block,
-                "announced": found.announced_at,
-            },
-            as_json=as_json,
-        )
-
-    run(command())
+    async with open_ledger(context.obj) as ledger:
+        found = await ledger.checkpoints.latest(chosen_pool(context.obj, pool), run_id(run_name))
+    if found is None:
+        raise NotFound(f"no checkpoint of {run_name} was announced", hint="`muster ledger announce` does it")
+    show_fields(
+        {
+            "version": found.version,
+            "attempt": found.attempt,
+            "digest": found.digest,
+            "block": found.block,
+            "announced": found.announced_at,
+        },
+        as_json=as_json,
+    )
 
 
 @domains.command(name="create")
-def create_domain(
+async def create_domain(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="What people call it.")],
     uri: Annotated[str, typer.Option(help="Where it is described.")] = "",
@@ -208,51 +181,44 @@ def create_domain(
     key: GovernorKey = "governor",
 ) -> None:
     """Create a domain. Only the governor may."""
-
-    async def command() -> None:
-        receiver = ZERO_ADDRESS if reserve is None else resolve_address(context.obj, reserve)
-        async with open_ledger(context.obj, key) as ledger:
-            domain = await ledger.domains.create(
-                name=name, uri=uri, validation_hash=digest(validation_hash), reserve=receiver
-            )
-        say(f"domain {domain}: {name}")
-
-    run(command())
+    receiver = ZERO_ADDRESS if reserve is None else resolve_address(context.obj, reserve)
+    async with open_ledger(context.obj, key) as ledger:
+        domain = await ledger.domains.create(
+            name=name, uri=uri, validation_hash=digest(validation_hash), reserve=receiver
+        )
+    say(f"domain {domain}: {name}")
 
 
 @domains.command(name="list")
-def list_domains(context: typer.Context, as_json: JsonOption = False) -> None:
+async def list_domains(context: typer.Context, as_json: JsonOption = False) -> None:
     """List the domains."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj) as ledger:
-            found = [(i, await ledger.domains.get(i)) for i in range(1, await ledger.domains.count() + 1)]
-        rows = [
-            (i, each.name, each.active, "burned" if each.reserve == ZERO_ADDRESS else each.reserve, each.uri or None)
-            for i, each in found
-        ]
-        columns = ("id", "name", "active", "penalties", "uri")
-        show_table(columns, rows, as_json=as_json, empty="there are no domains yet; `muster ledger domain create`")
-
-    run(command())
+    async with open_ledger(context.obj) as ledger:
+        found = [(i, await ledger.domains.get(i)) for i in range(1, await ledger.domains.count() + 1)]
+    rows = [
+        (i, each.name, each.active, "burned" if each.reserve == ZERO_ADDRESS else each.reserve, each.uri or None)
+        for i, each in found
+    ]
+    columns = ("id", "name", "active", "penalties", "uri")
+    show_table(columns, rows, as_json=as_json, empty="there are no domains yet; `muster ledger domain create`")
 
 
 @domains.command()
-def close(context: typer.Context, domain: Annotated[int, typer.Argument(min=1)], key: GovernorKey = "governor") -> None:
+async def close(
+    context: typer.Context, domain: Annotated[int, typer.Argument(min=1)], key: GovernorKey = "governor"
+) -> None:
     """Close a domain to new pools and members."""
-    _set_active(context, domain, key, active=False)
+    await _set_active(context, domain, key, active=False)
 
 
 @domains.command(name="open")
-def open_(context: typer.Context, domain: Annotated[int, typer.Argument(min=1)], key: GovernorKey = "governor") -> None:
+async def open_(
+    context: typer.Context, domain: Annotated[int, typer.Argument(min=1)], key: GovernorKey = "governor"
+) -> None:
     """Open a closed domain again."""
-    _set_active(context, domain, key, active=True)
+    await _set_active(context, domain, key, active=True)
 
 
-def _set_active(context: typer.Context, domain: int, key: str, *, active: bool) -> None:
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.domains.set_active(domain, active=active)
-        say(f"domain {domain} is {'open' if active else 'closed'}")
-
-    run(command())
+async def _set_active(context: typer.Context, domain: int, key: str, *, active: bool) -> None:
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.domains.set_active(domain, active=active)
+    say(f"domain {domain} is {'open' if active else 'closed'}")

@@ -8,8 +8,9 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import CarrierKey, NodeKey, PoolOption, ProviderKey, chosen_pool, open_ledger, run
+from cli.connection import CarrierKey, NodeKey, PoolOption, ProviderKey, chosen_pool, open_ledger
 from cli.documents import read_document
+from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
 from cli.output import JsonOption, note, say, show_fields
 from ledger.client import Ledger
@@ -19,7 +20,7 @@ from protocol.invites import Join, Leave
 from protocol.node_registration import NodeConsent
 from protocol.wire.invites import SignedInvite
 
-app = typer.Typer(no_args_is_help=True, help="Register machines, redeem invites, leave pools.")
+app = CommandGroup(no_args_is_help=True, help="Register machines, redeem invites, leave pools.")
 
 CONSENT_VALID = timedelta(minutes=10)
 
@@ -32,7 +33,7 @@ InviteFile = Annotated[
 
 
 @app.command()
-def register(
+async def register(
     context: typer.Context,
     node_key: Annotated[str, typer.Option(help="Name of the node's key: it signs its consent.")] = "node",
     capacity: Capacity = 1,
@@ -40,37 +41,33 @@ def register(
     key: ProviderKey = "provider",
 ) -> None:
     """Register a node under your provider key; needs both keys."""
-
-    async def command() -> None:
-        node = open_key(context.obj, node_key)
-        async with open_ledger(context.obj, key) as ledger:
-            entry = await ledger.registry.node(node.address)
-            if entry is not None and entry.provider == ledger.address and not entry.retired:
-                raise Conflict(
-                    f"{node.address} is already registered by you",
-                    hint="`muster node update` changes its capacity and specs",
-                )
-            deadline = datetime.now(UTC) + CONSENT_VALID
-            consent = NodeConsent(
-                provider=ledger.address,
-                node=node.address,
-                nonce=await ledger.registry.consent_nonce(node.address),
-                deadline=int(deadline.timestamp()),
+    node = open_key(context.obj, node_key)
+    async with open_ledger(context.obj, key) as ledger:
+        entry = await ledger.registry.node(node.address)
+        if entry is not None and entry.provider == ledger.address and not entry.retired:
+            raise Conflict(
+                f"{node.address} is already registered by you",
+                hint="`muster node update` changes its capacity and specs",
             )
-            await ledger.registry.register(
-                node=node.address,
-                specs_hash=digest(specs) if specs else ZERO_DIGEST,
-                capacity=capacity,
-                deadline=deadline,
-                node_signature=consent.sign(node, ledger.registry.domain),
-            )
-            say(f"{node.address} is a node of {ledger.address}")
-
-    run(command())
+        deadline = datetime.now(UTC) + CONSENT_VALID
+        consent = NodeConsent(
+            provider=ledger.address,
+            node=node.address,
+            nonce=await ledger.registry.consent_nonce(node.address),
+            deadline=int(deadline.timestamp()),
+        )
+        await ledger.registry.register(
+            node=node.address,
+            specs_hash=digest(specs) if specs else ZERO_DIGEST,
+            capacity=capacity,
+            deadline=deadline,
+            node_signature=consent.sign(node, ledger.registry.domain),
+        )
+        say(f"{node.address} is a node of {ledger.address}")
 
 
 @app.command()
-def update(
+async def update(
     context: typer.Context,
     node: NodeName = "node",
     capacity: Capacity = 1,
@@ -78,58 +75,48 @@ def update(
     key: ProviderKey = "provider",
 ) -> None:
     """Update a node's hardware description; it applies from the next join on."""
-
-    async def command() -> None:
-        which = resolve_address(context.obj, node)
-        async with open_ledger(context.obj, key) as ledger:
-            specs_hash = digest(specs) if specs else ZERO_DIGEST
-            await ledger.registry.update(node=which, specs_hash=specs_hash, capacity=capacity)
-        say(f"{which} has capacity {capacity}")
-
-    run(command())
+    which = resolve_address(context.obj, node)
+    async with open_ledger(context.obj, key) as ledger:
+        specs_hash = digest(specs) if specs else ZERO_DIGEST
+        await ledger.registry.update(node=which, specs_hash=specs_hash, capacity=capacity)
+    say(f"{which} has capacity {capacity}")
 
 
 @app.command()
-def retire(context: typer.Context, node: NodeName = "node", key: ProviderKey = "provider") -> None:
+async def retire(context: typer.Context, node: NodeName = "node", key: ProviderKey = "provider") -> None:
     """Retire a node in all pools."""
-
-    async def command() -> None:
-        which = resolve_address(context.obj, node)
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.registry.retire(which)
-        say(f"{which} is retired; registering it again brings it back")
-
-    run(command())
+    which = resolve_address(context.obj, node)
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.registry.retire(which)
+    say(f"{which} is retired; registering it again brings it back")
 
 
 @app.command()
-def show(context: typer.Context, node: NodeName = "node", pool: PoolOption = None, as_json: JsonOption = False) -> None:
+async def show(
+    context: typer.Context, node: NodeName = "node", pool: PoolOption = None, as_json: JsonOption = False
+) -> None:
     """Show a node's registration and its membership of the pool."""
-
-    async def command() -> None:
-        which = resolve_address(context.obj, node)
-        async with open_ledger(context.obj) as ledger:
-            entry = await ledger.registry.node(which)
-            if entry is None:
-                raise NotFound(f"{which} is not registered", hint="`muster node register` registers it")
-            pool_id = pool or context.obj.pool.id
-            fields: dict[str, object] = {
-                "node": which,
-                "provider": entry.provider,
-                "capacity": entry.capacity,
-                "registered": entry.registered_at,
-                "retired": entry.retired,
-                "specs_hash": entry.specs_hash,
-            }
-            if pool_id is not None:
-                fields |= await _place(ledger, pool_id, which, entry.provider)
-        show_fields(fields, as_json=as_json)
-
-    run(command())
+    which = resolve_address(context.obj, node)
+    async with open_ledger(context.obj) as ledger:
+        entry = await ledger.registry.node(which)
+        if entry is None:
+            raise NotFound(f"{which} is not registered", hint="`muster node register` registers it")
+        pool_id = pool or context.obj.pool.id
+        fields: dict[str, object] = {
+            "node": which,
+            "provider": entry.provider,
+            "capacity": entry.capacity,
+            "registered": entry.registered_at,
+            "retired": entry.retired,
+            "specs_hash": entry.specs_hash,
+        }
+        if pool_id is not None:
+            fields |= await _place(ledger, pool_id, which, entry.provider)
+    show_fields(fields, as_json=as_json)
 
 
 @app.command()
-def join(
+async def join(
     context: typer.Context,
     invite_file: InviteFile,
     carrier: Annotated[
@@ -138,21 +125,17 @@ def join(
     key: NodeKey = "node",
 ) -> None:
     """Redeem an invite, which the pool's orchestrator signed for this node only."""
-
-    async def command() -> None:
-        invite = read_document(invite_file, SignedInvite, made_by="muster pool invite")
-        node = open_key(context.obj, key)
-        async with open_ledger(context.obj, carrier or key) as ledger:
-            terms = invite.invite
-            consent = b"" if carrier is None else Join(invite_hash=terms.hash).sign(node, ledger.pools.domain)
-            await ledger.pools.join(terms, orchestrator_signature=invite.raw_signature, node_signature=consent)
-        say(f"{node.address} joined pool {terms.pool_id}; its orchestrator is {terms.url}")
-
-    run(command())
+    invite = read_document(invite_file, SignedInvite, made_by="muster pool invite")
+    node = open_key(context.obj, key)
+    async with open_ledger(context.obj, carrier or key) as ledger:
+        terms = invite.invite
+        consent = b"" if carrier is None else Join(invite_hash=terms.hash).sign(node, ledger.pools.domain)
+        await ledger.pools.join(terms, orchestrator_signature=invite.raw_signature, node_signature=consent)
+    say(f"{node.address} joined pool {terms.pool_id}; its orchestrator is {terms.url}")
 
 
 @app.command()
-def leave(
+async def leave(
     context: typer.Context,
     pool: PoolOption = None,
     carrier: Annotated[
@@ -161,37 +144,29 @@ def leave(
     key: NodeKey = "node",
 ) -> None:
     """Leave a pool and release the stake of the membership; open work is still judged and paid."""
-
-    async def command() -> None:
-        node, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
-        async with open_ledger(context.obj, carrier or key) as ledger:
-            if carrier is None:
-                await ledger.pools.leave(pool_id, node.address)
-            else:
-                deadline = datetime.now(UTC) + CONSENT_VALID
-                word = Leave(
-                    pool_id=pool_id,
-                    node=node.address,
-                    nonce=await ledger.pools.joins(pool_id, node.address),
-                    deadline=int(deadline.timestamp()),
-                )
-                signature = word.sign(node, ledger.pools.domain)
-                await ledger.pools.leave(pool_id, node.address, deadline=deadline, node_signature=signature)
-        say(f"{node.address} left pool {pool_id}")
-
-    run(command())
+    node, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj, carrier or key) as ledger:
+        if carrier is None:
+            await ledger.pools.leave(pool_id, node.address)
+        else:
+            deadline = datetime.now(UTC) + CONSENT_VALID
+            word = Leave(
+                pool_id=pool_id,
+                node=node.address,
+                nonce=await ledger.pools.joins(pool_id, node.address),
+                deadline=int(deadline.timestamp()),
+            )
+            signature = word.sign(node, ledger.pools.domain)
+            await ledger.pools.leave(pool_id, node.address, deadline=deadline, node_signature=signature)
+    say(f"{node.address} left pool {pool_id}")
 
 
 @app.command(name="revoke-consent")
-def revoke_consent(context: typer.Context, key: CarrierKey = "node") -> None:
+async def revoke_consent(context: typer.Context, key: CarrierKey = "node") -> None:
     """Revoke all unused consents that this node has signed."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.registry.revoke_consent()
-        note("consents signed before now are worthless")
-
-    run(command())
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.registry.revoke_consent()
+    note("consents signed before now are worthless")
 
 
 async def _place(ledger: Ledger, pool_id: int, node: Address, provider: Address) -> dict[str, object]:

@@ -7,113 +7,94 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import ProviderKey, open_ledger, run
+from cli.connection import ProviderKey, open_ledger
+from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_fields, show_table
 from ledger.amounts import format_amount, parse_amount
 
-app = typer.Typer(no_args_is_help=True, help="Add stake, look at it, get it back.")
+app = CommandGroup(no_args_is_help=True, help="Add stake, look at it, get it back.")
 
 Amount = Annotated[str, typer.Argument(help="MUST, for example 12.5.")]
 
 
 @app.command()
-def add(context: typer.Context, amount: Amount, key: ProviderKey = "provider") -> None:
+async def add(context: typer.Context, amount: Amount, key: ProviderKey = "provider") -> None:
     """Add to your stake."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.stake.add(parse_amount(amount))
-            stake = await ledger.stake.of(ledger.address)
-        say(f"staked {amount} MUST; active stake is {format_amount(stake.active)} MUST")
-
-    run(command())
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.stake.add(parse_amount(amount))
+        stake = await ledger.stake.of(ledger.address)
+    say(f"staked {amount} MUST; active stake is {format_amount(stake.active)} MUST")
 
 
 @app.command()
-def unbond(context: typer.Context, amount: Amount, key: ProviderKey = "provider") -> None:
+async def unbond(context: typer.Context, amount: Amount, key: ProviderKey = "provider") -> None:
     """Unbond stake. It stays slashable until it matures; then `withdraw` pays it out."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.stake.unbond(parse_amount(amount))
-            entry = (await ledger.stake.unbonds_of(ledger.address))[-1]
-        say(f"{format_amount(entry.amount)} MUST can be withdrawn from {entry.matures_at:%Y-%m-%d %H:%M:%S} UTC on")
-
-    run(command())
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.stake.unbond(parse_amount(amount))
+        entry = (await ledger.stake.unbonds_of(ledger.address))[-1]
+    say(f"{format_amount(entry.amount)} MUST can be withdrawn from {entry.matures_at:%Y-%m-%d %H:%M:%S} UTC on")
 
 
 @app.command()
-def cancel(
+async def cancel(
     context: typer.Context,
     unbond_id: Annotated[int, typer.Argument(min=0, help="From `muster stake status`.")],
     key: ProviderKey = "provider",
 ) -> None:
     """Cancel an unbonding."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.stake.cancel_unbond(unbond_id)
-        say(f"unbond {unbond_id} is cancelled; its stake is active again")
-
-    run(command())
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.stake.cancel_unbond(unbond_id)
+    say(f"unbond {unbond_id} is cancelled; its stake is active again")
 
 
 @app.command()
-def withdraw(
+async def withdraw(
     context: typer.Context,
     to: Annotated[str | None, typer.Option(help="Address or key name that receives it; default: the provider.")] = None,
     key: ProviderKey = "provider",
 ) -> None:
     """Withdraw matured stake."""
-
-    async def command() -> None:
-        receiver = None if to is None else resolve_address(context.obj, to)
-        async with open_ledger(context.obj, key) as ledger:
-            amount = await ledger.stake.withdraw(receiver)
-            left = await ledger.stake.unbonds_of(ledger.address)
-        say(f"withdrew {format_amount(amount)} MUST")
-        if left:
-            note(f"{len(left)} more will mature, the next at {left[0].matures_at:%Y-%m-%d %H:%M:%S} UTC")
-
-    run(command())
+    receiver = None if to is None else resolve_address(context.obj, to)
+    async with open_ledger(context.obj, key) as ledger:
+        amount = await ledger.stake.withdraw(receiver)
+        left = await ledger.stake.unbonds_of(ledger.address)
+    say(f"withdrew {format_amount(amount)} MUST")
+    if left:
+        note(f"{len(left)} more will mature, the next at {left[0].matures_at:%Y-%m-%d %H:%M:%S} UTC")
 
 
 @app.command()
-def status(
+async def status(
     context: typer.Context,
     provider: Annotated[str, typer.Argument(help="Address or key name.")] = "provider",
     as_json: JsonOption = False,
 ) -> None:
     """Show a provider's stake and its unbondings."""
-
-    async def command() -> None:
-        whose = resolve_address(context.obj, provider)
-        async with open_ledger(context.obj) as ledger:
-            stake = await ledger.stake.of(whose)
-            unbonds = await ledger.stake.unbonds_of(whose)
-            balance = await ledger.token.balance_of(whose)
-        amounts = {
-            "balance": balance,
-            "active": stake.active,
-            "bound_by_memberships": stake.membership_lock,
-            "bound_by_open_work": stake.work_lock,
-            "free": stake.free,
-            "unbonding": stake.unbonding,
-        }
-        show = str if as_json else format_amount
-        fields: dict[str, object] = {"provider": whose, **{name: show(amount) for name, amount in amounts.items()}}
-        if as_json:
-            show_fields({**fields, "unbonds": unbonds}, as_json=True)
-            return
-        show_fields(fields, as_json=False)
-        now = datetime.now(UTC)
-        if unbonds:
-            show_table(
-                ("id", "amount", "matures_at", "can_be_withdrawn"),
-                [(u.id, format_amount(u.amount), u.matures_at, u.matures_at <= now) for u in unbonds],
-                as_json=False,
-                empty="",
-            )
-
-    run(command())
+    whose = resolve_address(context.obj, provider)
+    async with open_ledger(context.obj) as ledger:
+        stake = await ledger.stake.of(whose)
+        unbonds = await ledger.stake.unbonds_of(whose)
+        balance = await ledger.token.balance_of(whose)
+    amounts = {
+        "balance": balance,
+        "active": stake.active,
+        "bound_by_memberships": stake.membership_lock,
+        "bound_by_open_work": stake.work_lock,
+        "free": stake.free,
+        "unbonding": stake.unbonding,
+    }
+    show = str if as_json else format_amount
+    fields: dict[str, object] = {"provider": whose, **{name: show(amount) for name, amount in amounts.items()}}
+    if as_json:
+        show_fields({**fields, "unbonds": unbonds}, as_json=True)
+        return
+    show_fields(fields, as_json=False)
+    now = datetime.now(UTC)
+    if unbonds:
+        show_table(
+            ("id", "amount", "matures_at", "can_be_withdrawn"),
+            [(u.id, format_amount(u.amount), u.matures_at, u.matures_at <= now) for u in unbonds],
+            as_json=False,
+            empty="",
+        )

@@ -19,9 +19,9 @@ from cli.connection import (
     ValidatorKey,
     chosen_pool,
     open_ledger,
-    run,
 )
 from cli.documents import read_document, write_document
+from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
 from cli.output import JsonOption, say, show_fields, show_table, warn
 from ledger.amounts import format_amount
@@ -36,7 +36,7 @@ from protocol.leases import WorkClaim as SignedWords
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 
-app = typer.Typer(no_args_is_help=True, help="Leases, submissions, verdicts, disputes and rewards by hand.")
+app = CommandGroup(no_args_is_help=True, help="Leases, submissions, verdicts, disputes and rewards by hand.")
 
 DISPUTE_VALID = timedelta(minutes=10)
 
@@ -63,7 +63,7 @@ OutFile = Annotated[Path | None, typer.Option(help="File to write; default: stan
 
 
 @app.command()
-def lease(
+async def lease(
     context: typer.Context,
     node: Annotated[str, typer.Argument(help="Address or key name of the node.")],
     max_units: Annotated[int, typer.Option(min=1, help="The most work units that may be submitted.")] = 4096,
@@ -82,36 +82,32 @@ def lease(
     key: OrchestratorKey = "orchestrator",
 ) -> None:
     """Sign a lease: the orchestrator's permission for one node to do one slot of work."""
-
-    async def command() -> None:
-        signer = open_key(context.obj, key)
-        async with open_ledger(context.obj) as ledger:
-            slot = SlotSalt(
-                pool_id=chosen_pool(context.obj, pool),
-                run=run_id(run_name),
-                step=step,
-                index=index,
-                node=resolve_address(context.obj, node),
-                version=version,
-                digest=digest(checkpoint),
-            )
-            domain = ledger.work.domain
-            terms = Lease(
-                **asdict(slot),
-                beacon_block=await ledger.block() if beacon_block is None else beacon_block,
-                salt=slot.derive(signer, domain),
-                groups=groups,
-                max_units=max_units,
-                expiry=int((await ledger.now()).timestamp()) + valid_for,
-            )
-            signed = SignedLease.of(terms, domain=domain, signature=terms.sign(signer, domain))
-            write_document(out, signed)
-
-    run(command())
+    signer = open_key(context.obj, key)
+    async with open_ledger(context.obj) as ledger:
+        slot = SlotSalt(
+            pool_id=chosen_pool(context.obj, pool),
+            run=run_id(run_name),
+            step=step,
+            index=index,
+            node=resolve_address(context.obj, node),
+            version=version,
+            digest=digest(checkpoint),
+        )
+        domain = ledger.work.domain
+        terms = Lease(
+            **asdict(slot),
+            beacon_block=await ledger.block() if beacon_block is None else beacon_block,
+            salt=slot.derive(signer, domain),
+            groups=groups,
+            max_units=max_units,
+            expiry=int((await ledger.now()).timestamp()) + valid_for,
+        )
+        signed = SignedLease.of(terms, domain=domain, signature=terms.sign(signer, domain))
+        write_document(out, signed)
 
 
 @app.command()
-def sign(
+async def sign(
     context: typer.Context,
     lease_file: Annotated[Path, typer.Argument(help="From `muster work lease`.", exists=True, dir_okay=False)],
     file: Annotated[Path, typer.Argument(help="What was made under the lease.", exists=True, dir_okay=False)],
@@ -120,21 +116,17 @@ def sign(
     key: NodeKey = "node",
 ) -> None:
     """Sign a submission that another account sends to the ledger, so that the node needs no gas."""
-
-    async def command() -> None:
-        node = open_key(context.obj, key)
-        async with open_ledger(context.obj) as ledger:
-            leased = read_document(lease_file, SignedLease, made_by="muster work lease")
-            words = SignedWords(lease_hash=leased.lease.hash, sha256=_sha256(file), units=units)
-            signature = "0x" + words.sign(node, ledger.work.domain).hex()
-            signed = SignedWorkClaim(lease=leased, sha256=words.sha256, units=units, signature=signature)
-            write_document(out, signed)
-
-    run(command())
+    node = open_key(context.obj, key)
+    async with open_ledger(context.obj) as ledger:
+        leased = read_document(lease_file, SignedLease, made_by="muster work lease")
+        words = SignedWords(lease_hash=leased.lease.hash, sha256=_sha256(file), units=units)
+        signature = "0x" + words.sign(node, ledger.work.domain).hex()
+        signed = SignedWorkClaim(lease=leased, sha256=words.sha256, units=units, signature=signature)
+        write_document(out, signed)
 
 
 @app.command()
-def submit(
+async def submit(
     context: typer.Context,
     lease_file: Annotated[Path, typer.Argument(help="From `muster work lease`.", exists=True, dir_okay=False)],
     file: Annotated[Path, typer.Argument(help="What was made under the lease.", exists=True, dir_okay=False)],
@@ -142,41 +134,33 @@ def submit(
     key: NodeKey = "node",
 ) -> None:
     """Submit work to the ledger; the node itself pays for gas."""
-
-    async def command() -> None:
-        leased = read_document(lease_file, SignedLease, made_by="muster work lease")
-        async with open_ledger(context.obj, key) as ledger:
-            say(await ledger.work.submit(leased, sha256=_sha256(file), units=units))
-
-    run(command())
+    leased = read_document(lease_file, SignedLease, made_by="muster work lease")
+    async with open_ledger(context.obj, key) as ledger:
+        say(await ledger.work.submit(leased, sha256=_sha256(file), units=units))
 
 
 @app.command()
-def carry(
+async def carry(
     context: typer.Context,
     files: Annotated[list[Path], typer.Argument(help="From `muster work sign`.", exists=True, dir_okay=False)],
     key: CarrierKey = "orchestrator",
 ) -> None:
     """Relay signed submissions to the ledger in one batch; a refused one does not affect the others."""
-
-    async def command() -> None:
-        signed = [read_document(file, SignedWorkClaim, made_by="muster work sign") for file in files]
-        async with open_ledger(context.obj, key) as ledger:
-            refused = {refusal.subject: refusal.reason for refusal in await ledger.work.submit_batch(signed)}
-        for claim in signed:
-            work_key = claim.lease.lease.key.hash
-            if work_key in refused:
-                warn(f"{work_key} was refused: {name_in_plain_words(refused[work_key])}")
-            else:
-                say(work_key)
-        if len(refused) == len(signed):
-            raise InvalidInput("every submission was refused", hint="the reasons are above")
-
-    run(command())
+    signed = [read_document(file, SignedWorkClaim, made_by="muster work sign") for file in files]
+    async with open_ledger(context.obj, key) as ledger:
+        refused = {refusal.subject: refusal.reason for refusal in await ledger.work.submit_batch(signed)}
+    for claim in signed:
+        work_key = claim.lease.lease.key.hash
+        if work_key in refused:
+            warn(f"{work_key} was refused: {name_in_plain_words(refused[work_key])}")
+        else:
+            say(work_key)
+    if len(refused) == len(signed):
+        raise InvalidInput("every submission was refused", hint="the reasons are above")
 
 
 @app.command()
-def judge(
+async def judge(
     context: typer.Context,
     key_text: Key,
     outcome: Annotated[str, typer.Argument(help="accepted, rejected (unpaid) or forged (slashed).")],
@@ -189,35 +173,31 @@ def judge(
     key: ValidatorKey = "validator",
 ) -> None:
     """Give a verdict: the first one, or with --decisive the one that ends a dispute."""
-
-    async def command() -> None:
-        work_key, given = digest(key_text), _outcome(outcome)
-        async with open_ledger(context.obj, key) as ledger:
-            work = await ledger.work.get(work_key)
-            if work is None:
-                raise _no_such_work(work_key)
-            verdict = Verdict(
-                key=work_key,
-                sha256=work.sha256 if file is None else _sha256(file),
-                units=work.units,
-                outcome=given,
-                reason=reason,
-                audit_hash=ZERO_DIGEST if audit is None else _sha256(audit),
-                decisive=decisive,
-            )
-            refusals = await ledger.work.judge([verdict])
-            if refusals:
-                name = refusals[0].error
-                words, hint = _VERDICT_REFUSALS.get(name, ("it was refused", "`muster work show` says where it is"))
-                raise InvalidInput(f"the ledger did not take the verdict: {words} ({name})", hint=hint)
-            found = await ledger.work.get(verdict.key)
-        say(_progress(found))
-
-    run(command())
+    work_key, given = digest(key_text), _outcome(outcome)
+    async with open_ledger(context.obj, key) as ledger:
+        work = await ledger.work.get(work_key)
+        if work is None:
+            raise _no_such_work(work_key)
+        verdict = Verdict(
+            key=work_key,
+            sha256=work.sha256 if file is None else _sha256(file),
+            units=work.units,
+            outcome=given,
+            reason=reason,
+            audit_hash=ZERO_DIGEST if audit is None else _sha256(audit),
+            decisive=decisive,
+        )
+        refusals = await ledger.work.judge([verdict])
+        if refusals:
+            name = refusals[0].error
+            words, hint = _VERDICT_REFUSALS.get(name, ("it was refused", "`muster work show` says where it is"))
+            raise InvalidInput(f"the ledger did not take the verdict: {words} ({name})", hint=hint)
+        found = await ledger.work.get(verdict.key)
+    say(_progress(found))
 
 
 @app.command()
-def dispute(
+async def dispute(
     context: typer.Context,
     key_text: Key,
     evidence: Annotated[Path | None, typer.Option(help="A file, whose SHA-256 goes on the ledger.")] = None,
@@ -229,121 +209,101 @@ def dispute(
     ] = "node",
 ) -> None:
     """Dispute a verdict within the challenge period; another validator decides."""
-
-    async def command() -> None:
-        work_key = digest(key_text)
-        hashed = ZERO_DIGEST if evidence is None else _sha256(evidence)
-        async with open_ledger(context.obj, carrier or key) as ledger:
-            if carrier is None:
-                await ledger.work.dispute(work_key, hashed)
-            else:
-                deadline = datetime.now(UTC) + DISPUTE_VALID
-                word = Dispute(key=work_key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
-                signature = word.sign(open_key(context.obj, key), ledger.work.domain)
-                await ledger.work.dispute(work_key, hashed, deadline=deadline, node_signature=signature)
-            found = await ledger.work.get(work_key)
-        say(_progress(found))
-
-    run(command())
+    work_key = digest(key_text)
+    hashed = ZERO_DIGEST if evidence is None else _sha256(evidence)
+    async with open_ledger(context.obj, carrier or key) as ledger:
+        if carrier is None:
+            await ledger.work.dispute(work_key, hashed)
+        else:
+            deadline = datetime.now(UTC) + DISPUTE_VALID
+            word = Dispute(key=work_key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
+            signature = word.sign(open_key(context.obj, key), ledger.work.domain)
+            await ledger.work.dispute(work_key, hashed, deadline=deadline, node_signature=signature)
+        found = await ledger.work.get(work_key)
+    say(_progress(found))
 
 
 @app.command()
-def finalize(context: typer.Context, keys: Keys, key: CarrierKey = "orchestrator") -> None:
+async def finalize(context: typer.Context, keys: Keys, key: CarrierKey = "orchestrator") -> None:
     """Finalise work: pay or slash decided work, and expire work without a verdict in time. Any account may."""
-
-    async def command() -> None:
-        work_keys = [digest(each) for each in keys]
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.work.finalize(work_keys)
-            await ledger.work.expire(work_keys)
-            for work_key in work_keys:
-                say(f"{work_key} {_progress(await ledger.work.get(work_key))}")
-
-    run(command())
+    work_keys = [digest(each) for each in keys]
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.work.finalize(work_keys)
+        await ledger.work.expire(work_keys)
+        for work_key in work_keys:
+            say(f"{work_key} {_progress(await ledger.work.get(work_key))}")
 
 
 @app.command()
-def show(context: typer.Context, key_text: Key, as_json: JsonOption = False) -> None:
+async def show(context: typer.Context, key_text: Key, as_json: JsonOption = False) -> None:
     """Show the state of a work, and its reward or penalty."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj) as ledger:
-            work = await ledger.work.get(digest(key_text))
-            if work is None:
-                raise _no_such_work(digest(key_text))
-            turns = await _turns(ledger, digest(key_text), work)
-        money = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
-        show_fields(
-            {
-                "key": digest(key_text),
-                "status": work.status.name.lower(),
-                "verdict": work.outcome.name.lower() if work.outcome else None,
-                "reason": work.reason,
-                "node": work.node,
-                "provider": work.provider,
-                "pool": work.pool_id,
-                "units": work.units,
-                "sha256": work.sha256,
-                "judge": work.judge,
-                "confirmed_by": work.looker,
-                "disputer": work.disputer,
-                "contradicted_by": work.juror,
-                "contradiction": work.opinion.name.lower() if work.opinion else None,
-                "may_decide": turns or None,
-                "since": work.since,
-                "deadline": work.deadline,
-                "pays": money(work.reward),
-                "costs_if_forged": money(work.penalty),
-            },
-            as_json=as_json,
-        )
-
-    run(command())
+    async with open_ledger(context.obj) as ledger:
+        work = await ledger.work.get(digest(key_text))
+        if work is None:
+            raise _no_such_work(digest(key_text))
+        turns = await _turns(ledger, digest(key_text), work)
+    money = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
+    show_fields(
+        {
+            "key": digest(key_text),
+            "status": work.status.name.lower(),
+            "verdict": work.outcome.name.lower() if work.outcome else None,
+            "reason": work.reason,
+            "node": work.node,
+            "provider": work.provider,
+            "pool": work.pool_id,
+            "units": work.units,
+            "sha256": work.sha256,
+            "judge": work.judge,
+            "confirmed_by": work.looker,
+            "disputer": work.disputer,
+            "contradicted_by": work.juror,
+            "contradiction": work.opinion.name.lower() if work.opinion else None,
+            "may_decide": turns or None,
+            "since": work.since,
+            "deadline": work.deadline,
+            "pays": money(work.reward),
+            "costs_if_forged": money(work.penalty),
+        },
+        as_json=as_json,
+    )
 
 
 @app.command(name="list")
-def list_(
+async def list_(
     context: typer.Context,
     node: Annotated[str | None, typer.Option(help="Address or key name; default: all nodes.")] = None,
     pool: PoolOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the work of a pool, newest last."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj) as ledger:
-            of = None if node is None else resolve_address(context.obj, node)
-            rows = []
-            for each in await ledger.history(WorkSubmitted, pool_id=chosen_pool(context.obj, pool)):
-                if of not in {None, each.node}:
-                    continue
-                work = await ledger.work.get(each.key)
-                if work is not None:
-                    status = work.status.name.lower()
-                    verdict = work.outcome.name.lower() if work.outcome else None
-                    rows.append((each.key, each.node, each.step, each.index, each.units, status, verdict, work.reason))
-        columns = ("key", "node", "step", "index", "units", "status", "verdict", "reason")
-        show_table(columns, rows, as_json=as_json, empty="no work was submitted yet")
-
-    run(command())
+    async with open_ledger(context.obj) as ledger:
+        of = None if node is None else resolve_address(context.obj, node)
+        rows = []
+        for each in await ledger.history(WorkSubmitted, pool_id=chosen_pool(context.obj, pool)):
+            if of not in {None, each.node}:
+                continue
+            work = await ledger.work.get(each.key)
+            if work is not None:
+                status = work.status.name.lower()
+                verdict = work.outcome.name.lower() if work.outcome else None
+                rows.append((each.key, each.node, each.step, each.index, each.units, status, verdict, work.reason))
+    columns = ("key", "node", "step", "index", "units", "status", "verdict", "reason")
+    show_table(columns, rows, as_json=as_json, empty="no work was submitted yet")
 
 
 @app.command()
-def claim(
+async def claim(
     context: typer.Context,
     to: Annotated[str | None, typer.Option(help="Address or key name that receives it; default: the provider.")] = None,
     pool: PoolOption = None,
     key: ProviderKey = "provider",
 ) -> None:
     """Collect what your nodes have earned."""
-
-    async def command() -> None:
-        receiver = None if to is None else resolve_address(context.obj, to)
-        async with open_ledger(context.obj, key) as ledger:
-            amount = await ledger.work.claim([chosen_pool(context.obj, pool)], receiver or ledger.address)
-        say(f"claimed {format_amount(amount)} MUST")
-
-    run(command())
+    receiver = None if to is None else resolve_address(context.obj, to)
+    async with open_ledger(context.obj, key) as ledger:
+        amount = await ledger.work.claim([chosen_pool(context.obj, pool)], receiver or ledger.address)
+    say(f"claimed {format_amount(amount)} MUST")
 
 
 @app.command()

@@ -6,18 +6,18 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import run
+from cli.groups import CommandGroup
 from cli.output import say
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
 from cli.pool.tasks import TaskName, read_replicas
 from protocol.errors import InvalidInput
 from protocol.wire.tasks import DesiredState, TaskPatch
 
-app = typer.Typer()
+app = CommandGroup()
 
 
 @app.command()
-def stop(
+async def stop(
     context: typer.Context,
     name: TaskName,
     *,
@@ -26,28 +26,24 @@ def stop(
     manager: Manager = None,
 ) -> None:
     """Stop a task on all its nodes."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            found = await find_task(client, name)
-            if delete:
-                await client.delete_task(found.id)
-                say(f"{found.spec.name} ({found.id}) is deleted; what runs of it is stopped")
-                return
-            stopped = await client.change_task(found.id, TaskPatch(desired_state=DesiredState.STOPPED))
-        say(f"{stopped.spec.name} ({stopped.id}) is {stopped.state.value}")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        found = await find_task(client, name)
+        if delete:
+            await client.delete_task(found.id)
+            say(f"{found.spec.name} ({found.id}) is deleted; what runs of it is stopped")
+            return
+        stopped = await client.change_task(found.id, TaskPatch(desired_state=DesiredState.STOPPED))
+    say(f"{stopped.spec.name} ({stopped.id}) is {stopped.state.value}")
 
 
 @app.command()
-def start(context: typer.Context, name: TaskName, where: Where = None, manager: Manager = None) -> None:
+async def start(context: typer.Context, name: TaskName, where: Where = None, manager: Manager = None) -> None:
     """Run a stopped task again."""
-    _change(context, name, TaskPatch(desired_state=DesiredState.RUNNING), where, manager)
+    await _change(context, name, TaskPatch(desired_state=DesiredState.RUNNING), where, manager)
 
 
 @app.command()
-def change(
+async def change(
     context: typer.Context,
     name: TaskName,
     *,
@@ -59,17 +55,14 @@ def change(
     """Change the number of nodes that run a task, or its priority, without interrupting running nodes."""
     if replicas is None and priority is None:
         raise InvalidInput("change what?", hint="give --replicas or --priority")
-    _change(context, name, TaskPatch(replicas=read_replicas(replicas), priority=priority), where, manager)
+    await _change(context, name, TaskPatch(replicas=read_replicas(replicas), priority=priority), where, manager)
 
 
-def _change(context: typer.Context, name: str, patch: TaskPatch, where: str | None, manager: str | None) -> None:
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            found = await find_task(client, name)
-            task = await client.change_task(found.id, patch)
-        say(
-            f"{task.spec.name} ({task.id}) is {task.state.value}; "
-            f"replicas {task.spec.replicas}, priority {task.spec.priority}"
-        )
-
-    run(command())
+async def _change(context: typer.Context, name: str, patch: TaskPatch, where: str | None, manager: str | None) -> None:
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        found = await find_task(client, name)
+        task = await client.change_task(found.id, patch)
+    say(
+        f"{task.spec.name} ({task.id}) is {task.state.value}; "
+        f"replicas {task.spec.replicas}, priority {task.spec.priority}"
+    )

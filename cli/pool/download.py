@@ -9,7 +9,8 @@ from typing import Annotated
 import typer
 
 from cli.configuration import Configuration
-from cli.connection import chosen_pool, open_ledger, run
+from cli.connection import chosen_pool, open_ledger
+from cli.groups import CommandGroup
 from cli.output import JsonOption, show_fields
 from cli.pool.connection import Manager, Where, open_orchestrator
 from ledger.client import Ledger
@@ -21,7 +22,7 @@ from protocol.identifiers import Digest
 from protocol.runtime.clock import SystemClock
 from protocol.wire.listings import RolloutItem
 
-app = typer.Typer()
+app = CommandGroup()
 
 _MOST_BYTES = 2 << 30
 
@@ -48,7 +49,7 @@ class Downloaded:
 
 
 @app.command()
-def download(
+async def download(
     context: typer.Context,
     work: Annotated[str, typer.Argument(help="Key of the work, or its beginning; `muster pool rollouts` lists them.")],
     *,
@@ -60,17 +61,13 @@ def download(
     """Download a submitted file, verify its hash on the ledger, and print the parts of its slot's seed."""
     if not to.is_dir():
         raise InvalidInput(f"{to} is no folder", hint="make it first")
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            item = await _find(client, work)
-            found = await _download(context.obj, client, item, to)
-        fields = asdict(found)
-        if not as_json:
-            fields["version"] = f"version {fields.pop('number')} ({found.version})"
-        show_fields(fields, as_json=as_json)
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        item = await _find(client, work)
+        found = await _download(context.obj, client, item, to)
+    fields = asdict(found)
+    if not as_json:
+        fields["version"] = f"version {fields.pop('number')} ({found.version})"
+    show_fields(fields, as_json=as_json)
 
 
 async def _find(client: OrchestratorClient, beginning: str) -> RolloutItem:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger, run
+from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
+from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, say, show_fields, show_json, warn
 from cli.pool.economics import attacks, audit_stages, forgeries, show_attacks, show_audits
@@ -19,7 +20,7 @@ from ledger.economics import DeliveryRules, explain_economics
 from protocol.errors import Conflict, InvalidInput
 from protocol.identifiers import Address
 
-app = typer.Typer(no_args_is_help=True, help="Make and run a pool.")
+app = CommandGroup(no_args_is_help=True, help="Make and run a pool.")
 
 
 DEFAULT_LEASE = timedelta(seconds=600)
@@ -35,7 +36,7 @@ Seconds = Annotated[int, typer.Option(min=1)]
 
 
 @app.command()
-def create(
+async def create(
     context: typer.Context,
     domain: Annotated[int, typer.Option(min=1, help="The domain it belongs to.")] = 1,
     manager: Annotated[str, typer.Option(help="Address or key name.")] = "manager",
@@ -85,19 +86,15 @@ def create(
         publisher=resolve_address(context.obj, publisher),
     )
     validators = [resolve_address(context.obj, name) for name in validator or []]
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            pool_id = await ledger.pools.create(domain_id=domain, roles=roles, terms=terms, data_uri=data_uri)
-            for each in validators:
-                await ledger.pools.add_validator(pool_id, each)
-            if activate:
-                await ledger.pools.activate(pool_id)
-        say(f"pool {pool_id} is {'active' if activate else 'pending'}; `muster pool fund` gives it something to pay")
-        for words in _cautions(terms, validators=len(validators)):
-            warn(words)
-
-    run(command())
+    async with open_ledger(context.obj, key) as ledger:
+        pool_id = await ledger.pools.create(domain_id=domain, roles=roles, terms=terms, data_uri=data_uri)
+        for each in validators:
+            await ledger.pools.add_validator(pool_id, each)
+        if activate:
+            await ledger.pools.activate(pool_id)
+    say(f"pool {pool_id} is {'active' if activate else 'pending'}; `muster pool fund` gives it something to pay")
+    for words in _cautions(terms, validators=len(validators)):
+        warn(words)
 
 
 def _cautions(terms: Terms, *, validators: int) -> list[str]:
@@ -119,50 +116,38 @@ def _cautions(terms: Terms, *, validators: int) -> list[str]:
 
 
 @app.command()
-def activate(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
+async def activate(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
     """Open a pending pool."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.activate(chosen_pool(context.obj, pool))
-        say(f"pool {chosen_pool(context.obj, pool)} is active")
-
-    run(command())
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.pools.activate(chosen_pool(context.obj, pool))
+    say(f"pool {chosen_pool(context.obj, pool)} is active")
 
 
 @app.command()
-def end(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
+async def end(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
     """Close a pool permanently: no new members, no new work. Open work is still judged and paid."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.end(chosen_pool(context.obj, pool))
-        say(f"pool {chosen_pool(context.obj, pool)} has ended; `muster pool withdraw` takes out what is left")
-
-    run(command())
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.pools.end(chosen_pool(context.obj, pool))
+    say(f"pool {chosen_pool(context.obj, pool)} has ended; `muster pool withdraw` takes out what is left")
 
 
 @app.command()
-def fund(
+async def fund(
     context: typer.Context,
     amount: Annotated[str, typer.Argument(help="MUST.")],
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
     """Deposit escrow, from which the pool pays. Any account may."""
-
-    async def command() -> None:
-        pool_id = chosen_pool(context.obj, pool)
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.fund(pool_id, parse_amount(amount))
-            escrow = await ledger.pools.escrow(pool_id)
-        say(f"pool {pool_id} holds {format_amount(escrow.balance)} MUST, {format_amount(escrow.free)} of it free")
-
-    run(command())
+    pool_id = chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.pools.fund(pool_id, parse_amount(amount))
+        escrow = await ledger.pools.escrow(pool_id)
+    say(f"pool {pool_id} holds {format_amount(escrow.balance)} MUST, {format_amount(escrow.free)} of it free")
 
 
 @app.command()
-def withdraw(
+async def withdraw(
     context: typer.Context,
     amount: Annotated[str | None, typer.Argument(help="MUST; default: all that is free, or all announced.")] = None,
     to: Annotated[str | None, typer.Option(help="Address or key name; default: the owner.")] = None,
@@ -176,18 +161,14 @@ def withdraw(
     """
     if cancel and (amount is not None or to is not None):
         raise InvalidInput("--cancel takes nothing out", hint="leave amount and --to away")
-
-    async def command() -> None:
-        pool_id = chosen_pool(context.obj, pool)
-        receiver = None if to is None else resolve_address(context.obj, to)
-        async with open_ledger(context.obj, key) as ledger:
-            if cancel:
-                await _cancel_withdrawal(ledger, pool_id)
-                return
-            asked = None if amount is None else parse_amount(amount)
-            await _withdraw(ledger, pool_id, asked, receiver or ledger.address)
-
-    run(command())
+    pool_id = chosen_pool(context.obj, pool)
+    receiver = None if to is None else resolve_address(context.obj, to)
+    async with open_ledger(context.obj, key) as ledger:
+        if cancel:
+            await _cancel_withdrawal(ledger, pool_id)
+            return
+        asked = None if amount is None else parse_amount(amount)
+        await _withdraw(ledger, pool_id, asked, receiver or ledger.address)
 
 
 async def _cancel_withdrawal(ledger: Ledger, pool_id: int) -> None:
@@ -239,54 +220,50 @@ def _utc(time: datetime) -> str:
 
 
 @app.command()
-def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = False) -> None:
+async def show(context: typer.Context, pool: PoolOption = None, as_json: JsonOption = False) -> None:
     """Show a pool: its owner, terms, escrow and members."""
-
-    async def command() -> None:
-        pool_id = chosen_pool(context.obj, pool)
-        async with open_ledger(context.obj) as ledger:
-            entry, terms = await ledger.pools.get(pool_id), await ledger.pools.terms(pool_id)
-            escrow, totals = await ledger.pools.escrow(pool_id), await ledger.work.totals(pool_id)
-            pending = await ledger.pools.pending_terms(pool_id)
-            announced, now = await ledger.pools.withdrawal(pool_id), await ledger.now()
-            validators = await ledger.pools.validators(pool_id)
-        money = str if as_json else _must
-        fields: dict[str, object] = {
-            "pool": pool_id,
-            "status": entry.status.name.lower(),
-            "owner": entry.owner,
-            "domain": entry.domain_id,
-            "members": f"{entry.member_count} of at most {terms.max_nodes}",
-            "escrow": money(escrow.balance),
-            "reserved_for_open_work": money(escrow.reserved),
-            "earned_so_far": money(totals.accrued),
-            "claimed_so_far": money(totals.paid),
-            "price_per_unit": money(terms.price_per_unit),
-            "penalty_per_unit": money(terms.penalty_per_unit),
-            "stake_per_capacity": money(terms.stake_per_capacity),
-            "audit_floor": f"{terms.audit_floor_bps / 100:g} %",
-            "validators": len(validators),
-            "verdict_fee": money(terms.verdict_fee),
-            "paid_second_looks": f"{terms.look_bps / 100:g} %",
-            "judged_within": terms.judge_period,
-            "disputable_for": terms.challenge_period,
-            "second_verdict_within": terms.dispute_period,
-            "notice_of_new_terms": terms.notice_period,
-            "data_uri": entry.data_uri or None,
-        }
-        if pending is not None:
-            fields["new_terms_from"] = pending[1]
-        if leaving := announced.takes(now):
-            fields["announced_withdrawal"] = money(leaving)
-            fields["withdrawal_ready_at"] = announced.ready_at
-            fields["withdrawal_lapses_at"] = announced.lapses_at
-        show_fields(fields, as_json=as_json)
-
-    run(command())
+    pool_id = chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj) as ledger:
+        entry, terms = await ledger.pools.get(pool_id), await ledger.pools.terms(pool_id)
+        escrow, totals = await ledger.pools.escrow(pool_id), await ledger.work.totals(pool_id)
+        pending = await ledger.pools.pending_terms(pool_id)
+        announced, now = await ledger.pools.withdrawal(pool_id), await ledger.now()
+        validators = await ledger.pools.validators(pool_id)
+    money = str if as_json else _must
+    fields: dict[str, object] = {
+        "pool": pool_id,
+        "status": entry.status.name.lower(),
+        "owner": entry.owner,
+        "domain": entry.domain_id,
+        "members": f"{entry.member_count} of at most {terms.max_nodes}",
+        "escrow": money(escrow.balance),
+        "reserved_for_open_work": money(escrow.reserved),
+        "earned_so_far": money(totals.accrued),
+        "claimed_so_far": money(totals.paid),
+        "price_per_unit": money(terms.price_per_unit),
+        "penalty_per_unit": money(terms.penalty_per_unit),
+        "stake_per_capacity": money(terms.stake_per_capacity),
+        "audit_floor": f"{terms.audit_floor_bps / 100:g} %",
+        "validators": len(validators),
+        "verdict_fee": money(terms.verdict_fee),
+        "paid_second_looks": f"{terms.look_bps / 100:g} %",
+        "judged_within": terms.judge_period,
+        "disputable_for": terms.challenge_period,
+        "second_verdict_within": terms.dispute_period,
+        "notice_of_new_terms": terms.notice_period,
+        "data_uri": entry.data_uri or None,
+    }
+    if pending is not None:
+        fields["new_terms_from"] = pending[1]
+    if leaving := announced.takes(now):
+        fields["announced_withdrawal"] = money(leaving)
+        fields["withdrawal_ready_at"] = announced.ready_at
+        fields["withdrawal_lapses_at"] = announced.lapses_at
+    show_fields(fields, as_json=as_json)
 
 
 @app.command()
-def economics(
+async def economics(
     context: typer.Context,
     units: Annotated[int, typer.Option(min=1, help="Work units of a typical submission.")] = 4096,
     max_units: Annotated[
@@ -320,35 +297,31 @@ def economics(
         providers_per_step=3,
     )
     cost = parse_amount(look_cost)
-
-    async def command() -> None:
-        pool_id = chosen_pool(context.obj, pool)
-        async with open_ledger(context.obj) as ledger:
-            terms, escrow = await ledger.pools.terms(pool_id), await ledger.pools.escrow(pool_id)
-            validators = len(await ledger.pools.validators(pool_id))
-        found = explain_economics(terms, escrow, units=units, max_units=max_units, open_work=open_work)
-        by_age, forged = audit_stages(found), forgeries(found, rows=rows)
-        costs = attacks(
-            terms,
-            found,
-            rules,
-            rows=rows,
-            validators=validators,
-            most_corrupt=min(corrupt, validators),
-            look_cost=cost,
-        )
-        if as_json:
-            show_json({**found.raw(), "audited_by_age": by_age, "row_forgeries": forged, **costs.raw()})
-            return
-        show_fields(found.lines(), as_json=False)
-        show_audits(by_age, forged)
-        show_attacks(costs)
-
-    run(command())
+    pool_id = chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj) as ledger:
+        terms, escrow = await ledger.pools.terms(pool_id), await ledger.pools.escrow(pool_id)
+        validators = len(await ledger.pools.validators(pool_id))
+    found = explain_economics(terms, escrow, units=units, max_units=max_units, open_work=open_work)
+    by_age, forged = audit_stages(found), forgeries(found, rows=rows)
+    costs = attacks(
+        terms,
+        found,
+        rules,
+        rows=rows,
+        validators=validators,
+        most_corrupt=min(corrupt, validators),
+        look_cost=cost,
+    )
+    if as_json:
+        show_json({**found.raw(), "audited_by_age": by_age, "row_forgeries": forged, **costs.raw()})
+        return
+    show_fields(found.lines(), as_json=False)
+    show_audits(by_age, forged)
+    show_attacks(costs)
 
 
 @app.command()
-def terms(
+async def terms(
     context: typer.Context,
     price: Annotated[str | None, typer.Option(help="MUST for one work unit.")] = None,
     penalty: Penalty = None,
@@ -359,30 +332,26 @@ def terms(
     key: OwnerKey = "owner",
 ) -> None:
     """Propose new terms; in an active pool they take effect after the notice period."""
-
-    async def command() -> None:
-        pool_id = chosen_pool(context.obj, pool)
-        async with open_ledger(context.obj, key) as ledger:
-            now = await ledger.pools.terms(pool_id)
-            new = replace(
-                now,
-                price_per_unit=now.price_per_unit if price is None else parse_amount(price),
-                penalty_per_unit=now.penalty_per_unit if penalty is None else parse_amount(penalty),
-                stake_per_capacity=(
-                    now.stake_per_capacity if stake_per_capacity is None else parse_amount(stake_per_capacity)
-                ),
-                max_nodes=max_nodes or now.max_nodes,
-                min_capacity=now.min_capacity if min_capacity is None else min_capacity,
-            )
-            if new == now:
-                raise InvalidInput("these are the terms in force", hint="name what is to change, for example --price")
-            if penalty is None:
-                new = Terms.deterring(new)
-            await ledger.pools.set_terms(pool_id, new)
-            pending = await ledger.pools.pending_terms(pool_id)
-        say("the new terms bind from " + ("now on" if pending is None else f"{pending[1]:%Y-%m-%d %H:%M:%S} UTC on"))
-
-    run(command())
+    pool_id = chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj, key) as ledger:
+        now = await ledger.pools.terms(pool_id)
+        new = replace(
+            now,
+            price_per_unit=now.price_per_unit if price is None else parse_amount(price),
+            penalty_per_unit=now.penalty_per_unit if penalty is None else parse_amount(penalty),
+            stake_per_capacity=(
+                now.stake_per_capacity if stake_per_capacity is None else parse_amount(stake_per_capacity)
+            ),
+            max_nodes=max_nodes or now.max_nodes,
+            min_capacity=now.min_capacity if min_capacity is None else min_capacity,
+        )
+        if new == now:
+            raise InvalidInput("these are the terms in force", hint="name what is to change, for example --price")
+        if penalty is None:
+            new = Terms.deterring(new)
+        await ledger.pools.set_terms(pool_id, new)
+        pending = await ledger.pools.pending_terms(pool_id)
+    say("the new terms bind from " + ("now on" if pending is None else f"{pending[1]:%Y-%m-%d %H:%M:%S} UTC on"))
 
 
 def _must(amount: int) -> str:

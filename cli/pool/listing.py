@@ -6,14 +6,15 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import open_ledger, run
+from cli.connection import open_ledger
+from cli.groups import CommandGroup
 from cli.output import JsonOption, show_table
 from ledger.amounts import format_amount, plain_amount
 from ledger.client import Ledger
 from ledger.client.pools import PoolStatus
 from worker.chain.pool_record import PoolRecord, read_pool_record
 
-app = typer.Typer()
+app = CommandGroup()
 
 COLUMNS = (
     "pool",
@@ -30,7 +31,7 @@ COLUMNS = (
 
 
 @app.command(name="list")
-def list_(
+async def list_(
     context: typer.Context,
     most: Annotated[int, typer.Option(min=1, max=200, help="Newest pools to look at.")] = 20,
     ended: Annotated[bool, typer.Option("--ended", help="Show pools that have ended, too.")] = False,
@@ -41,17 +42,11 @@ def list_(
     `refused` is the share that validators rejected or found forged, `expired` the share that none judged in time, and
     `leaving` the escrow whose withdrawal the owner has announced.
     """
-
-    async def command() -> None:
-        async with open_ledger(context.obj) as ledger:
-            newest = await ledger.pools.count()
-            rows = [
-                await _row(ledger, pool_id, as_json=as_json) for pool_id in range(newest, max(0, newest - most), -1)
-            ]
-        shown = [row for row in rows if ended or row[1] != PoolStatus.ENDED.name.lower()]
-        show_table(COLUMNS, shown, as_json=as_json, empty="no pools")
-
-    run(command())
+    async with open_ledger(context.obj) as ledger:
+        newest = await ledger.pools.count()
+        rows = [await _row(ledger, pool_id, as_json=as_json) for pool_id in range(newest, max(0, newest - most), -1)]
+    shown = [row for row in rows if ended or row[1] != PoolStatus.ENDED.name.lower()]
+    show_table(COLUMNS, shown, as_json=as_json, empty="no pools")
 
 
 async def _row(ledger: Ledger, pool_id: int, *, as_json: bool) -> tuple[object, ...]:

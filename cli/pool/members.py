@@ -8,21 +8,22 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import ManagerKey, OrchestratorKey, PoolOption, chosen_pool, open_ledger, run
+from cli.connection import ManagerKey, OrchestratorKey, PoolOption, chosen_pool, open_ledger
 from cli.documents import write_document
+from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
 from cli.output import say, warn
 from protocol.invites import Invite
 from protocol.wire.invites import SignedInvite
 
-app = typer.Typer()
+app = CommandGroup()
 
 NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
 Reason = Annotated[str, typer.Option(help="Reason; it is public on the ledger.")]
 
 
 @app.command()
-def invite(
+async def invite(
     context: typer.Context,
     node: NodeName,
     url: Annotated[str, typer.Option(help="Where the orchestrator is reached.")],
@@ -32,47 +33,39 @@ def invite(
     key: OrchestratorKey = "orchestrator",
 ) -> None:
     """Sign an invite for one node. It can be used once, by this node only, until it expires."""
-
-    async def command() -> None:
-        signer, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
-        async with open_ledger(context.obj) as ledger:
-            entry = await ledger.pools.get(pool_id)
-            terms = Invite(
-                pool_id=pool_id,
-                domain_id=entry.domain_id,
-                node=resolve_address(context.obj, node),
-                nonce=int.from_bytes(secrets.token_bytes(16)),
-                expiry=int((await ledger.now()).timestamp()) + valid_for,
-                url=url,
-            )
-            domain = ledger.pools.domain
-            signed = SignedInvite.of(terms, domain=domain, signature=terms.sign(signer, domain))
-            if not await ledger.pools.is_orchestrator(pool_id, signer.address):
-                warn(f"{signer.address} is not the orchestrator of pool {pool_id}: this invite can't be redeemed")
-        write_document(out, signed)
-
-    run(command())
+    signer, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
+    async with open_ledger(context.obj) as ledger:
+        entry = await ledger.pools.get(pool_id)
+        terms = Invite(
+            pool_id=pool_id,
+            domain_id=entry.domain_id,
+            node=resolve_address(context.obj, node),
+            nonce=int.from_bytes(secrets.token_bytes(16)),
+            expiry=int((await ledger.now()).timestamp()) + valid_for,
+            url=url,
+        )
+        domain = ledger.pools.domain
+        signed = SignedInvite.of(terms, domain=domain, signature=terms.sign(signer, domain))
+        if not await ledger.pools.is_orchestrator(pool_id, signer.address):
+            warn(f"{signer.address} is not the orchestrator of pool {pool_id}: this invite can't be redeemed")
+    write_document(out, signed)
 
 
 @app.command(name="cancel-invite")
-def cancel_invite(
+async def cancel_invite(
     context: typer.Context,
     nonce: Annotated[int, typer.Argument(min=0, help="From the invite.")],
     pool: PoolOption = None,
     key: ManagerKey = "manager",
 ) -> None:
     """Cancel an unused invite."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.cancel_invite(chosen_pool(context.obj, pool), nonce)
-        say("cancelled")
-
-    run(command())
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.pools.cancel_invite(chosen_pool(context.obj, pool), nonce)
+    say("cancelled")
 
 
 @app.command()
-def evict(
+async def evict(
     context: typer.Context,
     node: NodeName,
     reason: Reason,
@@ -80,11 +73,7 @@ def evict(
     key: ManagerKey = "manager",
 ) -> None:
     """Evict a node from the pool; it may be invited again."""
-
-    async def command() -> None:
-        which = resolve_address(context.obj, node)
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.evict(chosen_pool(context.obj, pool), which, reason)
-        say(f"{which} is evicted")
-
-    run(command())
+    which = resolve_address(context.obj, node)
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.pools.evict(chosen_pool(context.obj, pool), which, reason)
+    say(f"{which} is evicted")

@@ -8,7 +8,8 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger, run
+from cli.connection import ManagerKey, PoolOption, chosen_pool, open_ledger
+from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator
@@ -20,7 +21,7 @@ from protocol.wire.nodes import Hardware
 from protocol.wire.pool import HistoryEntry, NodeMetrics, NodeView
 from protocol.wire.tasks import AssignmentState
 
-app = typer.Typer()
+app = CommandGroup()
 
 NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
 Reason = Annotated[str, typer.Option(help="Why; stands in the node's history.")]
@@ -31,7 +32,7 @@ HISTORY_SHOWN = 20
 
 
 @app.command()
-def nodes(
+async def nodes(
     context: typer.Context,
     *,
     state: Annotated[NodeState | None, typer.Option(help="Only nodes in this state.")] = None,
@@ -42,23 +43,19 @@ def nodes(
     as_json: JsonOption = False,
 ) -> None:
     """List the pool's nodes."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            chosen = (await find_task(client, task)).id if task is not None else None
-            found = [node async for node in client.nodes(state=state, task=chosen, label=label)]
-        if as_json:
-            show_json(found)
-            return
-        now = datetime.now(UTC)
-        columns = ("node", "state", "since", "seen", "runs", "hardware", "why")
-        show_table(columns, [_row(node, now) for node in found], as_json=False, empty="no node has come yet")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        chosen = (await find_task(client, task)).id if task is not None else None
+        found = [node async for node in client.nodes(state=state, task=chosen, label=label)]
+    if as_json:
+        show_json(found)
+        return
+    now = datetime.now(UTC)
+    columns = ("node", "state", "since", "seen", "runs", "hardware", "why")
+    show_table(columns, [_row(node, now) for node in found], as_json=False, empty="no node has come yet")
 
 
 @app.command()
-def node(
+async def node(
     context: typer.Context,
     name: NodeName,
     *,
@@ -67,53 +64,49 @@ def node(
     as_json: JsonOption = False,
 ) -> None:
     """Show one node: state and reason, assignment, hardware, metrics and history."""
-
-    async def command() -> None:
-        which = resolve_address(context.obj, name)
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            view = await client.node(which)
-            metrics = await client.metrics(which)
-            history = await client.history(which, limit=HISTORY_SHOWN)
-        if as_json:
-            show_json({"node": view, "metrics": metrics, "history": history})
-            return
-        show_fields(_fields(view, metrics), as_json=False)
-        show_table(
-            ("time", "before", "after", "by", "cause"),
-            [_change(entry) for entry in history],
-            as_json=False,
-            empty="nothing has happened to it",
-        )
-
-    run(command())
+    which = resolve_address(context.obj, name)
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        view = await client.node(which)
+        metrics = await client.metrics(which)
+        history = await client.history(which, limit=HISTORY_SHOWN)
+    if as_json:
+        show_json({"node": view, "metrics": metrics, "history": history})
+        return
+    show_fields(_fields(view, metrics), as_json=False)
+    show_table(
+        ("time", "before", "after", "by", "cause"),
+        [_change(entry) for entry in history],
+        as_json=False,
+        empty="nothing has happened to it",
+    )
 
 
 @app.command()
-def restart(
+async def restart(
     context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
 ) -> None:
     """Have a node replace its task's container."""
-    _tell(context, name, where, manager, lambda client, which: client.restart(which, reason=reason))
+    await _tell(context, name, where, manager, lambda client, which: client.restart(which, reason=reason))
 
 
 @app.command()
-def drain(
+async def drain(
     context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
 ) -> None:
     """Let a node finish its task and assign it no other, until `resume`."""
-    _tell(context, name, where, manager, lambda client, which: client.drain(which, reason=reason))
+    await _tell(context, name, where, manager, lambda client, which: client.drain(which, reason=reason))
 
 
 @app.command()
-def resume(
+async def resume(
     context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
 ) -> None:
     """End a drain."""
-    _tell(context, name, where, manager, lambda client, which: client.resume(which, reason=reason))
+    await _tell(context, name, where, manager, lambda client, which: client.resume(which, reason=reason))
 
 
 @app.command()
-def ban(
+async def ban(
     context: typer.Context,
     name: NodeName,
     *,
@@ -126,20 +119,16 @@ def ban(
 ) -> None:
     """Ban a node from the pool, until `unban`."""
     if not on_ledger:
-        _tell(context, name, where, manager, lambda client, which: client.ban(which, reason=reason))
+        await _tell(context, name, where, manager, lambda client, which: client.ban(which, reason=reason))
         return
-
-    async def command() -> None:
-        which = resolve_address(context.obj, name)
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.ban(chosen_pool(context.obj, pool), which, reason)
-        say(f"{which} is banned")
-
-    run(command())
+    which = resolve_address(context.obj, name)
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.pools.ban(chosen_pool(context.obj, pool), which, reason)
+    say(f"{which} is banned")
 
 
 @app.command()
-def unban(
+async def unban(
     context: typer.Context,
     name: NodeName,
     *,
@@ -152,34 +141,27 @@ def unban(
 ) -> None:
     """Lift a node's ban; it may be invited again."""
     if not on_ledger:
-        _tell(context, name, where, manager, lambda client, which: client.unban(which, reason=reason))
+        await _tell(context, name, where, manager, lambda client, which: client.unban(which, reason=reason))
         return
-
-    async def command() -> None:
-        which = resolve_address(context.obj, name)
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.unban(chosen_pool(context.obj, pool), which)
-        say(f"{which} may be invited again")
-
-    run(command())
+    which = resolve_address(context.obj, name)
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.pools.unban(chosen_pool(context.obj, pool), which)
+    say(f"{which} may be invited again")
 
 
-def _tell(
+async def _tell(
     context: typer.Context,
     name: str,
     where: str | None,
     manager: str | None,
     act: Callable[[OrchestratorClient, Address], Awaitable[NodeView]],
 ) -> None:
-    async def command() -> None:
-        which = resolve_address(context.obj, name)
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            view = await act(client, which)
-        say(f"{view.address} is {view.state.value}")
-        if view.reason:
-            note(view.reason)
-
-    run(command())
+    which = resolve_address(context.obj, name)
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        view = await act(client, which)
+    say(f"{view.address} is {view.state.value}")
+    if view.reason:
+        note(view.reason)
 
 
 def _row(view: NodeView, now: datetime) -> tuple[object, ...]:

@@ -6,62 +6,52 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import run
+from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, say, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
 from cli.quantities import moment
 
-app = typer.Typer(no_args_is_help=True, help="Say which checkpoint relays nodes are told of.")
+app = CommandGroup(no_args_is_help=True, help="Say which checkpoint relays nodes are told of.")
 
 Relay = Annotated[str, typer.Argument(help="The relay's address, or the name of a key.")]
 
 
 @app.command(name="list")
-def list_(context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False) -> None:
+async def list_(
+    context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False
+) -> None:
     """List the allowed relays, and which of them are live."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            found = await client.relays()
-        if as_json:
-            show_json(found)
-            return
-        rows = [
-            (
-                each.relay,
-                each.url or "-",
-                "live" if each.live else "silent",
-                "-" if each.expires_at_ms is None else moment(each.expires_at_ms),
-            )
-            for each in found
-        ]
-        show_table(("relay", "url", "state", "until"), rows, as_json=False, empty="no relay is allowed yet")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        found = await client.relays()
+    if as_json:
+        show_json(found)
+        return
+    rows = [
+        (
+            each.relay,
+            each.url or "-",
+            "live" if each.live else "silent",
+            "-" if each.expires_at_ms is None else moment(each.expires_at_ms),
+        )
+        for each in found
+    ]
+    show_table(("relay", "url", "state", "until"), rows, as_json=False, empty="no relay is allowed yet")
 
 
 @app.command()
-def allow(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
+async def allow(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
     """Allow a relay to register; nodes receive its URL while it is live."""
     address = resolve_address(context.obj, relay)
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            await client.allow_relay(address)
-        say(f"{address} may register: muster shardcast relay --orchestrator URL --public-url URL …")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        await client.allow_relay(address)
+    say(f"{address} may register: muster shardcast relay --orchestrator URL --public-url URL …")
 
 
 @app.command()
-def deny(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
+async def deny(context: typer.Context, relay: Relay, where: Where = None, manager: Manager = None) -> None:
     """Forbid a relay; nodes no longer receive its URL. Running downloads continue."""
     address = resolve_address(context.obj, relay)
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            await client.deny_relay(address)
-        say(f"{address} is denied")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        await client.deny_relay(address)
+    say(f"{address} is denied")

@@ -8,13 +8,14 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger, run
+from cli.connection import OwnerKey, PoolOption, chosen_pool, open_ledger
+from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, say, show_table
 from ledger.client.pools import Role
 from protocol.errors import InvalidInput
 
-app = typer.Typer()
+app = CommandGroup()
 
 
 class RoleName(StrEnum):
@@ -26,7 +27,7 @@ class RoleName(StrEnum):
 
 
 @app.command()
-def roles(
+async def roles(
     context: typer.Context,
     set_role: Annotated[RoleName | None, typer.Option("--set", help="The role to give to another key.")] = None,
     to: Annotated[str | None, typer.Option(help="Address or key name of the new holder.")] = None,
@@ -38,68 +39,54 @@ def roles(
     as_json: JsonOption = False,
 ) -> None:
     """Show the roles of a pool, rotate a role's key, or add and remove validators."""
-
-    async def command() -> None:
-        pool_id = chosen_pool(context.obj, pool)
-        if set_role is not None and to is None:
-            raise InvalidInput("--set needs --to", hint="muster pool roles --set manager --to ADDRESS")
-        changes = bool(set_role or add_validator or remove_validator)
-        async with open_ledger(context.obj, key if changes else None) as ledger:
-            until = await ledger.now() + timedelta(seconds=grace)
-            if set_role is not None and to is not None:
-                holder = resolve_address(context.obj, to)
-                await ledger.pools.set_role(pool_id, Role[set_role.name], holder, previous_until=until)
-            if add_validator is not None:
-                await ledger.pools.add_validator(pool_id, resolve_address(context.obj, add_validator))
-            if remove_validator is not None:
-                await ledger.pools.remove_validator(
-                    pool_id, resolve_address(context.obj, remove_validator), until=until
-                )
-            seats = {role: await ledger.pools.seat(pool_id, role) for role in Role}
-            owner = (await ledger.pools.get(pool_id)).owner
-            validators = await ledger.pools.validators(pool_id)
-        rows: list[tuple[object, ...]] = [("owner", owner, None, None)]
-        for role, seat in seats.items():
-            former = seat.previous_until > datetime.now(UTC)
-            rows.append(
-                (
-                    role.name.lower(),
-                    seat.holder,
-                    seat.previous if former else None,
-                    seat.previous_until if former else None,
-                )
+    pool_id = chosen_pool(context.obj, pool)
+    if set_role is not None and to is None:
+        raise InvalidInput("--set needs --to", hint="muster pool roles --set manager --to ADDRESS")
+    changes = bool(set_role or add_validator or remove_validator)
+    async with open_ledger(context.obj, key if changes else None) as ledger:
+        until = await ledger.now() + timedelta(seconds=grace)
+        if set_role is not None and to is not None:
+            holder = resolve_address(context.obj, to)
+            await ledger.pools.set_role(pool_id, Role[set_role.name], holder, previous_until=until)
+        if add_validator is not None:
+            await ledger.pools.add_validator(pool_id, resolve_address(context.obj, add_validator))
+        if remove_validator is not None:
+            await ledger.pools.remove_validator(pool_id, resolve_address(context.obj, remove_validator), until=until)
+        seats = {role: await ledger.pools.seat(pool_id, role) for role in Role}
+        owner = (await ledger.pools.get(pool_id)).owner
+        validators = await ledger.pools.validators(pool_id)
+    rows: list[tuple[object, ...]] = [("owner", owner, None, None)]
+    for role, seat in seats.items():
+        former = seat.previous_until > datetime.now(UTC)
+        rows.append(
+            (
+                role.name.lower(),
+                seat.holder,
+                seat.previous if former else None,
+                seat.previous_until if former else None,
             )
-        rows += [("validator", each, None, None) for each in validators]
-        show_table(("role", "key", "former_key", "counts_until"), rows, as_json=as_json, empty="")
-
-    run(command())
+        )
+    rows += [("validator", each, None, None) for each in validators]
+    show_table(("role", "key", "former_key", "counts_until"), rows, as_json=as_json, empty="")
 
 
 @app.command()
-def transfer(
+async def transfer(
     context: typer.Context,
     to: Annotated[str, typer.Argument(help="Address or key name of the next owner, who must accept.")],
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
     """Offer the pool to another owner."""
-
-    async def command() -> None:
-        new_owner = resolve_address(context.obj, to)
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.transfer(chosen_pool(context.obj, pool), new_owner)
-        say(f"offered to {new_owner}, who takes it with `muster pool accept`")
-
-    run(command())
+    new_owner = resolve_address(context.obj, to)
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.pools.transfer(chosen_pool(context.obj, pool), new_owner)
+    say(f"offered to {new_owner}, who takes it with `muster pool accept`")
 
 
 @app.command()
-def accept(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
+async def accept(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "owner") -> None:
     """Take over a pool that was offered to you."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj, key) as ledger:
-            await ledger.pools.accept(chosen_pool(context.obj, pool))
-            say(f"pool {chosen_pool(context.obj, pool)} is owned by {ledger.address}")
-
-    run(command())
+    async with open_ledger(context.obj, key) as ledger:
+        await ledger.pools.accept(chosen_pool(context.obj, pool))
+        say(f"pool {chosen_pool(context.obj, pool)} is owned by {ledger.address}")

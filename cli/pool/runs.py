@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import run
+from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
@@ -20,7 +20,7 @@ from protocol.wire.listings import RolloutItem
 from protocol.wire.runs import Demand, NewCheckpoint, RunView, StepView
 from protocol.wire.slots import Deliveries, LeaseView
 
-app = typer.Typer()
+app = CommandGroup()
 
 SHORT = 10
 """Characters of a hash in a table."""
@@ -36,26 +36,22 @@ class Wanted(StrEnum):
 
 
 @app.command()
-def progress(
+async def progress(
     context: typer.Context, *, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
     """Show the run's progress: the version of the policy, and the rollouts that each step has and lacks."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            view = await client.run()
-        if as_json:
-            show_json(view)
-            return
-        show_fields(_run(view), as_json=False)
-        columns = ("step", "demand", "accepted", "pending", "leased", "rejected", "needs", "state")
-        show_table(columns, [_step(step) for step in view.steps], as_json=False, empty="no step has begun")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        view = await client.run()
+    if as_json:
+        show_json(view)
+        return
+    show_fields(_run(view), as_json=False)
+    columns = ("step", "demand", "accepted", "pending", "leased", "rejected", "needs", "state")
+    show_table(columns, [_step(step) for step in view.steps], as_json=False, empty="no step has begun")
 
 
 @app.command()
-def rollouts(
+async def rollouts(
     context: typer.Context,
     *,
     step: Annotated[int | None, typer.Option(min=0, help="Only this step's.")] = None,
@@ -70,43 +66,39 @@ def rollouts(
     as_json: JsonOption = False,
 ) -> None:
     """List submitted files with node, step, reported metrics and outcome."""
-
-    async def command() -> None:
-        whose = None if node is None else resolve_address(context.obj, node)
-        found: deque[RolloutItem] = deque(maxlen=limit)
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            async for item in client.rollouts(step=step, status=status.value):
-                if whose is not None and item.node != whose:
-                    continue
-                found.append(item)
-                if len(found) == limit and not newest:
-                    note(f"the oldest {limit}; --limit shows more, --newest the other end")
-                    break
-        if newest:
-            found.reverse()
-        if as_json:
-            show_json(list(found))
-            return
-        columns = (
-            "work",
-            "node",
-            "step",
-            "slot",
-            "version",
-            "groups",
-            "samples",
-            "tokens",
-            "reward",
-            "size",
-            "verdict",
-        )
-        show_table(columns, [_rollout(item) for item in found], as_json=False, empty="nothing was submitted yet")
-
-    run(command())
+    whose = None if node is None else resolve_address(context.obj, node)
+    found: deque[RolloutItem] = deque(maxlen=limit)
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        async for item in client.rollouts(step=step, status=status.value):
+            if whose is not None and item.node != whose:
+                continue
+            found.append(item)
+            if len(found) == limit and not newest:
+                note(f"the oldest {limit}; --limit shows more, --newest the other end")
+                break
+    if newest:
+        found.reverse()
+    if as_json:
+        show_json(list(found))
+        return
+    columns = (
+        "work",
+        "node",
+        "step",
+        "slot",
+        "version",
+        "groups",
+        "samples",
+        "tokens",
+        "reward",
+        "size",
+        "verdict",
+    )
+    show_table(columns, [_rollout(item) for item in found], as_json=False, empty="nothing was submitted yet")
 
 
 @app.command()
-def deliveries(
+async def deliveries(
     context: typer.Context,
     name: Annotated[str, typer.Argument(help="Address or key name of the node.")],
     *,
@@ -115,22 +107,18 @@ def deliveries(
     as_json: JsonOption = False,
 ) -> None:
     """Show the outcomes of a node's leases."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            found = await client.leases(resolve_address(context.obj, name))
-        if as_json:
-            show_json(found)
-            return
-        show_fields(_deliveries(found), as_json=False)
-        columns = ("step", "slot", "version", "groups", "leased", "expires", "state")
-        show_table(columns, [_lease(lease) for lease in found.leases], as_json=False, empty="it has leased nothing")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        found = await client.leases(resolve_address(context.obj, name))
+    if as_json:
+        show_json(found)
+        return
+    show_fields(_deliveries(found), as_json=False)
+    columns = ("step", "slot", "version", "groups", "leased", "expires", "state")
+    show_table(columns, [_lease(lease) for lease in found.leases], as_json=False, empty="it has leased nothing")
 
 
 @app.command()
-def demand(
+async def demand(
     context: typer.Context,
     step: Annotated[int, typer.Argument(min=0, help="The step.")],
     groups: Annotated[int, typer.Argument(min=0, help="How many groups are wanted of it in all.")] = 0,
@@ -141,22 +129,18 @@ def demand(
     as_json: JsonOption = False,
 ) -> None:
     """Set the total demand of a step in groups, or close the step. A trainer does this automatically."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            view = await client.put_demand(Demand(step=step, groups=groups, closed=close))
-        if as_json:
-            show_json(view)
-        elif view.closed:
-            say(f"step {view.step} is closed with {view.accepted} accepted groups")
-        else:
-            say(f"step {view.step} wants {view.demand} groups and lacks {view.need}")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        view = await client.put_demand(Demand(step=step, groups=groups, closed=close))
+    if as_json:
+        show_json(view)
+    elif view.closed:
+        say(f"step {view.step} is closed with {view.accepted} accepted groups")
+    else:
+        say(f"step {view.step} wants {view.demand} groups and lacks {view.need}")
 
 
 @app.command()
-def publish(
+async def publish(
     context: typer.Context,
     version: Annotated[int, typer.Argument(min=0, help="The version.")],
     version_digest: Annotated[str, typer.Argument(metavar="DIGEST", help="Its digest, as announced on the ledger.")],
@@ -172,24 +156,20 @@ def publish(
     as_json: JsonOption = False,
 ) -> None:
     """Lease slots for an announced version from now on. A trainer does this automatically."""
-
-    async def command() -> None:
-        new = NewCheckpoint(
-            version=version,
-            attempt=attempt,
-            digest=digest(version_digest),
-            units_per_group=units_per_group,
-            relays=tuple(relay or ()),
-            arithmetic=tuple(arithmetic or ()),
-        )
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            adopted = await client.put_checkpoint(new)
-        if as_json:
-            show_json(adopted)
-        else:
-            say(f"slots are leased for version {adopted.version} now, announced in block {adopted.block}")
-
-    run(command())
+    new = NewCheckpoint(
+        version=version,
+        attempt=attempt,
+        digest=digest(version_digest),
+        units_per_group=units_per_group,
+        relays=tuple(relay or ()),
+        arithmetic=tuple(arithmetic or ()),
+    )
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        adopted = await client.put_checkpoint(new)
+    if as_json:
+        show_json(adopted)
+    else:
+        say(f"slots are leased for version {adopted.version} now, announced in block {adopted.block}")
 
 
 def _run(view: RunView) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from cli.connection import run as run_command
+from cli.groups import CommandGroup
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short
 from cli.pool.task_files import build_task, pairs, read_task_file, secrets_from_environment
@@ -16,14 +16,14 @@ from cli.quantities import ago, moment, parse_size
 from protocol.errors import InvalidInput
 from protocol.wire.tasks import DesiredState, NetworkMode, RestartKind, Task
 
-app = typer.Typer()
+app = CommandGroup()
 
 TaskName = Annotated[str, typer.Argument(help="The task's id, its beginning, or its name.")]
 EVERY_NODE: Literal["every-node"] = "every-node"
 
 
 @app.command()
-def tasks(
+async def tasks(
     context: typer.Context,
     *,
     running: Annotated[bool, typer.Option("--running", help="Only those that are wanted.")] = False,
@@ -32,39 +32,31 @@ def tasks(
     as_json: JsonOption = False,
 ) -> None:
     """List the pool's tasks."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            found = [task async for task in client.tasks() if not running or task.desired_state is DesiredState.RUNNING]
-        if as_json:
-            show_json(found)
-            return
-        now = datetime.now(UTC)
-        columns = ("id", "name", "state", "nodes", "image", "posted", "why")
-        show_table(columns, [_row(task, now) for task in found], as_json=False, empty="no task was posted yet")
-
-    run_command(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        found = [task async for task in client.tasks() if not running or task.desired_state is DesiredState.RUNNING]
+    if as_json:
+        show_json(found)
+        return
+    now = datetime.now(UTC)
+    columns = ("id", "name", "state", "nodes", "image", "posted", "why")
+    show_table(columns, [_row(task, now) for task in found], as_json=False, empty="no task was posted yet")
 
 
 @app.command()
-def task(
+async def task(
     context: typer.Context, name: TaskName, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
     """Show one task."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            found = await find_task(client, name)
-        if as_json:
-            show_json(found)
-        else:
-            show_fields(_fields(found), as_json=False)
-
-    run_command(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        found = await find_task(client, name)
+    if as_json:
+        show_json(found)
+    else:
+        show_fields(_fields(found), as_json=False)
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
-def run(
+async def run(
     context: typer.Context,
     words: Annotated[
         list[str] | None, typer.Argument(metavar="[FILE] [-- COMMAND...]", help="A task's file, and its command.")
@@ -122,43 +114,35 @@ def run(
     fields |= {key: value for key, value in said.items() if value is not None}
     fields.setdefault("name", _name_of(str(fields.get("image", ""))))
     new = build_task(fields)
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            made = await client.create_task(new)
-        if as_json:
-            show_json(made)
-            return
-        say(made.id)
-        note(
-            f"{made.spec.name} is {made.state.value}; `muster pool logs --follow --task {made.id[:8]}` shows its output"
-        )
-
-    run_command(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        made = await client.create_task(new)
+    if as_json:
+        show_json(made)
+        return
+    say(made.id)
+    note(f"{made.spec.name} is {made.state.value}; `muster pool logs --follow --task {made.id[:8]}` shows its output")
 
 
 @app.command()
-def groups(context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False) -> None:
+async def groups(
+    context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False
+) -> None:
     """List groups: nodes that run one task together."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            found = await client.groups()
-        if as_json:
-            show_json(found)
-            return
-        rows = [
-            (
-                group.id,
-                group.task_id,
-                f"{len(group.members)} of {group.size}",
-                [f"{member.rank}: {short(member.node)} ({member.state.value})" for member in group.members],
-            )
-            for group in found
-        ]
-        show_table(("id", "task", "size", "members"), rows, as_json=False, empty="no task needs groups now")
-
-    run_command(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        found = await client.groups()
+    if as_json:
+        show_json(found)
+        return
+    rows = [
+        (
+            group.id,
+            group.task_id,
+            f"{len(group.members)} of {group.size}",
+            [f"{member.rank}: {short(member.node)} ({member.state.value})" for member in group.members],
+        )
+        for group in found
+    ]
+    show_table(("id", "task", "size", "members"), rows, as_json=False, empty="no task needs groups now")
 
 
 def _from_file(words: list[str]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import run
+from cli.groups import CommandGroup
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, printable, printable_json, show_json, warn
 from cli.pool.connection import Manager, Where, find_task, open_orchestrator, short, working_nodes
@@ -21,7 +21,7 @@ from protocol.wire.heartbeat import LogLine
 from protocol.wire.pool import PoolEvent
 from protocol.wire.tasks import Task
 
-app = typer.Typer()
+app = CommandGroup()
 
 LOOK_FOR_NODES = timedelta(seconds=3)
 """Interval at which `logs --follow` searches for new nodes."""
@@ -30,7 +30,7 @@ Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until interr
 
 
 @app.command()
-def logs(
+async def logs(
     context: typer.Context,
     name: Annotated[
         str | None, typer.Argument(metavar="[NODE]", help="Address or key name; by default every node that works.")
@@ -46,31 +46,27 @@ def logs(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
 ) -> None:
     """Show logs of tasks: stored lines, and with --follow new lines as they come."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            chosen = None if task is None else await find_task(client, task)
-            if name is not None:
-                which = resolve_address(context.obj, name)
-                if follow:
-                    await _follow_one(client, which, assignment, since, tail, as_json=as_json, label=False)
-                else:
-                    await _show_one(client, which, assignment, since, tail, as_json=as_json, label=False)
-            elif follow:
-                await _follow_all(client, chosen, tail, as_json=as_json)
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        chosen = None if task is None else await find_task(client, task)
+        if name is not None:
+            which = resolve_address(context.obj, name)
+            if follow:
+                await _follow_one(client, which, assignment, since, tail, as_json=as_json, label=False)
             else:
-                found = await working_nodes(client, chosen)
-                if not found:
-                    what = "anything" if chosen is None else chosen.spec.name
-                    note(f"no node runs {what} now; `muster pool nodes` and `muster pool tasks` say why")
-                for node in found:
-                    await _show_one(client, node.address, None, since, tail, as_json=as_json, label=True)
-
-    run(command())
+                await _show_one(client, which, assignment, since, tail, as_json=as_json, label=False)
+        elif follow:
+            await _follow_all(client, chosen, tail, as_json=as_json)
+        else:
+            found = await working_nodes(client, chosen)
+            if not found:
+                what = "anything" if chosen is None else chosen.spec.name
+                note(f"no node runs {what} now; `muster pool nodes` and `muster pool tasks` say why")
+            for node in found:
+                await _show_one(client, node.address, None, since, tail, as_json=as_json, label=True)
 
 
 @app.command()
-def events(
+async def events(
     context: typer.Context,
     *,
     follow: Follow = False,
@@ -81,23 +77,19 @@ def events(
     as_json: JsonOption = False,
 ) -> None:
     """Show events of nodes, assignments and tasks. With --json and --follow, one object per line."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            page = await client.events(after=after, limit=limit)
-            if as_json and not follow:
-                show_json(page.events)
-                return
-            for event in page.events:
-                _print_event(event, as_json=as_json)
-            if not follow:
-                if not page.events:
-                    note("nothing has happened")
-                return
-            async for event in client.follow_events(after=page.next_cursor):
-                _print_event(event, as_json=as_json)
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        page = await client.events(after=after, limit=limit)
+        if as_json and not follow:
+            show_json(page.events)
+            return
+        for event in page.events:
+            _print_event(event, as_json=as_json)
+        if not follow:
+            if not page.events:
+                note("nothing has happened")
+            return
+        async for event in client.follow_events(after=page.next_cursor):
+            _print_event(event, as_json=as_json)
 
 
 async def _show_one(

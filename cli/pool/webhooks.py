@@ -7,45 +7,43 @@ from typing import Annotated
 import typer
 from pydantic import ValidationError
 
-from cli.connection import run
+from cli.groups import CommandGroup
 from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
 from cli.quantities import moment
 from protocol.errors import InvalidInput
 from protocol.wire.pool import NewWebhook
 
-app = typer.Typer()
+app = CommandGroup()
 
 
 @app.command()
-def webhooks(context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False) -> None:
+async def webhooks(
+    context: typer.Context, where: Where = None, manager: Manager = None, as_json: JsonOption = False
+) -> None:
     """List webhooks with the state of their deliveries."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            found = await client.webhooks()
-        if as_json:
-            show_json(found)
-            return
-        rows = [
-            (
-                hook.id,
-                hook.url,
-                hook.events or "all",
-                moment(hook.created_at_ms),
-                hook.delivered,
-                hook.last_error or "-",
-            )
-            for hook in found
-        ]
-        columns = ("id", "url", "events", "made", "delivered", "last_error")
-        show_table(columns, rows, as_json=False, empty="no webhook was made yet")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        found = await client.webhooks()
+    if as_json:
+        show_json(found)
+        return
+    rows = [
+        (
+            hook.id,
+            hook.url,
+            hook.events or "all",
+            moment(hook.created_at_ms),
+            hook.delivered,
+            hook.last_error or "-",
+        )
+        for hook in found
+    ]
+    columns = ("id", "url", "events", "made", "delivered", "last_error")
+    show_table(columns, rows, as_json=False, empty="no webhook was made yet")
 
 
 @app.command(name="add-webhook")
-def add_webhook(
+async def add_webhook(
     context: typer.Context,
     url: Annotated[str, typer.Argument(help="Where events are POSTed; https.")],
     *,
@@ -63,28 +61,20 @@ def add_webhook(
         raise InvalidInput(
             f"{url[:200]!r} is not a URL for events, or an event's name is too long", hint="https://host/path"
         ) from None
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            made = await client.create_webhook(wanted)
-        show_fields({"id": made.webhook.id, "secret": made.secret.get_secret_value()}, as_json=as_json)
-        note("the secret checks deliveries' X-Muster-Webhook-Signature (HMAC-SHA256); it is shown once")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        made = await client.create_webhook(wanted)
+    show_fields({"id": made.webhook.id, "secret": made.secret.get_secret_value()}, as_json=as_json)
+    note("the secret checks deliveries' X-Muster-Webhook-Signature (HMAC-SHA256); it is shown once")
 
 
 @app.command(name="delete-webhook")
-def delete_webhook(
+async def delete_webhook(
     context: typer.Context,
     webhook: Annotated[str, typer.Argument(help="Its id.")],
     where: Where = None,
     manager: Manager = None,
 ) -> None:
     """Stop delivering to a URL."""
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            await client.delete_webhook(webhook)
-        say(f"{webhook} is deleted")
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        await client.delete_webhook(webhook)
+    say(f"{webhook} is deleted")

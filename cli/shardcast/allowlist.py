@@ -9,7 +9,6 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import run
 from cli.output import JsonOption, note, say, show_json, warn
 from cli.pool.connection import Manager, Where, open_orchestrator
 from protocol.clients import OrchestratorClient
@@ -21,7 +20,7 @@ ROUND_PATIENCE = timedelta(seconds=60)
 """Time limit of one read of all pages."""
 
 
-def allowlist(
+async def allowlist(
     context: typer.Context,
     *,
     nginx: Annotated[Path | None, typer.Option(help="Write the list for a geo block of nginx here.")] = None,
@@ -52,18 +51,14 @@ def allowlist(
     doors = FirewallRules(nginx=nginx, nginx_pid=nginx_pid, nftables=nftables, apply=apply)
     extra = tuple(also or ())
     allowed_networks((), also=extra)  # errors in them are reported before anything else happens
-
-    async def command() -> None:
-        async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-            networks = await refresh(client, doors, also=extra)
-            if nginx is None and nftables is None:
-                _show(networks, as_json=as_json)
-            else:
-                note(f"{len(networks)} networks are let in")
-            if every is not None:
-                await keep_fresh(client, doors, also=extra, every=timedelta(seconds=every), clock=SystemClock())
-
-    run(command())
+    async with open_orchestrator(context.obj, where=where, manager=manager) as client:
+        networks = await refresh(client, doors, also=extra)
+        if nginx is None and nftables is None:
+            _show(networks, as_json=as_json)
+        else:
+            note(f"{len(networks)} networks are let in")
+        if every is not None:
+            await keep_fresh(client, doors, also=extra, every=timedelta(seconds=every), clock=SystemClock())
 
 
 async def refresh(client: OrchestratorClient, doors: FirewallRules, *, also: tuple[str, ...]) -> tuple[Network, ...]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import run
+from cli.groups import CommandGroup
 from cli.keys import open_key
 from cli.output import JsonOption, say, show_json, show_table
 from cli.quantities import format_size
@@ -30,7 +30,7 @@ from shardcast.origin import KEPT_VERSIONS, Origin
 from shardcast.relay import Relay
 from shardcast.serve.connection_limits import ServingLimits
 
-app = typer.Typer(no_args_is_help=True, help="Checkpoints: publish them, pass them on, fetch them.")
+app = CommandGroup(no_args_is_help=True, help="Checkpoints: publish them, pass them on, fetch them.")
 app.command()(allowlist)
 
 Run = Annotated[str, typer.Option("--run", help="Name or id of the run.")]
@@ -79,7 +79,7 @@ Relays = Annotated[list[str], typer.Option("--from", metavar="URL", help="A rela
 
 
 @app.command()
-def origin(
+async def origin(
     context: typer.Context,
     *,
     watch: Annotated[Path, typer.Option(help="Folder in which checkpoints appear, each in a folder by its number.")],
@@ -105,32 +105,28 @@ def origin(
     publisher = open_key(context.obj, key)
     if not watch.is_dir():
         raise InvalidInput(f"{watch} is no folder", hint="make it first; checkpoints appear in it as 1, 2, 3 …")
-
-    async def command() -> None:
-        publishing = Origin(
-            watch,
-            run=run_name,
-            key=publisher,
-            state=state,
-            keep=keep,
-            host=host,
-            port=port,
-            tls=_server_tls(certificate, certificate_key),
-            limits=ServingLimits(trusted_proxies=tuple(trusted_proxy or ())),
-        )
-        async with publishing:
-            say(f"publishing {watch} as {publisher.address} at {publishing.url}")
-            with Bars(publishing.versions, doing="published"):
-                await until_told(FolderWatcher(publishing, keep=keep, anchor_every=anchor_every).run())
-            newest = publishing.newest
-            last = "nothing complete" if newest is None else f"newest version {newest.version}, digest {newest.digest}"
-            say(f"stopped: {len(publishing.versions)} versions, {last}, {served_bytes(publishing.server)} sent")
-
-    run(command())
+    publishing = Origin(
+        watch,
+        run=run_name,
+        key=publisher,
+        state=state,
+        keep=keep,
+        host=host,
+        port=port,
+        tls=_server_tls(certificate, certificate_key),
+        limits=ServingLimits(trusted_proxies=tuple(trusted_proxy or ())),
+    )
+    async with publishing:
+        say(f"publishing {watch} as {publisher.address} at {publishing.url}")
+        with Bars(publishing.versions, doing="published"):
+            await until_told(FolderWatcher(publishing, keep=keep, anchor_every=anchor_every).run())
+        newest = publishing.newest
+        last = "nothing complete" if newest is None else f"newest version {newest.version}, digest {newest.digest}"
+        say(f"stopped: {len(publishing.versions)} versions, {last}, {served_bytes(publishing.server)} sent")
 
 
 @app.command()
-def relay(
+async def relay(
     context: typer.Context,
     *,
     upstream: Annotated[list[str], typer.Option(metavar="URL", help="The origin or a relay. May be repeated.")],
@@ -162,43 +158,39 @@ def relay(
     own = None if orchestrator is None else open_key(context.obj, key)
     needs_followed = signer is None or keep is None
     rule = keep_rule(store, told=keep, most=KEPT_VERSIONS, least=2)
-
-    async def command() -> None:
-        async with source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source:
-            passing_on = Relay(
-                store,
-                upstreams=upstream,
-                run=run_name,
-                signer=source.signers,
-                keep=rule,
-                follows_needs=needs_followed,
-                host=host,
-                port=port,
-                tls=_server_tls(certificate, certificate_key),
-                limits=ServingLimits(trusted_proxies=tuple(trusted_proxy or ())),
-                allow_plain_http=allow_plain_http,
-            )
-            async with passing_on:
-                say(f"passing on what {source.signers.publisher} publishes at {passing_on.url}")
-                async with AsyncExitStack() as stack:
-                    await stack.enter_async_context(following(source, passing_on.trust))
-                    if needs_followed:
-                        await stack.enter_async_context(following_needs(source, passing_on.held, passing_on.need))
-                    if own is not None and orchestrator is not None:
-                        client = await stack.enter_async_context(
-                            RelayClient(orchestrator, key=own, allow_plain_http=allow_plain_http)
-                        )
-                        url = public_url or passing_on.url
-                        await stack.enter_async_context(registered(client, url, clock=SystemClock()))
-                    with Bars(passing_on.versions, doing="held"):
-                        await until_told(passing_on.run())
-                say(f"stopped: {len(passing_on.versions)} versions held, {served_bytes(passing_on.server)} sent")
-
-    run(command())
+    async with source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source:
+        passing_on = Relay(
+            store,
+            upstreams=upstream,
+            run=run_name,
+            signer=source.signers,
+            keep=rule,
+            follows_needs=needs_followed,
+            host=host,
+            port=port,
+            tls=_server_tls(certificate, certificate_key),
+            limits=ServingLimits(trusted_proxies=tuple(trusted_proxy or ())),
+            allow_plain_http=allow_plain_http,
+        )
+        async with passing_on:
+            say(f"passing on what {source.signers.publisher} publishes at {passing_on.url}")
+            async with AsyncExitStack() as stack:
+                await stack.enter_async_context(following(source, passing_on.trust))
+                if needs_followed:
+                    await stack.enter_async_context(following_needs(source, passing_on.held, passing_on.need))
+                if own is not None and orchestrator is not None:
+                    client = await stack.enter_async_context(
+                        RelayClient(orchestrator, key=own, allow_plain_http=allow_plain_http)
+                    )
+                    url = public_url or passing_on.url
+                    await stack.enter_async_context(registered(client, url, clock=SystemClock()))
+                with Bars(passing_on.versions, doing="held"):
+                    await until_told(passing_on.run())
+            say(f"stopped: {len(passing_on.versions)} versions held, {served_bytes(passing_on.server)} sent")
 
 
 @app.command()
-def fetch(
+async def fetch(
     context: typer.Context,
     *,
     relays: Relays,
@@ -218,32 +210,28 @@ def fetch(
     number = _version(version)
     if follow and number is not None:
         raise InvalidInput("--follow goes with the newest version", hint="leave --version out")
-
-    async def command() -> None:
-        async with (
-            source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source,
-            Client(
-                relays,
-                run=run_name,
-                signer=source.signers,
-                announcements=source.announcements,
-                allow_plain_http=allow_plain_http,
-            ) as client,
-        ):
-            with Bars() as bars:
-                if not follow:
-                    wanted = (await client.latest()).version if number is None else number
-                    _show(await client.fetch(wanted, to, on_progress=bars.fetching), as_json=as_json)
-                    return
-                async with following(source, client.trust):
-                    async for fetched in client.follow(to, keep=keep, on_progress=bars.fetching):
-                        _show(fetched, as_json=as_json)
-
-    run(command())
+    async with (
+        source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source,
+        Client(
+            relays,
+            run=run_name,
+            signer=source.signers,
+            announcements=source.announcements,
+            allow_plain_http=allow_plain_http,
+        ) as client,
+    ):
+        with Bars() as bars:
+            if not follow:
+                wanted = (await client.latest()).version if number is None else number
+                _show(await client.fetch(wanted, to, on_progress=bars.fetching), as_json=as_json)
+                return
+            async with following(source, client.trust):
+                async for fetched in client.follow(to, keep=keep, on_progress=bars.fetching):
+                    _show(fetched, as_json=as_json)
 
 
 @app.command(name="list")
-def list_(
+async def list_(
     context: typer.Context,
     *,
     relays: Relays,
@@ -254,26 +242,22 @@ def list_(
     as_json: JsonOption = False,
 ) -> None:
     """List the versions that relays can prove, newest first."""
-
-    async def command() -> None:
-        async with (
-            source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source,
-            Client(relays, run=run_name, signer=source.signers, allow_plain_http=allow_plain_http) as client,
-        ):
-            offers = await client.offers()
-        rows = [
-            (
-                offer.version,
-                offer.attempt,
-                "complete" if offer.sealed else "growing",
-                offer.size if as_json else format_size(offer.size),
-                offer.relays,
-            )
-            for offer in offers
-        ]
-        show_table(("version", "attempt", "state", "size", "relays"), rows, as_json=as_json, empty="no versions yet")
-
-    run(command())
+    async with (
+        source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source,
+        Client(relays, run=run_name, signer=source.signers, allow_plain_http=allow_plain_http) as client,
+    ):
+        offers = await client.offers()
+    rows = [
+        (
+            offer.version,
+            offer.attempt,
+            "complete" if offer.sealed else "growing",
+            offer.size if as_json else format_size(offer.size),
+            offer.relays,
+        )
+        for offer in offers
+    ]
+    show_table(("version", "attempt", "state", "size", "relays"), rows, as_json=as_json, empty="no versions yet")
 
 
 def _version(text: str) -> int | None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import PoolOption, chosen_pool, open_ledger, run
+from cli.connection import PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_json, show_table
 from cli.pool.connection import Where
@@ -18,7 +18,7 @@ from validator.audit.log import AuditLog, EpochLog
 from validator.audit.recompute import AuditComparison
 
 
-def audit_log(
+async def audit_log(
     context: typer.Context,
     *,
     validator: Annotated[
@@ -38,25 +38,20 @@ def audit_log(
     """
     if every and epoch is not None:
         raise InvalidInput("--all and --epoch exclude each other", hint="give one of them")
-
-    async def command() -> list[EpochLog]:
-        pool_id = chosen_pool(context.obj, pool)
-        named = None if validator is None else resolve_address(context.obj, validator)
-        async with (
-            open_ledger(context.obj) as ledger,
-            open_audit_files(context.obj, pool_id=pool_id, where=where) as files,
-        ):
-            log = AuditLog(ledger, pool_id=pool_id, read=files.read)
-            await log.load()
-            found: list[EpochLog] = []
-            for who in log.validators() if named is None else [named]:
-                found += [
-                    await log.of(who, number)
-                    for number in _epochs(log, who, epoch=epoch, every=every, named=named is not None)
-                ]
-        return found
-
-    logs = run(command())
+    pool_id = chosen_pool(context.obj, pool)
+    named = None if validator is None else resolve_address(context.obj, validator)
+    async with (
+        open_ledger(context.obj) as ledger,
+        open_audit_files(context.obj, pool_id=pool_id, where=where) as files,
+    ):
+        log = AuditLog(ledger, pool_id=pool_id, read=files.read)
+        await log.load()
+        logs: list[EpochLog] = []
+        for who in log.validators() if named is None else [named]:
+            logs += [
+                await log.of(who, number)
+                for number in _epochs(log, who, epoch=epoch, every=every, named=named is not None)
+            ]
     if as_json:
         show_json([_raw(log) for log in logs])
     else:
@@ -128,6 +123,3 @@ def _raw(log: EpochLog) -> dict[str, object]:
             for line in log.lines
         ],
     }
-
-
-__all__ = ["audit_log"]

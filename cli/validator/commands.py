@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import run
+from cli.groups import CommandGroup
 from cli.output import JsonOption, say, show_json
 from cli.validator.audit import audit_log
 from cli.validator.calibrate import calibrate
@@ -22,9 +22,11 @@ from protocol.errors import InvalidInput, NotFound
 from protocol.identity.keystores import find_key
 from protocol.runtime.configuration_file import ConfigOption
 from validator.api.views import ParkedList, Resolve, StatusView, Unparked
-from validator.cli import app
+from validator.cli import run
 from validator.settings import ValidatorSettings
 
+app = CommandGroup(name="validator", no_args_is_help=True, help="Run a pool's validator, and look after it.")
+app.command()(run)
 app.command(name="audit-log")(audit_log)
 app.command()(calibrate)
 
@@ -43,37 +45,29 @@ class OperatorDecision(StrEnum):
 
 
 @app.command()
-def status(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
+async def status(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
     """Show the queue, verdicts and their latency, other validators, and parked work."""
-
-    async def command() -> None:
-        async with _opened(config, where) as client:
-            found = (await client.call("GET", "/v1/status")).read(StatusView)
-        if as_json:
-            show_json(found)
-        else:
-            show_status(found)
-
-    run(command())
+    async with _opened(config, where) as client:
+        found = (await client.call("GET", "/v1/status")).read(StatusView)
+    if as_json:
+        show_json(found)
+    else:
+        show_status(found)
 
 
 @app.command()
-def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
+async def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
     """List work that could not be judged, with reason and remedy. Without action it expires, without a penalty."""
-
-    async def command() -> None:
-        async with _opened(config, where) as client:
-            found = (await client.call("GET", "/v1/parked")).read(ParkedList)
-        if as_json:
-            show_json(found.items)
-        else:
-            show_parked(found.items)
-
-    run(command())
+    async with _opened(config, where) as client:
+        found = (await client.call("GET", "/v1/parked")).read(ParkedList)
+    if as_json:
+        show_json(found.items)
+    else:
+        show_parked(found.items)
 
 
 @app.command()
-def retry(
+async def retry(
     item: Annotated[str | None, typer.Argument(help="Which, or its beginning; none with --all.")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="Everything that is parked.")] = False,
@@ -84,19 +78,15 @@ def retry(
     """Retry parked work."""
     if (item is None) != every or (code is not None and not every):
         raise InvalidInput("which?", hint="give one work key, or --all, which --code may narrow")
-
-    async def command() -> None:
-        async with _opened(config, where) as client:
-            path = "/v1/parked/retry" if item is None else f"/v1/parked/{await _named(client, item)}/retry"
-            query = {} if code is None else {"code": code}
-            found = (await client.call("POST", path, query=query)).read(Unparked)
-        say(f"{len(found.ids)} to be examined again" if every else f"{found.ids[0]} is examined again")
-
-    run(command())
+    async with _opened(config, where) as client:
+        path = "/v1/parked/retry" if item is None else f"/v1/parked/{await _named(client, item)}/retry"
+        query = {} if code is None else {"code": code}
+        found = (await client.call("POST", path, query=query)).read(Unparked)
+    say(f"{len(found.ids)} to be examined again" if every else f"{found.ids[0]} is examined again")
 
 
 @app.command()
-def resolve(
+async def resolve(
     item: Annotated[str, typer.Argument(help="Which, or its beginning.")],
     decision: Annotated[OperatorDecision, typer.Argument(help="Paid, or not paid. Neither costs stake.")],
     because: Annotated[str, typer.Option("--because", help="Why, in one line: the contributor reads it.")],
@@ -105,14 +95,10 @@ def resolve(
 ) -> None:
     """Decide parked work by hand. Verdict and evidence record that a person decided."""
     body = Resolve(outcome=decision.value, words=because)
-
-    async def command() -> None:
-        async with _opened(config, where) as client:
-            path = f"/v1/parked/{await _named(client, item)}/resolve"
-            found = (await client.call("POST", path, body=body)).read(Unparked)
-        say(f"{found.ids[0]} will be {decision.value}; the verdict is on the ledger within seconds")
-
-    run(command())
+    async with _opened(config, where) as client:
+        path = f"/v1/parked/{await _named(client, item)}/resolve"
+        found = (await client.call("POST", path, body=body)).read(Unparked)
+    say(f"{found.ids[0]} will be {decision.value}; the verdict is on the ledger within seconds")
 
 
 async def _named(client: TypedClient, text: str) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import typer
-
+from cli.groups import CommandGroup
 from cli.lazy import Parts
 
 PARTS: Parts = {
@@ -45,4 +44,4 @@ PARTS: Parts = {
     "stake": ("cli.ledger.stake", "Add stake, look at it, get it back."),
 }
 
-app = typer.Typer(name="worker", no_args_is_help=True, help="Give this machine to a pool.")
+app = CommandGroup(name="worker", no_args_is_help=True, help="Give this machine to a pool.")

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from cli.configuration import Configuration
-from cli.connection import open_ledger, run
+from cli.connection import open_ledger
 from cli.keys import open_key
 from cli.output import note, say, warn
 from cli.pool.connection import Where
@@ -39,7 +39,7 @@ _LOOKS = 120
 _PAUSE_S = 0.5
 
 
-def dispute(
+async def dispute(
     context: typer.Context,
     key_text: Annotated[str, typer.Argument(metavar="KEY", help="The work's key, from `muster worker verdicts`.")],
     *,
@@ -60,27 +60,23 @@ def dispute(
     A dispute that succeeds, or that no validator decides, costs nothing. If a rejection is upheld, a tenth of the
     work's penalty is taken from the provider's stake; if the work is judged forged, the whole penalty.
     """
-
-    async def command() -> None:
-        signer, work_key = open_key(context.obj, key), digest(key_text)
-        async with open_ledger(context.obj, carrier or key) as ledger:
-            work = _disputable(await ledger.work.get(work_key), work_key)
-            if work.outcome is Outcome.REJECTED and signer.address in {work.node, work.provider}:
-                say(f"if the rejection stands, this costs {format_amount(work.lost_dispute_cost)} MUST of the stake")
-            said = _evidence(work_key, signer, because=because, evidence=evidence)
-            await _keep(context.obj, signer, said, where=where)
-            hashed = digest(hashlib.sha256(said).digest())
-            if signer.address == work.node and carrier != key:
-                await _by_word(context.obj, ledger, signer, work_key, hashed, carrier=carrier, where=where)
-            else:
-                await ledger.work.dispute(work_key, hashed)
-            found = await ledger.work.get(work_key)
-        if found is not None and found.status is WorkStatus.DISPUTED and found.deadline is not None:
-            say(f"{work_key} is disputed; another validator may decide until {found.deadline:%Y-%m-%d %H:%M:%S} UTC")
+    signer, work_key = open_key(context.obj, key), digest(key_text)
+    async with open_ledger(context.obj, carrier or key) as ledger:
+        work = _disputable(await ledger.work.get(work_key), work_key)
+        if work.outcome is Outcome.REJECTED and signer.address in {work.node, work.provider}:
+            say(f"if the rejection stands, this costs {format_amount(work.lost_dispute_cost)} MUST of the stake")
+        said = _evidence(work_key, signer, because=because, evidence=evidence)
+        await _keep(context.obj, signer, said, where=where)
+        hashed = digest(hashlib.sha256(said).digest())
+        if signer.address == work.node and carrier != key:
+            await _by_word(context.obj, ledger, signer, work_key, hashed, carrier=carrier, where=where)
         else:
-            say(f"{work_key} is {'unknown' if found is None else found.status.name.lower()}")
-
-    run(command())
+            await ledger.work.dispute(work_key, hashed)
+        found = await ledger.work.get(work_key)
+    if found is not None and found.status is WorkStatus.DISPUTED and found.deadline is not None:
+        say(f"{work_key} is disputed; another validator may decide until {found.deadline:%Y-%m-%d %H:%M:%S} UTC")
+    else:
+        say(f"{work_key} is {'unknown' if found is None else found.status.name.lower()}")
 
 
 def _disputable(work: WorkRecord | None, key: Digest) -> WorkRecord:
@@ -181,6 +177,3 @@ async def _carried(client: NodeClient, signed: SignedDispute) -> DisputeReceipt:
         await asyncio.sleep(_PAUSE_S)
         receipt = await client.dispute(signed)
     return receipt
-
-
-__all__ = ["dispute"]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import PoolOption, chosen_pool, open_ledger, run
+from cli.connection import PoolOption, chosen_pool, open_ledger
 from cli.keys import resolve_address
 from cli.output import JsonOption, show_fields
 from ledger.amounts import format_amount
@@ -17,26 +17,22 @@ from protocol.verdicts import Outcome
 ProviderOption = Annotated[str, typer.Option(help="Address or key name of the provider.")]
 
 
-def rewards(
+async def rewards(
     context: typer.Context, provider: ProviderOption = "provider", pool: PoolOption = None, as_json: JsonOption = False
 ) -> None:
     """Show the earnings of your nodes: claimable now, and not final yet."""
-
-    async def command() -> None:
-        async with open_ledger(context.obj) as ledger:
-            whose, pool_id = resolve_address(context.obj, provider), chosen_pool(context.obj, pool)
-            accrued = await ledger.work.accrued(pool_id, whose)
-            undecided = provisional = 0
-            for each in await ledger.history(WorkSubmitted, pool_id=pool_id):
-                found = await ledger.work.get(each.key)
-                if found is None or found.provider != whose:
-                    continue
-                if found.status is WorkStatus.SUBMITTED:
-                    undecided += found.reward
-                elif found.status is WorkStatus.PROVISIONAL and found.outcome is Outcome.ACCEPTED:
-                    provisional += found.reward
-        show = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
-        amounts = {"claimable": accrued, "accepted_not_final": provisional, "not_judged": undecided}
-        show_fields({"provider": whose, **{name: show(amount) for name, amount in amounts.items()}}, as_json=as_json)
-
-    run(command())
+    async with open_ledger(context.obj) as ledger:
+        whose, pool_id = resolve_address(context.obj, provider), chosen_pool(context.obj, pool)
+        accrued = await ledger.work.accrued(pool_id, whose)
+        undecided = provisional = 0
+        for each in await ledger.history(WorkSubmitted, pool_id=pool_id):
+            found = await ledger.work.get(each.key)
+            if found is None or found.provider != whose:
+                continue
+            if found.status is WorkStatus.SUBMITTED:
+                undecided += found.reward
+            elif found.status is WorkStatus.PROVISIONAL and found.outcome is Outcome.ACCEPTED:
+                provisional += found.reward
+    show = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
+    amounts = {"claimable": accrued, "accepted_not_final": provisional, "not_judged": undecided}
+    show_fields({"provider": whose, **{name: show(amount) for name, amount in amounts.items()}}, as_json=as_json)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from cli.connection import PoolOption, chosen_pool, open_ledger, run
+from cli.connection import PoolOption, chosen_pool, open_ledger
 from cli.keys import node_of
 from cli.output import JsonOption, note, say, show_json, show_table
 from cli.pool.connection import Where
@@ -54,7 +54,7 @@ class WorkReport:
         return self.work.status is WorkStatus.PROVISIONAL
 
 
-def verdicts(
+async def verdicts(
     context: typer.Context,
     *,
     node: Annotated[
@@ -68,23 +68,19 @@ def verdicts(
     as_json: JsonOption = False,
 ) -> None:
     """Show verdicts on your node's work: reason, reward or penalty, and the end of the challenge period."""
-
-    async def command() -> list[WorkReport]:
-        pool_id, whose = chosen_pool(context.obj, pool), node_of(context.obj, node)
-        key = None if work is None else digest(work)
-        async with AsyncExitStack() as stack:
-            ledger = await stack.enter_async_context(open_ledger(context.obj))
-            files: AuditFiles | None = None
-            try:
-                files = await stack.enter_async_context(open_audit_files(context.obj, pool_id=pool_id, where=where))
-            except InvalidInput:
-                note("no orchestrator is configured, so only what the ledger knows is shown; --orchestrator names one")
-            submitted = await ledger.history(WorkSubmitted, pool_id=pool_id, second=whose, third=key)
-            if not submitted and not as_json:
-                note(f"{whose} has submitted no such work" if key else f"{whose} has submitted no work yet")
-            return await _told(ledger, files, submitted[-last:], pool_id=pool_id, node=whose)
-
-    found = run(command())
+    pool_id, whose = chosen_pool(context.obj, pool), node_of(context.obj, node)
+    key = None if work is None else digest(work)
+    async with AsyncExitStack() as stack:
+        ledger = await stack.enter_async_context(open_ledger(context.obj))
+        files: AuditFiles | None = None
+        try:
+            files = await stack.enter_async_context(open_audit_files(context.obj, pool_id=pool_id, where=where))
+        except InvalidInput:
+            note("no orchestrator is configured, so only what the ledger knows is shown; --orchestrator names one")
+        submitted = await ledger.history(WorkSubmitted, pool_id=pool_id, second=whose, third=key)
+        if not submitted and not as_json:
+            note(f"{whose} has submitted no such work" if key else f"{whose} has submitted no work yet")
+        found = await _told(ledger, files, submitted[-last:], pool_id=pool_id, node=whose)
     if as_json:
         show_json([_raw(each) for each in found])
         return
@@ -239,6 +235,3 @@ def reason_words(code: int) -> str:
     if code in set(ReasonCode):
         return ReasonCode(code).words
     return f"Reason {code}, which this release of muster does not know."
-
-
-__all__ = ["verdicts"]
