@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Coroutine
-from types import TracebackType
 from typing import Any, Self
 
 from rich.console import Console
@@ -50,9 +49,7 @@ class Bars:
             self._looking = asyncio.get_running_loop().create_task(self._look(self._versions))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._looking is not None:
             self._looking.cancel()
         self._progress.stop()

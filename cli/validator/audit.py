@@ -44,13 +44,13 @@ async def audit_log(
         open_ledger(context.obj) as ledger,
         open_audit_files(context.obj, pool_id=pool_id, where=where) as files,
     ):
-        log = AuditLog(ledger, pool_id=pool_id, read=files.read)
-        await log.load()
+        history = AuditLog(ledger, pool_id=pool_id, read=files.read)
+        await history.load()
         logs: list[EpochLog] = []
-        for who in log.validators() if named is None else [named]:
+        for who in history.validators() if named is None else [named]:
             logs += [
-                await log.of(who, number)
-                for number in _epochs(log, who, epoch=epoch, every=every, named=named is not None)
+                await history.of(who, number)
+                for number in _epochs(history, who, epoch=epoch, every=every, named=named is not None)
             ]
     if as_json:
         show_json([_raw(log) for log in logs])
@@ -63,13 +63,13 @@ async def audit_log(
         raise typer.Exit(1)
 
 
-def _epochs(log: AuditLog, validator: Address, *, epoch: int | None, every: bool, named: bool) -> list[int]:
-    past = log.past_epochs(validator)
+def _epochs(history: AuditLog, validator: Address, *, epoch: int | None, every: bool, named: bool) -> list[int]:
+    past = history.past_epochs(validator)
     if epoch is not None:
         return [epoch] if epoch in past or named else []
     if every:
         return past
-    newest = log.newest_with_verdicts(validator)
+    newest = history.newest_with_verdicts(validator)
     return [] if newest is None else [newest]
 
 

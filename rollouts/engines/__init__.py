@@ -2,6 +2,7 @@
 
 interface   the `Engine` protocol, its requests and completions
 errors      errors of engines
+base        common part of the engines
 opening     opens an engine by name
 torch       transformers with our own key-value cache; any machine
 vllm        vLLM, on a GPU or a CPU

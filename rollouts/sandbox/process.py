@@ -6,7 +6,6 @@ import contextlib
 import os
 import subprocess
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 from rollouts.sandbox.control import SandboxControl
@@ -75,9 +74,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

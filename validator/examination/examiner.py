@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import structlog
@@ -57,9 +56,7 @@ class LocalExaminer:
             self._starting.append(asyncio.create_task(process.warm_up()))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await cancel_all(self._starting)
         await asyncio.gather(*(process.end() for process in self._processes))
         self._versions.close()

@@ -9,7 +9,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import psutil
@@ -94,9 +93,7 @@ class RunRecorder:
             self._tasks.append(asyncio.create_task(loop))
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await cancel_all(self._tasks)
         await self._stack.aclose()
 

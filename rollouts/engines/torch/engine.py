@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import inspect
-import weakref
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack
@@ -15,17 +13,18 @@ import numpy as np
 import torch
 from transformers.cache_utils import DynamicCache
 
-from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
+from rollouts.engines.base import BaseEngine
 from rollouts.engines.batch_size import fewer
-from rollouts.engines.errors import EngineBusy, GenerationStopped, NothingLoaded
-from rollouts.engines.interface import Completion, SampleRequest, check_requests
+from rollouts.engines.errors import NothingLoaded
+from rollouts.engines.interface import Completion, SampleRequest
 from rollouts.engines.torch.batch import GenerationBatch, GrowingCompletion
 from rollouts.engines.torch.cache import Layer, layers_of
 from rollouts.errors import EngineFailed
+from rollouts.models.facts import ModelFacts
 from rollouts.models.memory import available_memory
 from rollouts.models.policy import Policy, load_policy
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import EngineName
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.sampler import NotANumber
 from rollouts.toploc import ProofBuilder, Unprovable
@@ -34,112 +33,41 @@ _SHARE_FOR_CACHE = 0.7
 """Share of the free memory at the start of generation; the rest is for activations and logits."""
 
 
-class TorchEngine:
-    """An `Engine` on transformers.
-
-    Args:
-        dtype: Data type of the computation.
-        device: Device; None for an accelerator if there is one, else the CPU.
-        max_batch: Maximum answers in progress; fewer if memory is short.
-        cache_bytes: Maximum bytes of keys and values; None for a share of the memory that is free when generation
-        begins.
-
-    Raises:
-        InvalidInput: The batch or cache size is not positive, or this machine has no such device.
-    """
+class TorchEngine(BaseEngine):
+    """An `Engine` on transformers; without `cache_bytes` it takes a share of the memory free when generation begins."""
 
     name = EngineName.TORCH
-
-    def __init__(
-        self,
-        *,
-        dtype: Dtype,
-        device: torch.device | None = None,
-        max_batch: int = 64,
-        cache_bytes: int | None = None,
-    ) -> None:
-        if max_batch < 1 or (cache_bytes is not None and cache_bytes < 1):
-            raise InvalidInput(f"a batch of {max_batch} answers in {cache_bytes} bytes", hint="both are positive")
-        self.dtype = dtype
-        self._device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if self._device.type == "cuda" and not torch.cuda.is_available():
-            raise InvalidInput(f"this machine has no device {self._device}", hint="leave the device out, or give cpu")
-        self._max_batch = max_batch
-        self._cache_bytes = cache_bytes
-        self._policy: Policy | None = None
-        self._version: Digest | None = None
-        self._layers: list[Layer] = []
-        self._under_way: weakref.ref[Generator[Completion]] | None = None
-
-    @property
-    def version(self) -> Digest | None:
-        """The digest of the loaded version; None before the first load and after a failed one."""
-        return self._version
+    _policy: Policy | None = None
+    _layers: Sequence[Layer] = ()
 
     def load(self, folder: Path, *, version: Digest) -> None:
         """Loads a version of the policy from a folder: see `Engine.load`."""
         self._check_idle()
-        earlier, self._policy, self._version = self._policy, None, None
+        earlier, self._policy, self._facts, self._version = self._policy, None, None, None
         self._policy = load_policy(folder, dtype=self.dtype, device=self._device, instead_of=earlier)
         self._layers = _layers_of_one_token(self._policy)
-        self._version = version
-
-    def generate(
-        self,
-        requests: Sequence[SampleRequest],
-        parameters: SamplingParameters,
-        *,
-        with_proofs: bool = True,
-        should_stop: Callable[[], bool] | None = None,
-    ) -> Iterator[Completion]:
-        """Yields one completion per request: see `Engine.generate`."""
-        self._check_idle()
-        if self._policy is None or self._version is None:
-            raise NothingLoaded("the torch engine holds no weights")
-        facts = self._policy.facts
-        check_requests(requests, parameters, vocabulary=facts.vocabulary, context=facts.context)
-        answers = self._answers(
-            self._policy,
-            self._version,
-            requests=requests,
-            parameters=parameters,
-            with_proofs=with_proofs,
-            should_stop=should_stop,
-        )
-        self._under_way = weakref.ref(answers)
-        return answers
+        self._facts, self._version = self._policy.facts, version
 
     def close(self) -> None:
         """Frees all resources."""
-        if (answers := self._running()) is not None:
-            answers.close()
-        self._policy, self._version, self._layers = None, None, []
+        self._close_batch()
+        self._policy, self._facts, self._version, self._layers = None, None, None, ()
         self._free()
-
-    def _running(self) -> Generator[Completion] | None:
-        answers = self._under_way() if self._under_way is not None else None
-        return None if answers is None or inspect.getgeneratorstate(answers) == inspect.GEN_CLOSED else answers
-
-    def _check_idle(self) -> None:
-        if self._running() is not None:
-            raise EngineBusy("an earlier batch has unfetched answers")
 
     def _answers(
         self,
-        policy: Policy,
+        facts: ModelFacts,  # noqa: ARG002 - the policy has them
         version: Digest,
+        left: dict[int, SampleRequest],
         *,
-        requests: Sequence[SampleRequest],
         parameters: SamplingParameters,
         with_proofs: bool,
-        should_stop: Callable[[], bool] | None,
+        check: Callable[[], None],
     ) -> Generator[Completion]:
-        def check() -> None:
-            if should_stop is not None and should_stop():
-                raise GenerationStopped(f"stopped with {len(left)} of {len(requests)} answers to come")
-
-        left = {request.sample: request for request in requests}
-        rows = min(self._max_batch, len(requests))
+        policy = self._policy
+        if policy is None:
+            raise NothingLoaded("the torch engine holds no weights")
+        rows = min(self._max_batch, len(left))
         with ExitStack() as stack:
             builder = stack.enter_context(ProofBuilder()) if with_proofs else None
             while left:

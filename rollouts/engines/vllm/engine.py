@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import weakref
-from collections.abc import Callable, Generator, Iterator, Sequence, Sized
+from collections.abc import Callable, Generator
 from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,9 +15,10 @@ from safetensors import SafetensorError
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import ZERO_DIGEST, Digest
 from protocol.runtime.extras import installation
+from rollouts.engines.base import BaseEngine
 from rollouts.engines.batch_size import fewer, is_of_memory
-from rollouts.engines.errors import EngineBusy, GenerationStopped, NothingLoaded
-from rollouts.engines.interface import SEED_BYTES, Completion, SampleRequest, check_requests
+from rollouts.engines.errors import EngineBusy, NothingLoaded
+from rollouts.engines.interface import SEED_BYTES, Completion, SampleRequest
 from rollouts.engines.vllm.batch import VllmBatch
 from rollouts.engines.vllm.running import RunningVllm
 from rollouts.errors import BadVersionFolder, EngineFailed, OutOfMemory
@@ -42,18 +42,8 @@ _loaded_engines: weakref.WeakSet[VllmEngine] = weakref.WeakSet()
 """Engines of this process with weights. vLLM keeps process-wide state, so two at a time would break each other."""
 
 
-class VllmEngine:
-    """An `Engine` on vLLM.
-
-    Args:
-        dtype: Data type of the computation.
-        device: Device; None for an accelerator if there is one, else the CPU. Of several GPUs it takes the first.
-        max_batch: Maximum answers in progress; fewer if memory is short.
-        cache_bytes: Maximum bytes of keys and values; None for a share of the free memory.
-
-    Raises:
-        InvalidInput: The batch or cache size is not positive, or this machine has no such device.
-    """
+class VllmEngine(BaseEngine):
+    """An `Engine` on vLLM; of several GPUs it takes the first."""
 
     name = EngineName.VLLM
 
@@ -65,30 +55,16 @@ class VllmEngine:
         max_batch: int = 64,
         cache_bytes: int | None = None,
     ) -> None:
-        if max_batch < 1 or (cache_bytes is not None and cache_bytes < 1):
-            raise InvalidInput(f"a batch of {max_batch} answers in {cache_bytes} bytes", hint="both are positive")
-        self.dtype = dtype
-        self._device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if self._device.type == "cuda" and not torch.cuda.is_available():
-            raise InvalidInput(f"this machine has no device {self._device}", hint="leave the device out, or give cpu")
+        super().__init__(dtype=dtype, device=device, max_batch=max_batch, cache_bytes=cache_bytes)
         if self._device.index:
             raise InvalidInput(
                 f"the vllm engine takes the first GPU it sees, not {self._device}",
                 hint="choose another one with CUDA_VISIBLE_DEVICES",
             )
         self._prompt_tokens_at_once = _TOKENS_AT_ONCE.get(self._device.type, _TOKENS_AT_ONCE_ELSEWHERE)
-        self._max_batch = self._rows = max_batch
-        self._cache_bytes = cache_bytes
+        self._rows = max_batch
         self._running: RunningVllm | None = None
-        self._facts: ModelFacts | None = None
         self._as_read: object = None
-        self._version: Digest | None = None
-        self._under_way: weakref.ref[Generator[Completion]] | None = None
-
-    @property
-    def version(self) -> Digest | None:
-        """The digest of the loaded version; None before the first load and after a failed one."""
-        return self._version
 
     def load(self, folder: Path, *, version: Digest) -> None:
         """Loads a version of the policy from a folder: see `Engine.load`.
@@ -107,44 +83,10 @@ class VllmEngine:
             raise
         self._version = version
 
-    def generate(
-        self,
-        requests: Sequence[SampleRequest],
-        parameters: SamplingParameters,
-        *,
-        with_proofs: bool = True,
-        should_stop: Callable[[], bool] | None = None,
-    ) -> Iterator[Completion]:
-        """Yields one completion per request: see `Engine.generate`."""
-        self._check_idle()
-        if self._facts is None or self._version is None:
-            raise NothingLoaded("the vllm engine holds no weights")
-        facts = self._facts
-        check_requests(requests, parameters, vocabulary=facts.vocabulary, context=facts.context)
-        answers = self._answers(
-            facts,
-            self._version,
-            requests=requests,
-            parameters=parameters,
-            with_proofs=with_proofs,
-            should_stop=should_stop,
-        )
-        self._under_way = weakref.ref(answers)
-        return answers
-
     def close(self) -> None:
         """Ends vLLM and frees its resources."""
-        if (answers := self._generating()) is not None:
-            answers.close()
+        self._close_batch()
         self._end()
-
-    def _generating(self) -> Generator[Completion] | None:
-        answers = self._under_way() if self._under_way is not None else None
-        return None if answers is None or inspect.getgeneratorstate(answers) == inspect.GEN_CLOSED else answers
-
-    def _check_idle(self) -> None:
-        if self._generating() is not None:
-            raise EngineBusy("an earlier batch has unfetched answers")
 
     def _end(self) -> None:
         running, self._running, self._facts, self._version = self._running, None, None, None
@@ -221,14 +163,12 @@ class VllmEngine:
         self,
         facts: ModelFacts,
         version: Digest,
+        left: dict[int, SampleRequest],
         *,
-        requests: Sequence[SampleRequest],
         parameters: SamplingParameters,
         with_proofs: bool,
-        should_stop: Callable[[], bool] | None,
+        check: Callable[[], None],
     ) -> Generator[Completion]:
-        left = {request.sample: request for request in requests}
-        check = _stopper(should_stop, left, len(requests))
         with ExitStack() as stack:
             builder = stack.enter_context(ProofBuilder()) if with_proofs else None
             while left:
@@ -262,14 +202,6 @@ class VllmEngine:
         except EngineFailed:
             self._end()
             raise
-
-
-def _stopper(should_stop: Callable[[], bool] | None, left: Sized, total: int) -> Callable[[], None]:
-    def check() -> None:
-        if should_stop is not None and should_stop():
-            raise GenerationStopped(f"stopped with {len(left)} of {total} answers to come")
-
-    return check
 
 
 def _failed_start(error: Exception, facts: ModelFacts) -> MusterError:
