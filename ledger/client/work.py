@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import UTC, datetime
 from enum import IntEnum
 
@@ -12,7 +12,6 @@ from ledger.client.contract import BoundContract, Refusal
 from ledger.events.types import RewardsClaimed, VerdictRefused, WorkRefused, WorkSubmitted
 from ledger.transactions.receipts import Receipt
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
-from protocol.leases import Lease
 from protocol.verdicts import Outcome
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 
@@ -232,7 +231,7 @@ def _abi_claim(claim: SignedWorkClaim) -> tuple[object, ...]:
 
 
 def _abi_work(lease: SignedLease, sha256: Digest, units: int, node_signature: bytes) -> tuple[object, ...]:
-    return _abi_lease(lease.lease), lease.raw_signature, sha256, units, node_signature
+    return astuple(lease.lease), lease.raw_signature, sha256, units, node_signature
 
 
 def _abi_verdict(verdict: Verdict) -> tuple[object, ...]:
@@ -249,20 +248,3 @@ def _abi_verdict(verdict: Verdict) -> tuple[object, ...]:
 
 def _abi_confirmation(look: Verdict) -> tuple[object, ...]:
     return look.key, look.sha256, int(look.outcome), look.reason, look.audit_hash
-
-
-def _abi_lease(lease: Lease) -> tuple[object, ...]:
-    return (
-        lease.pool_id,
-        lease.run,
-        lease.step,
-        lease.index,
-        lease.node,
-        lease.version,
-        lease.digest,
-        lease.beacon_block,
-        lease.salt,
-        lease.groups,
-        lease.max_units,
-        lease.expiry,
-    )

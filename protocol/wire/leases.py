@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, fields
 from typing import Annotated, Self
 
 from pydantic import Field, StringConstraints, model_validator
@@ -52,41 +53,13 @@ class SignedLease(SignedModel):
     @classmethod
     def of(cls, lease: Lease, *, domain: SigningDomain, signature: bytes) -> Self:
         """Writes a lease down."""
-        return cls(
-            pool_id=lease.pool_id,
-            run=lease.run,
-            step=lease.step,
-            index=lease.index,
-            node=lease.node,
-            version=lease.version,
-            digest=lease.digest,
-            beacon_block=lease.beacon_block,
-            salt=lease.salt,
-            groups=lease.groups,
-            max_units=lease.max_units,
-            expiry=lease.expiry,
-            chain_id=domain.chain_id,
-            contract=domain.contract,
-            signature="0x" + signature.hex(),
-        )
+        signed = "0x" + signature.hex()
+        return cls(**asdict(lease), chain_id=domain.chain_id, contract=domain.contract, signature=signed)
 
     @property
     def lease(self) -> Lease:
         """Returns the signed struct."""
-        return Lease(
-            pool_id=self.pool_id,
-            run=self.run,
-            step=self.step,
-            index=self.index,
-            node=self.node,
-            version=self.version,
-            digest=self.digest,
-            beacon_block=self.beacon_block,
-            salt=self.salt,
-            groups=self.groups,
-            max_units=self.max_units,
-            expiry=self.expiry,
-        )
+        return Lease(**{field.name: getattr(self, field.name) for field in fields(Lease)})
 
     @property
     def domain(self) -> SigningDomain:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Self
 
 from ledger.client.work import WorkRecord
@@ -55,23 +55,8 @@ class SubmittedWork:
     @classmethod
     def of(cls, event: WorkSubmitted) -> Self:
         """Returns the submission of an event."""
-        return cls(
-            key=event.key,
-            pool_id=event.pool_id,
-            node=event.node,
-            run=event.run,
-            step=event.step,
-            index=event.index,
-            version=event.version,
-            checkpoint=event.checkpoint,
-            beacon_block=event.beacon_block,
-            salt=event.salt,
-            groups=event.groups,
-            max_units=event.max_units,
-            sha256=event.sha256,
-            units=event.units,
-            block=event.log.block_number,
-        )
+        same = {field.name: getattr(event, field.name) for field in fields(cls) if field.name != "block"}
+        return cls(**same, block=event.log.block_number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
