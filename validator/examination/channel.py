@@ -6,18 +6,16 @@ Both ends are trusted: only the child processes of an examiner read the submitte
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator
 
 from protocol.identifiers import Digest
-from rollouts.files.schema import ReadLimits
-from rollouts.precision import Dtype
 from validator.audit.draw import RowDraw
 from validator.domain.submissions import WorkFacts
 from validator.examination.interface import Conclusion, HashedFile, NotJudged
+from validator.examination.settings import ExaminerSettings
 
 _LENGTH = 4
 
@@ -29,16 +27,7 @@ class _Message(BaseModel):
 class StartExaminer(_Message):
     """First message to a process: its settings."""
 
-    calibration: Path | None
-    device: str | None
-    dtype: Dtype | None
-    threads: int
-    policy_memory: int | None
-    """Bytes; None for an equal share of the device's memory for each of the `processes`."""
-    processes: int
-    margin: float
-    scoring: timedelta
-    most: ReadLimits
+    settings: ExaminerSettings
 
 
 class ExaminerReady(_Message):
@@ -87,7 +76,7 @@ class ExaminationReply(_Message):
     conclusion: Conclusion | None = None
     not_judged: NotJudged | None = None
     ends: bool = False
-    """Whether the process ends now, because its accelerator may be in an unknown state after an error."""
+    """True if the process ends now, because its accelerator may be in an unknown state after an error."""
 
 
 class ExaminerInput(_Message):

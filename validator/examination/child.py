@@ -179,7 +179,7 @@ class ExaminerProcess:
                 raise ExaminerUnavailable(f"no examiner can be started: {error}") from error
             try:
                 async with asyncio.timeout(START_WITHIN.total_seconds()):
-                    await _tell(child, self._start())
+                    await _tell(child, StartExaminer(settings=self._settings))
                     await _hear(child)
             except (ExaminerDied, TimeoutError) as error:
                 self._kill()
@@ -188,20 +188,6 @@ class ExaminerProcess:
                 self._kill()
                 raise
             return child
-
-    def _start(self) -> StartExaminer:
-        told = self._settings
-        return StartExaminer(
-            calibration=told.calibration,
-            device=told.device,
-            dtype=told.dtype,
-            threads=told.threads,
-            policy_memory=told.policy_memory,
-            processes=told.processes,
-            margin=told.margin,
-            scoring=told.scoring_budget,
-            most=told.most,
-        )
 
     def _kill(self) -> None:
         child, self._child = self._child, None

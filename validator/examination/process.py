@@ -35,6 +35,7 @@ from validator.examination.interface import Conclusion, NotJudged
 from validator.examination.model_cache import ModelCache
 from validator.examination.procedure import Procedure
 from validator.examination.reading import LimitedReader
+from validator.examination.settings import ExaminerSettings
 
 
 def main() -> None:
@@ -46,7 +47,7 @@ def main() -> None:
     content = read(orders)
     if content is None:
         return
-    procedure = _procedure(StartExaminer.model_validate_json(content))
+    procedure = _procedure(StartExaminer.model_validate_json(content).settings)
     _say(answers, ExaminerReady())
     while (content := read(orders)) is not None:
         order = ExaminerInput.model_validate_json(content).order
@@ -63,28 +64,28 @@ def _say(answers: BinaryIO, report: ExaminerReady | Question | ExaminationReply)
     write(answers, ExaminerOutput(report=report))
 
 
-def _procedure(start: StartExaminer) -> Procedure:
-    torch.set_num_threads(start.threads)
-    device = torch.device(start.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+def _procedure(settings: ExaminerSettings) -> Procedure:
+    torch.set_num_threads(settings.threads)
+    device = torch.device(settings.device or ("cuda" if torch.cuda.is_available() else "cpu"))
     calibration = RolloutCalibration.shipped()
-    if start.calibration is not None:
-        calibration = RolloutCalibration.read(start.calibration)
+    if settings.calibration is not None:
+        calibration = RolloutCalibration.read(settings.calibration)
     return Procedure(
-        reader=LimitedReader(Sandboxes(), most=start.most),
-        shelf=ModelCache(device, budget=weights_of(start, device), strict=start.policy_memory is not None),
+        reader=LimitedReader(Sandboxes(), most=settings.most),
+        shelf=ModelCache(device, budget=weights_of(settings, device), strict=settings.policy_memory is not None),
         calibration=calibration,
-        dtype=start.dtype,
-        margin=start.margin,
-        scoring=start.scoring,
+        dtype=settings.dtype,
+        margin=settings.margin,
+        scoring=settings.scoring_budget,
     )
 
 
-def weights_of(start: StartExaminer, device: torch.device) -> int:
+def weights_of(settings: ExaminerSettings, device: torch.device) -> int:
     """Returns the bytes of weights that this process may hold on a device."""
-    if start.policy_memory is not None:
-        return start.policy_memory
+    if settings.policy_memory is not None:
+        return settings.policy_memory
     memory = torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else machine_memory()
-    return weights_budget(memory, processes=start.processes)
+    return weights_budget(memory, processes=settings.processes)
 
 
 class _GivenUpError(Exception):

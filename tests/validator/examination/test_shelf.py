@@ -14,7 +14,6 @@ from rollouts.errors import BadVersionFolder, OutOfMemory
 from rollouts.precision import Dtype
 from tests.rollouts.made import as_version
 from tests.rollouts.tiny import tiny_folder
-from validator.examination.child import ExaminerProcess
 from validator.examination.model_cache import ModelCache
 from validator.examination.process import weights_of
 from validator.service import budgeted
@@ -80,8 +79,7 @@ def test_workers_share_half_of_the_machines_memory_unless_they_are_told_otherwis
     )
     with capture_logs() as logs:
         examiner = budgeted(settings)
-    start = ExaminerProcess(examiner)._start()
-    assert weights_of(start, CPU) == each
+    assert weights_of(examiner, CPU) == each
     line = next(line for line in logs if line["event"] == "weights-held")
     assert (line["bytes_per_worker"], line["memory_bytes"]) == (each, 4000)
     assert "versions-kept" in {line["event"] for line in logs}
