@@ -13,6 +13,7 @@ from itertools import islice
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address, Digest
+from protocol.wire.slots import SlotGrant
 
 SLOT_TAG = b"muster-rollout-v2"
 PROMPTS_TAG = b"muster-prompts-v1"
@@ -69,6 +70,22 @@ def slot_seed(
     hashed.update(_raw(beacon))
     hashed.update(_raw(salt))
     return hashed.digest()
+
+
+def seed_of_grant(grant: SlotGrant) -> bytes:
+    """Returns the seed of a leased slot: see `slot_seed`."""
+    lease = grant.lease.lease
+    return slot_seed(
+        chain_id=grant.lease.chain_id,
+        pool_id=lease.pool_id,
+        run_id=lease.run,
+        step=lease.step,
+        node=lease.node,
+        index=lease.index,
+        digest=lease.digest,
+        beacon=grant.beacon,
+        salt=lease.salt,
+    )
 
 
 def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:

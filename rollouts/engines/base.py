@@ -13,6 +13,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import Digest
 from rollouts.engines.errors import EngineBusy, GenerationStopped, NothingLoaded
 from rollouts.engines.interface import Completion, SampleRequest, check_requests
+from rollouts.models.devices import find_device
 from rollouts.models.facts import ModelFacts
 from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
@@ -44,9 +45,7 @@ class BaseEngine(ABC):
         if max_batch < 1 or (cache_bytes is not None and cache_bytes < 1):
             raise InvalidInput(f"a batch of {max_batch} answers in {cache_bytes} bytes", hint="both are positive")
         self.dtype = dtype
-        self._device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        if self._device.type == "cuda" and not torch.cuda.is_available():
-            raise InvalidInput(f"this machine has no device {self._device}", hint="leave the device out, or give cpu")
+        self._device = find_device(device)
         self._max_batch = max_batch
         self._cache_bytes = cache_bytes
         self._facts: ModelFacts | None = None

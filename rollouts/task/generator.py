@@ -20,7 +20,7 @@ from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import PlannedGroup, SlotPlan, SlotPlanner
 from rollouts.recipe import Recipe, eligible_prompts, read_recipe
-from rollouts.seeds import slot_seed
+from rollouts.seeds import seed_of_grant
 from rollouts.task.policies import HeldPolicy
 
 
@@ -101,18 +101,7 @@ class SlotGenerator:
         began = self._clock.monotonic()
         lease = grant.lease.lease
         self.check_lease(lease)
-        seed = slot_seed(
-            chain_id=grant.lease.chain_id,
-            pool_id=lease.pool_id,
-            run_id=lease.run,
-            step=lease.step,
-            node=lease.node,
-            index=lease.index,
-            digest=lease.digest,
-            beacon=grant.beacon,
-            salt=lease.salt,
-        )
-        plan = self._planner.plan(seed, groups=lease.groups)
+        plan = self._planner.plan(seed_of_grant(grant), groups=lease.groups)
         header = SlotHeader(
             run=lease.run,
             step=lease.step,

@@ -26,7 +26,7 @@ from rollouts.prefill import PrefillItem, prefill
 from rollouts.recipe import Recipe
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.sampler import log_sums, scale
-from rollouts.seeds import slot_seed
+from rollouts.seeds import seed_of_grant
 from rollouts.task.generator import Produced, SlotGenerator
 from rollouts.task.policies import HeldPolicy
 from rollouts.toploc import proofs_of
@@ -198,18 +198,7 @@ class AttackToolkit(SlotGenerator):
 
     def seed(self, grant: SlotGrant) -> bytes:
         """Returns the slot's seed."""
-        lease = grant.lease.lease
-        return slot_seed(
-            chain_id=grant.lease.chain_id,
-            pool_id=lease.pool_id,
-            run_id=lease.run,
-            step=lease.step,
-            node=lease.node,
-            index=lease.index,
-            digest=lease.digest,
-            beacon=grant.beacon,
-            salt=lease.salt,
-        )
+        return seed_of_grant(grant)
 
     def proven(self, file: RolloutFile) -> RolloutFile:
         """Returns the same tokens with the version's own proofs and log-probabilities, by a prefill."""
