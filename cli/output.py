@@ -58,7 +58,7 @@ def printable_json(text: str) -> str:
     )
 
 
-def show_fields(fields: Mapping[str, object], *, as_json: bool) -> None:
+def show_fields(fields: Mapping[str, object], *, as_json: bool = False) -> None:
     """Prints the fields of one object, one per line."""
     if as_json:
         show_json(fields)
@@ -71,7 +71,9 @@ def show_fields(fields: Mapping[str, object], *, as_json: bool) -> None:
     _stdout.print(grid)
 
 
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool, empty: str) -> None:
+def show_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: bool = False, empty: str = ""
+) -> None:
     """Prints a table with one row per object, or `empty` if there are none."""
     listed = list(rows)
     if as_json:

@@ -1,11 +1,15 @@
-"""Parses and formats sizes and times."""
+"""Parses and formats sizes, times and named choices."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import TypeVar
 
 from protocol.errors import InvalidInput
+
+Choice = TypeVar("Choice", bound=StrEnum)
 
 _UNITS = {
     "": 1,
@@ -63,3 +67,15 @@ def ago(time_ms: int | None, *, now: datetime) -> str:
     """Formats the time elapsed since `time_ms`, for a table."""
     then = moment(time_ms)
     return "-" if then is None else f"{format_span(now - then)} ago"
+
+
+def one_of(kind: type[Choice], text: str) -> Choice:
+    """Returns the member of an enum with this value.
+
+    Raises:
+        InvalidInput: There is none; the hint lists all values.
+    """
+    try:
+        return kind(text.strip())
+    except ValueError:
+        raise InvalidInput(f"{text[:40]!r} is not known", hint=f"one of {', '.join(kind)}") from None

@@ -37,12 +37,12 @@ def settings(
     """List every setting of a service, or of a table that commands read."""
     if service not in PLACES and service not in SECTIONS:
         raise NotFound(f"there is no service {service}", hint=f"known are {', '.join([*PLACES, *SECTIONS])}")
-    told = _described(service)
+    descriptions = _described(service)
     if as_json:
-        show_json([asdict(one) for one in told])
+        show_json([asdict(one) for one in descriptions])
         return
-    rows = [(one.key, one.kind, "(required)" if one.required else one.default, one.description) for one in told]
-    show_table(("setting", "may be", "default", "meaning"), rows, as_json=False, empty="nothing to set")
+    rows = [(one.key, one.kind, "(required)" if one.required else one.default, one.description) for one in descriptions]
+    show_table(("setting", "may be", "default", "meaning"), rows, empty="nothing to set")
     if service in SECTIONS:
         note(f"in a TOML file they stand in the table {service}")
         return

@@ -116,6 +116,11 @@ class ReasonCode(IntEnum):
         return _WORDS[self]
 
 
+def reason_name(code: int) -> str:
+    """Returns a reason's name, as in `format-schema`; its number if this release does not know it."""
+    return ReasonCode(code).name.lower().replace("_", "-") if code in set(ReasonCode) else str(code)
+
+
 _NEVER_FORGERY = frozenset(
     {
         ReasonCode.FORMAT_OLD,

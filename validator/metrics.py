@@ -11,7 +11,7 @@ from datetime import timedelta
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from protocol.runtime.clock import Clock
-from protocol.verdicts import Outcome, ReasonCode
+from protocol.verdicts import Outcome, reason_name
 from validator.domain.items import Item
 from validator.examination.interface import Conclusion
 
@@ -124,11 +124,3 @@ def quantile(values: Sequence[float], share: float) -> float | None:
         return None
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
-
-
-def reason_name(reason: int) -> str:
-    """Returns the display name of a reason code."""
-    try:
-        return ReasonCode(reason).name.lower().replace("_", "-")
-    except ValueError:
-        return str(reason)

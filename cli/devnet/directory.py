@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from protocol.errors import Conflict, InvalidInput
+from protocol.runtime.files import try_lock
 
 _MARKER = "devnet.lock"
 
@@ -90,13 +89,8 @@ def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
         )
     path.mkdir(parents=True, exist_ok=True, mode=0o700)
     with marker.open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise Conflict(
-                f"a devnet is running in {path}", hint="stop it with Ctrl-C, or choose another --directory"
-            ) from error
-        os.set_inheritable(lock.fileno(), False)
+        if not try_lock(lock.fileno()):
+            raise Conflict(f"a devnet is running in {path}", hint="stop it with Ctrl-C, or choose another --directory")
         if not keep:
             _empty(path)
         yield DevnetDirectory(path)

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from cli.connection import open_chain
 from cli.devnet.directory import DevnetDirectory
+from cli.ledger.node import register_node
 from ledger.amounts import UNIT
 from ledger.client import Ledger
 from ledger.client.pools import Roles, Terms
@@ -17,10 +18,9 @@ from ledger.deployment import Deployment, deploy
 from ledger.devchain import development_accounts
 from ledger.transactions.pending import TransactionCall
 from ledger.transactions.sender import TransactionSender
-from protocol.identifiers import ZERO_DIGEST, Address
+from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.keystores import read_keystore, write_keystore
-from protocol.node_registration import NodeConsent
 
 VALIDATORS = ("validator", "validator-2", "validator-3")
 """Three, so that a dispute between two of them has a third validator to decide it."""
@@ -171,21 +171,8 @@ async def _give_gas(rpc: str, chain_id: int, accounts: list[Address]) -> None:
 async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key) -> None:
     """Stakes, and registers a node with a consent signed by its key."""
     async with Ledger.connect(rpc, deployment, key=provider) as ledger:
-        deadline = await ledger.now() + timedelta(minutes=10)
-        consent = NodeConsent(
-            provider=provider.address,
-            node=node.address,
-            nonce=await ledger.registry.consent_nonce(node.address),
-            deadline=int(deadline.timestamp()),
-        )
         await ledger.stake.add(_STAKE)
-        await ledger.registry.register(
-            node=node.address,
-            specs_hash=ZERO_DIGEST,
-            capacity=1,
-            deadline=deadline,
-            node_signature=consent.sign(node, ledger.registry.domain),
-        )
+        await register_node(ledger, node)
 
 
 async def _deploy(rpc: str, chain_id: int, governor: Key) -> Deployment:

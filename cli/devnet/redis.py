@@ -13,6 +13,7 @@ from cli.devnet.directory import DevnetDirectory
 from cli.devnet.supervisor import ProcessSpec
 from protocol.errors import NotFound
 from protocol.redis.connection import check_redis, connect_redis
+from protocol.runtime.files import write_atomically
 
 
 def find_redis() -> Path:
@@ -45,8 +46,8 @@ def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path
     url_file = home / "url"
     password = secrets.token_hex(24)
     url = f"redis://:{password}@127.0.0.1:{port}/0"
-    _write_secret(url_file, url + "\n")
-    _write_secret(
+    write_atomically(url_file, url + "\n")
+    write_atomically(
         home / "redis.conf",
         f"bind 127.0.0.1\nport {port}\nrequirepass {password}\ndir {_quoted(home)}\n"
         'appendonly yes\nappendfsync everysec\nsave ""\nmaxmemory-policy noeviction\n'
@@ -63,12 +64,6 @@ def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path
 
     command = [str(find_redis()), str(home / "redis.conf")]
     return ProcessSpec(name="redis", command=command, gate=answers), url_file
-
-
-def _write_secret(path: Path, text: str) -> None:
-    path.unlink(missing_ok=True)
-    path.touch(mode=0o600)
-    path.write_text(text)
 
 
 def _quoted(path: Path) -> str:

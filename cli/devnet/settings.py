@@ -15,6 +15,7 @@ from cli.devnet.economy import RUN_TERMS, VALIDATORS
 from cli.devnet.options import RunOptions
 from protocol.http.tokens import hash_token, new_token
 from protocol.identifiers import Address
+from protocol.runtime.files import write_atomically
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.pool import PAGE_PATH
 from trainer.presets import devnet_base
@@ -266,11 +267,7 @@ def _token_table(directory: DevnetDirectory) -> str:
 
 
 def _write_settings(path: Path, tables: Tables, *, head: str = "", tail: str = "") -> None:
-    """Writes the tables in one step."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.touch(mode=0o600)
-    partial.write_text(head + _as_toml(tables) + tail)
-    partial.replace(path)
+    write_atomically(path, head + _as_toml(tables) + tail)
 
 
 def _as_toml(tables: Tables) -> str:

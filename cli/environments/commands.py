@@ -63,9 +63,9 @@ def show(
         show_json({"name": environment.name, "version": environment.version, "size": size, "prompts": shown})
         return
     sized = "without end" if size is None else size
-    show_fields({"name": environment.name, "version": environment.version, "prompts": sized}, as_json=False)
+    show_fields({"name": environment.name, "version": environment.version, "prompts": sized})
     rows = [(prompt.index, prompt.text, environment.demonstration(prompt)) for prompt in prompts]
-    show_table(("prompt", "text", "demonstration"), rows, as_json=False, empty="no prompts there")
+    show_table(("prompt", "text", "demonstration"), rows, empty="no prompts there")
 
 
 @app.command()

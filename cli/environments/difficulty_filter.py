@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
+from cli.quantities import one_of
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import InvalidInput
 from rollouts.difficulty_filter import Bounds, DifficultyFilter, write_eligible
@@ -16,8 +16,6 @@ from rollouts.environments.pass_rate_journal import PassJournal
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import Recipe, eligible_prompts, read_recipe
-
-_T = TypeVar("_T", EngineName, Dtype)
 
 JOURNAL = "passes.jsonl"
 
@@ -52,9 +50,7 @@ def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> di
     environment = load_environment(chosen.name, version=chosen.version, options=chosen.options)
     candidates = _candidates(choices, recipe, environment)
     choices.out.mkdir(parents=True, exist_ok=True)
-    engine = open_engine(
-        _one_of(EngineName, choices.engine), dtype=_one_of(Dtype, choices.dtype), device=choices.device
-    )
+    engine = open_engine(one_of(EngineName, choices.engine), dtype=one_of(Dtype, choices.dtype), device=choices.device)
     engine.load(choices.folder, version=version_digest(folder_files(choices.folder)))
     measuring = DifficultyFilter(
         environment=environment,
@@ -112,10 +108,3 @@ def _with_held_out(recipe: Recipe, share: float | None) -> Recipe:
             hint="leave --held-out out: no slot of the recipe draws a prompt that it holds out",
         )
     return recipe.model_copy(update={"held_out": share})
-
-
-def _one_of(kind: type[_T], text: str) -> _T:
-    try:
-        return kind(text)
-    except ValueError:
-        raise InvalidInput(f"{text[:40]!r} is not known", hint=f"one of {', '.join(kind)}") from None

@@ -95,11 +95,11 @@ async def status(context: typer.Context, as_json: JsonOption = False) -> None:
 @app.command()
 async def balance(context: typer.Context, who: Receiver, as_json: JsonOption = False) -> None:
     """Show the balance of an account: MUST, and the chain's coin for gas."""
-    whose = resolve_address(context.obj, who)
+    account = resolve_address(context.obj, who)
     async with open_ledger(context.obj) as ledger:
-        tokens, gas = await ledger.token.balance_of(whose), await ledger.balance(whose)
+        tokens, gas = await ledger.token.balance_of(account), await ledger.balance(account)
     money = str if as_json else format_amount
-    show_fields({"account": whose, "must": money(tokens), "coin_for_gas": money(gas)}, as_json=as_json)
+    show_fields({"account": account, "must": money(tokens), "coin_for_gas": money(gas)}, as_json=as_json)
 
 
 @app.command()

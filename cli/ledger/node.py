@@ -15,7 +15,8 @@ from cli.keys import open_key, resolve_address
 from cli.output import JsonOption, note, say, show_fields
 from ledger.client import Ledger
 from protocol.errors import Conflict, NotFound
-from protocol.identifiers import ZERO_DIGEST, Address, digest
+from protocol.identifiers import ZERO_DIGEST, Address, Digest, digest
+from protocol.identity.keys import Key
 from protocol.invites import Join, Leave
 from protocol.node_registration import NodeConsent
 from protocol.wire.invites import SignedInvite
@@ -49,20 +50,7 @@ async def register(
                 f"{node.address} is already registered by you",
                 hint="`muster node update` changes its capacity and specs",
             )
-        deadline = datetime.now(UTC) + CONSENT_VALID
-        consent = NodeConsent(
-            provider=ledger.address,
-            node=node.address,
-            nonce=await ledger.registry.consent_nonce(node.address),
-            deadline=int(deadline.timestamp()),
-        )
-        await ledger.registry.register(
-            node=node.address,
-            specs_hash=digest(specs) if specs else ZERO_DIGEST,
-            capacity=capacity,
-            deadline=deadline,
-            node_signature=consent.sign(node, ledger.registry.domain),
-        )
+        await register_node(ledger, node, capacity=capacity, specs_hash=digest(specs) if specs else ZERO_DIGEST)
         say(f"{node.address} is a node of {ledger.address}")
 
 
@@ -167,6 +155,25 @@ async def revoke_consent(context: typer.Context, key: CarrierKey = "node") -> No
     async with open_ledger(context.obj, key) as ledger:
         await ledger.registry.revoke_consent()
     note("consents signed before now are worthless")
+
+
+async def register_node(ledger: Ledger, node: Key, *, capacity: int = 1, specs_hash: Digest = ZERO_DIGEST) -> None:
+    """Registers a node under the client's key, with a consent that the node's key signs."""
+    # The newest block may be old on a chain that mines on demand, and ahead of the clock on a development chain.
+    deadline = max(datetime.now(UTC), await ledger.now()) + CONSENT_VALID
+    consent = NodeConsent(
+        provider=ledger.address,
+        node=node.address,
+        nonce=await ledger.registry.consent_nonce(node.address),
+        deadline=int(deadline.timestamp()),
+    )
+    await ledger.registry.register(
+        node=node.address,
+        specs_hash=specs_hash,
+        capacity=capacity,
+        deadline=deadline,
+        node_signature=consent.sign(node, ledger.registry.domain),
+    )
 
 
 async def _place(ledger: Ledger, pool_id: int, node: Address, provider: Address) -> dict[str, object]:

@@ -71,11 +71,11 @@ async def status(
     as_json: JsonOption = False,
 ) -> None:
     """Show a provider's stake and its unbondings."""
-    whose = resolve_address(context.obj, provider)
+    address = resolve_address(context.obj, provider)
     async with open_ledger(context.obj) as ledger:
-        stake = await ledger.stake.of(whose)
-        unbonds = await ledger.stake.unbonds_of(whose)
-        balance = await ledger.token.balance_of(whose)
+        stake = await ledger.stake.of(address)
+        unbonds = await ledger.stake.unbonds_of(address)
+        balance = await ledger.token.balance_of(address)
     amounts = {
         "balance": balance,
         "active": stake.active,
@@ -85,16 +85,14 @@ async def status(
         "unbonding": stake.unbonding,
     }
     show = str if as_json else format_amount
-    fields: dict[str, object] = {"provider": whose, **{name: show(amount) for name, amount in amounts.items()}}
+    fields: dict[str, object] = {"provider": address, **{name: show(amount) for name, amount in amounts.items()}}
     if as_json:
         show_fields({**fields, "unbonds": unbonds}, as_json=True)
         return
-    show_fields(fields, as_json=False)
+    show_fields(fields)
     now = datetime.now(UTC)
     if unbonds:
         show_table(
             ("id", "amount", "matures_at", "can_be_withdrawn"),
             [(u.id, format_amount(u.amount), u.matures_at, u.matures_at <= now) for u in unbonds],
-            as_json=False,
-            empty="",
         )

@@ -310,7 +310,7 @@ async def claim(
 def reasons(as_json: JsonOption = False) -> None:
     """List the reason codes of verdicts."""
     rows = [(code.value, code.name.lower().replace("_", "-"), code.words) for code in ReasonCode]
-    show_table(("code", "reason", "words"), rows, as_json=as_json, empty="")
+    show_table(("code", "reason", "words"), rows, as_json=as_json)
 
 
 async def _turns(ledger: Ledger, key: Digest, work: WorkRecord) -> list[str]:

@@ -136,8 +136,7 @@ def show_attacks(found: Attacks) -> None:
                 f"binds {_must(more.binds)}, and reaches the floor after {more.honest_files} honest files "
                 f"(paid {_must(more.work_before)})"
             ),
-        },
-        as_json=False,
+        }
     )
     say("")
     say("validators that act together (probabilities; the gain is per forged file, by the better way):")
@@ -154,7 +153,6 @@ def show_attacks(found: Attacks) -> None:
             )
             for each in found.collusion
         ],
-        as_json=False,
         empty="the pool has no validators",
     )
     say("holding the run up for an hour:")
@@ -164,8 +162,6 @@ def show_attacks(found: Attacks) -> None:
             (each.way, each.nodes, _must(each.stake_bound), _must(each.pay_missed), _percent(each.slowed_to))
             for each in found.stalling
         ],
-        as_json=False,
-        empty="",
     )
     paid = found.fees
     say("verdicts:")
@@ -181,8 +177,7 @@ def show_attacks(found: Attacks) -> None:
             "honest looking": (
                 f"earns {_must(paid.earns)} a look" if paid.pays else f"does not pay: {_must(paid.earns)} a look"
             ),
-        },
-        as_json=False,
+        }
     )
 
 
@@ -191,14 +186,12 @@ def show_audits(found: Sequence[AuditStage], forged: Sequence[RowForgery], polic
     policy = policy or RatePolicy()
     say("")
     say("rows computed again, of a node without failures (every row is scored again, whatever its age):")
-    show_table(
-        ("clean_verdicts", "share"), [(stage.clean, _percent(stage.share)) for stage in found], as_json=False, empty=""
-    )
+    show_table(("clean_verdicts", "share"), [(stage.clean, _percent(stage.share)) for stage in found], empty="")
     say(f"after any failure: all rows for {policy.trial_after_failure} clean verdicts; validators may ask for more")
     say("")
     say(f"forging some rows of each file of {forged[0].rows}, at the floor:")
     rows = [(each.forged, _percent(each.caught), f"{_rounded(each.gain)} MUST per submission") for each in forged]
-    show_table(("forged_rows", "caught", "gains on average"), rows, as_json=False, empty="")
+    show_table(("forged_rows", "caught", "gains on average"), rows)
 
 
 def _raw(value: object) -> dict[str, object]:

@@ -315,7 +315,7 @@ async def economics(
     if as_json:
         show_json({**found.raw(), "audited_by_age": by_age, "row_forgeries": forged, **costs.raw()})
         return
-    show_fields(found.lines(), as_json=False)
+    show_fields(found.lines())
     show_audits(by_age, forged)
     show_attacks(costs)
 

@@ -51,7 +51,7 @@ async def nodes(
         return
     now = datetime.now(UTC)
     columns = ("node", "state", "since", "seen", "runs", "hardware", "why")
-    show_table(columns, [_row(node, now) for node in found], as_json=False, empty="no node has come yet")
+    show_table(columns, [_row(node, now) for node in found], empty="no node has come yet")
 
 
 @app.command()
@@ -72,11 +72,10 @@ async def node(
     if as_json:
         show_json({"node": view, "metrics": metrics, "history": history})
         return
-    show_fields(_fields(view, metrics), as_json=False)
+    show_fields(_fields(view, metrics))
     show_table(
         ("time", "before", "after", "by", "cause"),
         [_change(entry) for entry in history],
-        as_json=False,
         empty="nothing has happened to it",
     )
 

@@ -36,7 +36,7 @@ async def list_(
         )
         for each in found
     ]
-    show_table(("relay", "url", "state", "until"), rows, as_json=False, empty="no relay is allowed yet")
+    show_table(("relay", "url", "state", "until"), rows, empty="no relay is allowed yet")
 
 
 @app.command()

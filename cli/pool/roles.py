@@ -67,7 +67,7 @@ async def roles(
             )
         )
     rows += [("validator", each, None, None) for each in validators]
-    show_table(("role", "key", "former_key", "counts_until"), rows, as_json=as_json, empty="")
+    show_table(("role", "key", "former_key", "counts_until"), rows, as_json=as_json)
 
 
 @app.command()

@@ -15,7 +15,7 @@ from cli.output import JsonOption, note, say, show_fields, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
 from cli.quantities import ago, format_size, moment
 from protocol.identifiers import digest
-from protocol.verdicts import Outcome, ReasonCode
+from protocol.verdicts import Outcome, reason_name
 from protocol.wire.listings import RolloutItem
 from protocol.wire.runs import Demand, NewCheckpoint, RunView, StepView
 from protocol.wire.slots import Deliveries, LeaseView
@@ -45,9 +45,9 @@ async def progress(
     if as_json:
         show_json(view)
         return
-    show_fields(_run(view), as_json=False)
+    show_fields(_run(view))
     columns = ("step", "demand", "accepted", "pending", "leased", "rejected", "needs", "state")
-    show_table(columns, [_step(step) for step in view.steps], as_json=False, empty="no step has begun")
+    show_table(columns, [_step(step) for step in view.steps], empty="no step has begun")
 
 
 @app.command()
@@ -66,11 +66,11 @@ async def rollouts(
     as_json: JsonOption = False,
 ) -> None:
     """List submitted files with node, step, reported metrics and outcome."""
-    whose = None if node is None else resolve_address(context.obj, node)
+    only_node = None if node is None else resolve_address(context.obj, node)
     found: deque[RolloutItem] = deque(maxlen=limit)
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         async for item in client.rollouts(step=step, status=status.value):
-            if whose is not None and item.node != whose:
+            if only_node is not None and item.node != only_node:
                 continue
             found.append(item)
             if len(found) == limit and not newest:
@@ -94,7 +94,7 @@ async def rollouts(
         "size",
         "verdict",
     )
-    show_table(columns, [_rollout(item) for item in found], as_json=False, empty="nothing was submitted yet")
+    show_table(columns, [_rollout(item) for item in found], empty="nothing was submitted yet")
 
 
 @app.command()
@@ -112,9 +112,9 @@ async def deliveries(
     if as_json:
         show_json(found)
         return
-    show_fields(_deliveries(found), as_json=False)
+    show_fields(_deliveries(found))
     columns = ("step", "slot", "version", "groups", "leased", "expires", "state")
-    show_table(columns, [_lease(lease) for lease in found.leases], as_json=False, empty="it has leased nothing")
+    show_table(columns, [_lease(lease) for lease in found.leases], empty="it has leased nothing")
 
 
 @app.command()
@@ -220,9 +220,8 @@ def _verdict(item: RolloutItem) -> str:
     words = f"{Outcome(item.outcome).name.lower()} ({item.status.value})"
     if item.outcome is Outcome.ACCEPTED:
         return words
-    known = item.reason in set(ReasonCode)
-    reason = ReasonCode(item.reason).name.lower().replace("_", " ") if known else f"reason {item.reason}"
-    return f"{words}: {reason}"
+    name = reason_name(item.reason)
+    return f"{words}: {f'reason {name}' if name.isdigit() else name.replace('-', ' ')}"
 
 
 def _deliveries(found: Deliveries) -> dict[str, object]:

@@ -39,7 +39,7 @@ async def tasks(
         return
     now = datetime.now(UTC)
     columns = ("id", "name", "state", "nodes", "image", "posted", "why")
-    show_table(columns, [_row(task, now) for task in found], as_json=False, empty="no task was posted yet")
+    show_table(columns, [_row(task, now) for task in found], empty="no task was posted yet")
 
 
 @app.command()
@@ -52,7 +52,7 @@ async def task(
     if as_json:
         show_json(found)
     else:
-        show_fields(_fields(found), as_json=False)
+        show_fields(_fields(found))
 
 
 @app.command(context_settings={"allow_interspersed_args": True})
@@ -142,7 +142,7 @@ async def groups(
         )
         for group in found
     ]
-    show_table(("id", "task", "size", "members"), rows, as_json=False, empty="no task needs groups now")
+    show_table(("id", "task", "size", "members"), rows, empty="no task needs groups now")
 
 
 def _from_file(words: list[str]) -> dict[str, Any]:

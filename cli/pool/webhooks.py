@@ -39,7 +39,7 @@ async def webhooks(
         for hook in found
     ]
     columns = ("id", "url", "events", "made", "delivered", "last_error")
-    show_table(columns, rows, as_json=False, empty="no webhook was made yet")
+    show_table(columns, rows, empty="no webhook was made yet")
 
 
 @app.command(name="add-webhook")

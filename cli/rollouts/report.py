@@ -7,8 +7,6 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import torch
-
 from cli.documents import read_document
 from cli.output import note, say, show_fields, show_json, show_table, warn
 from protocol.errors import InvalidInput
@@ -19,6 +17,7 @@ from rollouts.checks import CheckFinding, CheckOutcome, CheckResult, SeedParts, 
 from rollouts.checks.reading import read
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.files.schema import ReadLimits
+from rollouts.models.devices import find_device
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
 from rollouts.sandbox import Sandboxes
@@ -72,7 +71,7 @@ def verify(
             units=units,
             calibration=None if calibration is None else RolloutCalibration.read(calibration),
             dtype=dtype,
-            device=_device(device),
+            device=None if device is None else find_device(device),
             read_limits=_READ_LIMITS,
             decoder=decoder,
         )
@@ -106,7 +105,7 @@ def show_samples(file: Path, *, model: Path | None, ids: bool, group: int | None
     if as_json:
         show_json({"header": found.header, "units": found.units, "samples": shown})
         return
-    show_fields(_header(found), as_json=False)
+    show_fields(_header(found))
     for sample, one in zip(chosen, shown, strict=False):
         say("")
         say(_title(sample))
@@ -137,16 +136,6 @@ def _seed_parts(given: GivenParts) -> SeedParts | None:
     return SeedParts(chain_id=given.chain_id, pool_id=given.pool, beacon=digest(given.beacon), salt=digest(given.salt))
 
 
-def _device(name: str | None) -> torch.device | None:
-    try:
-        device = None if name is None else torch.device(name)
-    except RuntimeError as error:
-        raise InvalidInput(f"{name!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
-    if device is not None and device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"this machine has no device {device}", hint="leave the device out, or give cpu")
-    return device
-
-
 @contextmanager
 def _decoder() -> Iterator[Decoder]:
     """Files may come from strangers: twelve kilobytes can unpack to a hundred gigabytes."""
@@ -164,12 +153,10 @@ def _read(path: Path) -> RolloutFile:
 
 def _print(verification: Verification) -> None:
     if verification.file is not None:
-        show_fields(_header(verification.file), as_json=False)
+        show_fields(_header(verification.file))
     show_table(
         ("check", "result", "figures"),
         [(one.check, _state(one), _figures(one)) for one in verification.results],
-        as_json=False,
-        empty="",
     )
     for one in verification.failed:
         for finding in one.findings:

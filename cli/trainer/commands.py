@@ -120,7 +120,7 @@ def eval_(
         )
         for folder, one in found
     ]
-    show_table(columns, rows, as_json=False, empty="no versions")
+    show_table(columns, rows, empty="no versions")
 
 
 def _lengths(found: Evaluation) -> tuple[str | None, str | None]:

@@ -6,14 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
+from cli.quantities import one_of
 from protocol.checkpoints import folder_files, version_digest
-from protocol.errors import InvalidInput
 from rollouts.engines.opening import open_engine
 from rollouts.environments import load_environment
+from rollouts.models.devices import find_device
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import read_recipe
@@ -22,8 +22,6 @@ from trainer.evaluator import Evaluation, Evaluator, held_out_prompts
 from trainer.presets import preset_file
 from trainer.sft.settings import WarmUpSettings, check_settings, read_settings_file
 from trainer.sft.warm_up import WarmUpStep, warm_up
-
-_T = TypeVar("_T", EngineName, Dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +65,7 @@ def run_warm_up(choices: WarmUpChoices, *, progress: Callable[[str], None]) -> E
         if done.evaluation is not None or done.step % choices.every == 0 or done.step == done.steps:
             progress(_line(done))
 
-    return warm_up(settings_of(choices), choices.to, device=_device(choices.device), progress=tell)
+    return warm_up(settings_of(choices), choices.to, device=find_device(choices.device), progress=tell)
 
 
 def settings_of(choices: WarmUpChoices) -> WarmUpSettings:
@@ -115,9 +113,7 @@ def run_evaluation(folder: Path, choices: EvaluationChoices) -> Evaluation:
         indices=held_out_prompts(environment, recipe, count=choices.prompts, share=choices.held_out),
         samples=choices.samples,
     )
-    engine = open_engine(
-        _one_of(EngineName, choices.engine), dtype=_one_of(Dtype, choices.dtype), device=choices.device
-    )
+    engine = open_engine(one_of(EngineName, choices.engine), dtype=one_of(Dtype, choices.dtype), device=choices.device)
     try:
         engine.load(folder, version=version_digest(folder_files(folder)))
         return evaluator.evaluate(engine)
@@ -178,22 +174,3 @@ def _value(text: str) -> object:
     except ValueError:
         return text
     return value
-
-
-def _device(name: str | None) -> torch.device:
-    if name is None:
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InvalidInput(f"{name[:40]!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"this machine has no device {device}", hint="leave --device out, or give cpu")
-    return device
-
-
-def _one_of(kind: type[_T], text: str) -> _T:
-    try:
-        return kind(text)
-    except ValueError:
-        raise InvalidInput(f"{text[:40]!r} is not known", hint=f"one of {', '.join(kind)}") from None

@@ -47,10 +47,10 @@ async def audit_log(
         history = AuditLog(ledger, pool_id=pool_id, read=files.read)
         await history.load()
         logs: list[EpochLog] = []
-        for who in history.validators() if named is None else [named]:
+        for author in history.validators() if named is None else [named]:
             logs += [
-                await history.of(who, number)
-                for number in _epochs(history, who, epoch=epoch, every=every, named=named is not None)
+                await history.of(author, number)
+                for number in _epochs(history, author, epoch=epoch, every=every, named=named is not None)
             ]
     if as_json:
         show_json([_raw(log) for log in logs])
@@ -85,7 +85,7 @@ def _show(log: EpochLog) -> None:
         outcome = verdict.outcome.name.lower() + (" (dispute)" if verdict.decisive else "")
         rows.append((verdict.work.key, outcome, share, audited, found.finding, found.why))
     columns = ("work", "verdict", "share", "rows", "draw", "why")
-    show_table(columns, rows, as_json=False, empty="no verdicts on these submissions")
+    show_table(columns, rows, empty="no verdicts on these submissions")
     counts = Counter(line.comparison.finding for line in log.lines)
     if counts:
         say(", ".join(f"{counts[finding]} {_COUNTED[finding]}" for finding in AuditComparison if counts[finding]))

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.output import JsonOption, note, say, show_error, show_json, show_table, warn
+from cli.quantities import one_of
 from protocol.errors import InvalidInput, MusterError, NotFound
+from protocol.runtime.files import write_atomically
 from rollouts.precision import Dtype, EngineName
 
 if TYPE_CHECKING:
@@ -59,8 +61,8 @@ def calibrate(
         in_a_file = groups * read_recipe(model).group_size
         wanted = Measurement(
             model=model,
-            engines=tuple(EngineName(_one_of(name, EngineName)) for name in engines.split(",")),
-            dtypes=tuple(Dtype(_one_of(name, Dtype)) for name in dtypes.split(",")),
+            engines=tuple(one_of(EngineName, name) for name in engines.split(",")),
+            dtypes=tuple(one_of(Dtype, name) for name in dtypes.split(",")),
             batches=tuple(_size(text) for text in batches.split(",")),
             files=-(-samples // in_a_file),
             groups=groups,
@@ -70,9 +72,7 @@ def calibrate(
         measured = measure(wanted, progress=note)
         calibration = merged(before, [one.limits for one in measured], widen=widen)
         if out is not None:
-            partial = out.with_name(f".{out.name}.partial")
-            partial.write_bytes(calibration.to_json())
-            partial.replace(out)  # written atomically, so that earlier measurements are never lost
+            write_atomically(out, calibration.to_json(), mode=0o644)  # so that earlier measurements are never lost
     except MusterError as error:
         missing_engine = isinstance(error, NotFound) and EngineName.VLLM.value in engines
         show_error(NotFound(error.detail, hint=ANOTHER_INTERPRETER) if missing_engine else error)
@@ -106,7 +106,7 @@ def _show(measured: list[MeasuredEntry], *, as_json: bool) -> None:
                 f"{limits.sampling.largest:.3g} / {limits.logprobs.largest:.2g} / {limits.sample.distance_worst:.3g}",
             )
         )
-    show_table(columns, rows, as_json=False, empty="")
+    show_table(columns, rows)
 
 
 def _check_place(out: Path) -> None:
@@ -119,13 +119,6 @@ def _check_place(out: Path) -> None:
         raise InvalidInput(
             f"nothing can be written into {out.parent}", hint="make that folder, or give --out another place"
         )
-
-
-def _one_of(name: str, kind: type[EngineName] | type[Dtype]) -> str:
-    known = [one.value for one in kind]
-    if name.strip() not in known:
-        raise InvalidInput(f"{name!r} is none of {', '.join(known)}")
-    return name.strip()
 
 
 def _size(text: str) -> int:

@@ -31,20 +31,19 @@ def show_status(found: StatusView) -> None:
             "rates": f"{rates.files:.2f} files/s · {rates.rows:.1f} rows/s · "
             f"{rates.prefilled_tokens:.0f} prefilled tokens/s",
             "looked again": " · ".join(f"{count} {name.replace('_', ' ')}" for name, count in found.looks.items()),
-        },
-        as_json=False,
+        }
     )
     rows = [(each.outcome, each.reason, each.count) for each in found.verdicts]
-    show_table(("verdict", "reason", "count"), rows, as_json=False, empty="no verdict was given yet")
+    show_table(("verdict", "reason", "count"), rows, empty="no verdict was given yet")
     validators = [
         (each.address, "here" if each.here else "elsewhere", ago(each.heard_at_ms, now=now))
         for each in found.validators
     ]
-    show_table(("validator", "where", "last_heard"), validators, as_json=False, empty="the pool has no validators")
+    show_table(("validator", "where", "last_heard"), validators, empty="the pool has no validators")
     _show_members(found.members, now)
     troubled = [(each.name, each.crashes, each.last_error) for each in found.loops if each.crashes]
     if troubled:
-        show_table(("loop", "crashes", "last_error"), troubled, as_json=False, empty="")
+        show_table(("loop", "crashes", "last_error"), troubled)
     if found.parked:
         say(f"{queue.parked} parked, waiting for you:")
         show_parked(found.parked)
@@ -73,7 +72,7 @@ def _show_members(members: Sequence[MemberView], now: datetime) -> None:
         )
         for each in members
     ]
-    show_table(("process", "where", "state", "since", "why"), rows, as_json=False, empty="")
+    show_table(("process", "where", "state", "since", "why"), rows)
 
 
 def _trouble(each: MemberView) -> str:
@@ -99,7 +98,7 @@ def show_parked(items: Sequence[ParkedView]) -> None:
         for each in items
     ]
     columns = ("work", "node", "step/index", "tries", "parked", "expires", "why")
-    show_table(columns, rows, as_json=False, empty="nothing is parked")
+    show_table(columns, rows, empty="nothing is parked")
     if rows:
         note("`muster validator retry WORK`, or `muster validator resolve WORK accepted|rejected --because WHY`")
 

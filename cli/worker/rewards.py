@@ -22,12 +22,12 @@ async def rewards(
 ) -> None:
     """Show the earnings of your nodes: claimable now, and not final yet."""
     async with open_ledger(context.obj) as ledger:
-        whose, pool_id = resolve_address(context.obj, provider), chosen_pool(context.obj, pool)
-        accrued = await ledger.work.accrued(pool_id, whose)
+        address, pool_id = resolve_address(context.obj, provider), chosen_pool(context.obj, pool)
+        accrued = await ledger.work.accrued(pool_id, address)
         undecided = provisional = 0
         for each in await ledger.history(WorkSubmitted, pool_id=pool_id):
             found = await ledger.work.get(each.key)
-            if found is None or found.provider != whose:
+            if found is None or found.provider != address:
                 continue
             if found.status is WorkStatus.SUBMITTED:
                 undecided += found.reward
@@ -35,4 +35,4 @@ async def rewards(
                 provisional += found.reward
     show = str if as_json else (lambda amount: f"{format_amount(amount)} MUST")
     amounts = {"claimable": accrued, "accepted_not_final": provisional, "not_judged": undecided}
-    show_fields({"provider": whose, **{name: show(amount) for name, amount in amounts.items()}}, as_json=as_json)
+    show_fields({"provider": address, **{name: show(amount) for name, amount in amounts.items()}}, as_json=as_json)

@@ -21,7 +21,7 @@ from ledger.client.work import WorkRecord, WorkStatus
 from ledger.events.types import DisputeLost, VerdictGiven, WorkSubmitted
 from protocol.errors import InvalidInput, MusterError
 from protocol.identifiers import Address, digest
-from protocol.verdicts import Outcome, ReasonCode
+from protocol.verdicts import Outcome, ReasonCode, reason_name
 from protocol.wire.audits import AuditFile
 
 MOST_ROWS_SHOWN = 5
@@ -68,7 +68,7 @@ async def verdicts(
     as_json: JsonOption = False,
 ) -> None:
     """Show verdicts on your node's work: reason, reward or penalty, and the end of the challenge period."""
-    pool_id, whose = chosen_pool(context.obj, pool), node_of(context.obj, node)
+    pool_id, address = chosen_pool(context.obj, pool), node_of(context.obj, node)
     key = None if work is None else digest(work)
     async with AsyncExitStack() as stack:
         ledger = await stack.enter_async_context(open_ledger(context.obj))
@@ -77,21 +77,21 @@ async def verdicts(
             files = await stack.enter_async_context(open_audit_files(context.obj, pool_id=pool_id, where=where))
         except InvalidInput:
             note("no orchestrator is configured, so only what the ledger knows is shown; --orchestrator names one")
-        submitted = await ledger.history(WorkSubmitted, pool_id=pool_id, second=whose, third=key)
+        submitted = await ledger.history(WorkSubmitted, pool_id=pool_id, second=address, third=key)
         if not submitted and not as_json:
-            note(f"{whose} has submitted no such work" if key else f"{whose} has submitted no work yet")
-        found = await _told(ledger, files, submitted[-last:], pool_id=pool_id, node=whose)
+            note(f"{address} has submitted no such work" if key else f"{address} has submitted no work yet")
+        found = await _reports(ledger, files, submitted[-last:], pool_id=pool_id, node=address)
     if as_json:
         show_json([_raw(each) for each in found])
         return
     columns = ("work", "step", "slot", "units", "status", "verdict", "reason", "money", "disputable_until")
-    show_table(columns, [_row(each) for each in found], as_json=False, empty="--node names another one")
+    show_table(columns, [_row(each) for each in found], empty="--node names another one")
     for each in found:
         if work is not None or (each.work.outcome is not None and each.work.outcome is not Outcome.ACCEPTED):
             _explain(each, rows=None if work is not None else MOST_ROWS_SHOWN)
 
 
-async def _told(
+async def _reports(
     ledger: Ledger, files: AuditFiles | None, submitted: Sequence[WorkSubmitted], *, pool_id: int, node: Address
 ) -> list[WorkReport]:
     given = {event.key: event for event in await ledger.history(VerdictGiven, pool_id=pool_id, second=node)}
@@ -108,7 +108,7 @@ async def _told(
             submitted=event, work=work, verdict=verdict, audit=audit, missing=missing, lost=lost.get(event.key, 0)
         )
 
-    return [told for told in await asyncio.gather(*map(one, submitted)) if told is not None]
+    return [report for report in await asyncio.gather(*map(one, submitted)) if report is not None]
 
 
 async def _audit(files: AuditFiles | None, verdict: VerdictGiven | None) -> tuple[AuditFile | None, str]:
@@ -120,8 +120,8 @@ async def _audit(files: AuditFiles | None, verdict: VerdictGiven | None) -> tupl
         return None, error.detail
 
 
-def _row(told: WorkReport) -> tuple[object, ...]:
-    work, submitted = told.work, told.submitted
+def _row(report: WorkReport) -> tuple[object, ...]:
+    work, submitted = report.work, report.submitted
     return (
         submitted.key,
         submitted.step,
@@ -130,14 +130,14 @@ def _row(told: WorkReport) -> tuple[object, ...]:
         work.status.name.lower(),
         "none yet" if work.outcome is None else work.outcome.name.lower(),
         None if work.outcome is None else reason_name(work.reason),
-        _money(told),
-        work.deadline if told.disputable else None,
+        _money(report),
+        work.deadline if report.disputable else None,
     )
 
 
-def _money(told: WorkReport) -> str:
+def _money(report: WorkReport) -> str:
     """Describes the reward or penalty of the verdict that counts so far."""
-    work = told.work
+    work = report.work
     if work.status is WorkStatus.EXPIRED:
         return "unpaid, blameless"
     final = "" if work.status is WorkStatus.FINAL else " when final"
@@ -147,42 +147,42 @@ def _money(told: WorkReport) -> str:
         case Outcome.ACCEPTED:
             return f"pays {format_amount(work.reward)} MUST{final}"
         case Outcome.REJECTED:
-            return f"unpaid, and {format_amount(told.lost)} MUST for a lost dispute" if told.lost else "unpaid"
+            return f"unpaid, and {format_amount(report.lost)} MUST for a lost dispute" if report.lost else "unpaid"
         case Outcome.FORGED:
             return f"costs {format_amount(work.penalty)} MUST and the place in the pool{final}"
 
 
-def _explain(told: WorkReport, *, rows: int | None) -> None:
+def _explain(report: WorkReport, *, rows: int | None) -> None:
     """Returns the verdict in words, with findings by row."""
     say("")
-    say(f"{told.submitted.key} (step {told.submitted.step}, slot {told.submitted.index})")
-    if told.verdict is not None:
-        say(f"  {reason_words(told.work.reason)} Judged by {told.verdict.validator}.")
-    for line in _other_validators(told):
+    say(f"{report.submitted.key} (step {report.submitted.step}, slot {report.submitted.index})")
+    if report.verdict is not None:
+        say(f"  {reason_words(report.work.reason)} Judged by {report.verdict.validator}.")
+    for line in _other_validators(report):
         say(f"  {line}")
-    if told.audit is None:
-        if told.missing:
-            say(f"  The evidence can't be read: {told.missing}")
+    if report.audit is None:
+        if report.missing:
+            say(f"  The evidence can't be read: {report.missing}")
         return
-    say(f"  {told.audit.words}")
-    if told.audit.draw is not None:
-        drawn = f"{len(told.audit.draw.rows)} of {len(told.audit.rows)}"
-        say(f"  {drawn} rows were computed again: {told.audit.draw.why}")
-    findings = [(check.name, finding) for check in told.audit.checks for finding in check.findings]
+    say(f"  {report.audit.words}")
+    if report.audit.draw is not None:
+        drawn = f"{len(report.audit.draw.rows)} of {len(report.audit.rows)}"
+        say(f"  {drawn} rows were computed again: {report.audit.draw.why}")
+    findings = [(check.name, finding) for check in report.audit.checks for finding in check.findings]
     for name, finding in findings[:rows]:
         where = "" if finding.row is None else f"row {finding.row}: "
         say(f"  {name}: {where}{finding.what}")
     if len(findings) > len(findings[:rows]):
-        say(f"  … and {len(findings) - len(findings[:rows])} more; --work {told.submitted.key} shows them")
-    if told.disputable and told.work.deadline is not None:
-        say(f"  Until {told.work.deadline:%Y-%m-%d %H:%M:%S} UTC: muster worker dispute {told.submitted.key}")
-        if told.work.outcome is Outcome.REJECTED:
-            say(f"  That costs {format_amount(told.work.lost_dispute_cost)} MUST if the rejection stands.")
+        say(f"  … and {len(findings) - len(findings[:rows])} more; --work {report.submitted.key} shows them")
+    if report.disputable and report.work.deadline is not None:
+        say(f"  Until {report.work.deadline:%Y-%m-%d %H:%M:%S} UTC: muster worker dispute {report.submitted.key}")
+        if report.work.outcome is Outcome.REJECTED:
+            say(f"  That costs {format_amount(report.work.lost_dispute_cost)} MUST if the rejection stands.")
 
 
-def _other_validators(told: WorkReport) -> list[str]:
+def _other_validators(report: WorkReport) -> list[str]:
     """Returns the findings of further validators."""
-    work, verdict, lines = told.work, told.verdict, []
+    work, verdict, lines = report.work, report.verdict, []
     if work.looker is not None:
         lines.append(f"Confirmed by {work.looker}, which examined it again.")
     if work.juror is not None and work.opinion is not None:
@@ -198,13 +198,13 @@ def _other_validators(told: WorkReport) -> list[str]:
     return lines
 
 
-def _raw(told: WorkReport) -> dict[str, object]:
-    work, audit = told.work, told.audit
+def _raw(report: WorkReport) -> dict[str, object]:
+    work, audit = report.work, report.audit
     return {
-        "work": told.submitted.key,
-        "step": told.submitted.step,
-        "index": told.submitted.index,
-        "units": told.submitted.units,
+        "work": report.submitted.key,
+        "step": report.submitted.step,
+        "index": report.submitted.index,
+        "units": report.submitted.units,
         "status": work.status.name.lower(),
         "verdict": None if work.outcome is None else work.outcome.name.lower(),
         "reason": None if work.outcome is None else reason_name(work.reason),
@@ -213,21 +213,16 @@ def _raw(told: WorkReport) -> dict[str, object]:
         "pays": str(work.reward),
         "costs_if_forged": str(work.penalty),
         "costs_if_dispute_is_lost": str(work.lost_dispute_cost if work.outcome is Outcome.REJECTED else 0),
-        "lost_by_dispute": str(told.lost),
-        "disputable_until": work.deadline if told.disputable else None,
-        "validator": None if told.verdict is None else told.verdict.validator,
+        "lost_by_dispute": str(report.lost),
+        "disputable_until": work.deadline if report.disputable else None,
+        "validator": None if report.verdict is None else report.verdict.validator,
         "confirmed_by": work.looker,
         "contradicted_by": work.juror,
         "contradiction": None if work.opinion is None else work.opinion.name.lower(),
-        "audit_hash": None if told.verdict is None else told.verdict.audit_hash,
+        "audit_hash": None if report.verdict is None else report.verdict.audit_hash,
         "audit": audit,
-        "audit_missing": told.missing or None,
+        "audit_missing": report.missing or None,
     }
-
-
-def reason_name(code: int) -> str:
-    """Returns a reason's name; its number if this release does not know it."""
-    return ReasonCode(code).name.lower().replace("_", "-") if code in set(ReasonCode) else str(code)
 
 
 def reason_words(code: int) -> str:

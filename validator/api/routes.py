@@ -12,7 +12,7 @@ from protocol.http.tokens import OwnerRequest, owner_access
 from protocol.identifiers import Address
 from protocol.identity.scopes import Scope
 from protocol.identity.signing import unix_ms
-from protocol.verdicts import Outcome
+from protocol.verdicts import Outcome, reason_name
 from protocol.versions import release
 from validator.api.views import (
     LatencyView,
@@ -30,7 +30,6 @@ from validator.api.views import (
 )
 from validator.dependencies import Dependencies, parts_of
 from validator.domain.items import ItemId, ParkedItem, Resolution, read_item_id
-from validator.metrics import reason_name
 from validator.queue.parking_order import MOST_LOOKED_AT, fairly
 from validator.store.members import Member, MemberId
 

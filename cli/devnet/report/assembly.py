@@ -18,7 +18,7 @@ from cli.devnet.report.data import (
 from cli.devnet.report.pipeline import journey, stages, steps_before, timeline
 from cli.devnet.report.work import WorkTimeline, latencies, work_timelines
 from ledger.events.types import Departure, MemberLeft
-from protocol.verdicts import Outcome
+from protocol.verdicts import Outcome, reason_name
 
 
 def assemble(record: RunRecord) -> RunReport:
@@ -83,7 +83,9 @@ def _number(value: float | None) -> float | None:
 
 
 def _verdicts(work: Sequence[WorkTimeline]) -> list[ReportedVerdicts]:
-    judged = [(one.outcome, one.reason_name, bool(one.contributor.cheat)) for one in work if one.outcome is not None]
+    judged = [
+        (one.outcome, reason_name(one.reason), bool(one.contributor.cheat)) for one in work if one.outcome is not None
+    ]
     counts = Counter(judged)
     return [
         ReportedVerdicts(

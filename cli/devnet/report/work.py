@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from cli.devnet.report.data import Contributor, Latency, RunRecord
 from ledger.events.types import VerdictGiven, WorkExpired, WorkFinal, WorkSubmitted
 from protocol.identifiers import Digest
-from protocol.verdicts import Outcome, ReasonCode
+from protocol.verdicts import Outcome
 
 _GENERATION_SECONDS = "seconds"
 """Figure of a rollout file that holds its generation time."""
@@ -36,14 +36,6 @@ class WorkTimeline:
     paid: int = 0
     slashed: int = 0
     expired: bool = False
-
-    @property
-    def reason_name(self) -> str:
-        """Name of the reason, as in verdict reports."""
-        try:
-            return ReasonCode(self.reason).name.lower().replace("_", "-")
-        except ValueError:
-            return str(self.reason)
 
 
 def work_timelines(record: RunRecord) -> list[WorkTimeline]:

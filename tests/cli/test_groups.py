@@ -1,0 +1,43 @@
+"""Typer groups with coroutine functions as commands."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from typing import Annotated
+
+import typer
+from typer.testing import CliRunner
+
+from cli.groups import CommandGroup
+
+app = CommandGroup()
+
+
+@app.command()
+async def wait(times: Annotated[int, typer.Option(min=1, help="Number of turns.")] = 1) -> None:
+    """Wait for some turns of the event loop."""
+    for _ in range(times):
+        await asyncio.sleep(0)
+    typer.echo(f"waited {times}")
+    raise typer.Exit(times)
+
+
+@app.command()
+def direct() -> None:
+    """Print a word without an event loop."""
+    typer.echo("direct")
+
+
+def test_coroutine_functions_run_with_their_options_and_exit_codes() -> None:
+    result = CliRunner().invoke(app, ["wait", "--times", "3"])
+    assert (result.output, result.exit_code) == ("waited 3\n", 3)
+    assert CliRunner().invoke(app, ["wait", "--times", "0"]).exit_code == 2
+
+
+def test_plain_functions_run_as_before() -> None:
+    assert CliRunner().invoke(app, ["direct"]).output == "direct\n"
+
+
+def test_decorated_functions_stay_coroutine_functions() -> None:
+    assert inspect.iscoroutinefunction(wait)
