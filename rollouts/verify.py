@@ -35,6 +35,7 @@ from rollouts.environments.errors import EnvironmentFault
 from rollouts.errors import BadVersionFolder
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import ReadLimits
+from rollouts.models.devices import find_device
 from rollouts.models.policy import Policy, load_policy
 from rollouts.precision import Dtype, EngineName
 from rollouts.sandbox.errors import SandboxUnavailable
@@ -130,8 +131,7 @@ def verify_file(
     if reason is not None:
         results += [unknown(check.name, reason) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
         return Verification(file=file, results=tuple(results), limits=limits, not_taken=_not_taken(case))
-    device = device or torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    policy = load_policy(version.folder, dtype=dtype, device=device)
+    policy = load_policy(version.folder, dtype=dtype, device=find_device(device))
     case = with_evidence(case, policy, rows=rows)
     results += [run_check(check, case) for check in (*PREFILL_CHECKS, SCORE_CHECK)]
     return Verification(file=file, results=tuple(results), limits=limits, not_taken=_not_taken(case))

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rollouts.environments.errors import BadDataset
 from rollouts.environments.factory import Options
 from rollouts.environments.indices import check_index
+from rollouts.environments.validation import has_encoding
 
 DIRECTORY_VARIABLE = "MUSTER_DATASETS"
 """Environment variable with the directory of relative paths; the default is the working directory."""
@@ -89,7 +90,7 @@ class Dataset:
         self._chosen: list[int] = []
         for number, row in enumerate(self._rows):
             problem = self._problem(number, row)
-            if problem.task_type in wanted and _is_text(problem.prompt) and usable(problem):
+            if problem.task_type in wanted and has_encoding(problem.prompt) and usable(problem):
                 self._chosen.append(number)
         if not self._chosen:
             raise BadDataset(
@@ -173,15 +174,6 @@ class _ParquetRows:
 
     def row(self, number: int) -> object:
         return self._table.slice(number, 1).to_pylist()[0]
-
-
-def _is_text(prompt: str) -> bool:
-    """Returns whether a tokenizer can encode the text: JSON may hold lone surrogates, which have no encoding."""
-    try:
-        prompt.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _reason(error: Exception) -> str:

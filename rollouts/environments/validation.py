@@ -36,7 +36,7 @@ class CheckedEnvironment:
         found = self._asked(what, lambda: self.inner.prompt(index))
         if not isinstance(found, Prompt) or found.index != index or found.target_length is not None:
             raise self._fault(what, f"gives no Prompt of that index, without target: {shown(found)}")
-        if not _has_encoding(found.text):
+        if not has_encoding(found.text):
             raise self._fault(what, f"has no text that can be encoded: {shown(found.text)}")
         return found
 
@@ -89,7 +89,8 @@ def _is_figure(value: object) -> bool:
         return False
 
 
-def _has_encoding(text: object) -> bool:
+def has_encoding(text: object) -> bool:
+    """Returns whether a value is text that a tokenizer can encode: JSON may hold lone surrogates."""
     try:
         return isinstance(text, str) and text.encode() is not None
     except UnicodeEncodeError:

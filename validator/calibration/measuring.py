@@ -7,12 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from protocol.errors import InvalidInput
 from rollouts.calibration.limits import CheckLimits, model_names
 from rollouts.checks import CheckedVersion, gather, open_version
 from rollouts.engines.opening import engine_class, open_engine
+from rollouts.models.devices import find_device
 from rollouts.models.policy import Policy, load_policy
 from rollouts.precision import Dtype, EngineName
 from validator.calibration.figures import CalibrationFigures
@@ -127,5 +126,4 @@ def _checked_in(dtype: Dtype) -> Sequence[Dtype]:
 
 
 def _policy(version: CheckedVersion, dtype: Dtype, device: str | None) -> Policy:
-    where = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    return load_policy(version.folder, dtype=dtype, device=where)
+    return load_policy(version.folder, dtype=dtype, device=find_device(device))
