@@ -5,8 +5,10 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import signal
 import stat
 import sys
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -128,6 +130,17 @@ def find_key(
     return read_keystore(keystore, _password(keystore, f"{variable}_PASSWORD", password_file, environment))
 
 
+def _prompt(text: str) -> str:
+    """Asks for a password; Ctrl-C ends the prompt also in a coroutine, where asyncio would only cancel the task."""
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may change handlers
+        return getpass.getpass(text)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return getpass.getpass(text)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _password(keystore: Path, variable: str, password_file: Path | None, environment: Mapping[str, str]) -> str:
     if (password := environment.get(variable)) is not None:
         return password
@@ -139,7 +152,7 @@ def _password(keystore: Path, variable: str, password_file: Path | None, environ
             why = error.strerror if isinstance(error, OSError) else "it is not text"
             raise NotFound(f"can't read the password file {password_file}: {why}", code="no-password") from error
     if sys.stdin.isatty():
-        return getpass.getpass(f"Password of {keystore}: ")
+        return _prompt(f"Password of {keystore}: ")
     raise Unauthenticated(
         f"no password for {keystore}",
         hint=f"set {variable}, or name a password file, or start this at a terminal",
