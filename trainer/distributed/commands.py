@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from protocol.identifiers import Digest
 from trainer.learning.groups import TrainingGroup, TrainingSample
-from trainer.policy.policy_trainer import TrainerSnapshot
+from trainer.learning.learner import LearnerState
 
 Arrays = Mapping[str, NDArray[Any]]
 
@@ -124,7 +124,7 @@ def groups_of(command: GroupCommand) -> list[TrainingGroup]:
     ]
 
 
-def state_command(state: TrainerSnapshot) -> GroupCommand:
+def state_command(state: LearnerState) -> GroupCommand:
     """A state: what is small, and the shapes of the rest, which is dealt out while it is restored."""
     small = {name: tensor for name, tensor in state.tensors.items() if tensor.nbytes <= _SMALL_BYTES}
     shapes = [(name, list(tensor.shape), name in small) for name, tensor in state.tensors.items()]
@@ -135,13 +135,13 @@ def state_command(state: TrainerSnapshot) -> GroupCommand:
     )
 
 
-def state_of(command: GroupCommand) -> TrainerSnapshot:
+def state_of(command: GroupCommand) -> LearnerState:
     """The state of such a command, with memory in the place of what is dealt out."""
     tensors = {
         name: torch.from_numpy(command.arrays[name]) if small else torch.empty(shape)
         for name, shape, small in command.facts["shapes"]
     }
-    return TrainerSnapshot(tensors, command.facts["facts"])
+    return LearnerState(tensors=tensors, facts=command.facts["facts"])
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:

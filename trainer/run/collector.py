@@ -14,7 +14,7 @@ from trainer.errors import NotWritten
 from trainer.run.asynchrony import DemandDecision, Move, StepStanding, next_move
 from trainer.run.batches import signal_share
 from trainer.run.demand import standings
-from trainer.run.dependencies import RunParts, Where
+from trainer.run.dependencies import Dependencies, Where
 from trainer.run.intake import RolloutIntake
 from trainer.run.reporting import StepTimes
 from trainer.run.step_window import open_window
@@ -49,7 +49,7 @@ class RolloutCollector:
         stop: Ends the wait between two polls.
     """
 
-    def __init__(self, parts: RunParts, versions: VersionPublisher, where: Where, *, stop: asyncio.Event) -> None:
+    def __init__(self, parts: Dependencies, versions: VersionPublisher, where: Where, *, stop: asyncio.Event) -> None:
         self._parts = parts
         self._settings = parts.settings
         self._versions = versions
@@ -155,5 +155,5 @@ class RolloutCollector:
     def _streamed(self, step: int) -> StreamedStep | None:
         if not self._settings.knobs.stream:
             return None
-        student, in_thread = self._parts.student, self._parts.student_thread
-        return StreamedStep(student, in_thread, step=step, most=self._settings.most_groups)
+        learner, in_thread = self._parts.learner, self._parts.learner_thread
+        return StreamedStep(learner, in_thread, step=step, most=self._settings.most_groups)

@@ -21,10 +21,10 @@ from protocol.identity.signing import unix_ms
 from trainer.errors import NothingToLearn
 from trainer.files import sync_names
 from trainer.learning.groups import TrainingGroup
-from trainer.policy.policy_trainer import StepResult, add_batch
+from trainer.learning.metrics import LearnedStep
 from trainer.run.batches import SeenFile, after_batch, choose, groups_at
 from trainer.run.collector import Gathered, RolloutCollector
-from trainer.run.dependencies import RunParts
+from trainer.run.dependencies import Dependencies
 from trainer.run.intake import step_folder
 from trainer.run.journal import StepBatch
 from trainer.run.reporting import IdleShare, StepDone, StepTimes, step_facts
@@ -41,11 +41,11 @@ class TrainingRun:
 
     Args:
         parts: Dependencies of the run.
-        state: State of the run; the policy trainer has completed all steps below `state.step`.
+        state: State of the run; the learner has completed all steps below `state.step`.
         stop: Ends the run at the next safe point.
     """
 
-    def __init__(self, parts: RunParts, state: TrainerState, *, stop: asyncio.Event) -> None:
+    def __init__(self, parts: Dependencies, state: TrainerState, *, stop: asyncio.Event) -> None:
         self._parts = parts
         self._settings = parts.settings
         self._state = state
@@ -111,14 +111,14 @@ class TrainingRun:
             parts=parts,
         )
         await asyncio.to_thread(self._record, batch)
-        lesson = await self._learn_batch(batch, files, times)
+        learned = await self._learn_batch(batch, files, times)
         return StepDone(
             batch=batch,
             files=files,
             chosen=chosen,
             dropped=gathered.intake.dropped,
             standing=gathered.standing,
-            lesson=lesson,
+            learned=learned,
         )
 
     def _record(self, batch: StepBatch) -> None:
@@ -127,35 +127,36 @@ class TrainingRun:
         sync_names(step_folder(state, batch.step), within=state)
         self._parts.journal.append(batch)
 
-    async def _learn_batch(self, batch: StepBatch, files: Sequence[SeenFile], times: StepTimes) -> StepResult:
+    async def _learn_batch(self, batch: StepBatch, files: Sequence[SeenFile], times: StepTimes) -> LearnedStep | None:
         """Trains on a batch while files of the next step are fetched."""
         groups = groups_at(files, batch.groups)
         ahead = asyncio.create_task(self._gathering.look_ahead(batch.step + 1))
         try:
-            lesson = await self._step_on(groups, batch, times) if groups else StepResult()
+            learned = await self._step_on(groups, batch, times) if groups else None
         finally:
             ahead.cancel()
             await asyncio.gather(ahead, return_exceptions=True)
         self._state = after_batch(self._state, files, learned=bool(groups))
         if self._state.empty_steps > self._settings.most_empty_steps:
             raise NothingToLearn(f"the last {self._state.empty_steps} steps had no group whose rewards differ")
-        return lesson
+        return learned
 
-    async def _step_on(self, groups: Sequence[TrainingGroup], batch: StepBatch, times: StepTimes) -> StepResult:
+    async def _step_on(self, groups: Sequence[TrainingGroup], batch: StepBatch, times: StepTimes) -> LearnedStep:
         """Adds a batch's gradients, unless they were streamed, and takes the optimiser step.
 
-        A save in progress reads the trainer's own tensors, so the optimiser step, which changes them, waits for it.
+        A save in progress reads the learner's own tensors, so the optimiser step, which changes them, waits for it.
         """
-        student, in_thread, since = self._parts.student, self._parts.student_thread, time.perf_counter()
+        learner, in_thread, since = self._parts.learner, self._parts.learner_thread, time.perf_counter()
         if not batch.parts:
-            await in_thread(add_batch, student, groups, step=batch.step)
+            await in_thread(learner.begin, step=batch.step)
+            await in_thread(learner.add, groups)
         added = time.perf_counter()
         await self._versions.saved()
         saved = time.perf_counter()
-        lesson = await in_thread(student.finish)
+        learned = await in_thread(learner.finish)
         times.learn += added - since + time.perf_counter() - saved
         times.write += saved - added
-        return lesson
+        return learned
 
     async def _take_up(self) -> None:
         """Brings versions, ledger and orchestrator up to the restored state."""

@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 
 from protocol.errors import Conflict
 from trainer.files import write_whole
-from trainer.policy.policy_trainer import TrainerSnapshot
+from trainer.learning.learner import LearnerState
 from trainer.run.pools import DifficultyPools
 from trainer.tensor_file import tensor_file
 
@@ -41,7 +41,7 @@ class TrainerState:
     empty_steps: int = 0
 
 
-def save_state(folder: Path, *, state: TrainerState, snapshot: TrainerSnapshot, about: Mapping[str, str]) -> None:
+def save_state(folder: Path, *, state: TrainerState, learner_state: LearnerState, about: Mapping[str, str]) -> None:
     """Replaces the saved state atomically.
 
     Raises:
@@ -54,12 +54,12 @@ def save_state(folder: Path, *, state: TrainerState, snapshot: TrainerSnapshot, 
         "pools": state.pools.as_json(),
         "signal_share": state.signal_share,
         "empty_steps": state.empty_steps,
-        "student": snapshot.facts,
+        "student": learner_state.facts,
     }
-    write_whole(folder / STATE_FILE, tensor_file(snapshot.tensors, metadata={"muster": json.dumps(said)}))
+    write_whole(folder / STATE_FILE, tensor_file(learner_state.tensors, metadata={"muster": json.dumps(said)}))
 
 
-def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[TrainerState, TrainerSnapshot] | None:
+def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[TrainerState, LearnerState] | None:
     """Reads the state; None if there is none yet.
 
     Raises:
@@ -79,7 +79,7 @@ def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[TrainerState,
             signal_share=float(said["signal_share"]),
             empty_steps=int(said["empty_steps"]),
         )
-        return state, TrainerSnapshot(tensors, said["student"])
+        return state, LearnerState(tensors=tensors, facts=said["student"])
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise Conflict(f"{path} is no state of a trainer: {error}", hint=_HINT) from error
 

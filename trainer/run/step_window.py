@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from protocol.wire.runs import RunView
-from trainer.run.dependencies import RunParts
+from trainer.run.dependencies import Dependencies
 from trainer.run.state import TrainerState
 
 
-async def open_window(parts: RunParts, state: TrainerState, step: int, view: RunView, *, version: int) -> None:
+async def open_window(parts: Dependencies, state: TrainerState, step: int, view: RunView, *, version: int) -> None:
     """Sets the demand of a step and of the later steps in the window.
 
     Args:

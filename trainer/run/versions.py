@@ -12,7 +12,7 @@ from datetime import timedelta
 import structlog
 
 from protocol.wire.runs import RunView
-from trainer.run.dependencies import RunParts, Where
+from trainer.run.dependencies import Dependencies, Where
 from trainer.run.intake import remove_files
 from trainer.run.publishing import Writer
 from trainer.run.reporting import StepTimes
@@ -33,7 +33,7 @@ class VersionPublisher:
         where: Returns the state of the run.
     """
 
-    def __init__(self, parts: RunParts, where: Where) -> None:
+    def __init__(self, parts: Dependencies, where: Where) -> None:
         self._parts = parts
         self._settings = parts.settings
         self._where = where
@@ -131,8 +131,8 @@ class VersionPublisher:
         settings, eligible = self._settings, self._parts.candidates
         if eligible is not None:
             eligible = self._where().pools.eligible(eligible, settings.pools, version=version, seed=settings.seed)
-        student = self._parts.student
-        return lambda folder: self._parts.student_thread(student.write, folder, eligible=eligible)
+        learner = self._parts.learner
+        return lambda folder: self._parts.learner_thread(learner.write, folder, eligible=eligible)
 
     async def _published(self) -> None:
         if self._publishing is not None:
@@ -163,10 +163,10 @@ class VersionPublisher:
         if state.step % self._settings.state_every and state.step < self._settings.steps:
             return
         await self.saved()
-        snapshot = await self._parts.student_thread(self._parts.student.snapshot)
+        learner_state = await self._parts.learner_thread(self._parts.learner.state)
 
         def save() -> None:
-            save_state(folder, state=state, snapshot=snapshot, about=self._parts.about)
+            save_state(folder, state=state, learner_state=learner_state, about=self._parts.about)
             remove_files(folder, below=state.step)
 
         self._saving = asyncio.create_task(asyncio.to_thread(save))

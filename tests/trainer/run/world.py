@@ -46,9 +46,9 @@ from tests.ledger.client.conftest import POOL, QUICK, URL, World
 from tests.ledger.client.verdicts import verdict_on
 from tests.orchestrator.runs.edge import RUN, RunUnderTest
 from tests.rollouts.tiny import END, VOCABULARY, tiny_folder
+from trainer.learning.learner import LearnerState
 from trainer.policy.base_model import open_base
-from trainer.policy.local_policy_trainer import LocalPolicyTrainer
-from trainer.policy.policy_trainer import TrainerSnapshot, learn_batch
+from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.app import Outside, run_trainer
 from trainer.run.batches import after_batch, groups_at
 from trainer.run.journal import Journal, Recorded
@@ -193,7 +193,7 @@ class TrainedPool:
         """The versions that the journal's batches give without any interruption."""
         return self.uninterrupted(recorded, **changes)[0]
 
-    def uninterrupted(self, recorded: Recorded, **changes: Any) -> tuple[dict[int, Digest], TrainerSnapshot]:
+    def uninterrupted(self, recorded: Recorded, **changes: Any) -> tuple[dict[int, Digest], LearnerState]:
         """What the journal's batches give without any interruption, from the files in the pool's own store.
 
         Returns:
@@ -201,7 +201,7 @@ class TrainedPool:
         """
         settings, judge = self.settings(**changes), self.world.keys["validator"].address
         base = open_base(settings.start)
-        student = LocalPolicyTrainer(base, learning_settings(settings), device=torch.device("cpu"), dtype=Dtype.FLOAT32)
+        learner = PolicyLearner(base, learning_settings(settings), device=torch.device("cpu"), dtype=Dtype.FLOAT32)
         rules = FileRules(
             run=run_id(RUN),
             recipe=base.recipe,
@@ -222,14 +222,15 @@ class TrainedPool:
                 )
                 for entry in batch.files
             ]
-            learn_batch(student, groups_at(files, batch.groups), parts=batch.parts, step=step)
+            if batch.groups:
+                learner.learn(groups_at(files, batch.groups), parts=batch.parts, step=step)
             state = after_batch(state, files, learned=bool(batch.groups))
             folder = self.folder / "at-once" / str(step + 1)
             assert base.candidates is not None
             eligible = state.pools.eligible(base.candidates, settings.pools, version=step + 1, seed=settings.seed)
-            student.write(folder, eligible=eligible)
+            learner.write(folder, eligible=eligible)
             found[step + 1] = version_digest(folder_files(folder))
-        return found, student.snapshot()
+        return found, learner.state()
 
     async def turn(self) -> None:
         """One round of everything that a pool does by itself: a slot is worked on where one is wanted."""

@@ -1,7 +1,7 @@
-"""The one thread that a student works in.
+"""The single thread in which the learner runs.
 
-Allocators such as glibc's keep a heap for each thread and return little of it. If each step's gradients and copies came
-from another thread of a pool, every heap would grow to the size of them all.
+Allocators such as glibc's keep one heap per thread and return little of it to the system. With a pool of threads each
+heap would grow to the size of a step's gradients and copies.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class PolicyTrainerThread:
-    """Runs calls one after the other in a thread of its own, until the end of an `async with` block."""
+class LearnerThread:
+    """Runs calls one after the other in one thread, until the end of an `async with` block."""
 
     def __init__(self) -> None:
-        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="student")
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="learner")
 
     async def __call__(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Returns what the call gives, as `asyncio.to_thread` does."""
+        """Runs a call in the thread and returns its result, like `asyncio.to_thread`."""
         bound = partial(copy_context().run, call, *args, **kwargs)
         return await asyncio.get_running_loop().run_in_executor(self._executor, bound)
 
@@ -35,5 +35,5 @@ class PolicyTrainerThread:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Waits for a call that is under way; others are dropped."""
+        """Waits for the running call and drops queued ones."""
         await asyncio.to_thread(self._executor.shutdown, cancel_futures=True)
