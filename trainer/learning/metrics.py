@@ -94,7 +94,7 @@ _SUMMED = (
 
 @dataclass(slots=True)
 class MetricSums:
-    """Sums over the tokens that one process has learned from."""
+    """Sums over the tokens that one process has trained on."""
 
     objective: float = 0.0
     entropy: float = 0.0
@@ -111,7 +111,7 @@ class MetricSums:
     longest: int = 0
 
     def add(self, found: Objective, *, sampler_n: torch.Tensor, rows_tokens: int) -> None:
-        """Adds what some rows gave. All of it is read at once, so that an accelerator is waited for once."""
+        """Adds the values of some rows, in one transfer from the accelerator."""
         with torch.no_grad():
             log_ratio_n = (found.logprob_n - sampler_n).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
             nothing = torch.zeros_like(log_ratio_n)
@@ -134,7 +134,7 @@ class MetricSums:
         self.largest_ratio = max(self.largest_ratio, read[-1])
 
     def all_reduce(self, device: torch.device) -> None:
-        """Adds up what all processes have; rewards and lengths are those of the global batch already."""
+        """Sums over all processes; rewards and lengths already are those of the global batch."""
         values = torch.tensor([getattr(self, name) for name in _SUMMED], dtype=torch.float64, device=device)
         largest = torch.tensor(self.largest_ratio, dtype=torch.float64, device=device)
         torch.distributed.all_reduce(values)

@@ -35,7 +35,6 @@ from trainer.run.intake import RolloutIntake, step_folder
 from trainer.run.journal import Journal
 from trainer.run.learner_thread import LearnerThread
 from trainer.run.lease import RunLease
-from trainer.run.lock import hold_state
 from trainer.run.loop import TrainingRun
 from trainer.run.outages import OutageRetry
 from trainer.run.progress import ProgressLog
@@ -44,7 +43,7 @@ from trainer.run.resuming import Resumption, resume
 from trainer.run.rollout_files import FileRules
 from trainer.run.settings import TrainerSettings
 from trainer.run.setup import learning_settings, open_learner
-from trainer.run.state import TrainerState
+from trainer.run.state import TrainerState, lock_state
 from trainer.run.verdicts import LedgerVerdicts
 
 
@@ -89,7 +88,7 @@ async def run_trainer(
     learning = learning_settings(settings)
     base = open_base(settings.start)
     deployment = Deployment.load(settings.deployment)
-    with hold_state(settings.state):
+    with lock_state(settings.state):
         async with AsyncExitStack() as stack:
             in_thread = await stack.enter_async_context(LearnerThread())
             learner = await stack.enter_async_context(
@@ -150,13 +149,13 @@ async def _prepare(
 ) -> tuple[Dependencies, TrainerState]:
     """Creates the loop's dependencies and restores the trainer to the end of the journal."""
     ledger, client, clock = links.ledger, links.client, links.clock
-    patience = OutageRetry(clock=clock, longest=settings.patience)
-    lease = RunLease(client, folder=settings.state, clock=clock, patience=patience)
+    outage_retry = OutageRetry(clock=clock, longest=settings.patience)
+    lease = RunLease(client, folder=settings.state, clock=clock, retry=outage_retry)
     stack.push_async_callback(lease.give_up)
     await lease.take()
     run, journal = run_id(settings.run), Journal(settings.state)
     decoder = await _decoder(stack)
-    about = {"run": run, "pool": str(settings.pool_id), "base": base.digest, "seed": str(settings.seed)}
+    identity = {"run": run, "pool": str(settings.pool_id), "base": base.digest, "seed": str(settings.seed)}
     rules = FileRules(
         run=run,
         recipe=base.recipe,
@@ -171,7 +170,7 @@ async def _prepare(
         recorded=recorded,
         rules=rules,
         decoder=decoder,
-        about=about,
+        identity=identity,
         under=learned_under(
             settings,
             learning_settings(settings),
@@ -193,7 +192,7 @@ async def _prepare(
         relays=settings.relays,
         keep=keep_rule(settings.policies, told=settings.keep_versions, most=KEPT_VERSIONS, least=PUBLISHED_VERSIONS),
         needs=VersionNeeds(ledger, pool_id=settings.pool_id, run=run, clock=clock),
-        patience=patience,
+        retry=outage_retry,
         lease=lease,
     )
     await _write_base(settings, base, publisher)
@@ -229,13 +228,13 @@ async def _prepare(
         candidates=base.candidates,
         journal=journal,
         publisher=publisher,
-        demand=DemandPublisher(client, patience=patience, lease=lease),
+        demand=DemandPublisher(client, retry=outage_retry, lease=lease),
         lease=lease,
         intake=intake,
         progress=progress,
         evaluation=evaluation,
         clock=clock,
-        about=about,
+        identity=identity,
     )
     return parts, state
 

@@ -42,5 +42,5 @@ class Dependencies:
     progress: ProgressLog
     evaluation: EvaluationProcess | None
     clock: Clock
-    about: dict[str, str]
+    identity: dict[str, str]
     """Identity of the run, stored in its state: run id, pool, base digest and seed."""

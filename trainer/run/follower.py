@@ -13,7 +13,7 @@ import torch
 
 from protocol.errors import Conflict, MusterError
 from rollouts.precision import Dtype
-from trainer.distributed.channel import Channel, spoken
+from trainer.distributed.channel import Channel, mesh_errors
 from trainer.distributed.commands import CommandKind, GroupCommand, groups_of, state_of
 from trainer.distributed.ranks import RankInfo, device_of
 from trainer.distributed.shutdown import ShutdownSignal
@@ -88,16 +88,16 @@ class Follower:
         while (command := self._channel.receive()).word is not CommandKind.END:
             error: MusterError | None = None
             try:
-                with spoken(f"all do {command.word.value!r}"):
+                with mesh_errors(f"all do {command.word.value!r}"):
                     self._do(command)
             except MeshBroken:
                 raise
             except MusterError as raised:
                 error = raised
-            standing = self._channel.stand(failed=error is not None, ending=self._ending.wanted)
-            if error is not None and standing.failed < self._channel.place.processes:
+            status = self._channel.agree(failed=error is not None, ending=self._ending.wanted)
+            if error is not None and status.failed < self._channel.place.processes:
                 raise error
-        self._channel.stand(failed=False, ending=True)
+        self._channel.agree(failed=False, ending=True)
 
     def _do(self, command: GroupCommand) -> None:
         match command.word:

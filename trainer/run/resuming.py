@@ -36,7 +36,7 @@ class Resumption:
         recorded: Content of the journal.
         rules: Rules that every file must satisfy.
         decoder: Sandboxed decoder of untrusted files.
-        about: Identity of the run, compared with that of the saved state.
+        identity: Identity of the run, compared with that of the saved state.
         under: Current learning settings, from `learned_under`.
     """
 
@@ -45,7 +45,7 @@ class Resumption:
     recorded: Recorded
     rules: FileRules
     decoder: Decoder
-    about: Mapping[str, str]
+    identity: Mapping[str, str]
     under: Mapping[str, Value]
 
 
@@ -93,7 +93,7 @@ def resume(resumption: Resumption, *, learner: PolicyLearner) -> TrainerState:
 
 def _restored(resumption: Resumption, learner: PolicyLearner) -> TrainerState | None:
     """Restores the saved state and frees the tensors that were read; returns None if there is no state."""
-    loaded = load_state(resumption.folder, about=resumption.about)
+    loaded = load_state(resumption.folder, identity=resumption.identity)
     if loaded is None:
         return None
     state, learner_state = loaded
@@ -104,7 +104,7 @@ def _restored(resumption: Resumption, learner: PolicyLearner) -> TrainerState | 
 def _keep(resumption: Resumption, state: TrainerState, learner: PolicyLearner, *, first: int) -> None:
     """Saves repeated steps, so that they are not repeated again and settings may be changed from here on."""
     if state.step > first:
-        save_state(resumption.folder, state=state, learner_state=learner.state(), about=resumption.about)
+        save_state(resumption.folder, state=state, learner_state=learner.state(), identity=resumption.identity)
         remove_files(resumption.folder, below=state.step)
 
 

@@ -16,12 +16,12 @@ from trainer.run.follower import follow_trainer
 from trainer.run.learner_thread import LearnerThread
 from trainer.run.settings import TrainerSettings
 from trainer.run.setup import learning_settings, open_learner
-from trainer.run.signals import until_told
+from trainer.run.signals import stop_on_signals
 
 
 async def _lead(settings: TrainerSettings, place: RankInfo) -> None:
     stop, learning = asyncio.Event(), learning_settings(settings)
-    with until_told(stop):
+    with stop_on_signals(stop):
         base = open_base(settings.start)
         async with (
             LearnerThread() as in_thread,

@@ -19,12 +19,20 @@ from trainer.errors import BadSettings
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner
 from trainer.run.app import run_trainer
-from trainer.run.asynchrony import NAMED, Asynchrony, AsynchronyName, Move, StepStanding, next_move, steps_to_open
+from trainer.run.asynchrony import (
+    NAMED,
+    Asynchrony,
+    AsynchronyName,
+    Move,
+    StepStanding,
+    first_demand,
+    next_move,
+    steps_to_open,
+)
 from trainer.run.batches import choose, groups_at, in_lease_order, signal_share, staleness
 from trainer.run.learner_thread import LearnerThread
 from trainer.run.pools import DifficultyPools, PoolSettings
 from trainer.run.settings import TrainerSettings
-from trainer.run.step_window import first_demand
 from trainer.run.streaming import StreamedStep
 
 groups = st.integers(0, 30)

@@ -61,7 +61,7 @@ async def test_a_state_is_written_from_the_tensors_that_are_trained_and_no_optim
 
         return run
 
-    def save(folder: Path, *, state: TrainerState, learner_state: LearnerState, about: Mapping[str, str]) -> None:
+    def save(folder: Path, *, state: TrainerState, learner_state: LearnerState, identity: Mapping[str, str]) -> None:
         own = learners[0].state().tensors
         assert all(
             own[name].data_ptr() == tensor.data_ptr() for name, tensor in learner_state.tensors.items() if "." in name
@@ -69,7 +69,7 @@ async def test_a_state_is_written_from_the_tensors_that_are_trained_and_no_optim
         if state.step == 1:
             assert added.wait(60), "gradients of the next step are added meanwhile"
             assert not finished.wait(0.2)
-        save_state(folder, state=state, learner_state=learner_state, about=about)
+        save_state(folder, state=state, learner_state=learner_state, identity=identity)
         order.append(("saved", state.step))
 
     def finish(_: PolicyLearner) -> None:

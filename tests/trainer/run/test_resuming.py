@@ -47,7 +47,7 @@ def _words(folder: Path, journal: Journal) -> Resumption:
         recorded=journal.read(),
         rules=RULES,
         decoder=decoder(),
-        about=ABOUT,
+        identity=ABOUT,
         under={},
     )
 
@@ -61,7 +61,7 @@ def test_a_journal_that_is_older_than_the_state_is_refused_before_anything_is_ad
     """Else it would have a gap, and no start after that could read it."""
     learner, journal = _learner(base_folder(tmp_path / "base")), Journal(tmp_path)
     journal.append(StepBatch(step=0, at_ms=1, files=(), groups=()))
-    save_state(tmp_path, state=TrainerState(step=3), learner_state=learner.state(), about=ABOUT)
+    save_state(tmp_path, state=TrainerState(step=3), learner_state=learner.state(), identity=ABOUT)
     with pytest.raises(Conflict, match="ends with step 0, and the state is that of step 3"):
         resume(_words(tmp_path, journal), learner=learner)
 
@@ -132,7 +132,7 @@ async def test_folders_of_versions_go_unless_they_are_needed_however_far_apart_v
         relays=(),
         keep=keep,
         needs=cast("Any", needs),
-        patience=OutageRetry(clock=clock, longest=timedelta()),
+        retry=OutageRetry(clock=clock, longest=timedelta()),
         lease=nobody,
     )
     for version in written:

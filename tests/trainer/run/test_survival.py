@@ -32,7 +32,7 @@ STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
     (Journal, "append", lambda _, entry: isinstance(entry, Written) and entry.version == 3, False),
     (trainer.run.publishing, "put_in_place", lambda _, folder: folder.name == "4", False),
     (Publisher, "announce", lambda _, version: version == 5, False),
-    (Publisher, "tell", lambda _, version: version == 6, False),
+    (Publisher, "publish_to_orchestrator", lambda _, version: version == 6, False),
     (trainer.run.versions, "save_state", lambda *_, state, **__: state.step >= 7, False),
 ]
 """Where it dies, once a step: journalled and not learned, learned and not written, written and not recorded, recorded
