@@ -39,7 +39,7 @@ class Leader:
         self._broken: MeshBroken | None = None
         self._command_lock = threading.Lock()
         self._closing = threading.Event()
-        self._heartbeats = threading.Thread(target=self._stay, name="mesh", daemon=True)
+        self._heartbeats = threading.Thread(target=self._send_heartbeats, name="mesh", daemon=True)
         self._heartbeats.start()
 
     def together(self, command: GroupCommand, work: Callable[[], T]) -> T:

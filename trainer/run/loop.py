@@ -1,6 +1,6 @@
 """The training loop: gathers a step's rollouts, journals and trains on them, then writes and publishes the version.
 
-    gather ──▶ close ──▶ journal ──▶ learn ──▶ write ──▶ announce ──▶ tell
+    gather ──▶ close ──▶ journal ──▶ learn ──▶ write ──▶ announce ──▶ tell the orchestrator
       ▲                                          │          (while the next step is gathered)
       └──────────────── next step ◀──────────────┘──▶ state on the disk (in a thread)
 
