@@ -17,7 +17,7 @@ from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
 from protocol.errors import InvalidInput
-from tests.trainer.learning.made_groups import fresh, made_groups, with_own_logprobs
+from tests.kit.training_groups import fresh, made_groups, with_own_logprobs
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner, LearnerState
 from trainer.learning.settings import LearningSettings

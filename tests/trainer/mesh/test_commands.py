@@ -13,7 +13,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.learning.made_groups import made_groups
+from tests.kit.training_groups import made_groups
 from trainer.distributed.commands import CommandKind, GroupCommand, groups_command, groups_of, state_command, state_of
 from trainer.learning.learner import LearnerState
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from protocol.errors import MusterError
 from protocol.runtime.clock import SystemClock
-from tests.ledger.client.conftest import QUICK
+from tests.kit.world import QUICK
 from trainer.distributed.ranks import own_place
 from trainer.run.app import Outside, run_trainer
 from trainer.run.follower import follow_trainer

@@ -15,9 +15,9 @@ from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import run_id
 from protocol.wire.runs import TrainerWish
-from tests.ledger.client.conftest import POOL, URL
-from tests.orchestrator.runs.edge import RUN, sha
-from tests.trainer.run.world import TrainedPool, until
+from tests.kit.memory_run_ledger import RUN, sha
+from tests.kit.trained_pool import TrainedPool, until
+from tests.kit.world import POOL, URL
 from trainer.errors import AnotherTrainer
 from trainer.run.lease import RunLease
 from trainer.run.outages import OutageRetry

@@ -14,9 +14,9 @@ from safetensors import safe_open
 import trainer.run.versions
 from protocol.checkpoints import folder_files, version_digest
 from protocol.identifiers import run_id
-from tests.ledger.client.conftest import POOL
-from tests.orchestrator.runs.edge import RUN
-from tests.trainer.run.world import TrainedPool
+from tests.kit.memory_run_ledger import RUN
+from tests.kit.trained_pool import TrainedPool
+from tests.kit.world import POOL
 from trainer.learning.learner import LearnerState
 from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.state import TrainerState, save_state

@@ -19,8 +19,8 @@ from protocol.identifiers import digest
 from protocol.runtime.budgets import KeepRule, Needs
 from protocol.runtime.clock import ManualClock
 from rollouts.precision import Dtype
+from tests.kit.trained_pool import RECIPE, base_folder, decoder
 from tests.trainer.run.made import seen_file
-from tests.trainer.run.world import RECIPE, base_folder, decoder
 from trainer.errors import NotWritten
 from trainer.learning.settings import LearningOptimiser, LearningSettings, OptimiserKind
 from trainer.policy.base_model import open_base

@@ -16,10 +16,10 @@ import trainer.run.versions
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
 from protocol.identifiers import Digest, run_id
-from tests.ledger.client.conftest import POOL
-from tests.orchestrator.runs.edge import RUN
+from tests.kit.memory_run_ledger import RUN
+from tests.kit.trained_pool import TrainedPool
+from tests.kit.world import POOL
 from tests.trainer.run.killed import Killed, dies
-from tests.trainer.run.world import TrainedPool
 from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.journal import Journal, Recorded, StepBatch, Written
 from trainer.run.publishing import Publisher

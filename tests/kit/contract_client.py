@@ -1,4 +1,4 @@
-"""A thin, synchronous way to speak to the contracts: it sends, calls, expects errors by name and turns the time."""
+"""Synchronous client of the contracts: sends, calls, expects errors by name and moves the chain's time."""
 
 from __future__ import annotations
 

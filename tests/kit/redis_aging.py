@@ -1,4 +1,4 @@
-"""Redis' time can't be turned, so what lies in Redis is made older: to a validator that is the same."""
+"""Makes entries in Redis older, because Redis' own time can't be moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Submissions that nobody made, for tests of the queue."""
+"""Makes submissions for tests of the queue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pool on a real embedded chain: what a test of discovery needs to have happened there."""
+"""A pool on a real embedded chain, as tests of discovery need it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Speaks to a chain the way a wallet does: raw JSON-RPC and hand-signed transactions."""
+"""Calls a chain like a wallet: raw JSON-RPC and hand-signed transactions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from eth_account import Account
 
 from ledger.devchain import DevelopmentAccount
 from protocol.identifiers import Address, address
-from tests.ledger.chain import gadget
+from tests.kit import gadget
 
 GWEI = 10**9
 

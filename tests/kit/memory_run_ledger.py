@@ -1,4 +1,4 @@
-"""The outermost edge of a run's tests: its ledger in memory, which keeps the contracts' rules that matter here."""
+"""A run under test with an in-memory ledger that enforces the contracts' rules that matter here."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from protocol.wire.relayed import JoinRequest, SignedDispute
 from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
-from tests.orchestrator.edge import POOL, PROVIDER, PoolUnderTest
+from tests.kit.memory_ledger import POOL, PROVIDER, PoolUnderTest
 
 RUN = "main"
 DOMAIN = SigningDomain(1337, Key.generate().address)

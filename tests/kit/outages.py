@@ -1,4 +1,4 @@
-"""What a validator depends on, really failing: a Redis that is killed, wires that are cut or tampered with."""
+"""Failing dependencies of a validator: a killed Redis, and connections that are cut or tampered with."""
 
 from __future__ import annotations
 

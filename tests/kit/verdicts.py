@@ -1,4 +1,4 @@
-"""A verdict on what is submitted under a key, as a validator gives it that has examined just that."""
+"""Gives a verdict on submitted work like a validator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outermost edge of the orchestrator's tests: a ledger in memory, and nodes that sign as real ones do."""
+"""An orchestrator under test with an in-memory ledger, and nodes that sign their requests."""
 
 from __future__ import annotations
 

@@ -42,10 +42,10 @@ from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
 from rollouts.sandbox import Sandboxes
 from rollouts.sandboxed_decoder import Decoder
-from tests.ledger.client.conftest import POOL, QUICK, URL, World
-from tests.ledger.client.verdicts import verdict_on
-from tests.orchestrator.runs.edge import RUN, RunUnderTest
-from tests.rollouts.tiny import END, VOCABULARY, tiny_folder
+from tests.kit.memory_run_ledger import RUN, RunUnderTest
+from tests.kit.tiny_model import END, VOCABULARY, tiny_folder
+from tests.kit.verdicts import verdict_on
+from tests.kit.world import POOL, QUICK, URL, World
 from trainer.learning.learner import LearnerState
 from trainer.policy.base_model import open_base
 from trainer.policy.policy_learner import PolicyLearner

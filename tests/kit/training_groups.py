@@ -1,4 +1,4 @@
-"""Groups of rollouts made of random tokens, with log-probabilities near or far from a model's own."""
+"""Groups of rollouts with random tokens, and log-probabilities near or far from a model's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 
 from protocol.identifiers import Digest
 from rollouts.precision import Dtype
-from tests.rollouts.tiny import VOCABULARY
+from tests.kit.tiny_model import VOCABULARY
 from trainer.learning.forward import answer_logits
 from trainer.learning.groups import TrainingGroup, TrainingSample
 from trainer.learning.layout import Layout, lay_out

@@ -1,4 +1,4 @@
-"""Fuzzing a service by its own OpenAPI over real HTTP, signed or with a token as each case wants."""
+"""Fuzzes a service from its OpenAPI schema over real HTTP, with signed requests or a token."""
 
 from __future__ import annotations
 

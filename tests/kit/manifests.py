@@ -1,4 +1,4 @@
-"""Manifests made for tests."""
+"""Builds signed manifests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that turn the clock, and the threads that no clock turns."""
+"""Helpers for tests that advance a manual clock while threads run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A service on a real port in a thread of its own, for tests that speak HTTP from outside its event loop."""
+"""Serves an app on a real port in a thread, for tests that call it from outside its event loop."""
 
 from __future__ import annotations
 

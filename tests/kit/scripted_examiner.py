@@ -1,4 +1,4 @@
-"""An examiner that is a script: what the real one makes of real files is tested where it is."""
+"""An examiner with scripted results, for tests of everything around the examination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real model in a second: a Llama or Qwen2 of 0.2 M random weights with a character tokenizer, in a folder."""
+"""Writes a Llama or Qwen2 with 0.2 M random weights and a character tokenizer into a folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Redis behind a line that is cut where a test says: before a command arrives, or after it ran, before its answer."""
+"""A proxy that cuts a Redis connection at a chosen point: before a command arrives, or before its reply."""
 
 from __future__ import annotations
 

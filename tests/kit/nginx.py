@@ -1,4 +1,4 @@
-"""A real nginx with the shipped configuration, before a server that stands in for an origin."""
+"""A real nginx with the shipped configuration in front of a server that replaces an origin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that takes requests and answers none, and a loop that is so busy that much falls due at one moment."""
+"""A server that accepts requests and never answers, and a helper that delays the event loop."""
 
 from __future__ import annotations
 

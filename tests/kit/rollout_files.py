@@ -1,4 +1,4 @@
-"""A version of the policy and a file that it made, as an honest node makes them, in a second."""
+"""Makes a policy version and an honest rollout file of it within a second."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import torch
 from safetensors.torch import load_file, save_file
 
 from protocol.identifiers import Digest, address, digest, run_id
-from rollouts.checks import CheckedVersion, SeedParts, SlotFacts, open_version
+from rollouts.checks import (
+    CheckedVersion,
+    SeedParts,
+    SlotFacts,
+    open_version,
+)
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.files.samples import RolloutFile, Sample, SlotHeader
 from rollouts.precision import Dtype
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice, write_recipe
+from tests.kit.tiny_model import tiny_folder
 
 RUN, STEP, INDEX = run_id("vectors"), 3, 1
 NODE = address("0x" + "a1" * 20)
@@ -139,3 +146,18 @@ def with_row(file: RolloutFile, row: int, sample: Sample) -> RolloutFile:
 def with_rows(file: RolloutFile, samples: Sequence[Sample]) -> RolloutFile:
     """The file with other rows."""
     return RolloutFile(file.header, tuple(samples))
+
+
+def changed_weights(folder: Path, kind: str) -> Path:
+    """The same model one small step earlier, or in eight bits."""
+    path = tiny_folder(folder / kind) / "model.safetensors"
+    weights = load_file(path)
+    torch.manual_seed(3)
+    for name, weight in weights.items():
+        if kind == "older":
+            weights[name] = weight + 1e-4 * torch.randn_like(weight).sign()
+        elif weight.ndim == 2:
+            scale = weight.abs().amax() / 127
+            weights[name] = (weight / scale).round() * scale
+    save_file(weights, path, metadata={"format": "pt"})
+    return path.parent

@@ -1,4 +1,4 @@
-"""A trained pool whose orchestrator is served over HTTP, for trainers in processes of their own."""
+"""A pool with a trainer whose orchestrator is served over HTTP, for trainers in other processes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 
 import uvicorn
 
-from tests.ledger.client.conftest import World
-from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating
-from tests.trainer.run.world import TrainedPool, base_folder
+from tests.kit.run_on_chain import join_by_relay, orchestrating
+from tests.kit.trained_pool import TrainedPool, base_folder
+from tests.kit.world import World
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""A small economy that every test begins in: one domain, one active pool with money, one provider with one node."""
+"""Initial state of contract tests: one domain, one funded active pool, one provider with one node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from eth_account.signers.local import LocalAccount
 from eth_utils.crypto import keccak
 
 from ledger.artifacts import Contract
-from tests.ledger.contracts.harness import ZERO, Chain, Receipt
+from tests.kit.contract_client import ZERO, Chain, Receipt
 
 ONE = 10**18
 DAY = 86_400
