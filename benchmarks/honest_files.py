@@ -38,8 +38,8 @@ from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
 from rollouts.precision import Dtype, EngineName
 from rollouts.sandbox import Sandboxes
-from tests.rollouts.made import GROUPS, PARTS, as_version, facts_of, make, sharpened
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.rollout_files import GROUPS, PARTS, as_version, facts_of, make, sharpened
+from tests.kit.tiny_model import tiny_folder
 from validator.audit.draw import RowDraw
 from validator.domain.submissions import SubmittedWork, WorkFacts
 from validator.examination.channel import Order

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from benchmarks.ending import end_in_order
 from ledger.devchain import ChainKind, start_chain
-from tests.ledger.contracts.harness import ZERO, Chain, Receipt
-from tests.ledger.contracts.world import (
+from tests.kit.contract_client import ZERO, Chain, Receipt
+from tests.kit.contract_world import (
     ACCEPTED,
     DIGEST,
     DOMAINS,

@@ -33,7 +33,7 @@ from rollouts.engines.interface import Engine, SampleRequest
 from rollouts.engines.opening import open_engine
 from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.tiny_model import tiny_folder
 
 ROUNDS = int(os.environ.get("MUSTER_BENCHMARK_ROUNDS", "0"))
 ENGINES = os.environ.get("MUSTER_BENCHMARK_ENGINES", "torch vllm").split()

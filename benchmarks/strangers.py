@@ -32,7 +32,7 @@ from ledger.devchain import ChainKind, start_chain
 from protocol.identity.keys import Key
 from protocol.identity.signing import sign_request
 from protocol.invites import Invite, Join
-from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool
+from tests.kit.discovery_pool import UNIT, PoolOnChain, make_pool
 
 POOL = 1
 ORCHESTRATOR = 4

@@ -41,9 +41,9 @@ from safetensors import safe_open
 from benchmarks.ending import end_in_order
 from benchmarks.pool_under_load import redis_server
 from ledger.devchain import ChainControls, ChainKind, start_chain
-from tests.ledger.client.conftest import Founded, World, found
-from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating
-from tests.trainer.run.world import TrainedPool, base_folder
+from tests.kit.run_on_chain import join_by_relay, orchestrating
+from tests.kit.trained_pool import TrainedPool, base_folder
+from tests.kit.world import Founded, World, found
 from trainer.run.state import STATE_FILE
 
 GROUPS = 6

@@ -31,10 +31,10 @@ from benchmarks.pool_under_load import redis_server
 from benchmarks.survival import pool_of
 from ledger.devchain import ChainControls, ChainKind, start_chain
 from rollouts.recipe import write_recipe
-from tests.ledger.client.conftest import found
-from tests.rollouts.tiny import tiny_folder
-from tests.trainer.run.served import ServedPool
-from tests.trainer.run.world import RECIPE, TrainedPool
+from tests.kit.served_pool import ServedPool
+from tests.kit.tiny_model import tiny_folder
+from tests.kit.trained_pool import RECIPE, TrainedPool
+from tests.kit.world import found
 
 SHAPE = "deep, 134 M"
 GROUPS = 2

@@ -19,6 +19,8 @@ from protocol.errors import NotFound
 from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import ManualClock
 
+pytest.register_assert_rewrite("tests.kit")
+
 # How long an example takes says how busy the machine is, not whether the code is right.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")

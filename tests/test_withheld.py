@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.withheld import OwnTime
+from tests.kit.own_time import OwnTime
 
 _NAP = 0.4
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from protocol.runtime.files import sync_directory, write_atomically
 from trainer.errors import NotWritten
 
 _READABLE = 0o644
@@ -26,18 +27,8 @@ def write_whole(path: Path, content: bytes | Iterable[bytes | memoryview]) -> No
     Raises:
         NotWritten: The disk is full or refuses the write.
     """
-    partial = path.with_name(f".{path.name}.part")
     with _write_errors(path):
-        try:
-            with partial.open("wb") as file:
-                for piece in [content] if isinstance(content, bytes) else content:
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-            partial.replace(path)
-            _sync(path.parent)
-        finally:
-            partial.unlink(missing_ok=True)
+        write_atomically(path, content)
 
 
 def sync_names(folder: Path, *, within: Path) -> None:
@@ -50,7 +41,7 @@ def sync_names(folder: Path, *, within: Path) -> None:
         if not folder.exists():
             return
         while True:
-            _sync(folder)
+            sync_directory(folder)
             if folder in {within, folder.parent}:
                 return
             folder = folder.parent
@@ -74,7 +65,7 @@ def whole_folder(folder: Path) -> Iterator[Path]:
                     path.chmod(_READABLE)
                 _sync(path)
             partial.replace(folder)
-            _sync(folder.parent)
+            sync_directory(folder.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -87,7 +78,7 @@ def put_in_place(made: Path, folder: Path) -> None:
     """
     with _write_errors(folder):
         made.replace(folder)
-        _sync(folder.parent)
+        sync_directory(folder.parent)
 
 
 @contextmanager
@@ -102,6 +93,7 @@ def _write_errors(path: Path) -> Iterator[None]:
 
 
 def _sync(path: Path) -> None:
+    """Writes a file or a directory's entries to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

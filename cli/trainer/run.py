@@ -43,7 +43,7 @@ def run(
     from trainer.run.app import run_trainer  # noqa: PLC0415
     from trainer.run.follower import follow_trainer  # noqa: PLC0415
     from trainer.run.settings import TrainerSettings  # noqa: PLC0415
-    from trainer.run.signals import until_told  # noqa: PLC0415
+    from trainer.run.signals import stop_on_signals  # noqa: PLC0415
 
     configure_logs(level=log_level)
     flags = {
@@ -64,7 +64,7 @@ def run(
 
     async def command() -> int:
         stop = asyncio.Event()
-        with until_told(stop):
+        with stop_on_signals(stop):
             return (await run_trainer(settings, stop=stop, place=place)).step
 
     learned = asyncio.run(command())

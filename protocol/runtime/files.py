@@ -20,7 +20,7 @@ class FileLocked(Conflict):
     code = "locked"
 
 
-def write_atomically(path: Path, content: bytes | str | Iterable[bytes], *, mode: int = 0o600) -> None:
+def write_atomically(path: Path, content: bytes | str | Iterable[bytes | memoryview], *, mode: int = 0o600) -> None:
     """Replaces a file so that a crash leaves the old content or the new one, on disk when this returns.
 
     Args:

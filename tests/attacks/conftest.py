@@ -22,7 +22,7 @@ from protocol.wire.runs import CheckpointRef
 from rollouts.engines.torch.engine import TorchEngine
 from rollouts.precision import Dtype
 from rollouts.recipe import RECIPE_FILE, LengthTargets
-from tests.rollouts.tiny import rewrite_json
+from tests.kit.tiny_model import rewrite_json
 from trainer.presets import devnet_base
 from validator.audit.draw import RowDraw
 from validator.examination.examiner import LocalExaminer

@@ -13,9 +13,9 @@ import httpx
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.identity.keys import Key
 from protocol.wire.slots import SlotGrant
-from tests.ledger.client.conftest import POOL, URL, World
-from tests.orchestrator.runs.edge import RunUnderTest
-from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
+from tests.kit.memory_run_ledger import RunUnderTest
+from tests.kit.run_on_chain import join_by_relay, orchestrating, publish
+from tests.kit.world import POOL, URL, World
 from worker.chain.ledger_chain import LedgerChain
 from worker.delivery.pool_delivery import PoolDelivery
 from worker.delivery.queue.item import QueueItem

@@ -21,10 +21,10 @@ from orchestrator.domain.steps import Window
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.slots import SlotGrant
 from tests.attacks.stage import Stage, on_stage
-from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
-from tests.ledger.conftest import development_chain, development_process
-from tests.orchestrator.runs.conftest import MakeRun, make_run
-from tests.orchestrator.runs.edge import RunUnderTest
+from tests.kit.chain import development_chain, development_process
+from tests.kit.memory_run_ledger import RunUnderTest
+from tests.kit.runs import MakeRun, make_run
+from tests.kit.world import POOL, TERMS, World, founded, world
 
 __all__ = ["development_chain", "development_process", "founded", "make_run", "world"]
 

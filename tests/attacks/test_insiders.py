@@ -14,8 +14,8 @@ from ledger.economics import collusion, explain_economics
 from ledger.errors import TransactionReverted
 from protocol.identifiers import ZERO_DIGEST, Address, Digest
 from protocol.verdicts import Outcome, ReasonCode
-from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
-from tests.ledger.conftest import development_chain, development_process
+from tests.kit.chain import development_chain, development_process
+from tests.kit.world import POOL, TERMS, World, founded, world
 
 __all__ = ["development_chain", "development_process", "founded", "world"]
 

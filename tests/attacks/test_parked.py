@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.identifiers import Address, address
-from tests.validator.service.made import work
+from tests.kit.submissions import work
 from validator.domain.items import Item, ItemKind, ParkedItem
 from validator.queue.parking_order import fairly
 

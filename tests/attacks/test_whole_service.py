@@ -30,11 +30,11 @@ from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.uploads import ObjectKey, UploadKind, UploadRequest
 from tests.attacks.conftest import Places, examiner_settings, open_workshop
-from tests.ledger.client.conftest import POOL, TERMS, URL, founded, world
-from tests.ledger.conftest import development_chain, development_process
-from tests.orchestrator.runs.edge import RUN
-from tests.validator.audit.test_commands import Terminal, terminal
-from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, signed_work
+from tests.kit.chain import development_chain, development_process
+from tests.kit.memory_run_ledger import RUN
+from tests.kit.terminal import Terminal, terminal
+from tests.kit.validators import PoolWithValidators, ValidatorUnderTest, signed_work
+from tests.kit.world import POOL, TERMS, URL, founded, world
 from validator.examination.examiner import LocalExaminer
 
 __all__ = ["development_chain", "development_process", "founded", "terminal", "world"]

@@ -9,7 +9,7 @@ import pytest
 
 from cli.configuration import load_configuration
 from protocol.errors import InvalidInput, NotFound
-from tests.e2e.conftest import run_muster
+from tests.kit.devnet import run_muster
 
 
 @pytest.fixture(autouse=True)

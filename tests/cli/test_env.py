@@ -22,8 +22,8 @@ from rollouts.recipe import (
     read_recipe,
     write_recipe,
 )
-from tests.e2e.conftest import run_muster
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.devnet import run_muster
+from tests.kit.tiny_model import tiny_folder
 
 torch.set_num_threads(1)
 

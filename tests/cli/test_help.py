@@ -11,7 +11,7 @@ import typer
 from cli.lazy import load
 from cli.main import PARTS
 from cli.worker import commands
-from tests.e2e.conftest import run_muster
+from tests.kit.devnet import run_muster
 
 HEAVY = ("torch", "web3", "fastapi", "eth_account", "numpy")
 

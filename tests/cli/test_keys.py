@@ -12,7 +12,7 @@ import pytest
 
 from cli.configuration import load_configuration
 from cli.keys import node_of
-from tests.e2e.conftest import Said, run_muster
+from tests.kit.devnet import Said, run_muster
 
 SECRET = "0x" + "11" * 32
 ADDRESS = "0x19E7E376E7C213B7E7e7e46cc70A5dD086DAff2A"

@@ -18,7 +18,7 @@ from ledger.artifacts import Contract
 from ledger.deployment import Deployment
 from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_ADDRESS
-from tests.e2e.conftest import Said, run_muster
+from tests.kit.devnet import Said, run_muster
 
 OURS = "a fault of ours"
 

@@ -28,8 +28,8 @@ from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
 from protocol.runtime.logs import configure_logs
 from protocol.wire.heartbeat import CommandKind, Heartbeat, HeartbeatAnswer, LogBatch, LogLine
-from tests.orchestrator.edge import HARDWARE, POOL, SOFTWARE, MemoryLedger
-from tests.serving import served
+from tests.kit.http_server import served
+from tests.kit.memory_ledger import HARDWARE, POOL, SOFTWARE, MemoryLedger
 
 NODE = Key.generate()
 ORCHESTRATOR = Key.generate()

@@ -10,7 +10,7 @@ import pytest
 from cli.output import show_json
 from cli.pool.economics import Attacks, attacks, looked_at, show_attacks
 from protocol.errors import InvalidInput
-from tests.ledger.test_economics import RULES, TERMS, economics
+from tests.kit.economics import RULES, TERMS, economics
 
 
 def found(*, validators: int = 4, most_corrupt: int = 2, look_cost: int = 0) -> Attacks:

@@ -17,9 +17,9 @@ from ledger.amounts import UNIT, format_amount
 from protocol.leases import SlotSalt
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.leases import SignedLease
-from tests.ledger.client.conftest import POOL, TERMS, World, founded, world
-from tests.ledger.client.verdicts import verdict_on
-from tests.ledger.conftest import development_chain, development_process
+from tests.kit.chain import development_chain, development_process
+from tests.kit.verdicts import verdict_on
+from tests.kit.world import POOL, TERMS, World, founded, world
 
 __all__ = ["development_chain", "development_process", "founded", "world"]  # fixtures
 

@@ -31,9 +31,9 @@ from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import ReceiptState
 from protocol.wire.slots import SlotRequest
-from tests.orchestrator.edge import POOL, MemoryLedger
-from tests.orchestrator.runs.edge import RUN, MemoryRunLedger, sha, upload
-from tests.serving import served
+from tests.kit.http_server import served
+from tests.kit.memory_ledger import POOL, MemoryLedger
+from tests.kit.memory_run_ledger import RUN, MemoryRunLedger, sha, upload
 
 NODE, ORCHESTRATOR = Key.generate(), Key.generate()
 TOKEN = new_token()

@@ -25,9 +25,22 @@ from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import SCHEMA, ReadLimits, table_of, write_rollouts
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
-from tests.e2e.conftest import run_muster
-from tests.rollouts.made import BEACON, CHAIN, INDEX, NODE, POOL, RUN, SALT, STEP, as_version, facts_of, make, with_row
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.devnet import run_muster
+from tests.kit.rollout_files import (
+    BEACON,
+    CHAIN,
+    INDEX,
+    NODE,
+    POOL,
+    RUN,
+    SALT,
+    STEP,
+    as_version,
+    facts_of,
+    make,
+    with_row,
+)
+from tests.kit.tiny_model import tiny_folder
 
 torch.set_num_threads(1)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from protocol.wire.pool import AllowList
-from tests.e2e.conftest import Said, run_muster
+from tests.kit.devnet import Said, run_muster
 
 NODE = "0x52908400098527886E0F7030069857D2E4169EE7"
 PAGES = {

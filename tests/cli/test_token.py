@@ -9,7 +9,7 @@ import pytest
 
 from protocol.http.tokens import TokenSetting
 from protocol.identity.scopes import Scope
-from tests.e2e.conftest import run_muster
+from tests.kit.devnet import run_muster
 
 
 def test_a_new_token_fits_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:

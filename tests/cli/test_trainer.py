@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from cli.trainer.commands import app
 from cli.trainer.work import WarmUpChoices, settings_of
 from protocol.errors import MusterError
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.tiny_model import tiny_folder
 from trainer.presets import devnet_base
 from trainer.sft.settings import EnvironmentExamples, FileExamples, FolderStart
 

@@ -30,7 +30,7 @@ from protocol.identity.keys import Key
 from protocol.invites import Invite, Join
 from protocol.runtime.clock import Clock, ManualClock, SystemClock
 from protocol.wire.invites import SignedInvite
-from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool, roles_of, terms
+from tests.kit.discovery_pool import UNIT, PoolOnChain, make_pool, roles_of, terms
 
 POOL = 1
 

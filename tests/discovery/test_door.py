@@ -8,8 +8,8 @@ import pytest
 
 from protocol.identity.keys import Key
 from protocol.identity.signing import sign_request
-from tests.discovery.conftest import NODE, ORCHESTRATOR, POOL, SERVICE, Place, registration
-from tests.fuzz.harness import operations
+from tests.kit.discovery import NODE, ORCHESTRATOR, POOL, SERVICE, Place, registration
+from tests.kit.fuzzing import operations
 
 OPEN = ("/healthz", "/readyz", "/metrics", "/v1/identity")
 OWN = f"/v1/nodes/{NODE.address}"

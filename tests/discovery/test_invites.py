@@ -16,7 +16,7 @@ from protocol.identity.signing import sign_request
 from protocol.identity.typed_data import SigningDomain
 from protocol.wire.invites import SignedInvite
 from protocol.wire.mailbox import MAX_INVITES
-from tests.discovery.conftest import (
+from tests.kit.discovery import (
     MANAGER,
     NODE,
     ORCHESTRATOR,

@@ -12,7 +12,7 @@ from discovery.chain.roles import PoolRole
 from protocol.errors import Forbidden, InvalidInput, NotFound, RateLimited, Unavailable, Unprocessable
 from protocol.http.lookups import LookupLimits
 from protocol.identity.keys import Key
-from tests.discovery.conftest import (
+from tests.kit.discovery import (
     MANAGER,
     NODE,
     ORCHESTRATOR,

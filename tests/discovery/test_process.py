@@ -30,8 +30,8 @@ from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite
 from protocol.wire.invites import SignedInvite
-from tests.discovery.conftest import registration
-from tests.discovery.on_chain import PoolOnChain, make_pool
+from tests.kit.discovery import registration
+from tests.kit.discovery_pool import PoolOnChain, make_pool
 
 POOL = 1
 NODE = Key.generate()

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from discovery.store.records import origin_of, read_cursor
 from protocol.errors import Forbidden, InvalidInput, NotFound, RateLimited, Unauthenticated
 from protocol.identity.keys import Key
-from tests.discovery.conftest import NODE, OTHER_NODE, POOL, PROVIDER, SERVICE, Opening, Place, registration
+from tests.kit.discovery import NODE, OTHER_NODE, POOL, PROVIDER, SERVICE, Opening, Place, registration
 
 
 async def test_a_node_registers_and_reads_its_own_record(place: Place) -> None:

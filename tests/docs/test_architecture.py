@@ -1,4 +1,4 @@
-"""Links and file paths in the documents for developers exist."""
+"""Links and file paths in the documents for developers exist, and their rules about imports hold."""
 
 from __future__ import annotations
 
@@ -31,3 +31,14 @@ def test_every_decision_is_in_the_index() -> None:
     folder = ROOT / "docs" / "decisions"
     index = (folder / "README.md").read_text()
     assert not [path.name for path in folder.glob("0*.md") if f"({path.name})" not in index]
+
+
+def test_tests_import_helpers_from_the_kit_or_their_own_folder() -> None:
+    wrong = [
+        f"{path.relative_to(ROOT)}: {module}"
+        for path in [*(ROOT / "tests").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")]
+        for module in re.findall(r"^from (tests[\w.]*) import", path.read_text(), flags=re.MULTILINE)
+        if module.rpartition(".")[0] not in {"tests.kit", own := ".".join(path.parent.relative_to(ROOT).parts)}
+        and module not in {"tests.kit", own}
+    ]
+    assert not wrong, "move shared helpers to tests/kit"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import run_muster
+from tests.kit.devnet import run_muster
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
 COMMANDS = re.findall(r"^muster ([^#\n]*?) *(?:#.*)?$", README, re.MULTILINE)

@@ -10,7 +10,7 @@ import docker
 import pytest
 
 from cli.devnet.containers import WORKER_LABEL, engine_answers
-from tests.e2e.conftest import Devnet, start_devnet, stop_devnet, wait_until
+from tests.kit.devnet import Devnet, start_devnet, stop_devnet, wait_until
 
 pytestmark = pytest.mark.needs_docker
 

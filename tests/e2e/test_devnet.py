@@ -10,7 +10,7 @@ import pytest
 
 from ledger.devchain.anvil import find_anvil
 from ledger.errors import AnvilMissing
-from tests.e2e.conftest import run_muster, start_devnet, stop_devnet, wait_until
+from tests.kit.devnet import run_muster, start_devnet, stop_devnet, wait_until
 
 
 def members(directory: Path) -> list[psutil.Process]:

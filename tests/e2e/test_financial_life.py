@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import Devnet
+from tests.kit.devnet import Devnet
 
 URL = "https://orchestrator.example"
 

@@ -11,7 +11,7 @@ import pytest
 from cli.devnet.report.recorder import read_progress
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import read_rollouts, write_rollouts
-from tests.e2e.conftest import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until
+from tests.kit.devnet import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until
 
 PATIENCE = 240.0
 """For what takes some twenty seconds on an idle machine."""

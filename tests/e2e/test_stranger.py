@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from cli.configuration import load_configuration
-from tests.e2e.conftest import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until
+from tests.kit.devnet import Devnet, Said, run_muster, start_devnet, stop_devnet, wait_until
 
 
 @pytest.fixture(scope="module")

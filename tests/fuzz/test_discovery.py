@@ -14,7 +14,7 @@ from requests.auth import AuthBase
 from discovery.app import build_discovery
 from protocol.redis.connection import connect_redis
 from protocol.wire.nodes import NodeRecord
-from tests.discovery.conftest import (
+from tests.kit.discovery import (
     NODE,
     ORCHESTRATOR,
     POOL,
@@ -26,8 +26,8 @@ from tests.discovery.conftest import (
     registration,
     settings,
 )
-from tests.fuzz.harness import Signed, fuzz, operations
-from tests.serving import served
+from tests.kit.fuzzing import Signed, fuzz, operations
+from tests.kit.http_server import served
 
 
 def build(redis_url: str = "redis://127.0.0.1:1/0") -> FastAPI:

@@ -24,10 +24,10 @@ from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
 from protocol.wire.heartbeat import Heartbeat
 from protocol.wire.tasks import NewTask, TaskSpec
-from tests.fuzz.harness import Signed, fuzz, operations
-from tests.orchestrator.edge import HARDWARE, MANAGER, POOL, SOFTWARE, MemoryLedger
-from tests.orchestrator.runs.edge import RUN, MemoryRunLedger
-from tests.serving import served
+from tests.kit.fuzzing import Signed, fuzz, operations
+from tests.kit.http_server import served
+from tests.kit.memory_ledger import HARDWARE, MANAGER, POOL, SOFTWARE, MemoryLedger
+from tests.kit.memory_run_ledger import RUN, MemoryRunLedger
 
 SERVICE, NODE, STRANGER = Key.generate(), Key.generate(), Key.generate()
 TOKEN, READER = new_token(), new_token()

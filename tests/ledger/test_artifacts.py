@@ -11,7 +11,7 @@ from ledger import artifacts, build
 from ledger.artifacts import Artifact, Contract, artifact, source_hash, sources
 from ledger.build import OPENZEPPELIN, SIZE_LIMIT, SOLC, compile_contracts, tools_directory
 from protocol.errors import InvalidInput, Unavailable
-from tests.ledger.conftest import COMPILING
+from tests.kit.chain import COMPILING
 
 NPM = Path(__file__).parents[2] / "deploy" / "npm"
 

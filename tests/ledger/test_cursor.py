@@ -25,9 +25,9 @@ from ledger.events.source import Header, Web3Events
 from ledger.rpc.connection import connect
 from ledger.transactions.receipts import EventLog
 from protocol.identifiers import ZERO_ADDRESS, Address, Digest, digest
-from tests.ledger.chain import gadget
-from tests.ledger.chain.wire import Wire
-from tests.ledger.conftest import LiveChain
+from tests.kit import gadget
+from tests.kit.chain import LiveChain
+from tests.kit.json_rpc import Wire
 from tests.ledger.proxy import bad_line
 
 # A chain in a list

@@ -18,11 +18,11 @@ from ledger.devchain import free_port
 from ledger.errors import ChainRefused, ChainUnavailable, InsufficientFunds, TransactionReverted, WrongChain
 from ledger.rpc.connection import connect
 from ledger.rpc.revert_decoder import RevertReader
-from tests.ledger.chain import gadget
-from tests.ledger.chain.wire import Wire, signed
-from tests.ledger.conftest import LiveChain
+from tests.kit import gadget
+from tests.kit.chain import LiveChain
+from tests.kit.json_rpc import Wire, signed
+from tests.kit.silent_server import SilentServer, as_it_falls_due
 from tests.ledger.proxy import bad_line
-from tests.silence import SilentServer, as_it_falls_due
 
 ABI: list[dict[str, Any]] = [
     {

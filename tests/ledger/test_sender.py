@@ -26,9 +26,9 @@ from ledger.transactions.sender import SendPolicy, TransactionCall, TransactionS
 from ledger.transactions.wallet import Wallet
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
-from tests.ledger.chain import gadget
-from tests.ledger.chain.wire import GWEI, Wire, signed
-from tests.ledger.conftest import LiveChain
+from tests.kit import gadget
+from tests.kit.chain import LiveChain
+from tests.kit.json_rpc import GWEI, Wire, signed
 from tests.ledger.proxy import bad_line
 
 SOON = timedelta(seconds=20)

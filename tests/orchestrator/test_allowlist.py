@@ -16,9 +16,9 @@ from protocol.clients import OrchestratorClient
 from protocol.http.auth import RequestSigner
 from protocol.identity.keys import Key
 from shardcast.allowlist import FirewallRules
-from tests.orchestrator.conftest import MakePool
-from tests.orchestrator.edge import MANAGER, POOL, PoolUnderTest
-from tests.shardcast.nginx_front import NEEDS_NGINX, Front, behind, running
+from tests.kit.memory_ledger import MANAGER, POOL, PoolUnderTest
+from tests.kit.nginx import NEEDS_NGINX, Front, behind, running
+from tests.kit.orchestrator import MakePool
 
 
 async def speak_from(pool: PoolUnderTest, key: Key, ip: str, *, forwarded_for: str = "") -> None:

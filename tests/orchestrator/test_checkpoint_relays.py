@@ -16,8 +16,8 @@ from protocol.clients.relay import RelayClient
 from protocol.errors import Conflict, InvalidInput, NotFound
 from protocol.identity.keys import Key
 from protocol.wire.relays import RelayLease
-from tests.orchestrator.conftest import MakePool
-from tests.orchestrator.edge import PoolUnderTest
+from tests.kit.memory_ledger import PoolUnderTest
+from tests.kit.orchestrator import MakePool
 
 URL = "https://relay.example"
 

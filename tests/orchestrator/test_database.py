@@ -15,7 +15,7 @@ from orchestrator.store.scripts import DeleteTask, WriteFacts
 from protocol.errors import Unavailable
 from protocol.identifiers import address
 from protocol.redis.connection import RedisKeys, StoreUnavailable, connect_redis
-from tests.orchestrator.cut_line import Cut, CutLine, cut_line
+from tests.kit.redis_proxy import Cut, CutLine, cut_line
 
 NODE = address("0x" + "1" * 40)
 

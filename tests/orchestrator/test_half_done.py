@@ -26,9 +26,9 @@ from protocol.redis.connection import RedisKeys, connect_redis
 from protocol.runtime.clock import ManualClock
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, TaskSpec
-from tests.orchestrator.conftest import under_test
-from tests.orchestrator.cut_line import Cut, CutLine, cut_line
-from tests.orchestrator.edge import MANAGER, MemoryLedger, PoolUnderTest
+from tests.kit.memory_ledger import MANAGER, MemoryLedger, PoolUnderTest
+from tests.kit.orchestrator import under_test
+from tests.kit.redis_proxy import Cut, CutLine, cut_line
 
 SPEC = {"name": "hello", "image": "python:3.11"}
 MOST_COMMANDS = 40

@@ -19,7 +19,7 @@ from protocol.http.lookups import LookupLimits
 from protocol.identity.keys import Key
 from protocol.identity.signing import sign_request
 from protocol.wire.heartbeat import NodeState
-from tests.orchestrator.edge import OWNER, POOL, PoolUnderTest
+from tests.kit.memory_ledger import OWNER, POOL, PoolUnderTest
 
 BODY: dict[str, Any] = {"pool_id": POOL, "worker_version": "0.1.0"}
 

@@ -20,8 +20,8 @@ from protocol.redis.leader_lease import LeaderLease
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodePage, NodeRecord, Registration
-from tests.orchestrator.conftest import MakePool
-from tests.orchestrator.edge import HARDWARE, POOL, SOFTWARE, PoolUnderTest
+from tests.kit.memory_ledger import HARDWARE, POOL, SOFTWARE, PoolUnderTest
+from tests.kit.orchestrator import MakePool
 
 S = NodeState
 

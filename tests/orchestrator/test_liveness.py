@@ -10,8 +10,8 @@ import pytest
 from orchestrator.chain.interface import MemberEvent, MembershipChange
 from protocol.identity.keys import Key
 from protocol.wire.heartbeat import NodeState
-from tests.orchestrator.conftest import MakePool
-from tests.orchestrator.edge import PROVIDER, PoolUnderTest
+from tests.kit.memory_ledger import PROVIDER, PoolUnderTest
+from tests.kit.orchestrator import MakePool
 
 S = NodeState
 

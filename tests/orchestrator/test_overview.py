@@ -8,8 +8,8 @@ import pytest
 from orchestrator.store.database import Database
 from protocol.clients import OrchestratorClient
 from protocol.identity.signing import unix_ms
-from tests.orchestrator.conftest import READER, TOKEN
-from tests.orchestrator.edge import POOL, PoolUnderTest
+from tests.kit.memory_ledger import POOL, PoolUnderTest
+from tests.kit.orchestrator import READER, TOKEN
 
 
 def client(pool: PoolUnderTest, token: str) -> OrchestratorClient:

@@ -17,8 +17,8 @@ from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.wire.heartbeat import BATCH_LINES, CommandKind, LogLine, NodeState
-from tests.orchestrator.conftest import READER, MakePool
-from tests.orchestrator.edge import MANAGER, PoolUnderTest
+from tests.kit.memory_ledger import MANAGER, PoolUnderTest
+from tests.kit.orchestrator import READER, MakePool
 
 S = NodeState
 

@@ -38,7 +38,7 @@ from protocol.runtime.clock import SystemClock
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogLine, NodeState
 from protocol.wire.nodes import Hardware, Registration, RuntimeKind, Software
 from protocol.wire.tasks import AssignmentState, NewTask, TaskSpec
-from tests.discovery.on_chain import UNIT, PoolOnChain, make_pool
+from tests.kit.discovery_pool import UNIT, PoolOnChain, make_pool
 
 POOL = 1
 DISCOVERY = Key.generate()

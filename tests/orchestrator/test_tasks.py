@@ -14,7 +14,7 @@ from protocol.identity.keys import Key
 from protocol.wire.heartbeat import HeartbeatAnswer, NodeState
 from protocol.wire.nodes import Gpu
 from protocol.wire.tasks import Assignment, AssignmentState
-from tests.orchestrator.edge import HARDWARE, POOL, PoolUnderTest
+from tests.kit.memory_ledger import HARDWARE, POOL, PoolUnderTest
 
 SPEC = {"name": "hello", "image": "python:3.11"}
 

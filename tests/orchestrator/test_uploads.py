@@ -25,8 +25,8 @@ from protocol.identifiers import digest
 from protocol.identity.keys import Key
 from protocol.runtime.clock import ManualClock
 from protocol.wire.uploads import LARGEST_OBJECT, ObjectKey, ObjectLink, UploadKind, UploadRequest, UploadTicket
-from tests.orchestrator.conftest import MakePool
-from tests.orchestrator.edge import MANAGER, POOL, PoolUnderTest
+from tests.kit.memory_ledger import MANAGER, POOL, PoolUnderTest
+from tests.kit.orchestrator import MakePool
 
 CONTENT = b"rollouts" * 1000
 SHA = digest(hashlib.sha256(CONTENT).digest())

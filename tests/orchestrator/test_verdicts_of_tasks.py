@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.store.scripts import WriteTaskState
-from tests.orchestrator.edge import PoolUnderTest
+from tests.kit.memory_ledger import PoolUnderTest
 
 
 async def verdict(

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.tiny_model import tiny_folder
 
 torch.set_num_threads(1)  # several threads of several test processes on two cores stand in each other's way
 

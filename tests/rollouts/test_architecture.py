@@ -12,7 +12,7 @@ from rollouts.errors import BadVersionFolder
 from rollouts.models.facts import read_model
 from rollouts.models.policy import check_whole, load_policy
 from rollouts.precision import Dtype
-from tests.rollouts.tiny import rewrite_json, tiny_folder
+from tests.kit.tiny_model import rewrite_json, tiny_folder
 from trainer.models import open_model
 
 CPU = torch.device("cpu")

@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 from rollouts.errors import BadVersionFolder
 from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
-from tests.rollouts.tiny import (
+from tests.kit.tiny_model import (
     BEGIN,
     CHARACTERS,
     CONTEXT,

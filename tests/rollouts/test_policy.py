@@ -14,7 +14,7 @@ from rollouts.models import policy as policy_module
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.models.policy import Policy, load_policy
 from rollouts.precision import Dtype
-from tests.rollouts.tiny import rewrite_json, tiny_folder
+from tests.kit.tiny_model import rewrite_json, tiny_folder
 
 CPU = torch.device("cpu")
 TOKENS = torch.tensor([[7, 21, 30, 5]])

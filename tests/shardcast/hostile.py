@@ -12,7 +12,7 @@ import aiohttp
 from aiohttp import web
 
 from shardcast.manifest.records import BLOCK, MOST_VERSION
-from tests.shardcast.manifests import RUN, STRANGER, author, lines_of
+from tests.kit.manifests import RUN, STRANGER, author, lines_of
 
 Spoil = Callable[["HostileRelay", web.Request, web.StreamResponse, bytes], Awaitable[web.StreamResponse]]
 

@@ -14,8 +14,8 @@ from shardcast.client import Client
 from shardcast.freshness import AnnouncedVersion
 from shardcast.origin import Origin
 from shardcast.relay import Relay
-from tests.shardcast.conftest import QUICK, RUN_NAME, content, read_folder, write_folder
-from tests.shardcast.manifests import PUBLISHER
+from tests.kit.manifests import PUBLISHER
+from tests.kit.shardcast import QUICK, RUN_NAME, content, read_folder, write_folder
 
 Clients = Callable[..., Client]
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.conftest import run_muster
-from tests.shardcast.conftest import content, read_folder, write_folder
-from tests.shardcast.manifests import PUBLISHER
+from tests.kit.devnet import run_muster
+from tests.kit.manifests import PUBLISHER
+from tests.kit.shardcast import content, read_folder, write_folder
 
 Start = Callable[..., "subprocess.Popen[str]"]
 SIGNED = ("--signer", PUBLISHER.address, "--run", "test")

@@ -18,9 +18,9 @@ from shardcast.client import Client
 from shardcast.download.context import RequestLimits
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
-from tests.shardcast.conftest import QUICK, RUN_NAME, content, read_folder, write_folder
+from tests.kit.manifests import PUBLISHER
+from tests.kit.shardcast import QUICK, RUN_NAME, content, read_folder, write_folder
 from tests.shardcast.mangling import ManglingProxy, Spoiling
-from tests.shardcast.manifests import PUBLISHER
 
 FILES = content(9, size=BLOCK + 5000)
 FRANTIC = replace(

@@ -18,8 +18,8 @@ from shardcast.download.peers import Peers
 from shardcast.download.transfer import MANIFEST_READERS
 from shardcast.manifest.manifest import VersionKey
 from shardcast.origin import Origin
+from tests.kit.shardcast import QUICK, content, eventually, read_folder, total, write_folder
 from tests.shardcast import hostile
-from tests.shardcast.conftest import QUICK, content, eventually, read_folder, total, write_folder
 from tests.shardcast.hostile import HostileRelay, Spoil
 from tests.shardcast.test_relay import complete, relay_of
 

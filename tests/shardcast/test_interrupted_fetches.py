@@ -22,8 +22,8 @@ from shardcast.freshness import AnnouncedVersion
 from shardcast.manifest.manifest import VersionKey
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
+from tests.kit.shardcast import content, eventually, read_folder, write_folder
 from tests.shardcast import hostile
-from tests.shardcast.conftest import content, eventually, read_folder, write_folder
 from tests.shardcast.hostile import HostileRelay
 
 Clients = Callable[..., Client]

@@ -12,8 +12,8 @@ import pytest
 
 from shardcast.client import Client
 from shardcast.download.peer_client import PeerClient
-from tests.shardcast.conftest import QUICK
-from tests.silence import SilentServer, as_it_falls_due
+from tests.kit.shardcast import QUICK
+from tests.kit.silent_server import SilentServer, as_it_falls_due
 
 ANSWER_S = 0.5
 HASTY = replace(QUICK, answer=timedelta(seconds=ANSWER_S))

@@ -26,7 +26,7 @@ from shardcast.manifest.records import (
     canonical_json,
     sign_extension,
 )
-from tests.shardcast.manifests import PUBLISHER, RUN, STRANGER, author, empty, end_of, lines_of, shard_of
+from tests.kit.manifests import PUBLISHER, RUN, STRANGER, author, empty, end_of, lines_of, shard_of
 
 DATA = {"model.safetensors": random.Random(1).randbytes(3 * BLOCK + 17), "config.json": b"{}", "empty.txt": b""}
 

@@ -17,9 +17,9 @@ from shardcast.client import Client
 from shardcast.download.download import DownloadProgress
 from shardcast.origin import Origin
 from shardcast.serve.connection_limits import ServingLimits
-from tests.shardcast.conftest import RUN_NAME, content, read_folder
-from tests.shardcast.manifests import PUBLISHER
-from tests.shardcast.nginx_front import DEPLOY, NEEDS_NGINX, NGINX, PATIENCE, Behind, Front, behind, replaced, running
+from tests.kit.manifests import PUBLISHER
+from tests.kit.nginx import DEPLOY, NEEDS_NGINX, NGINX, PATIENCE, Behind, Front, behind, replaced, running
+from tests.kit.shardcast import RUN_NAME, content, read_folder
 
 pytestmark = NEEDS_NGINX
 

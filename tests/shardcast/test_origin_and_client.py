@@ -16,8 +16,8 @@ from shardcast.errors import VersionGone
 from shardcast.manifest.manifest import VersionKey
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
-from tests.shardcast.conftest import RUN_NAME, content, read_folder, write_folder
-from tests.shardcast.manifests import PUBLISHER, STRANGER
+from tests.kit.manifests import PUBLISHER, STRANGER
+from tests.kit.shardcast import RUN_NAME, content, read_folder, write_folder
 
 Clients = Callable[..., Client]
 

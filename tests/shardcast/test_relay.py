@@ -17,8 +17,8 @@ from shardcast.client import Client
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from shardcast.relay import Relay
-from tests.shardcast.conftest import QUICK, RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
-from tests.shardcast.manifests import PUBLISHER
+from tests.kit.manifests import PUBLISHER
+from tests.kit.shardcast import QUICK, RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
 
 Clients = Callable[..., Client]
 

@@ -20,8 +20,8 @@ from shardcast.manifest.signers import Signers
 from shardcast.origin import Origin
 from shardcast.publish.anchors import next_form
 from shardcast.relay import Relay
-from tests.shardcast.conftest import QUICK, RUN_NAME, content, eventually, read_folder, write_folder
-from tests.shardcast.manifests import PUBLISHER, RUN, STRANGER, author, lines_of
+from tests.kit.manifests import PUBLISHER, RUN, STRANGER, author, lines_of
+from tests.kit.shardcast import QUICK, RUN_NAME, content, eventually, read_folder, write_folder
 
 Clients = Callable[..., Client]
 SUCCESSOR = Key(b"\x33" * 32)

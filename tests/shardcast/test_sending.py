@@ -18,8 +18,8 @@ import uvloop
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from shardcast.serve.sender import LEAST_BLOCKS, MOST_BLOCKS, QUICK_S, BatchSize, RangeSender
-from tests.shardcast.conftest import RUN_NAME, write_folder
-from tests.shardcast.manifests import PUBLISHER
+from tests.kit.manifests import PUBLISHER
+from tests.kit.shardcast import RUN_NAME, write_folder
 from tests.shardcast.test_server import certificate
 
 QUICKLY, SLOWLY = QUICK_S / 2, QUICK_S * 2

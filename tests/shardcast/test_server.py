@@ -26,8 +26,8 @@ from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
 from shardcast.serve.connection_limits import ServingLimits
 from shardcast.serve.server import PROBE_BYTES
-from tests.shardcast.conftest import RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
-from tests.shardcast.manifests import PUBLISHER
+from tests.kit.manifests import PUBLISHER
+from tests.kit.shardcast import RUN_NAME, content, eventually, read_folder, status_of, total, write_folder
 from tests.shardcast.test_relay import complete, relay_of
 
 FILES = content(1)

@@ -15,7 +15,7 @@ from shardcast.folder_watcher import FolderWatcher
 from shardcast.manifest.manifest import VersionKey
 from shardcast.manifest.records import BLOCK
 from shardcast.origin import Origin
-from tests.shardcast.conftest import content, eventually, read_folder, write_folder
+from tests.kit.shardcast import content, eventually, read_folder, write_folder
 
 Clients = Callable[..., Client]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.tiny_model import tiny_folder
 from trainer.sft.settings import WarmUpSettings, check_settings
 
 torch.set_num_threads(1)  # several threads of several test processes on two cores stand in each other's way

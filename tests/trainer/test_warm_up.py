@@ -23,7 +23,7 @@ from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype, EngineName
 from rollouts.recipe import read_recipe
-from tests.rollouts.tiny import rewrite_json, tiny_folder
+from tests.kit.tiny_model import rewrite_json, tiny_folder
 from tests.trainer.conftest import small
 from trainer.errors import BadSettings, NotWritten, TrainingDiverged
 from trainer.evaluator import Evaluator

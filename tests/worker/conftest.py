@@ -16,8 +16,8 @@ from docker.errors import DockerException
 from cli.devnet.image import make_image
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
-from tests.ledger.client.conftest import founded, world
-from tests.ledger.conftest import development_chain, development_process
+from tests.kit.chain import development_chain, development_process
+from tests.kit.world import founded, world
 from worker.runtime.docker import DockerRuntime, engine_socket
 from worker.runtime.docker_arguments import LABEL_WORKER
 from worker.runtime.process import ProcessRuntime

@@ -12,7 +12,7 @@ from ledger.client import Ledger
 from ledger.errors import ChainUnavailable
 from protocol.identifiers import Digest, run_id
 from protocol.leases import Lease
-from tests.ledger.client.conftest import POOL, TERMS, World
+from tests.kit.world import POOL, TERMS, World
 from worker.chain.ledger_chain import LedgerChain
 
 VERSION = Digest("0x" + "ab" * 32)

@@ -36,10 +36,10 @@ from protocol.runtime.clock import ManualClock
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.relayed import ReceiptState, SubmissionReceipt
 from protocol.wire.uploads import UploadRequest, UploadTicket
-from tests.ledger.client.conftest import POOL, QUICK, TERMS, Founded, World
-from tests.orchestrator.conftest import under_test
-from tests.orchestrator.edge import MemoryLedger, PoolUnderTest
-from tests.serving import served
+from tests.kit.http_server import served
+from tests.kit.memory_ledger import MemoryLedger, PoolUnderTest
+from tests.kit.orchestrator import under_test
+from tests.kit.world import POOL, QUICK, TERMS, Founded, World
 from worker.chain.ledger_chain import LedgerChain
 from worker.delivery.pay_watch import PayWatch
 from worker.delivery.pool_delivery import RELAYER_TIMEOUT, PoolDelivery

@@ -11,8 +11,8 @@ import httpx
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import digest
 from protocol.wire.relayed import ReceiptState
-from tests.ledger.client.conftest import POOL, URL, World
-from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
+from tests.kit.run_on_chain import join_by_relay, orchestrating, publish
+from tests.kit.world import POOL, URL, World
 from worker.chain.ledger_chain import LedgerChain
 from worker.delivery.pool_delivery import PoolDelivery
 from worker.delivery.queue.item import DeliveryStage

@@ -25,7 +25,7 @@ from protocol.runtime.clock import ManualClock
 from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, NodeState
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedWorkClaim
-from tests.rest import at_rest, one_thread
+from tests.kit.event_loop import at_rest, one_thread
 from worker.chain.ledger_chain import NodeStatus, Payment
 from worker.chain.pool_record import PoolRecord
 from worker.heartbeat import (

@@ -18,7 +18,7 @@ from protocol.invites import Invite
 from protocol.runtime.clock import ManualClock
 from protocol.wire.base import MAX_INT64
 from protocol.wire.invites import SignedInvite
-from tests.rest import at_rest, one_thread
+from tests.kit.event_loop import at_rest, one_thread
 from tests.worker.test_heart import ScriptedChain
 from worker.chain.pool_record import PoolRecord
 from worker.membership.joining import Joiner

@@ -16,8 +16,8 @@ from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest
 from protocol.leases import Lease, WorkKey
 from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
-from tests.ledger.client.conftest import POOL, QUICK, TERMS, World
-from tests.ledger.client.verdicts import verdict_on
+from tests.kit.verdicts import verdict_on
+from tests.kit.world import POOL, QUICK, TERMS, World
 from worker.chain.ledger_chain import LedgerChain, Payment, WorkerChain
 from worker.delivery.pay_watch import CHECKS_PER_ROUND, MOST_WATCHED, PayWatch
 from worker.state import StateDirectory

@@ -43,19 +43,19 @@ class Channel:
     """Joins the mesh.
 
     Args:
-        place: Which process this is.
-        device: Its own.
-        timeout: How long a process is waited for.
+        place: Rank of this process.
+        device: Device of this process.
+        timeout: Maximum wait for another process.
 
     Raises:
-        MeshBroken: The others did not come.
+        MeshBroken: The other processes did not join in time.
     """
 
     def __init__(self, place: RankInfo, device: torch.device, *, timeout: timedelta) -> None:
         self.place = place
         self.device = device
         self.timeout = timeout
-        with spoken("joining the other processes"):
+        with mesh_errors("joining the other processes"):
             if device.type == "cuda":
                 torch.cuda.set_device(device)
             _DISTRIBUTED.init_process_group("gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl", timeout=timeout)
@@ -63,39 +63,39 @@ class Channel:
             self.mesh: DeviceMesh = make_mesh(device.type)
 
     def send(self, command: GroupCommand) -> None:
-        """Tells all others; for process 0.
+        """Sends a command from process 0 to all others.
 
         Raises:
-            MeshBroken: One of them is gone.
+            MeshBroken: A process has ended.
         """
-        told = torch.frombuffer(bytearray(command.encode()), dtype=torch.uint8)
-        with spoken(f"saying {command.word.value!r}"):
-            self._broadcast(torch.tensor([len(told)]))
-            self._broadcast(told)
+        encoded = torch.frombuffer(bytearray(command.encode()), dtype=torch.uint8)
+        with mesh_errors(f"sending {command.word.value!r}"):
+            self._broadcast(torch.tensor([len(encoded)]))
+            self._broadcast(encoded)
 
     def receive(self) -> GroupCommand:
         """Receives the next command of rank 0.
 
         Raises:
-            MeshBroken: It is gone.
+            MeshBroken: Process 0 has ended.
         """
         length = torch.zeros(1, dtype=torch.int64)
-        with spoken("waiting for process 0"):
+        with mesh_errors("waiting for process 0"):
             self._broadcast(length)
-            told = torch.empty(int(length), dtype=torch.uint8)
-            self._broadcast(told)
-        return GroupCommand.decode(told.numpy().tobytes())
+            encoded = torch.empty(int(length), dtype=torch.uint8)
+            self._broadcast(encoded)
+        return GroupCommand.decode(encoded.numpy().tobytes())
 
-    def stand(self, *, failed: bool, ending: bool) -> ProcessGroupStatus:
+    def agree(self, *, failed: bool, ending: bool) -> ProcessGroupStatus:
         """Waits for the outcome of all processes and returns it.
 
         Raises:
-            MeshBroken: One of them is gone.
+            MeshBroken: A process has ended.
         """
-        said = torch.tensor([int(failed), int(ending)])
-        with spoken("waiting for all processes"):
-            _DISTRIBUTED.all_reduce(said, group=self._group)
-        return ProcessGroupStatus(failed=int(said[0]), ending=bool(said[1]))
+        outcome = torch.tensor([int(failed), int(ending)])
+        with mesh_errors("waiting for all processes"):
+            _DISTRIBUTED.all_reduce(outcome, group=self._group)
+        return ProcessGroupStatus(failed=int(outcome[0]), ending=bool(outcome[1]))
 
     def leave(self) -> None:
         """Leaves the mesh; a process that ends without doing so waits for the others."""
@@ -107,11 +107,11 @@ class Channel:
 
 
 @contextmanager
-def spoken(what: str) -> Iterator[None]:
+def mesh_errors(what: str) -> Iterator[None]:
     """Translates torch's connection errors into an error about a lost process.
 
     Raises:
-        MeshBroken: It is.
+        MeshBroken: torch raised such an error.
     """
     try:
         yield

@@ -18,19 +18,19 @@ from numpy.typing import NDArray
 
 from protocol.identifiers import Digest
 from trainer.learning.groups import TrainingGroup, TrainingSample
-from trainer.policy.policy_trainer import TrainerSnapshot
+from trainer.learning.learner import LearnerState
 
 Arrays = Mapping[str, NDArray[Any]]
 
 _SMALL_BYTES = 16 * 1024
-"""A tensor of a state that is no longer than this is told to everybody; of a longer one, each gets its share."""
+"""State tensors up to this size are sent whole to all processes; of larger ones each process gets its shard."""
 
 
 class CommandKind(StrEnum):
     """Kind of a command."""
 
     TERMS = "terms"
-    """Opens the base and makes its share of the policy."""
+    """Open the base and create this process's shard of the policy."""
     BEGIN = "begin"
     ADD = "add"
     FINISH = "finish"
@@ -46,12 +46,12 @@ class CommandKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class GroupCommand:
-    """One thing that all processes do.
+    """A command that all processes execute.
 
     Args:
-        word: Which.
-        facts: JSON.
-        arrays: Numbers.
+        word: Kind of the command.
+        facts: JSON fields.
+        arrays: Arrays by name.
     """
 
     word: CommandKind
@@ -81,7 +81,7 @@ class GroupCommand:
 
 
 def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
-    """The groups of `add`. Which files they are from is process 0's business."""
+    """Returns the `add` command of some groups; the files they are from are not included."""
     samples = [sample for group in groups for sample in group.samples]
     return GroupCommand(
         word=CommandKind.ADD,
@@ -99,7 +99,7 @@ def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
 
 
 def groups_of(command: GroupCommand) -> list[TrainingGroup]:
-    """The groups of such a command, in their order."""
+    """Returns the groups of an `add` command, in order."""
     arrays = command.arrays
     outputs, logprobs = (_split(arrays[name], arrays["output_lengths"]) for name in ("outputs", "logprobs"))
     samples = iter(
@@ -124,8 +124,8 @@ def groups_of(command: GroupCommand) -> list[TrainingGroup]:
     ]
 
 
-def state_command(state: TrainerSnapshot) -> GroupCommand:
-    """A state: what is small, and the shapes of the rest, which is dealt out while it is restored."""
+def state_command(state: LearnerState) -> GroupCommand:
+    """Returns the `restore` command: small tensors and the shapes of large ones, which are sharded while restoring."""
     small = {name: tensor for name, tensor in state.tensors.items() if tensor.nbytes <= _SMALL_BYTES}
     shapes = [(name, list(tensor.shape), name in small) for name, tensor in state.tensors.items()]
     return GroupCommand(
@@ -135,13 +135,13 @@ def state_command(state: TrainerSnapshot) -> GroupCommand:
     )
 
 
-def state_of(command: GroupCommand) -> TrainerSnapshot:
-    """The state of such a command, with memory in the place of what is dealt out."""
+def state_of(command: GroupCommand) -> LearnerState:
+    """Returns the state of a `restore` command, with uninitialised memory for tensors that are sharded later."""
     tensors = {
         name: torch.from_numpy(command.arrays[name]) if small else torch.empty(shape)
         for name, shape, small in command.facts["shapes"]
     }
-    return TrainerSnapshot(tensors, command.facts["facts"])
+    return LearnerState(tensors=tensors, facts=command.facts["facts"])
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:

@@ -1,4 +1,4 @@
-"""Process 0's side of a mesh: one thing after the other is said to all and done by all; between, they stay in touch."""
+"""Process 0's side of a mesh: sends commands that all processes execute, and heartbeats between them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import structlog
 import torch
 
 from protocol.errors import MusterError
-from trainer.distributed.channel import Channel, spoken
+from trainer.distributed.channel import Channel, mesh_errors
 from trainer.distributed.commands import CommandKind, GroupCommand
 from trainer.distributed.shutdown import ShutdownSignal
 from trainer.errors import MeshBroken
 
 T = TypeVar("T")
 
-LONGEST_SILENCE_S = 5.0
-"""After so long without a command all say that they are there: a process that died is noticed before it is needed."""
+HEARTBEAT_S = 5.0
+"""Longest pause without a command; then a heartbeat is sent, so that a lost process is noticed early."""
 
 _log = structlog.get_logger(__name__)
 
@@ -27,9 +27,9 @@ class Leader:
     """Leads the other processes until `close`.
 
     Args:
-        channel: To them.
-        ending: Whether this process should end.
-        on_end: Called, from any thread, when the run should end: a process was told to, or is gone.
+        channel: Channel to the other processes.
+        ending: Shutdown request of this process.
+        on_end: Called from any thread when the run should end, because a process was asked to end or is lost.
     """
 
     def __init__(self, channel: Channel, *, ending: ShutdownSignal, on_end: Callable[[], None]) -> None:
@@ -37,10 +37,10 @@ class Leader:
         self._ending = ending
         self._on_end = on_end
         self._broken: MeshBroken | None = None
-        self._one_at_a_time = threading.Lock()
+        self._command_lock = threading.Lock()
         self._closing = threading.Event()
-        self._staying = threading.Thread(target=self._stay, name="mesh", daemon=True)
-        self._staying.start()
+        self._heartbeats = threading.Thread(target=self._send_heartbeats, name="mesh", daemon=True)
+        self._heartbeats.start()
 
     def together(self, command: GroupCommand, work: Callable[[], T]) -> T:
         """Runs a command on all processes, including this one, and returns the local result.
@@ -49,7 +49,7 @@ class Leader:
             MeshBroken: A process is lost, or failed where others succeeded.
             MusterError: All processes failed, for this reason.
         """
-        with self._one_at_a_time:
+        with self._command_lock:
             self.check()
             try:
                 return self._do(command, work)
@@ -64,26 +64,26 @@ class Leader:
                 raise
 
     def check(self) -> None:
-        """Returns if all processes are there, as far as is known.
+        """Checks that no process is known to be lost.
 
         Raises:
-            MeshBroken: They are not.
+            MeshBroken: A process is lost.
         """
         if self._broken is not None:
             raise self._broken
 
     def close(self) -> None:
-        """Ends the other processes; `check` says afterwards whether they were there.
+        """Ends the other processes; a later `check` raises if one was lost.
 
-        One that can't be told finds that this one is gone.
+        A process that can't be reached notices that this one has left.
         """
         self._closing.set()
-        self._staying.join()
-        with self._one_at_a_time:
+        self._heartbeats.join()
+        with self._command_lock:
             if self._broken is None:
                 try:
                     self._channel.send(GroupCommand(word=CommandKind.END))
-                    self._channel.stand(failed=False, ending=True)
+                    self._channel.agree(failed=False, ending=True)
                 except MeshBroken as error:
                     self._broken = error
             self._channel.leave()
@@ -94,25 +94,25 @@ class Leader:
         self._channel.send(command)
         error: MusterError | None = None
         try:
-            with spoken(f"all do {command.word.value!r}"):
+            with mesh_errors(f"all do {command.word.value!r}"):
                 found = work()
         except MeshBroken:
             raise
         except MusterError as raised:
             error = raised
-        standing = self._channel.stand(failed=error is not None, ending=self._ending.wanted)
-        if standing.ending:
+        status = self._channel.agree(failed=error is not None, ending=self._ending.wanted)
+        if status.ending:
             self._on_end()
-        if error is not None and standing.failed == self._channel.place.processes:
+        if error is not None and status.failed == self._channel.place.processes:
             raise error
-        if standing.failed:
+        if status.failed:
             raise MeshBroken(
-                f"{standing.failed} of {self._channel.place.processes} processes could not do {command.word.value!r}"
+                f"{status.failed} of {self._channel.place.processes} processes could not do {command.word.value!r}"
             ) from error
         return found
 
-    def _stay(self) -> None:
-        pause = min(LONGEST_SILENCE_S, self._channel.timeout.total_seconds() / 4)
+    def _send_heartbeats(self) -> None:
+        pause = min(HEARTBEAT_S, self._channel.timeout.total_seconds() / 4)
         while not self._closing.wait(pause):
             try:
                 self.together(GroupCommand(word=CommandKind.STAY), lambda: None)

@@ -16,13 +16,13 @@ _START = "start the trainer with torchrun, which sets it: docs/training-runs.md,
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankInfo:
-    """One process among those that torchrun started.
+    """Rank of a process that torchrun started.
 
     Args:
-        processes: How many there are, on all machines.
-        rank: Which one this is; process 0 has the run.
-        local_processes: How many there are on this machine.
-        local_rank: Which one of those this is.
+        processes: Number of processes on all machines.
+        rank: Rank of this process; rank 0 executes the run.
+        local_processes: Number of processes on this machine.
+        local_rank: Rank of this process on this machine.
     """
 
     processes: int
@@ -37,13 +37,13 @@ class RankInfo:
 
 
 def own_place(environment: Mapping[str, str]) -> RankInfo | None:
-    """The place that torchrun gave this process; None if it is alone.
+    """Returns the rank that torchrun gave this process; None if it is the only one.
 
     Args:
-        environment: The process's variables.
+        environment: Environment variables of the process.
 
     Raises:
-        BadSettings: It has a part of what torchrun sets, or numbers that can't be.
+        BadSettings: Some of torchrun's variables are missing or invalid.
     """
     if environment.get("WORLD_SIZE", "1").strip() == "1":
         return None
@@ -67,10 +67,10 @@ def own_place(environment: Mapping[str, str]) -> RankInfo | None:
 
 
 def device_of(name: str | None, place: RankInfo | None = None) -> torch.device:
-    """The device of a name; by default an accelerator if there is one. Each process of a mesh has one of its own.
+    """Returns the named device; by default an accelerator if there is one. Each process of a mesh has its own.
 
     Raises:
-        InvalidInput: There is none of that name, or there are fewer than processes.
+        InvalidInput: There is no such device, or there are fewer devices than processes.
     """
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"

@@ -1,4 +1,4 @@
-"""Shutdown of a process: it was asked to end, or its parent is gone."""
+"""Shutdown request of a process: a signal arrived, or its parent has ended."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ShutdownSignal:
-    """Looked at between commands. A follower ends when process 0 says so, and it is told that it should."""
+    """Checked between commands. A follower reports the request to process 0, which ends the run for all processes."""
 
     def __init__(self) -> None:
         self._parent = os.getppid()
-        self._told = False
+        self._requested = False
 
     @property
     def wanted(self) -> bool:
         """Returns whether the process should end."""
-        return self._told or os.getppid() != self._parent
+        return self._requested or os.getppid() != self._parent
 
     @contextmanager
     def by_signal(self) -> Iterator[None]:
-        """Takes the first Ctrl-C or SIGTERM as a wish; a second one ends the process at once."""
+        """Records the first Ctrl-C or SIGTERM as a request; a second one ends the process at once."""
 
-        def told(_: int, __: FrameType | None) -> None:
-            self._told = True
+        def request(_: int, __: FrameType | None) -> None:
+            self._requested = True
             for each in _SIGNALS:
                 signal.signal(each, signal.SIG_DFL)
 
-        before = {each: signal.signal(each, told) for each in _SIGNALS}
+        before = {each: signal.signal(each, request) for each in _SIGNALS}
         try:
             yield
         finally:

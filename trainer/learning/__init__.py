@@ -1,1 +1,1 @@
-"""Learning from rollouts: losses, batches and optimiser steps. It knows no network, ledger or run."""
+"""Learning from rollouts: losses, batches and optimiser steps. Independent of network, ledger and run."""

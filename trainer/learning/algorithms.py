@@ -1,4 +1,4 @@
-"""The published algorithms as choices of a loss's parts; `{ name = "dapo", kl = 1e-3 }` is one with a change.
+"""Published algorithms as presets of the loss's parts; `{ name = "dapo", kl = 1e-3 }` is a preset with one change.
 
 docs/learning.md has the table with the papers.
 """
@@ -31,24 +31,24 @@ class _LossTerm(BaseModel):
 
 
 class ClippedTerm(_LossTerm):
-    """PPO's surrogate, with a bound for negative advantages too."""
+    """PPO's clipped surrogate, optionally with a bound on the ratio of negative advantages."""
 
     kind: Literal["clipped"] = "clipped"
     low: Annotated[float, Field(ge=0, lt=1)] = 0.2
     high: _Ratio = 0.2
     cap: Annotated[float, Field(gt=1, le=1e6)] | None = 4.0
-    """The largest ratio of a negative advantage; None for PPO's own, without one."""
+    """Largest ratio of a negative advantage; None for no bound, as in PPO."""
 
     def of(
         self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The term and the tokens that it stopped, [N]."""
+        """Returns the term and a mask of clipped tokens, both [N]."""
         del logprob_n
         return clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high, cap=self.cap)
 
 
 class TruncatedTerm(_LossTerm):
-    """The policy gradient with a bounded weight."""
+    """Policy gradient with a bounded importance weight."""
 
     kind: Literal["truncated"] = "truncated"
     low: _Ratio = 0.0
@@ -57,14 +57,14 @@ class TruncatedTerm(_LossTerm):
     def of(
         self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The term and the tokens whose weight it bounded, [N]."""
+        """Returns the term and a mask of tokens with a bounded weight, both [N]."""
         return truncated_term(
             ratio_n=ratio_n, logprob_n=logprob_n, advantage_n=advantage_n, low=self.low, high=self.high
         )
 
 
 class MaskedTerm(_LossTerm):
-    """The policy gradient without tokens that trainer and sampler disagree about."""
+    """Policy gradient that masks tokens whose trainer and sampler probabilities differ too much."""
 
     kind: Literal["masked"] = "masked"
     low: _Ratio = 0.5
@@ -73,7 +73,7 @@ class MaskedTerm(_LossTerm):
     def of(
         self, *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """The term and the tokens that it left out, [N]."""
+        """Returns the term and a mask of omitted tokens, both [N]."""
         del logprob_n
         return masked_term(ratio_n=ratio_n, advantage_n=advantage_n, low=self.low, high=self.high)
 
@@ -120,12 +120,12 @@ _NAMED: dict[str, dict[str, Any]] = {
 
 
 def algorithm_names() -> list[str]:
-    """Every algorithm that has a name."""
+    """Named algorithms."""
     return list(_NAMED)
 
 
 class Algorithm(_LossTerm):
-    """A loss. Fields that are not given are those of the named algorithm."""
+    """An algorithm and its loss. Omitted fields have the values of the named algorithm."""
 
     name: str = "grpo"
     aggregation: Aggregation = Aggregation.TOKENS
@@ -133,7 +133,7 @@ class Algorithm(_LossTerm):
     """Divisor of `constant`. Dr. GRPO uses the maximum answer length."""
     importance: Importance = Importance.TOKEN
     rollout_floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    """Answers with a token whose ratio is under it are left out; 0 for none."""
+    """Answers with a token whose ratio is below this are left out; 0 disables it."""
     advantage: Advantage = Advantage.GROUP
     term: Annotated[ClippedTerm | TruncatedTerm | MaskedTerm, Field(discriminator="kind")] = ClippedTerm()
     kl: _Coefficient = 0.0
@@ -169,7 +169,7 @@ class Algorithm(_LossTerm):
 
 
 def _merged_term(named: Mapping[str, Any] | None, given: object) -> dict[str, object]:
-    """One changed bound keeps the others of the named algorithm; another kind of term starts from its own defaults."""
+    """Merges given bounds with those of the named algorithm; a different kind of term uses its own defaults."""
     if not isinstance(given, Mapping):
         return {}
     of = {"kind": "clipped"} if named is None else named

@@ -1,4 +1,4 @@
-"""A batch of groups as tensors: what each token of each answer is learned with.
+"""A batch of groups as tensors: token ids, log-probabilities, weights and advantages.
 
 Shapes: S answers, N tokens of all answers, one answer after another. A name's last letters are its shape.
 """
@@ -18,15 +18,15 @@ from trainer.learning.losses import Count, advantages, token_weights
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Answers:
-    """Some answers, or all of a batch.
+    """Answers of a batch, or some of them.
 
     Args:
-        token_n: int64, what was generated.
-        sampler_n: float32, the sampler's log-probability of it.
-        answer_n: int64, the answer that each token is of, numbered from 0 in here.
-        weight_n: float32, how much each token weighs before the sum is divided.
-        advantage_n: float32, its answer's.
-        length_s: int64, tokens of each answer.
+        token_n: int64, generated token ids.
+        sampler_n: float32, the sampler's log-probability of each token.
+        answer_n: int64, index of each token's answer, from 0 in this object.
+        weight_n: float32, weight of each token before the sum is divided.
+        advantage_n: float32, advantage of each token's answer.
+        length_s: int64, number of tokens of each answer.
     """
 
     token_n: torch.Tensor
@@ -37,7 +37,7 @@ class Answers:
     length_s: torch.Tensor
 
     def pick(self, answers: torch.Tensor, device: torch.device) -> Answers:
-        """Some of them, in increasing order of their numbers, on a device."""
+        """Returns the answers with the given ascending indices, on a device."""
         chosen = torch.zeros(len(self.length_s), dtype=torch.bool)
         chosen[answers] = True
         of = chosen[self.answer_n]
@@ -54,19 +54,19 @@ class Answers:
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """Numbers of tokens, answers and groups in a global batch: divisors of its sums."""
+    """Numbers of tokens, answers and groups in a global batch, by which sums are divided."""
 
     groups: int = 0
     answers: int = 0
     tokens: int = 0
 
     def of(self, count: Count) -> int:
-        """The one that an aggregation names."""
+        """Returns the number that an aggregation divides by."""
         return {Count.GROUPS: self.groups, Count.ANSWERS: self.answers, Count.TOKENS: self.tokens}[count]
 
 
 def answers_of(groups: Sequence[TrainingGroup], algorithm: Algorithm) -> Answers:
-    """Makes the tensors of groups, on the CPU."""
+    """Returns the answers of groups as tensors on the CPU."""
     samples = [sample for group in groups for sample in group.samples]
     group_s = torch.repeat_interleave(torch.tensor([len(group.samples) for group in groups]))
     length_s = torch.tensor([len(sample.output_tokens) for sample in samples])

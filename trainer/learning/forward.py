@@ -1,7 +1,7 @@
-"""Rows through a model, and out come the logits of answers: only those are computed.
+"""Runs rows through a model and computes the logits of answer tokens only.
 
-Where the rows of states reach the output layer, a hook picks the answers' own. So whatever a model does with its logits
-afterwards (scaling, soft caps) is done as it would be.
+A hook before the output layer selects the hidden states of answer tokens. So operations that a model applies to its
+logits afterwards (scaling, soft caps) stay in effect.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from trainer.learning.layout import PackedBatch
 
 
 def answer_logits(model: PreTrainedModel, rows: PackedBatch, *, dtype: Dtype) -> torch.Tensor:
-    """The logits that the answers' tokens were drawn from, [N, V], in the order of `rows.answers`.
+    """Returns the logits from which the answers' tokens were sampled, [N, V], in the order of `rows.answers`.
 
     Args:
         model: Any causal model of transformers.
-        rows: What goes through it.
-        dtype: What is computed in; weights stay what they are.
+        rows: Rows of the batch.
+        dtype: Type of the computation; the weights keep their type.
     """
     call: Any = model  # transformers annotates its methods in parts only
     device = model.device
@@ -44,20 +44,20 @@ def answer_logits(model: PreTrainedModel, rows: PackedBatch, *, dtype: Dtype) ->
 
 
 def layers_of(model: Module) -> list[Module]:
-    """The layers that a model repeats."""
+    """Returns the repeated layers of a model."""
     return [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
 
 
 def checkpoint_activations(model: PreTrainedModel) -> None:
-    """Keeps a layer's input only and computes the rest again when gradients are taken.
+    """Enables activation checkpointing: stores only each layer's input and recomputes the rest in the backward pass.
 
-    transformers does so in modules that are in training mode. The layers are told that they are; what is in them isn't,
-    so that dropout stays off: the policy that learns is the one that generated.
+    transformers checkpoints only modules in training mode. So the layers are set to training mode, but not their
+    submodules: dropout stays off, because the trained policy must be the one that generated.
     """
     call: Any = model
     enable = (
         getattr(call, "activation_checkpointing_enable", None) or call.gradient_checkpointing_enable
-    )  # its old name
+    )  # the argument's name in older releases
     enable()
     for layer in layers_of(model):
         layer.training = True

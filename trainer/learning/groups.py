@@ -1,4 +1,4 @@
-"""Accepted rollouts as the learner takes them."""
+"""Accepted rollouts as input of the learner."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class TrainingSample:
     """One completion.
 
     Args:
-        output_tokens: int32, shape (T,), the end of sequence included; T >= 1.
+        output_tokens: int32, shape (T,), including the end token; T >= 1.
         logprobs: float32, shape (T,): the sampler's own log-probabilities at the run's temperature.
-        reward: From the verdict's audit file.
+        reward: Reward from the verdict's audit file.
     """
 
     output_tokens: NDArray[np.int32]
@@ -30,12 +30,12 @@ class TrainingGroup:
     """All completions of one prompt in one slot.
 
     Args:
-        work: The work key of the file that it is from.
-        group: Its number in that file.
-        prompt_index: The prompt's index in the environment.
+        work: Work key of the group's file.
+        group: Index of the group in that file.
+        prompt_index: Index of the prompt in the environment.
         prompt_tokens: int32, shape (P,); P >= 1.
-        version: The policy that generated it.
-        samples: All of them; at least one.
+        version: Policy version that generated the group.
+        samples: All samples of the group, at least one.
     """
 
     work: Digest

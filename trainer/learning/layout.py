@@ -1,14 +1,14 @@
-"""Layouts of a batch's tokens in rows of the model: three layouts with the same loss.
+"""Arranges a batch's tokens in rows of the model, in one of three layouts with equal loss.
 
 `padded` gives each answer a row. `packed` puts several answers into one row. `shared` computes a prompt once for
 several answers of its group: each token of an answer attends to the prompt and to the answer's own earlier tokens.
-Positions are those that each answer would have alone, so all three give equal log-probabilities.
+Each answer has the positions that it would have alone, so all three layouts give equal log-probabilities.
 
-The more answers share a prompt, the fewer tokens there are and the longer is a row, with whose length the cost of
-attention grows. `shared` lets as many share one as cost least (`_cost`).
+With more answers per prompt there are fewer tokens but longer rows, and the cost of attention grows with the row's
+length. `shared` chooses the number of answers with the lowest cost (`_cost`).
 
-An answer of T tokens has T inputs, as in rollouts/prefill: the prompt's last token and all of its own but the last.
-What answers share is the prompt without its last token, the prefix. Nothing here loads torch.
+An answer of T tokens has T inputs, as in rollouts/prefill: the prompt's last token and all of its own tokens but the
+last. Answers share the prefix: the prompt without its last token. This module does not import torch.
 
 Shapes: R rows, T tokens of a row, S answers, N tokens of all answers.
 """
@@ -27,11 +27,11 @@ from trainer.learning.groups import TrainingGroup
 from trainer.packing import NOTHING, Placed, place
 
 _MATRICES = 6
-"""A layer's matrices cost a token as much as attention over 6 tokens for each of the model's width: about 12 width^2
-multiplications against 2 width for each token of its row (scores and weighted sum; masked ones are computed too)."""
+"""Cost of a layer's matrices for one token, in units of attention to one token, per hidden size: about 12 width^2
+multiplications against 2 width for each token of its row (scores and weighted sum, also of masked tokens)."""
 
 PREFIX = -1
-"""The number of no answer: tokens of a prefix, and places with nothing."""
+"""Values for positions of no answer: tokens of a prefix, and padding."""
 
 
 class Layout(StrEnum):
@@ -44,12 +44,12 @@ class Layout(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayoutPiece:
-    """A prefix and the inputs of some answers to it, which stand together in a row.
+    """A prefix and the inputs of its answers, which are placed together in a row.
 
     Args:
-        prefix: int32, may be empty.
-        answers: Numbers of the answers, in the order of the batch.
-        inputs: Of each of them.
+        prefix: int32; may be empty.
+        answers: Indices of the answers in the batch.
+        inputs: Input tokens of each answer.
     """
 
     prefix: NDArray[np.int32]
@@ -58,21 +58,21 @@ class LayoutPiece:
 
     @property
     def length(self) -> int:
-        """Tokens that it takes."""
+        """Returns the number of tokens of the piece."""
         return len(self.prefix) + sum(map(len, self.inputs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PackedBatch:
-    """Rows that go through the model together, and where their answers' log-probabilities come out.
+    """Rows that go through the model together, and the positions of their answers' tokens.
 
     Args:
-        tokens: int64 [R, T]; 0 where nothing is.
-        positions: int64 [R, T], of each token in its own sequence.
-        pieces: int64 [R, T], the piece that each token is of; `NOTHING` where nothing is.
-        owners: int64 [R, T], the answer that each token is an input of; `PREFIX` for those that all may see.
-        answers: int64 [S], the answers in here, as the batch numbers them.
-        places: int64 [N], where in the flattened rows each answer's inputs are, one answer after another.
+        tokens: int64 [R, T]; 0 for padding.
+        positions: int64 [R, T], position of each token in its own sequence.
+        pieces: int64 [R, T], index of each token's piece; `NOTHING` for padding.
+        owners: int64 [R, T], index of each token's answer; `PREFIX` for prefix tokens, which all answers attend to.
+        answers: int64 [S], indices of the answers in the batch.
+        places: int64 [N], indices of the answers' inputs in the flattened rows, one answer after another.
     """
 
     tokens: NDArray[np.int64]
@@ -98,15 +98,15 @@ class PackedBatch:
 def lay_out(
     groups: Sequence[TrainingGroup], *, layout: Layout, row_tokens: int, rows_at_once: int, width: int
 ) -> list[PackedBatch]:
-    """Lays a batch's answers into rows, each answer once; equal batches always lie alike.
+    """Arranges a batch's answers in rows, each answer once; equal batches give equal rows.
 
     Args:
-        groups: In the order in which their answers are numbered.
-        layout: How.
-        row_tokens: The most tokens of a row. Rows are as long as the longest piece: the attention of a row costs its
-            length squared, and longer rows than that would only be seen as zeros.
-        rows_at_once: How many rows of `row_tokens` go through the model together; of shorter ones more do.
-        width: Of the model's hidden states, which decides what a row's length costs.
+        groups: Groups in the order in which their answers are numbered.
+        layout: The layout.
+        row_tokens: Maximum tokens of a row. Rows are only as long as the longest piece, because attention costs the
+            square of the row's length, padding included.
+        rows_at_once: Number of rows of `row_tokens` that go through the model together; more if they are shorter.
+        width: Hidden size of the model, used to estimate costs.
 
     Raises:
         InvalidInput: There is no answer, or one that is longer with its prompt than a row.
@@ -128,7 +128,7 @@ def lay_out(
 
 
 def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -> Iterator[list[LayoutPiece]]:
-    """The ways to cut groups into pieces, the one with the fewest tokens first."""
+    """Returns the ways to cut groups into pieces, the one with the fewest tokens first."""
     largest = max((len(group.samples) for group in groups), default=1)
     if layout == Layout.SHARED:
         most = 2 * largest
@@ -140,7 +140,7 @@ def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -
 
 
 def _cost(pieces: Sequence[LayoutPiece], *, width: int) -> int:
-    """Work for the rows of some pieces, in units of one token's attention to another."""
+    """Returns the cost of the rows of some pieces, in units of one token's attention to another."""
     lengths = [piece.length for piece in pieces]
     length = max(lengths, default=0)
     rows = 1 + max((spot.row for spot in place(lengths, length)), default=0)
@@ -148,7 +148,7 @@ def _cost(pieces: Sequence[LayoutPiece], *, width: int) -> int:
 
 
 def _pieces(groups: Sequence[TrainingGroup], row_tokens: int, *, most: int) -> list[LayoutPiece]:
-    """Cuts groups into pieces of at most so many answers."""
+    """Cuts groups into pieces with at most a given number of answers."""
     pieces: list[LayoutPiece] = []
     answer = 0
     for group in groups:
@@ -162,7 +162,7 @@ def _pieces(groups: Sequence[TrainingGroup], row_tokens: int, *, most: int) -> l
 
 
 def _spans(lengths: Sequence[int], room: int, *, most: int) -> Iterator[range]:
-    """Splits a group's answers into those that share a piece: as many in turn as are allowed and a row has room for."""
+    """Splits a group's answers into pieces, each with as many answers as are allowed and fit in a row."""
     first, used = 0, 0
     for number, length in enumerate(lengths):
         if number > first and (number - first >= most or used + length > room):

@@ -1,17 +1,17 @@
-"""Groups of rollouts in, one step of the policy out.
+"""Trains a model with groups of rollouts, one optimiser step at a time.
 
     learner = Learner(model, settings, temperature=recipe.sampling.temperature)
     done = learner.learn(groups, step=7)
 
-Gradients of a batch's parts are added up undivided and divided once, by what the whole batch has. So it makes no
-difference how a batch was cut into micro-batches, shared among processes, or came in while it was learned from:
+Gradients of a batch's parts are summed undivided and divided once, by the totals of the whole batch. So the result does
+not depend on how a batch is cut into micro-batches, sharded over processes, or added while groups arrive:
 
     learner.begin(step=7)
-    learner.add(first)      # as groups are accepted: periodic asynchrony
+    learner.add(first)      # as groups are accepted (Periodic Asynchrony, section 4)
     learner.add(second)
     done = learner.finish()
 
-On one CPU process equal weights, groups and order give equal weights to the bit.
+In a single CPU process, equal weights and equal groups in equal order give bit-identical results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.nn.utils import get_total_norm
 from transformers import PreTrainedModel
 
-from protocol.errors import InvalidInput
+from protocol.errors import Conflict, InvalidInput
 from trainer.errors import TrainingDiverged
 from trainer.learning.batch import Answers, Counts, answers_of
 from trainer.learning.forward import answer_logits, checkpoint_activations, layers_of
@@ -48,30 +48,32 @@ _ALMOST_NOTHING = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LearnerState:
-    """State from which a learner continues.
+    """State that determines all further learning.
 
     Args:
-        tensors: By name. Unsharded ones are the learner's own, valid until its next `finish` or `restore`.
-        counts: Numbers of skipped steps, in total and in a row.
+        tensors: Weights, optimiser averages and random generator, by name. Unsharded ones are the learner's own, not
+            copies: valid until its next `finish` or `restore`.
+        facts: Numbers of skipped steps (`counts`) and kind of the optimiser, as JSON.
     """
 
     tensors: Mapping[str, torch.Tensor]
-    counts: Mapping[str, int]
+    facts: Mapping[str, Any]
 
 
 class Learner:
-    """Moves a model's weights.
+    """Trains a model, deterministically.
 
     Args:
-        model: In float32, on its device. It is put into evaluation mode: dropout would make it another policy.
-        settings: How.
-        temperature: The recipe's: what the answers were drawn at.
-        reference: What `algorithm.kl` keeps the policy close to; never changed.
-        mesh: The processes that share the weights, one dimension; None for this one alone. Each of them must be given
-            the same groups.
+        model: Model in float32, on its device. The learner puts it into evaluation mode, because dropout would change
+            the policy.
+        settings: Algorithm, optimiser and batch layout.
+        temperature: Sampling temperature of the recipe.
+        reference: Model that `algorithm.kl` keeps the policy close to; never changed.
+        mesh: One-dimensional mesh of the processes that share the weights; None for this process alone. All of them
+            must be given the same groups.
 
     Raises:
-        InvalidInput: The algorithm needs a reference, and there is none.
+        InvalidInput: The algorithm needs a reference model, and `reference` is None.
     """
 
     def __init__(
@@ -110,32 +112,37 @@ class Learner:
 
     @property
     def skipped(self) -> int:
-        """Steps that were skipped so far."""
+        """Number of skipped steps so far."""
         return self._bad
 
-    def learn(self, groups: Sequence[TrainingGroup], *, step: int) -> LearnedStep:
-        """Takes one step on a batch.
+    def learn(self, groups: Sequence[TrainingGroup], *, step: int, parts: Sequence[int] = ()) -> LearnedStep:
+        """Performs one optimiser step on a batch.
 
         Args:
             groups: The global batch.
-            step: From 0; decides the learning rate and nothing else.
+            step: Number of the step, from 0, which determines the learning rate.
+            parts: Sizes of the parts in which the groups are added, to repeat a streamed step bit by bit; by default
+                all at once.
 
         Raises:
-            InvalidInput: There is no group, or an answer that fits no row. Nothing was changed.
+            InvalidInput: There is no group, or an answer fits no row. Nothing was changed.
             TrainingDiverged: Too many steps in a row were skipped.
         """
         self.begin(step=step)
-        self.add(groups)
+        first = 0
+        for count in parts or [len(groups)]:
+            self.add(groups[first : first + count])
+            first += count
         return self.finish()
 
     def begin(self, *, step: int) -> None:
-        """Begins a step; what an unfinished one had added is forgotten."""
+        """Begins a step and discards the gradients of an unfinished one."""
         self._step = step
         self._counts, self._sums, self._seconds = Counts(), MetricSums(), 0.0
         self._forget_gradients()
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
-        """Adds groups to the step's batch.
+        """Adds the gradients of some groups to the step's batch.
 
         Raises:
             InvalidInput: There is no group, an answer fits no row, or the algorithm needs the whole batch at once.
@@ -167,11 +174,11 @@ class Learner:
         self._seconds += time.perf_counter() - since
 
     def finish(self) -> LearnedStep:
-        """Takes the step, or skips it.
+        """Performs the optimiser step, or skips it if loss or gradient is unusable; earlier states become invalid.
 
         Raises:
-            InvalidInput: Nothing was added.
-            TrainingDiverged: Too many steps in a row were skipped.
+            InvalidInput: No group was added.
+            TrainingDiverged: Loss or gradient was NaN, infinite or too large too often in a row.
         """
         if not self._counts.groups:
             raise InvalidInput("a step without a group", hint="wait for groups with signal")
@@ -218,37 +225,53 @@ class Learner:
         )
 
     def weights(self, *, dtype: torch.dtype = torch.float32, keep: bool = True) -> dict[str, torch.Tensor]:
-        """Copies of all weights on the CPU. Sharded ones are gathered, so every process must call this.
+        """Returns copies of all weights on the CPU. Sharded ones are gathered, so every process must call this.
 
         Args:
-            dtype: Of the copies.
-            keep: False for a process that needs none: it gets nothing, and holds one at a time.
+            dtype: Type of the copies.
+            keep: False for a process that does not need them: it gets an empty dict and holds one tensor at a time.
         """
         return stored_weights(self._model, dtype=dtype, keep=keep)
 
     def state(self, *, keep: bool = True) -> LearnerState:
-        """Returns all that the next step depends on, without copying it.
+        """Returns the present state without copying it.
 
-        Every process must call this; one that does not keep the state gets no tensor.
+        Every process must call this; one with `keep=False` gets no tensors.
         """
+        counts = {"bad": self._bad, "bad_in_a_row": self._bad_in_a_row}
         return LearnerState(
             tensors=training_tensors(self._model, self._optimisers, keep=keep),
-            counts={"bad": self._bad, "bad_in_a_row": self._bad_in_a_row},
+            facts={"counts": counts, "optimiser": self._settings.optimiser.kind.value},
         )
 
     def restore(self, state: LearnerState) -> None:
-        """Goes on from a state, on the same kind of model with the same settings.
+        """Restores a state.
 
         Raises:
-            KeyError: Something is missing in it.
-            ValueError: It is of another model.
+            Conflict: The state is of another model, or of another kind of optimiser, whose averages do not fit.
         """
-        restore_training(state.tensors, self._model, self._optimisers)
-        self._bad, self._bad_in_a_row = state.counts["bad"], state.counts["bad_in_a_row"]
+        own = self._settings.optimiser.kind.value
+        kind = state.facts.get("optimiser", own)
+        if kind != own:
+            raise Conflict(
+                f"the state has the averages of {kind}, and the settings say {own}",
+                hint=f'set learning.optimiser.kind to "{kind}", or begin a new run from the newest version',
+            )
+        try:
+            restore_training(state.tensors, self._model, self._optimisers)
+            counts = state.facts["counts"]
+            self._bad, self._bad_in_a_row = counts["bad"], counts["bad_in_a_row"]
+        except (KeyError, ValueError, RuntimeError) as error:
+            raise Conflict(
+                f"the state is not of this model: {error}", hint="give the base that the run began with"
+            ) from error
         self._forget_gradients()
 
     def _add_rows(self, rows: PackedBatch, answers: Answers, *, counts: bool) -> None:
-        """Adds the gradient of some rows; without counting it, for the company of processes that have more rows."""
+        """Adds the gradient of some rows.
+
+        Processes with fewer rows than others repeat one with `counts=False`, because collective operations need all.
+        """
         picked = answers.pick(torch.from_numpy(rows.answers), self._model.device)
         logprob_n, entropy_n = self._logprobs(self._model, rows, picked)
         reference_n = None

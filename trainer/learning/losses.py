@@ -27,15 +27,15 @@ class Aggregation(StrEnum):
     """Weight of a token of an answer with T tokens, and divisor of the sum."""
 
     TOKENS = "tokens"
-    """1, by the tokens of the batch. DAPO section 3.3, INTELLECT-2 section 3."""
+    """Weight 1, divided by the tokens of the batch. DAPO section 3.3, INTELLECT-2 section 3."""
     GROUP_TOKENS = "group-tokens"
-    """1 / tokens of its group, by the groups: DAPO's equation (8) to the letter."""
+    """Weight 1 / (tokens of the group), divided by the groups. DAPO equation (8)."""
     ANSWERS = "answers"
-    """1 / T, by the answers: GRPO (DeepSeekMath, equation 3), GSPO equation (5)."""
+    """Weight 1 / T, divided by the answers. GRPO (DeepSeekMath, equation 3), GSPO equation (5)."""
     CONSTANT = "constant"
-    """1 / a fixed length, by the answers: Dr. GRPO section 3.2, which lets no answer's length weigh."""
+    """Weight 1 / (a fixed length), divided by the answers: no bias by length. Dr. GRPO section 3.2."""
     SEQUENCES = "sequences"
-    """1, by the answers: an answer is one action (RLOO)."""
+    """Weight 1, divided by the answers: an answer is one action. RLOO."""
 
 
 class Count(StrEnum):
@@ -59,11 +59,11 @@ class Importance(StrEnum):
     """Importance ratio between the policy and the policy that generated."""
 
     NONE = "none"
-    """1 with the gradient of log pi: answers are taken for the policy's own."""
+    """1 with the gradient of log pi, which treats answers as on-policy."""
     TOKEN = "token"  # noqa: S105 - a unit of text, no secret
     """pi/mu of each token."""
     SEQUENCE = "sequence"
-    """The geometric mean of pi/mu over the answer, the same for all its tokens: GSPO equation (7)."""
+    """Geometric mean of pi/mu over the answer, equal for all its tokens. GSPO equation (7)."""
 
 
 class Advantage(StrEnum):
@@ -74,26 +74,26 @@ class Advantage(StrEnum):
     GROUP_MEAN = "group-mean"
     """r - mean of its group: Dr. GRPO, INTELLECT-3."""
     LEAVE_ONE_OUT = "leave-one-out"
-    """r - mean of the others in its group: RLOO (Ahmadian et al.). 0 in a group of one."""
+    """r - mean of the other answers of the group; 0 in a group of one. RLOO (Ahmadian et al.)."""
     BATCH = "batch"
     """(r - mean) / (std + 1e-6) of the whole batch: REINFORCE++."""
     GROUP_MEAN_BATCH = "group-mean-batch"
-    """r - mean of its group, then divided by the batch's std of that: REINFORCE++ with baseline."""
+    """r - mean of its group, divided by the standard deviation of that over the batch. REINFORCE++ with baseline."""
 
 
 OF_WHOLE_BATCH = {Advantage.BATCH, Advantage.GROUP_MEAN_BATCH}
-"""Advantages that can't be known before the last answer has arrived."""
+"""Advantages that need all answers of the batch."""
 
 
 class Distance(StrEnum):
     """Estimators of KL(pi || reference) from one token each (Schulman, "Approximating KL Divergence")."""
 
     K1 = "k1"
-    """log pi - log ref: unbiased; as a loss its gradient is nothing in expectation, so it is for watching."""
+    """log pi - log ref: unbiased, but its gradient is zero in expectation. For monitoring only."""
     K2 = "k2"
-    """half its square: biased, and its gradient is that of the KL on the policy's own answers."""
+    """(log pi - log ref)^2 / 2: biased, but on-policy its gradient is that of the KL divergence."""
     K3 = "k3"
-    """ref/pi - 1 - log ref/pi: unbiased and never negative: GRPO (DeepSeekMath, equation 4)."""
+    """ref/pi - 1 - log(ref/pi): unbiased and never negative. GRPO (DeepSeekMath, equation 4)."""
 
 
 def token_weights(
@@ -103,9 +103,9 @@ def token_weights(
 
     Args:
         kind: The aggregation.
-        length_s: Tokens of each answer.
-        group_length_s: Tokens of all answers of its group.
-        fixed: The length that `CONSTANT` divides by.
+        length_s: Number of tokens of each answer.
+        group_length_s: Number of tokens of each answer's group.
+        fixed: Divisor of `CONSTANT`.
     """
     match kind:
         case Aggregation.TOKENS | Aggregation.SEQUENCES:
@@ -121,14 +121,14 @@ def token_weights(
 def ratios(
     kind: Importance, *, logprob_n: torch.Tensor, old_n: torch.Tensor, answer_n: torch.Tensor, length_s: torch.Tensor
 ) -> torch.Tensor:
-    """pi/mu, [N]; the gradient flows through `logprob_n`.
+    """Returns the importance ratio pi/mu, [N]; the gradient flows through `logprob_n`.
 
     Args:
-        kind: Which importance weight.
-        logprob_n: Of the policy.
-        old_n: Of the policy that generated.
-        answer_n: The answer that each token is of, a number below S.
-        length_s: Tokens of each answer.
+        kind: Kind of the importance weight.
+        logprob_n: Log-probabilities of the policy.
+        old_n: Log-probabilities of the policy that generated.
+        answer_n: Index of each token's answer, below S.
+        length_s: Number of tokens of each answer.
     """
     difference_n = _log_ratio(logprob_n, logprob_n.detach() if kind == Importance.NONE else old_n)
     if kind == Importance.SEQUENCE:
@@ -172,12 +172,12 @@ def advantages(kind: Advantage, *, reward_s: torch.Tensor, group_s: torch.Tensor
 def clipped_term(
     *, ratio_n: torch.Tensor, advantage_n: torch.Tensor, low: float, high: float, cap: float | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """min(min(ratio, cap) * A, clip(ratio, 1 - low, 1 + high) * A): PPO's, and INTELLECT-2's two-sided one with a cap.
+    """Returns min(min(ratio, cap) * A, clip(ratio, 1 - low, 1 + high) * A): PPO's term, two-sided with a cap.
 
     Without the cap a negative advantage has no bound on its ratio (INTELLECT-2 section 3).
 
     Returns:
-        The term, and which tokens it gives no gradient, both [N].
+        The term, and a mask of tokens without gradient, both [N].
     """
     capped_n = ratio_n if cap is None else ratio_n.clamp(max=cap)
     inside_n = ratio_n.clamp(1.0 - low, 1.0 + high)
@@ -191,12 +191,12 @@ def clipped_term(
 def truncated_term(
     *, ratio_n: torch.Tensor, logprob_n: torch.Tensor, advantage_n: torch.Tensor, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """stop(clip(ratio, low, high)) * A * log pi: every token keeps a gradient, of bounded weight.
+    """Returns stop(clip(ratio, low, high)) * A * log pi: every token keeps a gradient with a bounded weight.
 
-    AIPO (LlamaRL) bounds above only, CISPO (MiniMax-M1, equation 4) on both sides.
+    AIPO (LlamaRL) bounds the weight above only, CISPO (MiniMax-M1, equation 4) on both sides.
 
     Returns:
-        The term, and the tokens whose weight was bounded, both [N].
+        The term, and a mask of tokens with a bounded weight, both [N].
     """
     weight_n = ratio_n.detach()
     bounded_n = (weight_n > high) | (weight_n < low)
@@ -206,10 +206,10 @@ def truncated_term(
 def masked_term(
     *, ratio_n: torch.Tensor, advantage_n: torch.Tensor, low: float, high: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ratio * A where low <= ratio <= high, and nothing elsewhere: IcePop, as INTELLECT-3 section 3 has it.
+    """Returns ratio * A where low <= ratio <= high and 0 elsewhere: IcePop, as in INTELLECT-3 section 3.
 
     Returns:
-        The term, and the tokens that it leaves out, both [N].
+        The term, and a mask of omitted tokens, both [N].
     """
     outside_n = (ratio_n < low) | (ratio_n > high)
     return (ratio_n * advantage_n).masked_fill(outside_n, 0.0), outside_n
@@ -230,7 +230,7 @@ def distances(kind: Distance, *, logprob_n: torch.Tensor, reference_n: torch.Ten
 def logprobs_and_entropies(
     logits_nv: torch.Tensor, token_n: torch.Tensor, *, temperature: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens' log-probabilities and the distributions' entropies, float32 [N], at the temperature of the run."""
+    """Returns the tokens' log-probabilities and the distributions' entropies at a temperature, both float32 [N]."""
     logprobs_nv = torch.log_softmax(logits_nv.float() / temperature, dim=-1)
     entropy_n = -(logprobs_nv.exp() * logprobs_nv).sum(dim=-1)
     return logprobs_nv.gather(1, token_n[:, None])[:, 0], entropy_n

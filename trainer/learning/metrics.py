@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 import torch
@@ -15,31 +15,31 @@ from trainer.learning.objective import Objective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LearnedStep:
-    """One optimiser step, or one that was skipped.
+    """Result of one optimiser step, performed or skipped.
 
     Args:
-        step: Its number.
-        bad: Loss or gradient was no number, or the gradient exploded: the weights are those from before.
-        loss: What was minimised, over the global batch.
-        reward_mean: Over all answers.
-        reward_std: Over all answers, the population's.
+        step: Number of the step.
+        bad: Loss or gradient was NaN, infinite or too large, and the step was skipped: the weights are unchanged.
+        loss: Loss over the global batch.
+        reward_mean: Mean reward of all answers.
+        reward_std: Population standard deviation of the rewards of all answers.
         entropy: Mean over tokens, in nats.
-        kl: Mean estimate of the distance to the reference, in nats a token; None without a reference.
-        clip_fraction: Tokens that the loss's term stopped, bounded or left out.
-        masked_answers: Answers that were left out whole.
+        kl: Mean estimate of the distance to the reference, in nats per token; None without a reference.
+        clip_fraction: Share of tokens whose term of the loss was clipped, bounded or left out.
+        masked_answers: Number of answers that were left out entirely.
         ratio_mean: Mean importance weight.
         ratio_max: Largest importance weight.
-        sampler_gap: Mean of |log pi - log mu|: how far the sampler's recorded log-probabilities are from the trainer's.
-        sampler_kl: Estimate of KL(mu || pi) from the same, in nats a token.
-        gradient_norm: Before it was clipped.
-        learning_rate: The step's.
-        groups: Of the global batch.
-        answers: Of the global batch.
-        tokens: Of its answers.
-        length_mean: Tokens of an answer.
-        length_max: Tokens of the longest.
-        rows_tokens: Places in rows that went through the model, empty ones too.
-        seconds: Spent in learning, waiting for groups left out.
+        sampler_gap: Mean of |log pi - log mu| between the trainer's and the sampler's log-probabilities.
+        sampler_kl: Estimate of KL(mu || pi) from the same, in nats per token.
+        gradient_norm: Norm of the gradient before clipping.
+        learning_rate: Learning rate of the step.
+        groups: Number of groups of the global batch.
+        answers: Number of answers of the global batch.
+        tokens: Number of answer tokens of the global batch.
+        length_mean: Mean number of tokens of an answer.
+        length_max: Number of tokens of the longest answer.
+        rows_tokens: Positions in rows that went through the model, including padding.
+        seconds: Time spent learning, without waiting for groups.
     """
 
     step: int
@@ -66,10 +66,18 @@ class LearnedStep:
     seconds: float
 
     @property
+    def figures(self) -> dict[str, float]:
+        """Returns loss, reward, entropy and other metrics for the progress log, by name."""
+        return {name: value for name, value in asdict(self).items() if name not in _COUNTS and value is not None}
+
+    @property
     def tokens_per_second(self) -> float:
-        """Tokens of answers."""
+        """Returns learned answer tokens per second."""
         return self.tokens / self.seconds if self.seconds else math.inf
 
+
+_COUNTS = {"step", "bad", "groups", "answers", "seconds"}
+"""Fields of `LearnedStep` that are no figures of the progress log."""
 
 _SUMMED = (
     "objective",
@@ -86,7 +94,7 @@ _SUMMED = (
 
 @dataclass(slots=True)
 class MetricSums:
-    """Sums over the tokens that one process has learned from."""
+    """Sums over the tokens that one process has trained on."""
 
     objective: float = 0.0
     entropy: float = 0.0
@@ -103,7 +111,7 @@ class MetricSums:
     longest: int = 0
 
     def add(self, found: Objective, *, sampler_n: torch.Tensor, rows_tokens: int) -> None:
-        """Adds what some rows gave. All of it is read at once, so that an accelerator is waited for once."""
+        """Adds the values of some rows, in one transfer from the accelerator."""
         with torch.no_grad():
             log_ratio_n = (found.logprob_n - sampler_n).clamp(-MOST_LOG_RATIO, MOST_LOG_RATIO)
             nothing = torch.zeros_like(log_ratio_n)
@@ -126,7 +134,7 @@ class MetricSums:
         self.largest_ratio = max(self.largest_ratio, read[-1])
 
     def all_reduce(self, device: torch.device) -> None:
-        """Adds up what all processes have; rewards and lengths are those of the global batch already."""
+        """Sums over all processes; rewards and lengths already are those of the global batch."""
         values = torch.tensor([getattr(self, name) for name in _SUMMED], dtype=torch.float64, device=device)
         largest = torch.tensor(self.largest_ratio, dtype=torch.float64, device=device)
         torch.distributed.all_reduce(values)

@@ -1,4 +1,4 @@
-"""A loss's parts put together: from logits of answers to what is to be made larger.
+"""Combines the parts of a loss into the objective, which the optimiser maximises.
 
 Shapes: S answers, N tokens of all answers, V vocabulary. A name's last letters are its shape.
 """
@@ -20,13 +20,13 @@ class Objective:
     """Contribution of some answers to a batch's objective, with its components.
 
     Args:
-        total: Weighted and summed, not yet divided; its gradient is followed upwards.
-        logprob_n: The policy's.
+        total: Weighted sum, not yet divided.
+        logprob_n: Log-probabilities of the policy.
         ratio_n: Importance weights.
-        entropy_n: In nats.
+        entropy_n: Entropies in nats.
         distance_n: Estimates of the distance to the reference, if there is one.
-        stopped_n: Tokens that the term stopped, bounded or left out.
-        kept_s: Answers that were not left out whole.
+        stopped_n: Mask of tokens that the term clipped, bounded or omitted.
+        kept_s: Mask of answers that were not left out.
     """
 
     total: torch.Tensor
@@ -47,15 +47,15 @@ def objective_of(
     reference_n: torch.Tensor | None = None,
     old_policy: OldPolicy = OldPolicy.SAMPLER,
 ) -> Objective:
-    """Puts an algorithm's parts together.
+    """Returns the objective of some answers.
 
     Args:
-        algorithm: Which parts.
-        answers: What is learned from.
-        logprob_n: The policy's log-probabilities of the answers' tokens, with their gradient.
-        entropy_n: Of the distributions that they are from, with its gradient.
+        algorithm: The algorithm.
+        answers: Answers to train on.
+        logprob_n: The policy's log-probabilities of the answers' tokens, with gradient.
+        entropy_n: Entropies of the policy's distributions, with gradient.
         reference_n: The reference's log-probabilities.
-        old_policy: Whose log-probabilities the ratio is taken against.
+        old_policy: Source of the old log-probabilities in the ratio.
     """
     ratio_n = ratios(
         algorithm.importance,

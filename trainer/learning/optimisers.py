@@ -12,7 +12,7 @@ from trainer.learning.settings import LearningOptimiser, OptimiserKind
 
 
 def make_optimisers(model: PreTrainedModel, settings: LearningOptimiser) -> list[Optimizer]:
-    """Makes what steps the weights; each weight is in one of them.
+    """Creates the optimisers of a model; each weight belongs to one of them.
 
     Muon takes matrices that map hidden states to hidden states (Jordan et al., "Muon"): not embeddings or the output
     layer, whose rows are tokens.
@@ -38,7 +38,7 @@ def make_optimisers(model: PreTrainedModel, settings: LearningOptimiser) -> list
 
 
 def set_learning_rate(optimisers: list[Optimizer], rate: float) -> None:
-    """Sets the rate of the next step."""
+    """Sets the learning rate of the next step."""
     for optimiser in optimisers:
         for group in optimiser.param_groups:
             group["lr"] = rate

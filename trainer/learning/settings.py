@@ -37,9 +37,9 @@ class OldPolicy(StrEnum):
     """Source of the old log-probabilities in the ratio."""
 
     SAMPLER = "sampler"
-    """Those that the sampler recorded: corrects for staleness, and stable at higher asynchrony."""
+    """The sampler's recorded ones: corrects for staleness and stays stable with more asynchrony."""
     RECOMPUTED = "recomputed"
-    """The trainer's own at the start of the step. With one step on each batch that makes every ratio 1."""
+    """The trainer's own at the start of the step, so every ratio is 1 with one step per batch."""
 
 
 class LearningOptimiser(_LearningModel):
@@ -47,37 +47,37 @@ class LearningOptimiser(_LearningModel):
 
     kind: OptimiserKind = OptimiserKind.ADAMW
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-6
-    """The largest. Muon's steps are scaled to be as long as AdamW's at the same rate."""
+    """Maximum learning rate. Muon's updates are scaled to the size of AdamW's at the same rate."""
     schedule: LearningRateSchedule = LearningRateSchedule.CONSTANT
     steps: _Count = 1_000_000
-    """Step at which a falling schedule ends."""
+    """Step at which a decaying schedule ends."""
     warm_up_steps: Annotated[int, Field(ge=0)] = 5
     final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of the maximum learning rate at the last step."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.99)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 0.1
-    """The longest gradient that is followed (INTELLECT-2 section 3: 0.1 kept large models steady)."""
+    """Gradient norm to which larger gradients are clipped (INTELLECT-2 section 3: 0.1 kept large models stable)."""
     largest_gradient: Annotated[float, Field(gt=0)] = 1e4
-    """A longer gradient than this is no gradient: the step is skipped."""
+    """A step with a larger gradient norm is skipped."""
     most_bad_steps: Annotated[int, Field(ge=0)] = 3
-    """So many steps in a row may be skipped; one more ends the run."""
+    """Maximum number of consecutive skipped steps; one more ends the run."""
 
 
 class LearningSettings(_LearningModel):
-    """One way to learn from groups of rollouts."""
+    """Settings of the learner."""
 
     algorithm: Algorithm = Algorithm()
     optimiser: LearningOptimiser = LearningOptimiser()
     old_policy: OldPolicy = OldPolicy.SAMPLER
     layout: Layout = Layout.SHARED
     row_tokens: _Count = 1024
-    """The most tokens of a row: at least the longest prompt and the longest answer together."""
+    """Maximum tokens of a row: at least the longest prompt plus the longest answer."""
     rows_at_once: _Count = 8
-    """Rows of that length that go through the model together; more of a batch follow, and their gradients add up."""
+    """Rows of that length per forward pass; gradients of a batch's further rows are accumulated."""
     dtype: Dtype = Dtype.FLOAT32
     """Type of the forward and backward pass. Weights, gradients and optimiser are always float32."""
     checkpoint_activations: bool = False
-    """Computes each layer twice and keeps less in memory."""
+    """Recomputes each layer in the backward pass, to save memory."""
     compile: bool = False
-    """Compiles each layer. Off: INTELLECT-2 (section 3) reports that compiled kernels made a run collapse."""
+    """Compiles each layer. Off by default: compiled kernels made a run of INTELLECT-2 collapse (section 3)."""

@@ -1,10 +1,10 @@
-"""One policy on several processes: weights, gradients and averages in shards (FSDP2), rows of a batch by turns.
+"""Shards weights, gradients and averages over processes (FSDP2), and distributes the rows of a batch.
 
     torchrun --nproc-per-node 2 ...    # each process: make_mesh, then Learner(..., mesh=mesh)
 
-Every process is given the same global batch and lays it out alike, so all know what the sums are divided by. Each then
-takes its own rows. Where one has fewer, it goes through others' without counting them: gathering weights needs
-everybody.
+Every process gets the same global batch and arranges it in the same rows, so all know the divisors of the sums. Each
+process trains on its own rows. A process with fewer rows repeats rows of others without counting them, because
+gathering weights needs all processes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from trainer.learning.layout import PackedBatch
 
 
 def make_mesh(device: str) -> DeviceMesh:
-    """Joins the processes that torchrun started: over gloo on CPUs, over NCCL on accelerators."""
+    """Connects the processes that torchrun started: with gloo on CPUs, with NCCL on accelerators."""
     if not distributed.is_initialized():
         distributed.init_process_group("gloo" if device == "cpu" else "nccl")
     return init_device_mesh(device, (distributed.get_world_size(),))
 
 
 def shard(model: Module, mesh: DeviceMesh) -> None:
-    """Splits a model's weights among processes; a layer's are whole only while it is computed."""
+    """Shards a model's weights over processes; a layer's weights are gathered only while it is computed."""
     for layer in layers_of(model):
         fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
 
 
 def own_share(rows: Sequence[PackedBatch], mesh: DeviceMesh | None) -> Iterator[tuple[PackedBatch, bool]]:
-    """This process's rows, and whether they count; each of them counts in one process."""
+    """Yields this process's rows, and whether they count; each row counts in one process."""
     processes, rank = (1, 0) if mesh is None else (mesh.size(), mesh.get_local_rank())
     for first in range(0, len(rows), processes):
         turn = first + rank
@@ -48,7 +48,7 @@ def own_share(rows: Sequence[PackedBatch], mesh: DeviceMesh | None) -> Iterator[
 
 
 def agreed(values: Sequence[float], mesh: DeviceMesh) -> list[float]:
-    """The first process's values, on all of them: what is decided by them is decided alike."""
+    """Returns the first process's values on all processes, so that all take the same decision."""
     told = torch.tensor(values, dtype=torch.float64, device=mesh.device_type)
     processes: Any = mesh.get_group()
     distributed.broadcast(told, group_src=0, group=processes)
@@ -56,10 +56,10 @@ def agreed(values: Sequence[float], mesh: DeviceMesh) -> list[float]:
 
 
 def check_same_batch(groups: Sequence[TrainingGroup], mesh: DeviceMesh) -> None:
-    """Makes sure that all processes were given the same groups.
+    """Checks that all processes were given the same groups.
 
     Raises:
-        InvalidInput: They were not; on all of them.
+        InvalidInput: They were not; raised on all processes.
     """
     digest = hashlib.sha256()
     for group in groups:

@@ -1,6 +1,6 @@
 """Named warm-ups, and the devnet's base models made by them.
 
-`muster trainer sft --preset devnet --to DIR` makes the shipped weights again.
+`muster trainer sft --preset devnet --to DIR` reproduces the shipped weights.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ _FOLDER = Path(str(files(__name__)))
 
 
 def preset_names() -> list[str]:
-    """Every warm-up that has a name."""
+    """Names of the presets."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
 def preset_file(name: str) -> Path:
-    """The settings of a warm-up.
+    """Returns the settings of a preset.
 
     Raises:
-        NotFound: There is none of this name.
+        NotFound: There is no preset of this name.
     """
     if name not in preset_names():
         raise NotFound(f"there is no preset {name[:40]!r}", hint=f"there are: {', '.join(preset_names())}")
@@ -33,13 +33,13 @@ def preset_file(name: str) -> Path:
 
 
 def devnet_base(name: str = DEVNET) -> Path:
-    """The folder of a base model of the devnet: a version that can be published as it is.
+    """Returns the folder of a base model of the devnet: a version that can be published unchanged.
 
     Llama-shaped, 0.44 M parameters in float32, a tokenizer of 64 characters, `recipe.json` for `letters` and its table
-    of eligible prompts, in which none of the held-out ones stand. Read-only: copy it before changing anything.
+    of eligible prompts without held-out ones. Read-only: copy it before changing anything.
 
     Args:
-        name: Of the warm-up that made it; `DEVNET_LENGTH` is the one whose prompts ask for a length.
+        name: Preset that made it; `DEVNET_LENGTH` is the one whose prompts ask for a target length.
 
     Raises:
         NotFound: No base of this name is shipped.

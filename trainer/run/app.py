@@ -26,25 +26,24 @@ from shardcast.origin import KEPT_VERSIONS as PUBLISHED_VERSIONS
 from trainer.distributed.ranks import RankInfo, device_of
 from trainer.errors import BadSettings
 from trainer.policy.base_model import PolicyBase, copy_base, open_base
-from trainer.policy.policy_trainer import PolicyTrainer
+from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.config_history import learned_under
 from trainer.run.demand import DemandPublisher
-from trainer.run.dependencies import RunParts
+from trainer.run.dependencies import Dependencies
 from trainer.run.evaluation_process import EvaluationProcess
 from trainer.run.intake import RolloutIntake, step_folder
 from trainer.run.journal import Journal
+from trainer.run.learner_thread import LearnerThread
 from trainer.run.lease import RunLease
-from trainer.run.lock import hold_state
 from trainer.run.loop import TrainingRun
 from trainer.run.outages import OutageRetry
-from trainer.run.policy_trainer_thread import PolicyTrainerThread
 from trainer.run.progress import ProgressLog
 from trainer.run.publishing import KEPT_VERSIONS, Publisher
 from trainer.run.resuming import Resumption, resume
 from trainer.run.rollout_files import FileRules
 from trainer.run.settings import TrainerSettings
-from trainer.run.setup import learning_settings, opened_student
-from trainer.run.state import TrainerState
+from trainer.run.setup import learning_settings, open_learner
+from trainer.run.state import TrainerState, lock_state
 from trainer.run.verdicts import LedgerVerdicts
 
 
@@ -89,11 +88,11 @@ async def run_trainer(
     learning = learning_settings(settings)
     base = open_base(settings.start)
     deployment = Deployment.load(settings.deployment)
-    with hold_state(settings.state):
+    with lock_state(settings.state):
         async with AsyncExitStack() as stack:
-            in_thread = await stack.enter_async_context(PolicyTrainerThread())
-            student = await stack.enter_async_context(
-                opened_student(base, learning, settings, place=place, stop=stop, in_thread=in_thread)
+            in_thread = await stack.enter_async_context(LearnerThread())
+            learner = await stack.enter_async_context(
+                open_learner(base, learning, settings, place=place, stop=stop, in_thread=in_thread)
             )
             ledger = await stack.enter_async_context(
                 Ledger.connect(
@@ -126,9 +125,9 @@ async def run_trainer(
                 transfer=transfer,
                 clock=outside.clock,
                 place=place,
-                student_thread=in_thread,
+                learner_thread=in_thread,
             )
-            run = TrainingRun(*await _prepare(settings, base, student, links, stack), stop=stop)
+            run = TrainingRun(*await _prepare(settings, base, learner, links, stack), stop=stop)
             await run.run()
             return run.state
 
@@ -142,21 +141,21 @@ class _Links:
     transfer: ObjectTransfer
     clock: Clock
     place: RankInfo | None
-    student_thread: PolicyTrainerThread
+    learner_thread: LearnerThread
 
 
 async def _prepare(
-    settings: TrainerSettings, base: PolicyBase, student: PolicyTrainer, links: _Links, stack: AsyncExitStack
-) -> tuple[RunParts, TrainerState]:
+    settings: TrainerSettings, base: PolicyBase, learner: PolicyLearner, links: _Links, stack: AsyncExitStack
+) -> tuple[Dependencies, TrainerState]:
     """Creates the loop's dependencies and restores the trainer to the end of the journal."""
     ledger, client, clock = links.ledger, links.client, links.clock
-    patience = OutageRetry(clock=clock, longest=settings.patience)
-    lease = RunLease(client, folder=settings.state, clock=clock, patience=patience)
+    outage_retry = OutageRetry(clock=clock, longest=settings.patience)
+    lease = RunLease(client, folder=settings.state, clock=clock, retry=outage_retry)
     stack.push_async_callback(lease.give_up)
     await lease.take()
     run, journal = run_id(settings.run), Journal(settings.state)
     decoder = await _decoder(stack)
-    about = {"run": run, "pool": str(settings.pool_id), "base": base.digest, "seed": str(settings.seed)}
+    identity = {"run": run, "pool": str(settings.pool_id), "base": base.digest, "seed": str(settings.seed)}
     rules = FileRules(
         run=run,
         recipe=base.recipe,
@@ -171,7 +170,7 @@ async def _prepare(
         recorded=recorded,
         rules=rules,
         decoder=decoder,
-        about=about,
+        identity=identity,
         under=learned_under(
             settings,
             learning_settings(settings),
@@ -179,7 +178,7 @@ async def _prepare(
             processes=links.place.processes if links.place else 1,
         ),
     )
-    state = await links.student_thread(resume, resumption, student=student)
+    state = await links.learner_thread(resume, resumption, learner=learner)
     publisher = Publisher(
         settings.policies,
         journal=journal,
@@ -193,7 +192,7 @@ async def _prepare(
         relays=settings.relays,
         keep=keep_rule(settings.policies, told=settings.keep_versions, most=KEPT_VERSIONS, least=PUBLISHED_VERSIONS),
         needs=VersionNeeds(ledger, pool_id=settings.pool_id, run=run, clock=clock),
-        patience=patience,
+        retry=outage_retry,
         lease=lease,
     )
     await _write_base(settings, base, publisher)
@@ -222,20 +221,20 @@ async def _prepare(
             patience=settings.patience,
         )
 
-    parts = RunParts(
+    parts = Dependencies(
         settings=settings,
-        student=student,
-        student_thread=links.student_thread,
+        learner=learner,
+        learner_thread=links.learner_thread,
         candidates=base.candidates,
         journal=journal,
         publisher=publisher,
-        demand=DemandPublisher(client, patience=patience, lease=lease),
+        demand=DemandPublisher(client, retry=outage_retry, lease=lease),
         lease=lease,
         intake=intake,
         progress=progress,
         evaluation=evaluation,
         clock=clock,
-        about=about,
+        identity=identity,
     )
     return parts, state
 

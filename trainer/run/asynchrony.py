@@ -187,3 +187,11 @@ def next_move(
     last_chance = 2 if now.rounds + 1 >= max_rounds else 1
     asked = max(now.demand, now.accepted + now.pending + now.leased)
     return DemandDecision(Move.RAISE, asked + max(1, math.ceil(missing / share) * last_chance - underway))
+
+
+def first_demand(groups: int, share: float) -> int:
+    """Returns the initial demand, with which about five of six steps get a full batch with signal.
+
+    It is one standard deviation above the expected need, because missing groups cost another round trip.
+    """
+    return math.ceil((groups + math.sqrt(groups * (1 - share))) / max(share, 0.001))

@@ -14,10 +14,9 @@ from trainer.errors import NotWritten
 from trainer.run.asynchrony import DemandDecision, Move, StepStanding, next_move
 from trainer.run.batches import signal_share
 from trainer.run.demand import standings
-from trainer.run.dependencies import RunParts, Where
+from trainer.run.dependencies import Dependencies, Where
 from trainer.run.intake import RolloutIntake
 from trainer.run.reporting import StepTimes
-from trainer.run.step_window import open_window
 from trainer.run.streaming import StreamedStep
 from trainer.run.versions import VersionPublisher
 
@@ -43,15 +42,17 @@ class RolloutCollector:
     """Collects the rollouts of a run's steps.
 
     Args:
-        parts: Dependencies of the run.
+        dependencies: Dependencies of the run.
         versions: Publisher of versions, checked while waiting.
         where: Returns the state of the run.
         stop: Ends the wait between two polls.
     """
 
-    def __init__(self, parts: RunParts, versions: VersionPublisher, where: Where, *, stop: asyncio.Event) -> None:
-        self._parts = parts
-        self._settings = parts.settings
+    def __init__(
+        self, dependencies: Dependencies, versions: VersionPublisher, where: Where, *, stop: asyncio.Event
+    ) -> None:
+        self._dependencies = dependencies
+        self._settings = dependencies.settings
         self._versions = versions
         self._where = where
         self._stop = stop
@@ -89,18 +90,18 @@ class RolloutCollector:
                 looked_at = -1  # list once more: a verdict may have been overturned
                 continue
             if decided.move is Move.FULL:
-                await self._parts.demand.close(step)
+                await self._dependencies.demand.close(step)
                 return Gathered(intake=intake, standing=now, streamed=streamed)
             if decided.move is Move.RAISE:
-                await self._parts.demand.raise_to(step, decided.groups)
+                await self._dependencies.demand.raise_to(step, decided.groups)
             since = time.perf_counter()
-            await self._parts.clock.sleep(self._settings.poll)
+            await self._dependencies.clock.sleep(self._settings.poll)
             times.wait += time.perf_counter() - since
         return None
 
     async def look_ahead(self, step: int) -> None:
         """Fetches accepted files of a later step; errors are only logged, because `gather` meets them again."""
-        if step >= self._parts.settings.steps:
+        if step >= self._dependencies.settings.steps:
             return
         try:
             await self._intake(step).look()
@@ -113,12 +114,14 @@ class RolloutCollector:
 
     async def _ask(self, step: int) -> RunView:
         """Returns the orchestrator's view of the run after updating the demand."""
-        self._parts.lease.check()
+        self._dependencies.lease.check()
         self._versions.check()
-        view = await self._parts.demand.view()
-        self._versions.tell_again(view)
+        view = await self._dependencies.demand.view()
+        self._versions.publish_again(view)
         version = view.checkpoint.version if view.checkpoint else self._versions.newest
-        await open_window(self._parts, self._where(), step, view, version=version)
+        await self._dependencies.demand.open_window(
+            self._settings, view, step=step, version=version, signal_share=self._where().signal_share
+        )
         return view
 
     async def _look(self, intake: RolloutIntake) -> bool:
@@ -149,11 +152,11 @@ class RolloutCollector:
 
     def _intake(self, step: int) -> RolloutIntake:
         if step not in self._intakes:
-            self._intakes[step] = self._parts.intake(step)
+            self._intakes[step] = self._dependencies.intake(step)
         return self._intakes[step]
 
     def _streamed(self, step: int) -> StreamedStep | None:
         if not self._settings.knobs.stream:
             return None
-        student, in_thread = self._parts.student, self._parts.student_thread
-        return StreamedStep(student, in_thread, step=step, most=self._settings.most_groups)
+        learner, in_thread = self._dependencies.learner, self._dependencies.learner_thread
+        return StreamedStep(learner, in_thread, step=step, most=self._settings.most_groups)

@@ -24,7 +24,7 @@ _LEARNING = "learning."
 def learned_under(
     settings: TrainerSettings, learning: LearningSettings, *, device: str, processes: int = 1
 ) -> dict[str, Value]:
-    """All settings that decide what is learned and published, by name as in the settings file."""
+    """Returns all settings that determine the trained weights, by name as in the settings file."""
     knobs = settings.knobs
     told: dict[str, Any] = {
         "learning": learning.model_dump(mode="json"),
@@ -42,17 +42,17 @@ def learned_under(
 
 
 def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, step: int) -> None:
-    """Records what steps are learned under from here on, if it is not what the last ones were.
+    """Records the learning settings of the following steps if they differ from the last recorded ones.
 
     Args:
-        now: What `learned_under` gives.
-        journal: Where it is recorded.
-        recorded: What the journal holds.
+        now: Result of `learned_under`.
+        journal: Journal of the run.
+        recorded: Content of the journal.
         step: The next step of the state; those of the journal from there on are learned again.
 
     Raises:
-        Conflict: Learning was told otherwise, and a version was made of steps that have to be learned again.
-        NotWritten: The disk is full, or refuses.
+        Conflict: The settings changed, and a version exists of steps that must be trained again.
+        NotWritten: The disk is full or refuses the write.
     """
     before = recorded.learned_under[-1].values if recorded.learned_under else None
     if before is not None:
@@ -72,7 +72,7 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
 
 
 def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> dict[str, str]:
-    """Returns differences by name, in words. Settings that only one release knows are ignored."""
+    """Returns a text for each difference, by name. Settings that only one release knows are ignored."""
     return {
         name: f"{name} was {before[name]} and is {now[name]}"
         for name in sorted(before.keys() & now.keys())

@@ -6,9 +6,10 @@ from collections.abc import Awaitable
 
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.wire.runs import Demand, RunView, StepView
-from trainer.run.asynchrony import StepStanding, steps_to_open
+from trainer.run.asynchrony import StepStanding, first_demand, steps_to_open
 from trainer.run.lease import RunLease
 from trainer.run.outages import OutageRetry
+from trainer.run.settings import TrainerSettings
 
 
 class DemandPublisher:
@@ -16,19 +17,40 @@ class DemandPublisher:
 
     Args:
         client: Client of the orchestrator.
-        patience: Retries while it is down.
+        retry: Retries while it is down.
         lease: The run's lease, which fences requests.
     """
 
-    def __init__(self, client: OrchestratorClient, *, patience: OutageRetry, lease: RunLease) -> None:
+    def __init__(self, client: OrchestratorClient, *, retry: OutageRetry, lease: RunLease) -> None:
         self._client = client
         self._lease = lease
-        self._patience = patience
+        self._retry = retry
         self._stated: dict[int, int] = {}
 
     async def view(self) -> RunView:
         """Returns the orchestrator's view of the run."""
-        return await self._patience(self._client.run, what="looking at the run")
+        return await self._retry(self._client.run, what="looking at the run")
+
+    async def open_window(
+        self, settings: TrainerSettings, view: RunView, *, step: int, version: int, signal_share: float
+    ) -> None:
+        """Sets the demand of a step and of the later steps that workers may serve now.
+
+        Args:
+            settings: Settings of the run.
+            view: The orchestrator's view of the run.
+            step: The current step.
+            version: Policy version that generates rollouts.
+            signal_share: Smoothed share of groups with signal.
+        """
+        await self.open(
+            step,
+            settings.knobs.last_step(version=version, async_level=view.async_level),
+            view,
+            groups=first_demand(settings.groups_per_step, signal_share),
+            most_waiting=settings.most_waiting_groups or settings.groups_per_step,
+            ahead=settings.knobs.reload_every,
+        )
 
     async def open(
         self, step: int, last: int, view: RunView, *, groups: int, most_waiting: int, ahead: int = 1
@@ -75,7 +97,7 @@ class DemandPublisher:
         def put(lease: str) -> Awaitable[StepView]:
             return self._client.put_demand(Demand(step=step, groups=groups, closed=closed, trainer=lease))
 
-        await self._patience(lambda: self._lease.say(put), what=f"stating the demand of step {step}")
+        await self._retry(lambda: self._lease.with_token(put), what=f"stating the demand of step {step}")
 
 
 def standings(view: RunView) -> dict[int, StepStanding]:

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from protocol.runtime.clock import Clock
-from trainer.policy.policy_trainer import PolicyTrainer
+from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.demand import DemandPublisher
 from trainer.run.evaluation_process import EvaluationProcess
 from trainer.run.intake import RolloutIntake
 from trainer.run.journal import Journal
+from trainer.run.learner_thread import LearnerThread
 from trainer.run.lease import RunLease
-from trainer.run.policy_trainer_thread import PolicyTrainerThread
 from trainer.run.progress import ProgressLog
 from trainer.run.publishing import Publisher
 from trainer.run.settings import TrainerSettings
@@ -26,12 +26,12 @@ Where = Callable[[], TrainerState]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunParts:
+class Dependencies:
     """Dependencies of a training run."""
 
     settings: TrainerSettings
-    student: PolicyTrainer
-    student_thread: PolicyTrainerThread
+    learner: PolicyLearner
+    learner_thread: LearnerThread
     candidates: NDArray[np.uint64] | None
     """The base's table of prompts, of which every version has a subset; None if the recipe has no table."""
     journal: Journal
@@ -42,5 +42,5 @@ class RunParts:
     progress: ProgressLog
     evaluation: EvaluationProcess | None
     clock: Clock
-    about: dict[str, str]
+    identity: dict[str, str]
     """Identity of the run, stored in its state: run id, pool, base digest and seed."""

@@ -81,7 +81,7 @@ class EvaluationProcess:
                 _log.warning("not-evaluated", version=version, why=str(error) or type(error).__name__)
                 await self._end()
             else:
-                self._progress.tell("evaluation", version=version, **found)
+                self._progress.record("evaluation", version=version, **found)
             finally:
                 self._evaluated = None
 

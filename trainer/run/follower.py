@@ -13,14 +13,14 @@ import torch
 
 from protocol.errors import Conflict, MusterError
 from rollouts.precision import Dtype
-from trainer.distributed.channel import Channel, spoken
+from trainer.distributed.channel import Channel, mesh_errors
 from trainer.distributed.commands import CommandKind, GroupCommand, groups_of, state_of
 from trainer.distributed.ranks import RankInfo, device_of
 from trainer.distributed.shutdown import ShutdownSignal
 from trainer.errors import MeshBroken
 from trainer.learning.settings import LearningSettings
 from trainer.policy.base_model import PolicyBase, open_base
-from trainer.policy.local_policy_trainer import LocalPolicyTrainer
+from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.settings import TrainerSettings
 
 _log = structlog.get_logger(__name__)
@@ -70,7 +70,7 @@ class Follower:
         self._channel = channel
         self._base = base
         self._ending = ending
-        self._student: LocalPolicyTrainer | None = None
+        self._opened: PolicyLearner | None = None
 
     def follow(self) -> None:
         """Executes commands until process 0 ends the run.
@@ -88,43 +88,43 @@ class Follower:
         while (command := self._channel.receive()).word is not CommandKind.END:
             error: MusterError | None = None
             try:
-                with spoken(f"all do {command.word.value!r}"):
+                with mesh_errors(f"all do {command.word.value!r}"):
                     self._do(command)
             except MeshBroken:
                 raise
             except MusterError as raised:
                 error = raised
-            standing = self._channel.stand(failed=error is not None, ending=self._ending.wanted)
-            if error is not None and standing.failed < self._channel.place.processes:
+            status = self._channel.agree(failed=error is not None, ending=self._ending.wanted)
+            if error is not None and status.failed < self._channel.place.processes:
                 raise error
-        self._channel.stand(failed=False, ending=True)
+        self._channel.agree(failed=False, ending=True)
 
     def _do(self, command: GroupCommand) -> None:
         match command.word:
             case CommandKind.TERMS:
-                self._student = self._made(command.facts)
+                self._opened = self._open_learner(command.facts)
             case CommandKind.BEGIN:
-                self._own.begin(step=command.facts["step"])
+                self._learner.begin(step=command.facts["step"])
             case CommandKind.ADD:
-                self._own.add(groups_of(command))
+                self._learner.add(groups_of(command))
             case CommandKind.FINISH:
-                self._own.finish()
+                self._learner.finish()
             case CommandKind.STATE:
-                self._own.snapshot(keep=False)
+                self._learner.state(keep=False)
             case CommandKind.RESTORE:
-                self._own.restore(state_of(command))
+                self._learner.restore(state_of(command))
             case CommandKind.WEIGHTS:
-                self._own.weights(keep=False)
+                self._learner.weights(keep=False)
             case CommandKind.STAY | CommandKind.END:
                 pass
 
     @property
-    def _own(self) -> LocalPolicyTrainer:
-        if self._student is None:
-            raise Conflict("process 0 says what to do before it says with what")
-        return self._student
+    def _learner(self) -> PolicyLearner:
+        if self._opened is None:
+            raise Conflict("process 0 sent a command before the terms of the run")
+        return self._opened
 
-    def _made(self, terms: Mapping[str, Any]) -> LocalPolicyTrainer:
+    def _open_learner(self, terms: Mapping[str, Any]) -> PolicyLearner:
         if terms["base"] != self._base.digest:
             raise Conflict(
                 f"{self._base.folder} is {self._base.digest}, and process 0 has {terms['base']}",
@@ -132,7 +132,7 @@ class Follower:
             )
         _log.info("following", process=self._channel.place.rank, of=self._channel.place.processes)
         torch.manual_seed(terms["seed"])
-        return LocalPolicyTrainer(
+        return PolicyLearner(
             self._base,
             LearningSettings.model_validate(terms["learning"]),
             device=self._channel.device,

@@ -96,7 +96,7 @@ class RolloutIntake:
         self._max_staleness = max_staleness
         self._turns = asyncio.Semaphore(at_once)
         self._clock = clock
-        self._patience = patience.total_seconds()
+        self._longest_wait = patience.total_seconds()
         self._taken: dict[Digest, SeenFile] = {}
         self._refused: dict[Digest, str] = {}
         self._late: dict[Digest, tuple[str, float]] = {}
@@ -216,6 +216,6 @@ class RolloutIntake:
         waited = {
             key
             for key, (why, since) in self._late.items()
-            if why not in _NOT_WAITED_FOR and now - since < self._patience
+            if why not in _NOT_WAITED_FOR and now - since < self._longest_wait
         }
         return sum(item.groups for item in self._listed if item.key in waited)

@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from protocol.errors import Conflict
 from protocol.identifiers import Digest, WireAddress, WireDigest
+from protocol.runtime.files import sync_directory
 from protocol.wire.base import Milliseconds
 from protocol.wire.runs import SlotIndex, Step, Version
 from trainer.errors import NotWritten
@@ -117,7 +118,7 @@ class Journal:
                     os.truncate(self.path, size)
                 raise
             if size == 0:
-                _sync(self.folder)
+                sync_directory(self.folder)
         except OSError as error:
             raise NotWritten(f"{self.path} can't be written: {error.strerror or error}") from error
 
@@ -172,11 +173,3 @@ class Recorded:
 
 
 _HINT = "put the journal back from a copy, or begin a new run with an empty --state"
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -41,14 +41,14 @@ class RunLease:
         client: Client of the orchestrator.
         folder: The trainer's state directory, which has the holder's id.
         clock: Clock of the run.
-        patience: Retries the first request while the orchestrator is down.
+        retry: Retries the first request while the orchestrator is down.
     """
 
-    def __init__(self, client: OrchestratorClient, *, folder: Path, clock: Clock, patience: OutageRetry) -> None:
+    def __init__(self, client: OrchestratorClient, *, folder: Path, clock: Clock, retry: OutageRetry) -> None:
         self._client = client
         self._folder = folder
         self._clock = clock
-        self._patience = patience
+        self._retry = retry
         self._holder = ""
         self._start = secrets.token_hex(16)
         self._keeping: asyncio.Task[None] | None = None
@@ -67,7 +67,7 @@ class RunLease:
             NotWritten: The state directory can't be written.
         """
         self._holder = await asyncio.to_thread(self._own_name)
-        await self._patience(self._hold, what="taking the run's lease")
+        await self._retry(self._hold, what="taking the run's lease")
         if self.lost is not None:
             raise self.lost
         self._keeping = asyncio.create_task(self._keep())
@@ -84,7 +84,7 @@ class RunLease:
             except MusterError as error:
                 _log.info("lease-not-given-up", why=error.detail)
 
-    async def say(self, put: Callable[[str], Awaitable[T]]) -> T:
+    async def with_token(self, put: Callable[[str], Awaitable[T]]) -> T:
         """Sends a request under the lease; takes the lease again first if it expired and no other trainer took it.
 
         Raises:

@@ -39,13 +39,13 @@ class OutageRetry:
             MusterError: The last error of the call; at once if it is not retryable.
         """
 
-        def tell(error: BaseException, wait: timedelta) -> None:
+        def log_retry(error: BaseException, wait: timedelta) -> None:
             why = error.detail if isinstance(error, MusterError) else type(error).__name__
             _log.warning("trying-again", what=what, why=why, in_s=round(wait.total_seconds(), 1))
 
         deadline = Deadline.after(self._longest, clock=self._clock)
         return await retry(
-            call, clock=self._clock, backoff=self._backoff, deadline=deadline, when=_may_pass, on_retry=tell
+            call, clock=self._clock, backoff=self._backoff, deadline=deadline, when=_may_pass, on_retry=log_retry
         )
 
 

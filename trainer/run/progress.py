@@ -41,7 +41,7 @@ class ProgressLog:
         """Serves the gauges at `/metrics` on the loopback interface."""
         start_http_server(port, addr="127.0.0.1", registry=self.registry)
 
-    def tell(self, kind: str, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON holds
+    def record(self, kind: str, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON holds
         """Appends a line and sets the gauges of its numbers."""
         line = {"kind": kind, "at_ms": unix_ms(self._clock.now()), **facts}
         try:

@@ -54,7 +54,7 @@ class Publisher:
         relays: URLs of relays that serve versions.
         keep: Rule for keeping version folders.
         needs: Reads which versions leases and open work need.
-        patience: Retries during outages.
+        retry: Retries during outages.
         lease: The run's lease, which fences requests.
     """
 
@@ -73,7 +73,7 @@ class Publisher:
         relays: tuple[str, ...],
         keep: KeepRule,
         needs: VersionNeeds,
-        patience: OutageRetry,
+        retry: OutageRetry,
         lease: RunLease,
     ) -> None:
         self._policies = policies
@@ -89,7 +89,7 @@ class Publisher:
         self._keep = keep
         self._needs = needs
         self._over_budget = OverBudget(policies)
-        self._patience = patience
+        self._retry = retry
         self._lease = lease
 
     def digest(self, version: int) -> Digest | None:
@@ -159,7 +159,7 @@ class Publisher:
                     return
             await self._check_ours(version, digest)
 
-        await self._patience(announce, what=f"announcing version {version}")
+        await self._retry(announce, what=f"announcing version {version}")
 
     async def check_ledger(self, newest: int) -> None:
         """Checks that the ledger's newest version was made by this trainer.
@@ -170,7 +170,7 @@ class Publisher:
         Raises:
             AnotherTrainer: It was not.
         """
-        latest = await self._patience(
+        latest = await self._retry(
             lambda: self._ledger.checkpoints.latest(self._pool_id, self._run), what="reading the newest version"
         )
         if latest is None:
@@ -181,7 +181,7 @@ class Publisher:
             )
         await self._check_ours(latest.version, self._written.get(latest.version))
 
-    async def tell(self, version: int) -> None:
+    async def publish_to_orchestrator(self, version: int) -> None:
         """Tells the orchestrator to lease slots for a version from now on.
 
         Raises:
@@ -189,7 +189,7 @@ class Publisher:
         """
 
         def put(lease: str) -> Awaitable[CheckpointRef]:
-            told = NewCheckpoint(
+            checkpoint = NewCheckpoint(
                 version=version,
                 attempt=0,
                 digest=self._written[version],
@@ -198,11 +198,11 @@ class Publisher:
                 relays=self._relays,
                 trainer=lease,
             )
-            return self._client.put_checkpoint(told)
+            return self._client.put_checkpoint(checkpoint)
 
         what = f"telling the orchestrator of version {version}"
         try:
-            adopted = await self._patience(lambda: self._lease.say(put), what=what)
+            adopted = await self._retry(lambda: self._lease.with_token(put), what=what)
         except Conflict as error:
             if error.code != "checkpoint-goes-back":
                 raise
@@ -214,7 +214,7 @@ class Publisher:
                 hint="workers can't fetch it: start `muster shardcast relay`, and name it in `relays`",
             )
 
-    def is_told(self, view: RunView, version: int) -> bool:
+    def is_adopted(self, view: RunView, version: int) -> bool:
         """Returns whether the orchestrator leases slots for this version or a newer one."""
         return view.checkpoint is not None and view.checkpoint.version >= version
 

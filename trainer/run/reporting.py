@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from trainer.policy.policy_trainer import StepResult
+from trainer.learning.metrics import LearnedStep
 from trainer.run.asynchrony import StepStanding
 from trainer.run.batches import Chosen, SeenFile, groups_at, staleness
 from trainer.run.journal import StepBatch
@@ -59,7 +59,8 @@ class StepDone:
     chosen: Chosen
     dropped: Counter[str]
     standing: StepStanding
-    lesson: StepResult
+    learned: LearnedStep | None
+    """None if no group had signal."""
 
 
 def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: PoolSettings) -> dict[str, Any]:
@@ -68,7 +69,8 @@ def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: 
     `reward` and `solved` cover all decided groups, including those without signal: over the batch alone they would
     measure the selection, not the policy. `distance` is the mean distance from the target length, if there is one.
     """
-    groups = groups_at(done.files, done.chosen.places)
+    groups, learned = groups_at(done.files, done.chosen.places), done.learned
+    tokens = learned.tokens if learned is not None else 0
     seen = [group for file in done.files for group in file.groups]
     rewards = [sample.reward for one in seen if one.group is not None for sample in one.group.samples]
     solved = [one.solved for one in seen if one.solved is not None]
@@ -76,18 +78,18 @@ def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: 
     return {
         "step": done.batch.step,
         "version": state.step,
-        "bad": done.lesson.bad,
+        "bad": learned is not None and learned.bad,
         "reward": _mean(rewards),
         "solved": _mean(solved),
         "length": _mean(lengths),
         "distance": _mean([one.distance for one in seen if one.distance is not None]),
-        "figures": dict(done.lesson.figures),
+        "figures": learned.figures if learned is not None else {},
         "staleness": staleness(groups, step=done.batch.step),
         "files": {"used": len(done.files), "dropped": dict(done.dropped)},
         "groups": {"used": len(groups), "left": dict(done.chosen.left)},
         "demand": {"groups": done.standing.demand, "rounds": done.standing.rounds},
-        "tokens": done.lesson.tokens,
-        "tokens_per_second": done.lesson.tokens / times.learn if times.learn else 0.0,
+        "tokens": tokens,
+        "tokens_per_second": tokens / times.learn if times.learn else 0.0,
         "seconds": asdict(times),
         "memory": memory(),
         "signal_share": state.signal_share,

@@ -13,7 +13,7 @@ from protocol.errors import Conflict
 from protocol.identifiers import Digest
 from rollouts.sandboxed_decoder import Decoder
 from trainer.errors import TrainingDiverged
-from trainer.policy.policy_trainer import PolicyTrainer, learn_batch
+from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.batches import SeenFile, after_batch, groups_at
 from trainer.run.config_history import adopt
 from trainer.run.intake import file_paths, remove_files, step_folder
@@ -36,7 +36,7 @@ class Resumption:
         recorded: Content of the journal.
         rules: Rules that every file must satisfy.
         decoder: Sandboxed decoder of untrusted files.
-        about: Identity of the run, compared with that of the saved state.
+        identity: Identity of the run, compared with that of the saved state.
         under: Current learning settings, from `learned_under`.
     """
 
@@ -45,16 +45,16 @@ class Resumption:
     recorded: Recorded
     rules: FileRules
     decoder: Decoder
-    about: Mapping[str, str]
+    identity: Mapping[str, str]
     under: Mapping[str, Value]
 
 
-def resume(resumption: Resumption, *, student: PolicyTrainer) -> TrainerState:
-    """Restores the policy trainer to the end of the journal and returns the state of the run.
+def resume(resumption: Resumption, *, learner: PolicyLearner) -> TrainerState:
+    """Restores the learner to the end of the journal and returns the state of the run.
 
     Args:
         resumption: Saved state, journal and settings.
-        student: Policy trainer, freshly created from the base.
+        learner: Learner, freshly created from the base.
 
     Raises:
         Conflict: State, journal, files and settings do not match.
@@ -63,7 +63,7 @@ def resume(resumption: Resumption, *, student: PolicyTrainer) -> TrainerState:
         NotDecoded: A file can't be decoded on this machine now.
     """
     recorded = resumption.recorded
-    state = _restored(resumption, student)
+    state = _restored(resumption, learner)
     if state is None and recorded.batches and min(recorded.batches) > 0:
         raise Conflict(f"the journal begins with step {min(recorded.batches)}, and there is no state", hint=_HINT)
     state = state or TrainerState()
@@ -79,31 +79,32 @@ def resume(resumption: Resumption, *, student: PolicyTrainer) -> TrainerState:
         files = _files(batch, resumption)
         groups = groups_at(files, batch.groups)
         try:
-            learn_batch(student, groups, parts=batch.parts, step=step)
+            if groups:
+                learner.learn(groups, step=step, parts=batch.parts)
         except TrainingDiverged:  # save the steps before it, so that a start with other settings need not repeat them
-            _keep(resumption, state, student, first=first)
+            _keep(resumption, state, learner, first=first)
             raise
         state = after_batch(state, files, learned=bool(groups))
         _log.info("step-learned-again", step=step, groups=len(groups))
-    _keep(resumption, state, student, first=first)
+    _keep(resumption, state, learner, first=first)
     _log.info("taken-up", step=state.step, learned_again=state.step - first)
     return state
 
 
-def _restored(resumption: Resumption, student: PolicyTrainer) -> TrainerState | None:
+def _restored(resumption: Resumption, learner: PolicyLearner) -> TrainerState | None:
     """Restores the saved state and frees the tensors that were read; returns None if there is no state."""
-    loaded = load_state(resumption.folder, about=resumption.about)
+    loaded = load_state(resumption.folder, identity=resumption.identity)
     if loaded is None:
         return None
-    state, snapshot = loaded
-    student.restore(snapshot)
+    state, learner_state = loaded
+    learner.restore(learner_state)
     return state
 
 
-def _keep(resumption: Resumption, state: TrainerState, student: PolicyTrainer, *, first: int) -> None:
+def _keep(resumption: Resumption, state: TrainerState, learner: PolicyLearner, *, first: int) -> None:
     """Saves repeated steps, so that they are not repeated again and settings may be changed from here on."""
     if state.step > first:
-        save_state(resumption.folder, state=state, snapshot=student.snapshot(), about=resumption.about)
+        save_state(resumption.folder, state=state, learner_state=learner.state(), identity=resumption.identity)
         remove_files(resumption.folder, below=state.step)
 
 

@@ -1,4 +1,4 @@
-"""Creates the run's policy trainer: in this process alone, or sharded over all processes of torchrun."""
+"""Creates the run's learner: in this process alone, or sharded over all processes of torchrun."""
 
 from __future__ import annotations
 
@@ -12,16 +12,15 @@ from pydantic import ValidationError
 from protocol.errors import plain_message
 from trainer.distributed.channel import Channel
 from trainer.distributed.leader import Leader
-from trainer.distributed.policy_trainer import DistributedPolicyTrainer
+from trainer.distributed.leading_learner import LeadingLearner
 from trainer.distributed.ranks import RankInfo, device_of
 from trainer.distributed.shutdown import ShutdownSignal
 from trainer.errors import BadSettings
 from trainer.learning.settings import LearningSettings
 from trainer.policy.base_model import PolicyBase
-from trainer.policy.local_policy_trainer import LocalPolicyTrainer
-from trainer.policy.policy_trainer import PolicyTrainer
+from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.follower import terms_command
-from trainer.run.policy_trainer_thread import PolicyTrainerThread
+from trainer.run.learner_thread import LearnerThread
 from trainer.run.settings import TrainerSettings
 
 
@@ -49,16 +48,16 @@ def learning_settings(settings: TrainerSettings) -> LearningSettings:
 
 
 @asynccontextmanager
-async def opened_student(
+async def open_learner(
     base: PolicyBase,
     learning: LearningSettings,
     settings: TrainerSettings,
     *,
     place: RankInfo | None,
     stop: asyncio.Event,
-    in_thread: PolicyTrainerThread,
-) -> AsyncIterator[PolicyTrainer]:
-    """Yields the policy trainer; in a mesh it leads the other processes and ends them with the block.
+    in_thread: LearnerThread,
+) -> AsyncIterator[PolicyLearner]:
+    """Yields the learner; in a mesh it leads the other processes and ends them with the block.
 
     Args:
         base: The base with the initial weights.
@@ -66,7 +65,7 @@ async def opened_student(
         settings: Settings of the run.
         place: Rank of this process, which leads; None without a mesh.
         stop: Set if another process has ended or was asked to end.
-        in_thread: Thread that runs the policy trainer.
+        in_thread: Thread that runs the learner.
 
     Raises:
         MeshBroken: Another process has ended; also raised if the block ended because of that.
@@ -77,23 +76,22 @@ async def opened_student(
     if device.type == "cpu":
         torch.set_num_threads(1)  # more threads are slower on small models and not bit-identical
     if place is None:
-        yield await in_thread(LocalPolicyTrainer, base, learning, device=device, dtype=settings.dtype)
+        yield await in_thread(PolicyLearner, base, learning, device=device, dtype=settings.dtype)
         return
     loop, ending = asyncio.get_running_loop(), ShutdownSignal()
     channel = await asyncio.to_thread(Channel, place, device, timeout=settings.mesh_timeout)
-    leader = Leader(channel, ending=ending, on_end=lambda: _tell(loop, stop))
+    leader = Leader(channel, ending=ending, on_end=lambda: _stop(loop, stop))
     try:
-        own = await in_thread(
+        yield await in_thread(
             leader.together,
             terms_command(base, learning, settings),
-            lambda: LocalPolicyTrainer(base, learning, device=device, dtype=settings.dtype, mesh=channel.mesh),
+            lambda: LeadingLearner(base, learning, leader, device=device, dtype=settings.dtype, mesh=channel.mesh),
         )
-        yield DistributedPolicyTrainer(own, leader)
     finally:
         await asyncio.to_thread(leader.close)
     leader.check()
 
 
-def _tell(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+def _stop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
     if not loop.is_closed():
         loop.call_soon_threadsafe(stop.set)

@@ -13,19 +13,19 @@ _log = structlog.get_logger(__name__)
 
 
 @contextmanager
-def until_told(stop: asyncio.Event) -> Iterator[None]:
+def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
     """Sets the event at the first Ctrl-C or SIGTERM; a second one has the default effect."""
     loop = asyncio.get_running_loop()
     signals = (signal.SIGINT, signal.SIGTERM)
 
-    def told() -> None:
+    def request_stop() -> None:
         _log.info("stopping", hint="once more ends it at once; nothing that was learned is lost")
         stop.set()
         for each in signals:
             loop.remove_signal_handler(each)
 
     for each in signals:
-        loop.add_signal_handler(each, told)
+        loop.add_signal_handler(each, request_stop)
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""The trainer's saved state: one file, replaced atomically, written while the next step runs.
+"""The trainer's state directory: its lock and the saved state, a file that is replaced while the next step runs.
 
 Later steps are in the journal, with their files beside it, and are repeated from there.
 """
@@ -6,7 +6,8 @@ Later steps are in the journal, with their files beside it, and are repeated fro
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from protocol.errors import Conflict
+from protocol.runtime.files import FileLocked, locked_file
+from trainer.errors import AnotherTrainer, NotWritten
 from trainer.files import write_whole
-from trainer.policy.policy_trainer import TrainerSnapshot
+from trainer.learning.learner import LearnerState
 from trainer.run.pools import DifficultyPools
 from trainer.tensor_file import tensor_file
 
 STATE_FILE = "state.safetensors"
+_LOCK_FILE = "trainer.lock"
 _FORMAT = 1
 _HINT = "give the --state of this run, or an empty one to begin anew"
 
@@ -41,25 +45,46 @@ class TrainerState:
     empty_steps: int = 0
 
 
-def save_state(folder: Path, *, state: TrainerState, snapshot: TrainerSnapshot, about: Mapping[str, str]) -> None:
+@contextmanager
+def lock_state(folder: Path) -> Iterator[None]:
+    """Creates a state directory if needed and locks it until the block or the process ends.
+
+    Raises:
+        AnotherTrainer: Another process uses the directory.
+        NotWritten: The directory or its lock file can't be created.
+    """
+    with ExitStack() as stack:
+        try:
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            stack.enter_context(locked_file(folder / _LOCK_FILE))
+        except FileLocked as error:
+            raise AnotherTrainer(
+                f"a trainer works in {folder}", hint="stop it first, or give this one a --state of its own"
+            ) from error
+        except OSError as error:
+            raise NotWritten(f"{folder} can't be used: {error.strerror or error}") from error
+        yield
+
+
+def save_state(folder: Path, *, state: TrainerState, learner_state: LearnerState, identity: Mapping[str, str]) -> None:
     """Replaces the saved state atomically.
 
     Raises:
         NotWritten: The disk is full or refuses the write; the previous state is unchanged.
     """
-    said = {
+    saved = {
         "format": _FORMAT,
-        "about": dict(about),
+        "about": dict(identity),
         "step": state.step,
         "pools": state.pools.as_json(),
         "signal_share": state.signal_share,
         "empty_steps": state.empty_steps,
-        "student": snapshot.facts,
+        "student": learner_state.facts,
     }
-    write_whole(folder / STATE_FILE, tensor_file(snapshot.tensors, metadata={"muster": json.dumps(said)}))
+    write_whole(folder / STATE_FILE, tensor_file(learner_state.tensors, metadata={"muster": json.dumps(saved)}))
 
 
-def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[TrainerState, TrainerSnapshot] | None:
+def load_state(folder: Path, *, identity: Mapping[str, str]) -> tuple[TrainerState, LearnerState] | None:
     """Reads the state; None if there is none yet.
 
     Raises:
@@ -70,24 +95,24 @@ def load_state(folder: Path, *, about: Mapping[str, str]) -> tuple[TrainerState,
         return None
     try:
         with safe_open(path, framework="pt") as file:
-            said: dict[str, Any] = json.loads(file.metadata()["muster"])
+            saved: dict[str, Any] = json.loads(file.metadata()["muster"])
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
-        _check(path, said, about)
+        _check(path, saved, identity)
         state = TrainerState(
-            step=int(said["step"]),
-            pools=DifficultyPools.of_json(said["pools"]),
-            signal_share=float(said["signal_share"]),
-            empty_steps=int(said["empty_steps"]),
+            step=int(saved["step"]),
+            pools=DifficultyPools.of_json(saved["pools"]),
+            signal_share=float(saved["signal_share"]),
+            empty_steps=int(saved["empty_steps"]),
         )
-        return state, TrainerSnapshot(tensors, said["student"])
+        return state, LearnerState(tensors=tensors, facts=saved["student"])
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise Conflict(f"{path} is no state of a trainer: {error}", hint=_HINT) from error
 
 
-def _check(path: Path, said: Mapping[str, Any], about: Mapping[str, str]) -> None:
-    if said.get("format") != _FORMAT:
+def _check(path: Path, saved: Mapping[str, Any], identity: Mapping[str, str]) -> None:
+    if saved.get("format") != _FORMAT:
         raise Conflict(f"{path} is of another release", hint=_HINT)
-    found: Mapping[str, str] = said["about"]
-    changed = sorted(name for name in {*found, *about} if found.get(name) != about.get(name))
+    found: Mapping[str, str] = saved["about"]
+    changed = sorted(name for name in {*found, *identity} if found.get(name) != identity.get(name))
     if changed:
         raise Conflict(f"{path} is of another run: {', '.join(changed)} differs", hint=_HINT)

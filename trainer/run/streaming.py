@@ -12,23 +12,23 @@ from collections.abc import Sequence
 
 from protocol.identifiers import Digest
 from trainer.learning.groups import TrainingGroup
-from trainer.policy.policy_trainer import PolicyTrainer
+from trainer.learning.learner import Learner
 from trainer.run.batches import Chosen, SeenFile, unused
-from trainer.run.policy_trainer_thread import PolicyTrainerThread
+from trainer.run.learner_thread import LearnerThread
 
 
 class StreamedStep:
     """A step whose gradients are computed as groups arrive.
 
     Args:
-        student: Policy trainer that accumulates the gradients.
-        in_thread: Thread that runs the policy trainer.
+        learner: Accumulates the gradients.
+        in_thread: Thread that runs the learner.
         step: Number of the step.
         most: Maximum groups of the batch.
     """
 
-    def __init__(self, student: PolicyTrainer, in_thread: PolicyTrainerThread, *, step: int, most: int) -> None:
-        self._student = student
+    def __init__(self, learner: Learner, in_thread: LearnerThread, *, step: int, most: int) -> None:
+        self._learner = learner
         self._in_thread = in_thread
         self._step = step
         self._most = most
@@ -50,9 +50,9 @@ class StreamedStep:
         if not new:
             return
         if not self._parts:
-            await self._in_thread(self._student.begin, step=self._step)
+            await self._in_thread(self._learner.begin, step=self._step)
         self._parts.append(len(new))
-        await self._in_thread(self._student.add, new)
+        await self._in_thread(self._learner.add, new)
 
     def close(self, files: Sequence[SeenFile]) -> tuple[Chosen, tuple[int, ...]]:
         """Returns the batch and its parts; no parts (gradients are void) if the verdict on a used file was overturned.

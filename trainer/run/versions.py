@@ -12,16 +12,15 @@ from datetime import timedelta
 import structlog
 
 from protocol.wire.runs import RunView
-from trainer.run.dependencies import RunParts, Where
+from trainer.run.dependencies import Dependencies, Where
 from trainer.run.intake import remove_files
 from trainer.run.publishing import Writer
 from trainer.run.reporting import StepTimes
 from trainer.run.state import save_state
-from trainer.run.step_window import open_window
 
 _log = structlog.get_logger(__name__)
 
-LAST_PATIENCE = timedelta(seconds=30)
+STOP_TIMEOUT = timedelta(seconds=30)
 """How long a stopping trainer waits for an announcement in progress."""
 
 
@@ -29,31 +28,31 @@ class VersionPublisher:
     """Publishes versions and saves states of a run.
 
     Args:
-        parts: Dependencies of the run.
+        dependencies: Dependencies of the run.
         where: Returns the state of the run.
     """
 
-    def __init__(self, parts: RunParts, where: Where) -> None:
-        self._parts = parts
-        self._settings = parts.settings
+    def __init__(self, dependencies: Dependencies, where: Where) -> None:
+        self._dependencies = dependencies
+        self._settings = dependencies.settings
         self._where = where
         self._publishing: asyncio.Task[None] | None = None
         self._saving: asyncio.Task[None] | None = None
         self.newest = 0
         """Newest written version."""
 
-    async def take_up(self) -> None:
+    async def catch_up(self) -> None:
         """Brings folder, ledger and orchestrator up to the restored state.
 
         Raises:
             AnotherTrainer: The ledger names a version that this trainer did not make.
         """
-        publisher, step = self._parts.publisher, self._where().step
+        publisher, step = self._dependencies.publisher, self._where().step
         if self._is_published(step) or publisher.digest(step) is not None:  # recorded under other settings, say
             await publisher.write(step, self._writer(step))
         self.newest = publisher.newest
         await publisher.check_ledger(self.newest)
-        view = await self._parts.demand.view()
+        view = await self._dependencies.demand.view()
         self._settings.knobs.check_window(view.async_level)
         await self._publish(self.newest)
 
@@ -68,7 +67,7 @@ class VersionPublisher:
         published = self._is_published(version)
         if published:
             await self._published()
-            await self._parts.publisher.write(version, self._writer(version))
+            await self._dependencies.publisher.write(version, self._writer(version))
             self.newest = version
             self._publishing = asyncio.create_task(self._publish(version))
         await self._save()
@@ -85,10 +84,10 @@ class VersionPublisher:
             await asyncio.shield(self._saving)  # the waiting task may be cancelled, the writing thread can't be
             self._saving = None
 
-    def tell_again(self, view: RunView) -> None:
+    def publish_again(self, view: RunView) -> None:
         """Publishes the newest version again if the orchestrator has lost its state and does not know it."""
-        if not self._parts.publisher.is_told(view, self.newest) and self._publishing is None:
-            self._parts.demand.forget()
+        if not self._dependencies.publisher.is_adopted(view, self.newest) and self._publishing is None:
+            self._dependencies.demand.forget()
             self._publishing = asyncio.create_task(self._publish(self.newest))
 
     def check(self) -> None:
@@ -107,7 +106,7 @@ class VersionPublisher:
         """Waits for publishing and saving; returns False if a stopping run left an announcement unfinished."""
         await self.saved()
         if stopped and self._publishing is not None:
-            await asyncio.wait({self._publishing}, timeout=LAST_PATIENCE.total_seconds())
+            await asyncio.wait({self._publishing}, timeout=STOP_TIMEOUT.total_seconds())
             if not self._publishing.done():
                 _log.warning("not-published", version=self.newest, hint="the same command goes on with it")
                 return False
@@ -128,11 +127,11 @@ class VersionPublisher:
         return self._settings.knobs.publishes(version) or version >= self._settings.steps
 
     def _writer(self, version: int) -> Writer:
-        settings, eligible = self._settings, self._parts.candidates
+        settings, eligible = self._settings, self._dependencies.candidates
         if eligible is not None:
             eligible = self._where().pools.eligible(eligible, settings.pools, version=version, seed=settings.seed)
-        student = self._parts.student
-        return lambda folder: self._parts.student_thread(student.write, folder, eligible=eligible)
+        learner = self._dependencies.learner
+        return lambda folder: self._dependencies.learner_thread(learner.write, folder, eligible=eligible)
 
     async def _published(self) -> None:
         if self._publishing is not None:
@@ -141,18 +140,20 @@ class VersionPublisher:
 
     async def _publish(self, version: int) -> None:
         since = time.perf_counter()
-        await self._parts.publisher.announce(version)
+        await self._dependencies.publisher.announce(version)
         announced = time.perf_counter()
-        view, state = await self._parts.demand.view(), self._where()
-        await open_window(self._parts, state, max(state.step, version), view, version=version)
-        await self._parts.publisher.tell(version)
+        view, state = await self._dependencies.demand.view(), self._where()
+        await self._dependencies.demand.open_window(
+            self._settings, view, step=max(state.step, version), version=version, signal_share=state.signal_share
+        )
+        await self._dependencies.publisher.publish_to_orchestrator(version)
         told = time.perf_counter()
-        evaluation = self._parts.evaluation
-        over = await self._parts.publisher.tidy(version, used=() if evaluation is None else evaluation.used)
-        self._parts.progress.tell(
+        evaluation = self._dependencies.evaluation
+        over = await self._dependencies.publisher.tidy(version, used=() if evaluation is None else evaluation.used)
+        self._dependencies.progress.record(
             "published",
             version=version,
-            digest=self._parts.publisher.digest(version),
+            digest=self._dependencies.publisher.digest(version),
             seconds={"announce": announced - since, "tell": told - announced},
             over_budget_bytes=over,
         )
@@ -163,10 +164,10 @@ class VersionPublisher:
         if state.step % self._settings.state_every and state.step < self._settings.steps:
             return
         await self.saved()
-        snapshot = await self._parts.student_thread(self._parts.student.snapshot)
+        learner_state = await self._dependencies.learner_thread(self._dependencies.learner.state)
 
         def save() -> None:
-            save_state(folder, state=state, snapshot=snapshot, about=self._parts.about)
+            save_state(folder, state=state, learner_state=learner_state, identity=self._dependencies.identity)
             remove_files(folder, below=state.step)
 
         self._saving = asyncio.create_task(asyncio.to_thread(save))

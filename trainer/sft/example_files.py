@@ -2,7 +2,7 @@
 
     {"prompt": "rev:abcd=", "completion": "dcba"}
 
-Other columns are left alone. Nothing is skipped silently: a row that can't be read is an error with its number.
+Other columns are ignored. A row that can't be read is an error that names the row.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _COLUMNS = ("prompt", "completion")
 
 
 class FileCorpus:
-    """The rows of one file, held in memory as text.
+    """Rows of a file of examples, held in memory as text.
 
     Args:
-        path: Ends in `.parquet`, or is JSON lines.
-        tokenizer: The model's.
-        end: The token that ends a completion.
-        chat: Whether prompts are put into the tokenizer's chat template.
+        path: A Parquet file if it ends in `.parquet`, otherwise JSON lines.
+        tokenizer: Tokenizer of the model.
+        end: End token of completions.
+        chat: Whether prompts are formatted with the tokenizer's chat template.
 
     Raises:
-        BadExamples: It can't be read, is empty, or one of its rows is not what it should be.
+        BadExamples: The file can't be read, is empty, or has an invalid row.
     """
 
     def __init__(self, path: Path, *, tokenizer: FolderTokenizer, end: int, chat: bool = False) -> None:
@@ -53,10 +53,10 @@ class FileCorpus:
         return len(self._rows)
 
     def example(self, place: int) -> Example:
-        """One row as tokens.
+        """Returns one row as tokens.
 
         Raises:
-            BadExamples: Its prompt has no tokens.
+            BadExamples: The row's prompt has no tokens.
         """
         prompt, completion = self._rows[place]
         tokens = self._tokenizer.encode(prompt, chat=self._chat)

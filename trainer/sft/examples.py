@@ -1,4 +1,4 @@
-"""Examples of a warm-up: prompts with the completions to learn, as tokens."""
+"""Examples of a warm-up: tokenized prompts and completions."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _TARGET_TAG = b"muster-demonstration-v1"
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One thing to learn.
+    """A prompt with its completion.
 
     Args:
-        prompt: At least one token; not learned.
-        completion: At least one token, the end token last; learned.
+        prompt: At least one token; no loss is computed on it.
+        completion: At least one token, the last one the end token.
     """
 
     prompt: tuple[int, ...]
@@ -33,31 +33,31 @@ class Example:
 
     @property
     def tokens(self) -> tuple[int, ...]:
-        """Both."""
+        """Returns prompt and completion as one sequence."""
         return self.prompt + self.completion
 
 
 class Corpus(Protocol):
-    """Candidates by their places; some of them may turn out to be no examples."""
+    """Candidates by index; some candidates may not be usable."""
 
     def __len__(self) -> int:
         """Returns the number of candidates."""
         ...
 
     def example(self, place: int) -> Example | None:
-        """The candidate at a place, always the same; None if it is not to be learned."""
+        """Returns the candidate at an index, deterministically; None if it is not used."""
         ...
 
 
 class EnvironmentCorpus:
-    """An environment's own demonstrations of a range of its prompts, without those that the recipe holds out.
+    """Demonstrations of an environment for a range of prompts, without those that the recipe holds out.
 
     Args:
-        environment: The one that the recipe names.
-        recipe: How prompts are put to the model.
-        tokenizer: The model's.
-        end: The token that ends a completion.
-        indices: The candidates.
+        environment: Environment of the recipe.
+        recipe: Format of the prompts and held-out share.
+        tokenizer: Tokenizer of the model.
+        end: End token of completions.
+        indices: Indices of the candidates.
     """
 
     def __init__(
@@ -80,10 +80,10 @@ class EnvironmentCorpus:
         return len(self._indices)
 
     def example(self, place: int) -> Example | None:
-        """A demonstration; None for a prompt that is held out, too long for the recipe, or without any.
+        """Returns a demonstration; None if the prompt is held out, too long for the recipe, or has none.
 
         Raises:
-            BadExamples: The tokenizer can't write it, so that no answer of the model could ever be right.
+            BadExamples: The tokenizer can't represent the demonstration, so no answer of the model could be correct.
         """
         index = self._indices[place]
         prompt = self._environment.prompt(index)
@@ -111,13 +111,13 @@ class EnvironmentCorpus:
 
 @dataclass(slots=True)
 class ExampleStream:
-    """Examples in a seeded order, every candidate once in an epoch, without end.
+    """Endless stream of examples in a seeded order, with every candidate once per epoch.
 
     Args:
-        corpus: Where they come from.
-        seed: Of the order.
-        longest: Longer examples are left out.
-        position: How many candidates were looked at before: with it, a stream goes on where another stopped.
+        corpus: Source of the examples.
+        seed: Seed of the order.
+        longest: Maximum tokens of an example; longer ones are skipped.
+        position: Number of candidates consumed before, to continue an earlier stream.
     """
 
     corpus: Corpus
@@ -130,10 +130,10 @@ class ExampleStream:
     _epoch: int = field(default=-1, init=False)
 
     def take(self, count: int) -> list[Example]:
-        """The next examples.
+        """Returns the next examples.
 
         Raises:
-            BadExamples: Not one in a whole epoch of candidates can be used.
+            BadExamples: No candidate of a whole epoch can be used.
         """
         found: list[Example] = []
         since = 0
@@ -144,7 +144,7 @@ class ExampleStream:
             else:
                 found.append(example)
                 since = 0
-            if since > 2 * len(self.corpus):  # an epoch's order differs from the next one's
+            if since > 2 * len(self.corpus):  # each epoch has its own order
                 raise BadExamples(
                     f"none of {len(self.corpus)} candidates can be learned from ({self.left_out} of them too long)",
                     hint="give an environment with demonstrations, other prompts, or longer rows",
@@ -164,7 +164,7 @@ class ExampleStream:
 
 
 def epoch_order(count: int, *, seed: int, epoch: int) -> Sequence[int]:
-    """A shuffled `range(count)`, by a generator whose raw words are the same in every release of numpy."""
+    """Returns a shuffled `range(count)`, from a generator whose raw words are stable across releases of numpy."""
     words = np.random.Philox(key=np.array([seed, epoch], dtype=np.uint64)).random_raw(count)
     order: list[int] = np.argsort(words, kind="stable").tolist()
     return order

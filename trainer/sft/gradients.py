@@ -1,4 +1,4 @@
-"""The gradient of a step's mean loss, whatever rows its examples are packed into."""
+"""Gradient of a step's mean loss, independent of how its examples are packed into rows."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from trainer.packing import pack
 from trainer.sft.examples import Example
 
 NOT_LEARNED = -100
-"""The label of a token that no loss is taken of."""
+"""Label of tokens without loss."""
 
 
 def add_gradients(model: PreTrainedModel, examples: Sequence[Example], *, row_tokens: int, rows_at_once: int) -> float:
-    """Adds the gradient of the examples' mean loss to a model's; returns that loss, in nats per learned token.
+    """Adds the gradient of the examples' mean loss to the model and returns the loss, in nats per completion token.
 
     Args:
         model: Any causal model of transformers.
-        examples: Each learned token of all of them weighs the same.
-        row_tokens: The most tokens of a packed row.
-        rows_at_once: Rows that go through the model together.
+        examples: Examples of the step; each completion token has the same weight.
+        row_tokens: Maximum tokens of a packed row.
+        rows_at_once: Number of rows per forward pass.
     """
     learned = sum(len(example.completion) for example in examples)
     packed = pack([example.tokens for example in examples], row_tokens=row_tokens)
     labels = np.full_like(packed.tokens, NOT_LEARNED)
     for example, place in zip(examples, packed.places, strict=True):
-        first = place.start + len(example.prompt) - 1  # this token's logits are of the one after it
+        first = place.start + len(example.prompt) - 1  # the logits at this position predict the next token
         labels[place.row, first : first + len(example.completion)] = example.completion
     call: Any = model  # transformers annotates its methods in parts only, and so does torch
     total = 0.0
     for start in range(0, len(labels), rows_at_once):
         rows = slice(start, start + rows_at_once)
-        keep = np.flatnonzero((labels[rows] != NOT_LEARNED).any(axis=0))  # no other logits are computed
+        keep = np.flatnonzero((labels[rows] != NOT_LEARNED).any(axis=0))  # compute the logits of these positions only
         logits = call(
             input_ids=_on(model, packed.tokens[rows]),
             position_ids=_on(model, packed.positions[rows]),

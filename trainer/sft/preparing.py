@@ -16,11 +16,11 @@ from trainer.sft.examples import Corpus, EnvironmentCorpus
 from trainer.sft.settings import EnvironmentExamples, FileExamples, ResultRecipe, ScratchStart, WarmUpSettings
 
 START = "start"
-"""The folder, beside the state, of a start that is made from scratch."""
+"""Folder, beside the state, of a start model that is created from scratch."""
 
 
 def start_of(settings: WarmUpSettings, work: Path) -> Path:
-    """The folder that is trained from, made now if it is from scratch and not there."""
+    """Returns the start folder; creates a model from scratch if the settings ask for one and it does not exist yet."""
     if not isinstance(settings.start, ScratchStart):
         return settings.start.folder
     folder = work / START
@@ -36,7 +36,7 @@ def start_of(settings: WarmUpSettings, work: Path) -> Path:
 
 
 def environment_of(recipe: ResultRecipe | None) -> Environment | None:
-    """The environment that the recipe names, if there is one."""
+    """Returns the recipe's environment; None without a recipe."""
     if recipe is None:
         return None
     chosen = recipe.environment
@@ -44,7 +44,7 @@ def environment_of(recipe: ResultRecipe | None) -> Environment | None:
 
 
 def recipe_of(wanted: ResultRecipe | None, environment: Environment | None) -> tuple[Recipe | None, Sequence[int]]:
-    """The result's recipe, with its table of eligible prompts if some are held out."""
+    """Returns the recipe of the result, and its table of eligible prompts if some are held out."""
     if wanted is None or environment is None:
         return None, ()
     candidates = _indices(environment, wanted.first, wanted.count, what="recipe")

@@ -2,12 +2,12 @@
 
 seed = 1
 steps = 1500
-[start]                 # where the weights come from: a folder, or a config and a seed
+[start]                 # source of the weights: a folder, or a config with a seed
 kind = "folder"
 folder = "models/base"
-[examples]              # what is learned: an environment's own demonstrations, or a file of prompts and completions
+[examples]              # an environment's demonstrations, or a file of prompts and completions
 kind = "environment"
-[recipe]                # how the result is used: see docs/rollouts.md; needed for an environment's examples
+[recipe]                # use of the result, see docs/rollouts.md; required for an environment's examples
 environment = { name = "letters", version = "1" }
 sampling = { max_new_tokens = 12 }
 group_size = 16
@@ -45,29 +45,29 @@ class FolderStart(_SftModel):
 
 
 class ScratchStart(_SftModel):
-    """Random weights, drawn from the settings' seed, and a tokenizer of single characters."""
+    """Random weights from the settings' seed, and a tokenizer of single characters."""
 
     kind: Literal["scratch"] = "scratch"
     model_type: Annotated[str, Field(min_length=1, max_length=64)] = "llama"
     """Model type in transformers."""
     config: dict[str, JsonValue]
-    """Differences from that type's default configuration."""
+    """Changes to the default configuration of the model type."""
     characters: str
-    """One token for each, after those for padding, the end, and what is unknown."""
+    """Characters of the tokenizer, one token each, after the tokens for padding, end and unknown characters."""
 
 
 class EnvironmentExamples(_SftModel):
-    """The recipe's environment shows how it is done; what the recipe holds out is left out."""
+    """Demonstrations of the recipe's environment, without held-out prompts."""
 
     kind: Literal["environment"] = "environment"
     first: Annotated[int, Field(ge=0, le=2**62)] = 0
-    """The first prompt that is learned from."""
+    """Index of the first prompt."""
     count: _Count | None = None
-    """Number of candidates from there; None for all of a finite environment."""
+    """Number of candidates; None for all prompts of a finite environment."""
 
 
 class FileExamples(_SftModel):
-    """Rows of `prompt` and `completion`, JSON lines or Parquet."""
+    """A file with rows of `prompt` and `completion`, JSON lines or Parquet."""
 
     kind: Literal["file"] = "file"
     path: Path
@@ -83,19 +83,19 @@ class ResultRecipe(_SftModel):
     chat: bool = False
     length: LengthTargets | None = None
     held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.1
-    """The share of prompts that is kept from every training."""
+    """Share of prompts that is excluded from all training."""
     arithmetic: TakenArithmetic = ()
-    """The engines and types that are paid, such as `torch/float32`; none for float32 of either engine."""
+    """Accepted engines and dtypes, such as `torch/float32`; empty for float32 of either engine."""
     first: Annotated[int, Field(ge=0, le=2**62)] = 0
     count: Annotated[int, Field(ge=1, le=2**26)] | None = None
     """Limit of eligible prompts; None for all of a finite environment."""
 
 
 class Optimiser(_SftModel):
-    """AdamW, and how large its steps are."""
+    """Settings of AdamW."""
 
     learning_rate: Annotated[float, Field(gt=0, le=1)] = 1e-5
-    """The largest."""
+    """Maximum learning rate."""
     schedule: LearningRateSchedule = LearningRateSchedule.COSINE
     warm_up_steps: Annotated[int, Field(ge=0)] = 20
     final_share: Annotated[float, Field(ge=0, le=1)] = 0.0
@@ -103,9 +103,9 @@ class Optimiser(_SftModel):
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
     weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
     clip: Annotated[float, Field(gt=0)] = 1.0
-    """The longest gradient."""
+    """Maximum gradient norm; larger gradients are clipped."""
     most_bad_steps: Annotated[int, Field(ge=0)] = 3
-    """So many steps in a row may be skipped because loss or gradient is no number; one more ends the warm-up."""
+    """Maximum consecutive steps skipped for NaN or infinity; one more ends the warm-up."""
 
 
 class EvaluationChoice(_SftModel):
@@ -114,30 +114,30 @@ class EvaluationChoice(_SftModel):
     every: Annotated[int, Field(ge=0)] = 0
     """Steps between evaluations; 0 for one at the end only."""
     prompts: Annotated[int, Field(ge=0, le=2**20)] = 256
-    """Held-out prompts; 0 for no evaluation at all."""
+    """Number of held-out prompts; 0 for no evaluation."""
     samples: Annotated[int, Field(ge=0, le=4096)] = 0
-    """Answers to each for pass@k, besides the greedy one."""
+    """Sampled answers per prompt for pass@k, in addition to the greedy one."""
 
 
 class WarmUpSettings(_SftModel):
-    """One warm-up from its start to its result."""
+    """Settings of a warm-up."""
 
     seed: Annotated[int, Field(ge=0, lt=2**63)] = 1
-    """Of the weights of a model from scratch, and of the order of examples."""
+    """Seed of a model from scratch and of the order of examples."""
     start: Annotated[FolderStart | ScratchStart, Field(discriminator="kind")]
     examples: Annotated[EnvironmentExamples | FileExamples, Field(discriminator="kind")] = EnvironmentExamples()
     recipe: ResultRecipe | None = None
     steps: _Count = 1000
     examples_per_step: _Count = 64
     row_tokens: _Count = 1024
-    """The most tokens of a packed row; longer examples are left out."""
+    """Maximum tokens of a packed row; longer examples are skipped."""
     rows_at_once: _Count = 8
-    """Rows that go through the model together; more of a step follow, and their gradients add up."""
+    """Rows per forward pass; gradients of a step's further rows are accumulated."""
     optimiser: Optimiser = Optimiser()
     dtype: Dtype = Dtype.BFLOAT16
     """Type of the result's weights; training is in float32."""
     checkpoint_every: _Count = 100
-    """The most steps that a crash costs."""
+    """Steps between saved states: the maximum that a crash loses."""
     evaluation: EvaluationChoice = EvaluationChoice()
 
     @model_validator(mode="after")
@@ -148,10 +148,10 @@ class WarmUpSettings(_SftModel):
 
 
 def check_settings(values: Mapping[str, object], *, source: str) -> WarmUpSettings:
-    """Makes settings of plain values.
+    """Validates plain values as settings.
 
     Raises:
-        BadSettings: One is unknown, missing or impossible; the message names it and `source`.
+        BadSettings: A value is unknown, missing or invalid; the message names it and `source`.
     """
     try:
         return WarmUpSettings.model_validate(values)
@@ -165,10 +165,10 @@ def check_settings(values: Mapping[str, object], *, source: str) -> WarmUpSettin
 
 
 def read_settings_file(path: Path) -> dict[str, object]:
-    """Reads a TOML file of settings, unchecked: options may still change them.
+    """Reads a TOML file of settings without validating them, because options may still change them.
 
     Raises:
-        BadSettings: It can't be read, or is no TOML.
+        BadSettings: The file can't be read or is not TOML.
     """
     try:
         with path.open("rb") as file:

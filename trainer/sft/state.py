@@ -1,7 +1,7 @@
-"""Half-finished work on the disk: one file of weights, optimiser and place in the examples, replaced as a whole.
+"""Saved state of an unfinished warm-up: a file with weights, optimiser and position, replaced atomically.
 
-The same settings go on from it as if nothing had happened; other settings are refused, because what came out would be
-made by neither.
+A warm-up with the same settings resumes from it with bit-identical results on one CPU process. Other settings are
+refused, because neither settings would describe the result.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ def save_state(
     model: PreTrainedModel,
     optimiser: torch.optim.Optimizer,
 ) -> None:
-    """Replaces the state; killed in between, the one before it stands.
+    """Replaces the saved state atomically.
 
     Args:
-        folder: Where.
-        place: How far it is.
-        about: What decides the result; only the same may go on.
-        model: Its weights are kept.
-        optimiser: Its averages are kept.
+        folder: Folder of the state file.
+        place: Position of the warm-up.
+        about: Settings that determine the result; a warm-up resumes only with the same ones.
+        model: Model whose weights are saved.
+        optimiser: Optimiser whose averages are saved.
 
     Raises:
-        NotWritten: The disk is full, or refuses; the state before it stands.
+        NotWritten: The disk is full or refuses the write; the previous state is unchanged.
     """
     tensors = training_tensors(model, [optimiser])
     said = {"format": _FORMAT, "about": dict(about), **_as_json(place)}
@@ -71,10 +71,10 @@ def save_state(
 def load_state(
     folder: Path, *, about: Mapping[str, object], model: PreTrainedModel, optimiser: torch.optim.Optimizer
 ) -> WarmUpState:
-    """Puts the state back, if there is one; returns where it is.
+    """Restores the saved state, if there is one, and returns the position.
 
     Raises:
-        Conflict: It is of other settings, of another release, or broken.
+        Conflict: The state is of other settings or another release, or damaged.
     """
     path = folder / STATE_FILE
     if not path.exists():

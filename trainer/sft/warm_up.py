@@ -1,11 +1,10 @@
-"""`muster trainer sft`: from a start and examples to a version that rollouts can be made with.
+"""Warm-up (`muster trainer sft`): trains a start model on examples and writes a publishable version.
 
-A step takes examples in their seeded order, packs them, adds up the gradients of their completions' tokens (each token
-of the step weighs the same, however it was packed), clips, and moves AdamW. Everything that a step depends on is in the
-settings and in the state file, so a run that was killed ends in the weights of one that was not, to the bit on one CPU
-process.
+A step takes examples in their seeded order, packs them, sums the gradients of their completion tokens (with equal
+weights, however they are packed), clips the sum and steps AdamW. A step depends only on settings and state file,
+so a resumed warm-up ends with bit-identical weights on one CPU process.
 
-Beside the target stands `TARGET.training` while it works: the start, if it is made from scratch, and the state.
+During the warm-up `TARGET.training` beside the target holds the state, and the start model if it was created.
 """
 
 from __future__ import annotations
@@ -36,23 +35,23 @@ from trainer.sft.state import STATE_FILE, WarmUpState, load_state, save_state
 
 _EVALUATED = "evaluated"
 _WITHOUT_EFFECT = {"checkpoint_every", "evaluation", "dtype"}
-"""Settings that a run may go on with changed: they decide nothing that is learned."""
+"""Settings that may change between resumptions, because they do not affect the weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUpStep:
-    """One step that was done, or an evaluation after it.
+    """Progress after a step, or after an evaluation that follows it.
 
     Args:
         step: Steps done.
-        steps: Of how many.
-        loss: Mean over the step's learned tokens, in nats; no number if the step was skipped.
-        gradient: The gradient's length before it was clipped.
-        learning_rate: The step's.
-        tokens: Learned tokens of the step.
-        seconds: What the step took.
-        skipped: Steps that were skipped so far.
-        evaluation: What was found after this step, if it was time to look.
+        steps: Total number of steps.
+        loss: Mean over the step's completion tokens, in nats; NaN if the step was skipped.
+        gradient: Norm of the gradient before clipping.
+        learning_rate: Learning rate of the step.
+        tokens: Number of completion tokens of the step.
+        seconds: Duration of the step.
+        skipped: Number of skipped steps so far.
+        evaluation: Result of the evaluation after this step, if one was due.
     """
 
     step: int
@@ -73,24 +72,24 @@ def warm_up(
     device: torch.device,
     progress: Callable[[WarmUpStep], None] = lambda _: None,
 ) -> Evaluation | None:
-    """Makes a version; goes on where an earlier call with these settings and this target was stopped.
+    """Trains and writes a version; resumes an earlier call with the same settings and target.
 
     Args:
         settings: What to do.
-        target: Where the version will be; not there yet.
-        device: What to train on.
-        progress: Told of each step.
+        target: Folder of the version, which must not exist.
+        device: Device to train on.
+        progress: Called after each step.
 
     Returns:
-        The last evaluation, if there are prompts to evaluate with.
+        The last evaluation; None without prompts for it.
 
     Raises:
-        Conflict: The target is taken, or half-finished work beside it is of other settings.
-        BadVersionFolder: The start can't be trained.
-        BadSettings: The start can't be made.
-        BadExamples: There is nothing to learn from.
-        TrainingDiverged: Loss or gradient is no number, and stays none.
-        NotWritten: The disk is full, or refuses.
+        Conflict: The target exists, or the state beside it has other settings.
+        BadVersionFolder: The start model can't be trained.
+        BadSettings: The start model can't be created.
+        BadExamples: There are no usable examples.
+        TrainingDiverged: Loss or gradient was NaN or infinite too often in a row.
+        NotWritten: The disk is full or refuses the write.
     """
     work = target.with_name(f"{target.name}.training")
     taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
@@ -104,12 +103,12 @@ def warm_up(
 
 
 class WarmUp:
-    """One warm-up at work.
+    """A warm-up in progress.
 
     Args:
-        settings: What to do.
-        work: Holds its state.
-        device: What to train on.
+        settings: Settings of the warm-up.
+        work: Folder of its state.
+        device: Device to train on.
     """
 
     def __init__(self, settings: WarmUpSettings, work: Path, *, device: torch.device) -> None:
@@ -216,7 +215,7 @@ class WarmUp:
         return after, done
 
     def _evaluate(self) -> Evaluation | None:
-        """Asks the weights as they are, through an engine as anybody would who has the version."""
+        """Evaluates the current weights with an inference engine, like a user of the version would."""
         if self._evaluator is None:
             return None
         folder = self._work / _EVALUATED

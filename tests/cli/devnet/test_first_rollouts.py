@@ -18,7 +18,7 @@ from cli.devnet.tasks import await_first_rollouts
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.runtime.clock import ManualClock
-from tests.serving import served
+from tests.kit.http_server import served
 
 FAST, SLOW, CHEAT = (Key.from_hex("0x" + f"{number:064x}").address for number in (1, 2, 3))
 

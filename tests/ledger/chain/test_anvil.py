@@ -10,8 +10,8 @@ import pytest
 from ledger.devchain import ChainControls, ChainKind, chain_command, start_chain
 from ledger.devchain.anvil import ANVIL_VARIABLE, find_anvil
 from ledger.errors import AnvilMissing
-from tests.ledger.chain import gadget
-from tests.ledger.chain.wire import Wire
+from tests.kit import gadget
+from tests.kit.json_rpc import Wire
 
 
 def test_a_named_binary_comes_first_and_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

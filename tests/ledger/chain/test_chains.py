@@ -10,9 +10,9 @@ from eth_abi.abi import encode
 
 from ledger.devchain import ChainKind
 from ledger.errors import ChainRefused
-from tests.ledger.chain import gadget
-from tests.ledger.chain.wire import GWEI, Refusal, Wire, signed
-from tests.ledger.conftest import LiveChain
+from tests.kit import gadget
+from tests.kit.chain import LiveChain
+from tests.kit.json_rpc import GWEI, Refusal, Wire, signed
 
 
 @pytest.fixture

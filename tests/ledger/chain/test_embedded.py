@@ -25,9 +25,9 @@ from ledger.devchain.embedded.server import MAX_BODY, dispatch
 from ledger.devchain.embedded.store import ChainStore
 from ledger.errors import ChainUnavailable, NoFreePort
 from protocol.identifiers import address
-from tests.ledger.chain import gadget
-from tests.ledger.chain.wire import Refusal, Wire, signed
-from tests.ledger.conftest import LiveChain
+from tests.kit import gadget
+from tests.kit.chain import LiveChain
+from tests.kit.json_rpc import Refusal, Wire, signed
 
 
 async def _kill(pid: int) -> None:

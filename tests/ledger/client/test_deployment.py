@@ -14,7 +14,7 @@ from ledger.client import Ledger
 from ledger.deployment import Deployment, DeploymentDiffers
 from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_ADDRESS
-from tests.ledger.client.conftest import World
+from tests.kit.world import World
 
 FILE = Deployment(chain_id=5, block=1, contracts=dict.fromkeys(Contract, ZERO_ADDRESS))
 

@@ -14,7 +14,7 @@ from protocol.invites import Join, Leave
 from protocol.node_registration import NodeConsent, ProviderConsent
 from protocol.wire.invites import SignedInvite
 from protocol.wire.relayed import JoinRequest
-from tests.ledger.client.conftest import POOL, TERMS, World
+from tests.kit.world import POOL, TERMS, World
 
 
 async def test_a_node_is_registered_updated_retired_and_registered_again(world: World) -> None:

@@ -14,7 +14,7 @@ from ledger.client.pools import PoolStatus, Role, Terms
 from ledger.errors import TransactionReverted
 from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_ADDRESS
-from tests.ledger.client.conftest import POOL, TERMS, UNBONDING, World
+from tests.kit.world import POOL, TERMS, UNBONDING, World
 
 
 async def test_a_client_without_a_key_reads_and_can_not_write(world: World) -> None:

@@ -26,8 +26,8 @@ from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, Digest, run_id
 from protocol.leases import Dispute
 from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
-from tests.ledger.client.conftest import POOL, TERMS, World
-from tests.ledger.client.verdicts import AUDIT, verdict_on
+from tests.kit.verdicts import AUDIT, verdict_on
+from tests.kit.world import POOL, TERMS, World
 
 FEE = TERMS.verdict_fee
 RESERVED = 100 * TERMS.price_per_unit + TERMS.reserved_fees

@@ -1,45 +1,5 @@
-"""One deployment per chain and session; every test puts the chain back to where it was."""
+"""Fixtures of this folder's tests."""
 
-from __future__ import annotations
+from tests.kit.contract_chain import ledger_process, shared_world, world
 
-from collections.abc import AsyncIterator, Iterator
-
-import pytest
-import pytest_asyncio
-
-from ledger.devchain import ChainKind, ChainProcess, start_chain
-from ledger.devchain.anvil import find_anvil
-from ledger.errors import AnvilMissing
-from tests.ledger.contracts.harness import Chain
-from tests.ledger.contracts.world import World
-
-
-@pytest_asyncio.fixture(
-    scope="session",
-    loop_scope="session",
-    params=[ChainKind.EMBEDDED, pytest.param(ChainKind.ANVIL, marks=pytest.mark.needs_anvil)],
-)
-async def ledger_process(request: pytest.FixtureRequest) -> AsyncIterator[ChainProcess]:
-    """A chain of each kind in turn, for the contracts alone."""
-    if request.param is ChainKind.ANVIL:
-        try:
-            find_anvil()
-        except AnvilMissing as missing:
-            pytest.skip(f"{missing.detail}: {missing.hint}")
-    async with start_chain(request.param) as process:
-        yield process
-
-
-@pytest.fixture(scope="session")
-def shared_world(ledger_process: ChainProcess) -> Iterator[World]:
-    chain = Chain(ledger_process.url)
-    world = World(chain)
-    world.build()
-    yield world
-    chain.close()
-
-
-@pytest.fixture
-def world(shared_world: World) -> Iterator[World]:
-    with shared_world.chain.restored():
-        yield shared_world
+__all__ = ["ledger_process", "shared_world", "world"]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from tests.ledger.contracts.harness import Receipt
-from tests.ledger.contracts.world import DIGEST, POOLS, SECRETS, SHA256, World
+from tests.kit.contract_client import Receipt
+from tests.kit.contract_world import DIGEST, POOLS, SECRETS, SHA256, World
 
 SECRET = keccak(text="secret")
 

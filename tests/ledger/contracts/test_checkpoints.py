@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.settings import OrchestratorSettings
-from tests.ledger.contracts.world import CHECKPOINTS, DIGEST, RUN, SHA256, World
+from tests.kit.contract_world import CHECKPOINTS, DIGEST, RUN, SHA256, World
 
 MAX_ADVANCE = 256
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ledger.contracts.harness import ZERO
-from tests.ledger.contracts.world import DIGEST, FAR, MUSTER, ONE, POOLS, REGISTRY, SHA256, WORK, World
+from tests.kit.contract_client import ZERO
+from tests.kit.contract_world import DIGEST, FAR, MUSTER, ONE, POOLS, REGISTRY, SHA256, WORK, World
 
 
 def test_a_provider_registers_a_node_that_consents(world: World) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.contracts.harness import ZERO
-from tests.ledger.contracts.world import DIGEST, DOMAINS, POOLS, SHA256, TERMS, World
+from tests.kit.contract_client import ZERO
+from tests.kit.contract_world import DIGEST, DOMAINS, POOLS, SHA256, TERMS, World
 
 
 def test_the_governor_opens_and_describes_domains(world: World) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ledger.artifacts import Contract
-from tests.ledger.contracts.world import DOMAINS, FAR, MUSTER, World
+from tests.kit.contract_world import DOMAINS, FAR, MUSTER, World
 
 
 def test_the_governor_mints_and_the_supply_grows_by_it(world: World) -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.contracts.harness import ZERO
-from tests.ledger.contracts.world import ACTIVE, DAY, ENDED, PENDING, POOLS, TERMS, World
+from tests.kit.contract_client import ZERO
+from tests.kit.contract_world import ACTIVE, DAY, ENDED, PENDING, POOLS, TERMS, World
 
 WEEK = 7 * DAY
 

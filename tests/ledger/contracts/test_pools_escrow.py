@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.contracts.harness import ZERO
-from tests.ledger.contracts.world import ACCEPTED, FAR, FEES, MUSTER, POOLS, STAKE, TERMS, WORK, World
+from tests.kit.contract_client import ZERO
+from tests.kit.contract_world import ACCEPTED, FAR, FEES, MUSTER, POOLS, STAKE, TERMS, WORK, World
 
 
 def test_anybody_funds_a_pool(world: World) -> None:

@@ -7,8 +7,8 @@ from unittest.mock import ANY
 
 import pytest
 
-from tests.ledger.contracts.harness import ZERO, error_name, malleable
-from tests.ledger.contracts.world import (
+from tests.kit.contract_client import ZERO, error_name, malleable
+from tests.kit.contract_world import (
     BANNED,
     DIGEST,
     EVICTED,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.ledger.contracts.harness import ZERO, RevertedCall
-from tests.ledger.contracts.world import FAR, MUSTER, POOLS, STAKE, TERMS, UNBONDING, WORK, World
+from tests.kit.contract_client import ZERO, RevertedCall
+from tests.kit.contract_world import FAR, MUSTER, POOLS, STAKE, TERMS, UNBONDING, WORK, World
 
 STAKED = 100_000
 MEMBERSHIP = 10_000

@@ -8,8 +8,8 @@ import pytest
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from tests.ledger.contracts.harness import Receipt, error_name
-from tests.ledger.contracts.world import (
+from tests.kit.contract_client import Receipt, error_name
+from tests.kit.contract_world import (
     ACCEPTED,
     DIGEST,
     DISPUTED,

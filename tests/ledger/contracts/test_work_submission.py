@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from eth_account.signers.local import LocalAccount
 
-from tests.ledger.contracts.harness import ZERO, error_name, malleable
-from tests.ledger.contracts.world import (
+from tests.kit.contract_client import ZERO, error_name, malleable
+from tests.kit.contract_world import (
     DIGEST,
     FEES,
     FORGED,

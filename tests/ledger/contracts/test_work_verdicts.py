@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.ledger.contracts.harness import ZERO, Receipt, error_name
-from tests.ledger.contracts.world import (
+from tests.kit.contract_client import ZERO, Receipt, error_name
+from tests.kit.contract_world import (
     ACCEPTED,
     DIGEST,
     DISPUTED,

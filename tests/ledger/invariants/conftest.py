@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from ledger.devchain import ChainProcess
-from tests.ledger.contracts.conftest import ledger_process
-from tests.ledger.contracts.harness import Chain
-from tests.ledger.contracts.world import World
+from tests.kit.contract_chain import ledger_process
+from tests.kit.contract_client import Chain
+from tests.kit.contract_world import World
 from tests.ledger.invariants.machine import prepare
 
 __all__ = ["ledger_process"]

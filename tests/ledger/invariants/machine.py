@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ledger.artifacts import Contract
-from tests.ledger.contracts.harness import ZERO, Receipt
-from tests.ledger.contracts.world import (
+from tests.kit.contract_client import ZERO, Receipt
+from tests.kit.contract_world import (
     DAY,
     DIGEST,
     DOMAINS,

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from ledger.devchain import ChainKind, ChainProcess
-from tests.ledger.contracts.world import World
+from tests.kit.contract_world import World
 from tests.ledger.invariants.machine import Histories
 
 HISTORIES = {ChainKind.ANVIL: 60, ChainKind.EMBEDDED: 3}

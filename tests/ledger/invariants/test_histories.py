@@ -7,7 +7,7 @@ import random
 import pytest
 from eth_utils.crypto import keccak
 
-from tests.ledger.contracts.world import SHA256, actor
+from tests.kit.contract_world import SHA256, actor
 from tests.ledger.invariants.machine import SEATS, VALIDATORS, known_terms
 from tests.ledger.invariants.model import FORGED, Economy, Pool, Provider, Refused, Verdict, Work
 

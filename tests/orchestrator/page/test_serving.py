@@ -10,8 +10,8 @@ import httpx
 import pytest
 
 from orchestrator.api.page import page_files
-from tests.orchestrator.conftest import READER, TOKEN
-from tests.orchestrator.edge import PoolUnderTest
+from tests.kit.memory_ledger import PoolUnderTest
+from tests.kit.orchestrator import READER, TOKEN
 
 RULES = {
     "x-content-type-options": "nosniff",

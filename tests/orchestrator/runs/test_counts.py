@@ -13,8 +13,8 @@ from protocol.identifiers import Digest
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
-from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import RunUnderTest
+from tests.kit.memory_run_ledger import RunUnderTest
+from tests.kit.runs import MakeRun
 
 MOVES = 60
 STEPS = range(12)

@@ -14,8 +14,8 @@ from orchestrator.domain.slots import SlotEvent
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
-from tests.orchestrator.edge import PROVIDER
-from tests.orchestrator.runs.edge import RunUnderTest, sha
+from tests.kit.memory_ledger import PROVIDER
+from tests.kit.memory_run_ledger import RunUnderTest, sha
 
 
 async def ticket(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1) -> httpx.Response:

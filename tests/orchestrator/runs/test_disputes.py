@@ -15,7 +15,7 @@ from protocol.identifiers import Digest
 from protocol.identity.keys import Key
 from protocol.leases import Dispute
 from protocol.verdicts import Outcome
-from tests.orchestrator.runs.edge import RunUnderTest, sha
+from tests.kit.memory_run_ledger import RunUnderTest, sha
 
 
 async def judged(run: RunUnderTest, outcome: Outcome = Outcome.FORGED) -> tuple[Key, Digest]:

@@ -13,8 +13,8 @@ from protocol.identifiers import Digest
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.listings import StepFigures
-from tests.orchestrator.conftest import READER
-from tests.orchestrator.runs.edge import RunUnderTest
+from tests.kit.memory_run_ledger import RunUnderTest
+from tests.kit.orchestrator import READER
 
 
 def client(run: RunUnderTest) -> OrchestratorClient:

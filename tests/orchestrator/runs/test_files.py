@@ -20,9 +20,9 @@ from protocol.leases import WorkClaim
 from protocol.verdicts import Outcome
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.uploads import ObjectKey
-from tests.orchestrator.edge import POOL
-from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import VALIDATOR, RunUnderTest
+from tests.kit.memory_ledger import POOL
+from tests.kit.memory_run_ledger import VALIDATOR, RunUnderTest
+from tests.kit.runs import MakeRun
 
 FILE, AUDIT = b"rollouts", b"reasons"
 

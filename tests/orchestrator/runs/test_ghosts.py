@@ -13,8 +13,8 @@ from orchestrator.storage import StorageUnavailable
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
-from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import RunUnderTest, place_file, sha
+from tests.kit.memory_run_ledger import RunUnderTest, place_file, sha
+from tests.kit.runs import MakeRun
 
 
 async def ghost(run: RunUnderTest, *, uploaded: bool = False) -> tuple[Key, SlotGrant]:

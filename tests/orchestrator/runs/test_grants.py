@@ -10,8 +10,8 @@ import pytest
 from orchestrator.domain.slots import SlotEvent
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
-from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import RunUnderTest, funds
+from tests.kit.memory_run_ledger import RunUnderTest, funds
+from tests.kit.runs import MakeRun
 
 
 async def refused(run: RunUnderTest, key: Key, *, step: int = 0) -> str:

@@ -17,9 +17,9 @@ from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
-from tests.orchestrator.edge import POOL
-from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import VALIDATOR, RunUnderTest, place_file, sha
+from tests.kit.memory_ledger import POOL
+from tests.kit.memory_run_ledger import VALIDATOR, RunUnderTest, place_file, sha
+from tests.kit.runs import MakeRun
 
 AGE = timedelta(days=7)
 """What `upload_kept_s` is unless it is set."""

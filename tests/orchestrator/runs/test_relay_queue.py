@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.store.relayer import KEPT, RelayedKind
 from protocol.wire.relayed import ReceiptState
-from tests.orchestrator.runs.edge import RunUnderTest
+from tests.kit.memory_run_ledger import RunUnderTest
 
 WORK = RelayedKind.WORK
 

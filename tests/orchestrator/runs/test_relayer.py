@@ -29,10 +29,10 @@ from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.relayed import JoinRequest, ReceiptState, SubmissionRequest
 from protocol.wire.slots import SlotGrant
-from tests.orchestrator.cut_line import Cut, CutLine, cut_line
-from tests.orchestrator.edge import POOL
-from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import RunUnderTest, sha
+from tests.kit.memory_ledger import POOL
+from tests.kit.memory_run_ledger import RunUnderTest, sha
+from tests.kit.redis_proxy import Cut, CutLine, cut_line
+from tests.kit.runs import MakeRun
 
 
 async def leased(run: RunUnderTest) -> tuple[Key, SlotGrant]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from protocol.identity.keys import Key
 from protocol.wire.runs import MOST_RELAYS
-from tests.orchestrator.runs.conftest import MakeRun
+from tests.kit.runs import MakeRun
 
 NAMED = "https://named.example"
 

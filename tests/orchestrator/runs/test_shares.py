@@ -15,8 +15,8 @@ from orchestrator.domain.slots import SlotEvent
 from orchestrator.domain.steps import StepCount
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome, ReasonCode
-from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import RunUnderTest, funds, sha
+from tests.kit.memory_run_ledger import RunUnderTest, funds, sha
+from tests.kit.runs import MakeRun
 
 
 async def member_of(run: RunUnderTest, provider: Key) -> Key:

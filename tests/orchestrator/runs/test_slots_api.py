@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from protocol.identity.keys import Key
-from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import MAIN, RunUnderTest, sha
+from tests.kit.memory_run_ledger import MAIN, RunUnderTest, sha
+from tests.kit.runs import MakeRun
 
 
 def problem(answer: Any) -> tuple[int, str, str]:

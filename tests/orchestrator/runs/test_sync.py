@@ -11,9 +11,9 @@ from orchestrator.domain.slots import SlotEvent
 from protocol.http.auth import RequestSigner
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
-from tests.orchestrator.edge import PROVIDER
-from tests.orchestrator.runs.conftest import MakeRun
-from tests.orchestrator.runs.edge import PUBLISHER, VALIDATOR, RunUnderTest, sha
+from tests.kit.memory_ledger import PROVIDER
+from tests.kit.memory_run_ledger import PUBLISHER, VALIDATOR, RunUnderTest, sha
+from tests.kit.runs import MakeRun
 
 
 async def delivered(run: RunUnderTest, *, step: int = 0, groups: int = 4, file: int = 1) -> tuple[Key, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.domain.slots import SlotEvent, after
 from orchestrator.store.run_rows import slot_id
-from tests.orchestrator.runs.edge import RunUnderTest
+from tests.kit.memory_run_ledger import RunUnderTest
 
 
 async def test_of_two_that_write_a_slot_the_second_reads_again(run: RunUnderTest) -> None:

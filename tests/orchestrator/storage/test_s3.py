@@ -23,8 +23,8 @@ from protocol.identifiers import Digest, digest
 from protocol.identity.keys import Key
 from protocol.runtime.clock import SystemClock
 from protocol.wire.uploads import ObjectKey, ObjectLink, UploadTicket
-from tests.orchestrator.conftest import MakePool
-from tests.orchestrator.edge import POOL, PoolUnderTest
+from tests.kit.memory_ledger import POOL, PoolUnderTest
+from tests.kit.orchestrator import MakePool
 from tests.orchestrator.storage.conftest import Swift
 
 CONTENT = b"rollouts" * 1000

@@ -9,8 +9,8 @@ from rollouts.checks import CheckedVersion, SlotFacts
 from rollouts.files.samples import RolloutFile
 from rollouts.models.policy import Policy, load_policy
 from rollouts.precision import Dtype
-from tests.rollouts.made import as_version, facts_of, make
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.rollout_files import as_version, facts_of, make
+from tests.kit.tiny_model import tiny_folder
 
 
 @pytest.fixture(scope="package")

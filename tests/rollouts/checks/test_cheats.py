@@ -7,8 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import load_file, save_file
 
 from protocol.verdicts import ReasonCode
 from rollouts.calibration.limits import float32_limits
@@ -23,29 +21,17 @@ from rollouts.precision import Dtype
 from rollouts.sampling.replay import Gaps
 from rollouts.toploc import ProofResult
 from rollouts.verify import run_check, with_evidence
-from tests.rollouts.made import RECIPE, make
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.rollout_files import (
+    RECIPE,
+    changed_weights,
+    make,
+)
 
 
 def judged(file: RolloutFile, facts: SlotFacts, version: CheckedVersion, policy: Policy) -> dict[str, CheckResult]:
     case = CheckInput(file=file, facts=facts, version=version, limits=float32_limits(("tiny",)))
     case = with_evidence(case, policy)
     return {check.name: run_check(check, case) for check in PREFILL_CHECKS}
-
-
-def changed_weights(folder: Path, kind: str) -> Path:
-    """The same model one small step earlier, or in eight bits."""
-    path = tiny_folder(folder / kind) / "model.safetensors"
-    weights = load_file(path)
-    torch.manual_seed(3)
-    for name, weight in weights.items():
-        if kind == "older":
-            weights[name] = weight + 1e-4 * torch.randn_like(weight).sign()
-        elif weight.ndim == 2:
-            scale = weight.abs().amax() / 127
-            weights[name] = (weight / scale).round() * scale
-    save_file(weights, path, metadata={"format": "pt"})
-    return path.parent
 
 
 @pytest.mark.parametrize("kind", ["older", "int8"])

@@ -29,8 +29,8 @@ from rollouts.engines.interface import FinishReason
 from rollouts.files.samples import RolloutFile, Sample
 from rollouts.models.policy import Policy
 from rollouts.verify import run_check, with_evidence
-from tests.rollouts.made import EACH, GROUPS, LIMIT, PARTS, with_row, with_rows
-from tests.rollouts.tiny import END
+from tests.kit.rollout_files import EACH, GROUPS, LIMIT, PARTS, with_row, with_rows
+from tests.kit.tiny_model import END
 
 Judge = Callable[[RolloutFile, SlotFacts], dict[str, CheckResult]]
 

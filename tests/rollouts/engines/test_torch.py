@@ -24,7 +24,7 @@ from rollouts.precision import Dtype, EngineName
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import Gaps, gaps, summarise
 from rollouts.toploc import verify_rows
-from tests.rollouts.tiny import CONTEXT, END, rewrite_json, tiny_folder
+from tests.kit.tiny_model import CONTEXT, END, rewrite_json, tiny_folder
 
 CPU = torch.device("cpu")
 SEED = b"\x33" * 32

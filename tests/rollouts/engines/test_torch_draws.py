@@ -18,7 +18,7 @@ from rollouts.models.policy import load_policy
 from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.tiny_model import tiny_folder
 
 CPU = torch.device("cpu")
 SEED = b"\x77" * 32

@@ -23,8 +23,8 @@ from rollouts.precision import Dtype
 from rollouts.sampling.parameters import SamplingParameters
 from rollouts.sampling.replay import gaps, summarise
 from rollouts.toploc import verify_rows
+from tests.kit.tiny_model import CONTEXT, END, rewrite_json, tiny_folder
 from tests.rollouts.engines.vllm_process import PYTHON, VllmProcess
-from tests.rollouts.tiny import CONTEXT, END, rewrite_json, tiny_folder
 
 pytestmark = pytest.mark.needs_vllm
 

@@ -15,7 +15,7 @@ from protocol.errors import InvalidInput
 from rollouts.models.policy import Policy, load_policy
 from rollouts.precision import Dtype
 from rollouts.prefill import PrefillItem, prefill
-from tests.rollouts.tiny import CONTEXT, VOCABULARY
+from tests.kit.tiny_model import CONTEXT, VOCABULARY
 
 CPU = torch.device("cpu")
 GROUPS = st.lists(

@@ -36,8 +36,8 @@ from rollouts.recipe import eligible_prompts, read_recipe
 from rollouts.seeds import slot_seed
 from rollouts.task.loop import MOST_ENGINE_FAILURES, RolloutTask
 from rollouts.task.policies import HeldPolicy
-from tests.rollouts.task.conftest import BEACON, DOMAIN, NODE, PATIENCE_S, POOL, RUN, SALT, Surroundings, until
-from tests.withheld import OwnTime
+from tests.kit.own_time import OwnTime
+from tests.kit.rollout_task import BEACON, DOMAIN, NODE, PATIENCE_S, POOL, RUN, SALT, Surroundings, until
 from worker.delivery.work_signing import LEASED_WORK, LeasedWork
 
 

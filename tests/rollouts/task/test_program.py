@@ -10,8 +10,8 @@ import sys
 import pytest
 
 from rollouts.task.program import main
-from tests.rollouts.task.conftest import TASK, Surroundings, until
-from tests.withheld import OwnTime
+from tests.kit.own_time import OwnTime
+from tests.kit.rollout_task import TASK, Surroundings, until
 
 _PATIENCE_S = 90
 

@@ -22,9 +22,9 @@ from shardcast.manifest.records import Whole
 from shardcast.origin import Origin
 from shardcast.publish.publication import Published
 from shardcast.relay import Relay
-from tests.shardcast.conftest import QUICK, RUN_NAME, read_folder, write_folder
+from tests.kit.manifests import PUBLISHER
+from tests.kit.shardcast import QUICK, RUN_NAME, read_folder, write_folder
 from tests.shardcast.delta.test_codec import safetensors
-from tests.shardcast.manifests import PUBLISHER
 
 Clients = Callable[..., Client]
 

@@ -17,7 +17,7 @@ from torch import distributed
 from torch.distributed.device_mesh import DeviceMesh
 
 from protocol.errors import InvalidInput
-from tests.trainer.learning.made_groups import fresh, made_groups, with_own_logprobs
+from tests.kit.training_groups import fresh, made_groups, with_own_logprobs
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner, LearnerState
 from trainer.learning.settings import LearningSettings
@@ -80,7 +80,9 @@ def main() -> None:
         if mesh.get_rank() == 0:
             save_file(weights, out / f"{run}.safetensors")
     learner = Learner(fresh(folder), settings_of("adamw"), reference=fresh(folder), mesh=mesh)
-    learner.restore(LearnerState(tensors=load_file(out / "state.safetensors"), counts={"bad": 0, "bad_in_a_row": 0}))
+    learner.restore(
+        LearnerState(tensors=load_file(out / "state.safetensors"), facts={"counts": {"bad": 0, "bad_in_a_row": 0}})
+    )
     found.append(results(folder, "resumed", learner, first=RESUMED_AT))
     state = learner.state()
     if mesh.get_rank() == 0:

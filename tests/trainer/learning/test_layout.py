@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from protocol.errors import InvalidInput
 from rollouts.precision import Dtype
-from tests.rollouts.tiny import tiny_folder
-from tests.trainer.learning.made_groups import fresh, made_groups
+from tests.kit.tiny_model import tiny_folder
+from tests.kit.training_groups import fresh, made_groups
 from trainer.learning.forward import answer_logits
 from trainer.learning.layout import PREFIX, Layout, lay_out
 from trainer.packing import NOTHING

@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from protocol.errors import InvalidInput
-from tests.rollouts.tiny import tiny_folder
-from tests.trainer.learning.made_groups import fresh, made_groups, with_own_logprobs
+from tests.kit.tiny_model import tiny_folder
+from tests.kit.training_groups import fresh, made_groups, with_own_logprobs
 from trainer.errors import TrainingDiverged
 from trainer.learning.groups import TrainingGroup
 from trainer.learning.learner import Learner

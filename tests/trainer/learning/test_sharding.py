@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.trainer.learning.made_groups import fresh
+from tests.kit.training_groups import fresh
 from tests.trainer.learning.sharded_run import RESUMED_AT, RUNS, STEPS, batches, results, settings_of
 from trainer.learning.learner import Learner
 

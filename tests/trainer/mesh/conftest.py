@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ledger.client.conftest import founded, world
-from tests.ledger.conftest import development_chain, development_process
+from tests.kit.chain import development_chain, development_process
+from tests.kit.world import founded, world
 
 __all__ = ["development_chain", "development_process", "founded", "world"]

@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
-from tests.trainer.run.served import ServedPool
-from tests.trainer.run.world import until
+from tests.kit.served_pool import ServedPool
+from tests.kit.trained_pool import until
 from trainer.run.journal import Recorded
 
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")

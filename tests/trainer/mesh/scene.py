@@ -13,19 +13,19 @@ from protocol.errors import MusterError
 from trainer.distributed.ranks import RankInfo, own_place
 from trainer.policy.base_model import open_base
 from trainer.run.follower import follow_trainer
-from trainer.run.policy_trainer_thread import PolicyTrainerThread
+from trainer.run.learner_thread import LearnerThread
 from trainer.run.settings import TrainerSettings
-from trainer.run.setup import learning_settings, opened_student
-from trainer.run.signals import until_told
+from trainer.run.setup import learning_settings, open_learner
+from trainer.run.signals import stop_on_signals
 
 
 async def _lead(settings: TrainerSettings, place: RankInfo) -> None:
     stop, learning = asyncio.Event(), learning_settings(settings)
-    with until_told(stop):
+    with stop_on_signals(stop):
         base = open_base(settings.start)
         async with (
-            PolicyTrainerThread() as in_thread,
-            opened_student(base, learning, settings, place=place, stop=stop, in_thread=in_thread),
+            LearnerThread() as in_thread,
+            open_learner(base, learning, settings, place=place, stop=stop, in_thread=in_thread),
         ):
             sys.stderr.write("ready\n")
             sys.stderr.flush()

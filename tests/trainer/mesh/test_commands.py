@@ -13,9 +13,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.trainer.learning.made_groups import made_groups
+from tests.kit.training_groups import made_groups
 from trainer.distributed.commands import CommandKind, GroupCommand, groups_command, groups_of, state_command, state_of
-from trainer.policy.policy_trainer import TrainerSnapshot
+from trainer.learning.learner import LearnerState
 
 
 @given(count=st.integers(0, 6), samples=st.integers(1, 5), seed=st.integers(0, 100))
@@ -36,7 +36,7 @@ def test_groups_arrive_to_the_bit_and_in_order(count: int, samples: int, seed: i
 
 def test_of_a_state_what_is_small_arrives_whole_and_what_is_large_as_its_shape() -> None:
     tensors = {"weight.a": torch.ones(100, 100), "step.a": torch.tensor(7.0), "rng": torch.get_rng_state()}
-    command = state_command(TrainerSnapshot(tensors, {"counts": {"bad": 1}, "optimiser": "adamw"}))
+    command = state_command(LearnerState(tensors=tensors, facts={"counts": {"bad": 1}, "optimiser": "adamw"}))
     assert len(command.encode()) < 10_000
     found = state_of(GroupCommand.decode(command.encode()))
     assert list(found.tensors) == list(tensors)

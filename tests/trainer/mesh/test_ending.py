@@ -16,9 +16,9 @@ import pytest
 
 from ledger.devchain import free_port
 from rollouts.recipe import write_recipe
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.tiny_model import tiny_folder
+from tests.kit.trained_pool import RECIPE, base_folder
 from tests.trainer.mesh import scene
-from tests.trainer.run.world import RECIPE, base_folder
 
 TIMEOUT_S, SHORT_TIMEOUT_S = 600.0, 5.0
 LONGEST_S = 200.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
-from tests.ledger.client.conftest import World
+from tests.kit.served_pool import served_pool
+from tests.kit.world import World
 from tests.trainer.mesh.launched import farthest, launched
-from tests.trainer.run.served import served_pool
 from trainer.run.journal import StepBatch
 
 TOLERANCE = 2e-3

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.ledger.client.conftest import World, founded, world
-from tests.ledger.conftest import development_chain, development_process
-from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating
-from tests.trainer.run.world import TrainedPool, base_folder
+from tests.kit.chain import development_chain, development_process
+from tests.kit.run_on_chain import join_by_relay, orchestrating
+from tests.kit.trained_pool import TrainedPool, base_folder
+from tests.kit.world import World, founded, world
 
 __all__ = ["development_chain", "development_process", "founded", "world"]
 

@@ -15,12 +15,12 @@ from typing import Any
 
 from protocol.errors import MusterError
 from protocol.runtime.clock import SystemClock
-from tests.ledger.client.conftest import QUICK
+from tests.kit.world import QUICK
 from trainer.distributed.ranks import own_place
 from trainer.run.app import Outside, run_trainer
 from trainer.run.follower import follow_trainer
 from trainer.run.settings import TrainerSettings
-from trainer.run.signals import until_told
+from trainer.run.signals import stop_on_signals
 
 
 class _Ahead(SystemClock):
@@ -30,7 +30,7 @@ class _Ahead(SystemClock):
 
 async def _train(settings: TrainerSettings) -> None:
     stop = asyncio.Event()
-    with until_told(stop):
+    with stop_on_signals(stop):
         await run_trainer(
             settings, stop=stop, outside=Outside(clock=_Ahead(), policy=QUICK), place=own_place(os.environ)
         )

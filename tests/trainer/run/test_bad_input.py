@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from protocol.errors import Unavailable
 from protocol.identifiers import run_id
 from protocol.runtime.clock import ManualClock
-from tests.ledger.client.conftest import POOL
-from tests.orchestrator.runs.edge import RUN
+from tests.kit.memory_run_ledger import RUN
+from tests.kit.trained_pool import TrainedPool
+from tests.kit.world import POOL
 from tests.trainer.run.killed import Killed, dies
-from tests.trainer.run.world import TrainedPool
 from trainer.errors import TrainingDiverged
 from trainer.run.outages import OutageRetry
 from trainer.run.state import save_state

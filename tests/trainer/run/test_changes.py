@@ -8,8 +8,8 @@ import pytest
 
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
+from tests.kit.trained_pool import TrainedPool
 from tests.trainer.run.killed import Killed, dies
-from tests.trainer.run.world import TrainedPool
 from trainer.run.config_history import changes
 from trainer.run.journal import Journal, StepBatch, Written
 

@@ -17,14 +17,22 @@ from protocol.identity.keys import Key
 from tests.trainer.run.made import seen_file
 from trainer.errors import BadSettings
 from trainer.learning.groups import TrainingGroup
-from trainer.policy.policy_trainer import PolicyTrainer
+from trainer.learning.learner import Learner
 from trainer.run.app import run_trainer
-from trainer.run.asynchrony import NAMED, Asynchrony, AsynchronyName, Move, StepStanding, next_move, steps_to_open
+from trainer.run.asynchrony import (
+    NAMED,
+    Asynchrony,
+    AsynchronyName,
+    Move,
+    StepStanding,
+    first_demand,
+    next_move,
+    steps_to_open,
+)
 from trainer.run.batches import choose, groups_at, in_lease_order, signal_share, staleness
-from trainer.run.policy_trainer_thread import PolicyTrainerThread
+from trainer.run.learner_thread import LearnerThread
 from trainer.run.pools import DifficultyPools, PoolSettings
 from trainer.run.settings import TrainerSettings
-from trainer.run.step_window import first_demand
 from trainer.run.streaming import StreamedStep
 
 groups = st.integers(0, 30)
@@ -97,7 +105,7 @@ def test_a_batch_is_drawn_from_all_files_by_the_seed_and_no_address_is_preferred
 
 
 class _Adds:
-    """A student that counts."""
+    """A learner that counts."""
 
     def __init__(self) -> None:
         self.groups = 0
@@ -111,13 +119,13 @@ class _Adds:
 
 async def test_a_file_that_is_turned_over_takes_its_gradients_with_it_and_its_room_is_used() -> None:
     one, two, three = (seen_file(node=node, index=0, signal=[True]) for node in (1, 2, 3))
-    student = _Adds()
-    async with PolicyTrainerThread() as in_thread:
-        streamed = StreamedStep(cast("PolicyTrainer", student), in_thread, step=3, most=2)
+    learner = _Adds()
+    async with LearnerThread() as in_thread:
+        streamed = StreamedStep(cast("Learner", learner), in_thread, step=3, most=2)
         await streamed.feed([one, two])
         await streamed.feed([two, three])
     chosen, parts = streamed.close([two, three])
-    assert (student.groups, chosen.places, parts) == (2, ((0, 0), (1, 0)), (2,))
+    assert (learner.groups, chosen.places, parts) == (2, ((0, 0), (1, 0)), (2,))
 
 
 def test_losses_that_compare_a_whole_batch_are_refused_at_start_when_groups_are_streamed(tmp_path: Path) -> None:

@@ -15,9 +15,9 @@ from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import run_id
 from protocol.wire.runs import TrainerWish
-from tests.ledger.client.conftest import POOL, URL
-from tests.orchestrator.runs.edge import RUN, sha
-from tests.trainer.run.world import TrainedPool, until
+from tests.kit.memory_run_ledger import RUN, sha
+from tests.kit.trained_pool import TrainedPool, until
+from tests.kit.world import POOL, URL
 from trainer.errors import AnotherTrainer
 from trainer.run.lease import RunLease
 from trainer.run.outages import OutageRetry
@@ -72,7 +72,7 @@ def _client(pool: TrainedPool, transport: httpx.AsyncBaseTransport) -> Orchestra
 def _lease(pool: TrainedPool, client: OrchestratorClient, folder: Path) -> RunLease:
     folder.mkdir(exist_ok=True)
     patience = OutageRetry(clock=pool.clock, longest=timedelta(seconds=20), first=timedelta(milliseconds=10))
-    return RunLease(client, folder=folder, clock=pool.clock, patience=patience)
+    return RunLease(client, folder=folder, clock=pool.clock, retry=patience)
 
 
 async def _current(pool: TrainedPool) -> str:
@@ -134,6 +134,6 @@ async def test_a_trainer_whose_lease_ran_out_does_not_fence_itself_by_asking_twi
 
         await pool.run.pool.parts.redis.delete(pool.run.pool.parts.database.key("lease:trainer"))
         await client.hold_trainer_lease(TrainerWish(holder=lease._holder, start=lease._start, life_ms=60_000))
-        said = await asyncio.gather(lease.say(put), lease.say(put), lease.confirm())
+        said = await asyncio.gather(lease.with_token(put), lease.with_token(put), lease.confirm())
         assert said[0] == said[1] == await _current(pool)
         await lease.give_up()

@@ -27,9 +27,9 @@ from rollouts.files.schema import write_rollouts
 from rollouts.recipe import LengthTargets
 from rollouts.sandbox import Job, JobEnding, JobKind, JobOutcome, Sandboxes, SandboxUnavailable
 from rollouts.sandboxed_decoder import Decoder
-from tests.orchestrator.runs.edge import RUN
-from tests.rollouts.tiny import VOCABULARY
-from tests.trainer.run.world import RECIPE, audit_of, decoder, file_of, half_right
+from tests.kit.memory_run_ledger import RUN
+from tests.kit.tiny_model import VOCABULARY
+from tests.kit.trained_pool import RECIPE, audit_of, decoder, file_of, half_right
 from trainer.run.batches import SeenFile
 from trainer.run.journal import JournalFile
 from trainer.run.rollout_files import FileRules, UnusableFile, read_accepted

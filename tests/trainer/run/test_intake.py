@@ -18,8 +18,8 @@ from protocol.verdicts import Outcome
 from protocol.wire.listings import RolloutItem, RolloutStatus
 from rollouts.engines.interface import FinishReason
 from rollouts.files.samples import Sample
+from tests.kit.trained_pool import RECIPE
 from tests.trainer.run.made import seen_file
-from tests.trainer.run.world import RECIPE
 from trainer.errors import NotWritten
 from trainer.run import intake as module
 from trainer.run.asynchrony import Move, StepStanding, next_move

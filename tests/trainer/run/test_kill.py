@@ -6,9 +6,9 @@ import signal
 import sys
 from pathlib import Path
 
-from tests.ledger.client.conftest import World
-from tests.trainer.run.served import served_pool
-from tests.trainer.run.world import until
+from tests.kit.served_pool import served_pool
+from tests.kit.trained_pool import until
+from tests.kit.world import World
 
 
 async def test_kill_9_costs_no_batch_and_the_weights_are_those_of_a_run_without_it(

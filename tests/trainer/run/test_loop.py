@@ -14,11 +14,11 @@ from safetensors import safe_open
 import trainer.run.versions
 from protocol.checkpoints import folder_files, version_digest
 from protocol.identifiers import run_id
-from tests.ledger.client.conftest import POOL
-from tests.orchestrator.runs.edge import RUN
-from tests.trainer.run.world import TrainedPool
-from trainer.policy.local_policy_trainer import LocalPolicyTrainer
-from trainer.policy.policy_trainer import TrainerSnapshot
+from tests.kit.memory_run_ledger import RUN
+from tests.kit.trained_pool import TrainedPool
+from tests.kit.world import POOL
+from trainer.learning.learner import LearnerState
+from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.state import TrainerState, save_state
 
 
@@ -48,44 +48,44 @@ async def test_a_state_is_written_from_the_tensors_that_are_trained_and_no_optim
 ) -> None:
     """A copy of the state would take three times the memory of the weights, and each thread's heap keeps its own."""
     threads, added, finished = set[str](), threading.Event(), threading.Event()
-    students, order = list[LocalPolicyTrainer](), list[tuple[str, int]]()
+    learners, order = list[PolicyLearner](), list[tuple[str, int]]()
 
-    def watched(name: str, then: Callable[[LocalPolicyTrainer], None]) -> Callable[..., Any]:
-        method = getattr(LocalPolicyTrainer, name)
+    def watched(name: str, then: Callable[[PolicyLearner], None]) -> Callable[..., Any]:
+        method = getattr(PolicyLearner, name)
 
-        def run(student: LocalPolicyTrainer, *arguments: Any, **named: Any) -> Any:
+        def run(learner: PolicyLearner, *arguments: Any, **named: Any) -> Any:
             threads.add(threading.current_thread().name)
-            answer = method(student, *arguments, **named)
-            then(student)
+            answer = method(learner, *arguments, **named)
+            then(learner)
             return answer
 
         return run
 
-    def save(folder: Path, *, state: TrainerState, snapshot: TrainerSnapshot, about: Mapping[str, str]) -> None:
-        own = students[0].snapshot().tensors
+    def save(folder: Path, *, state: TrainerState, learner_state: LearnerState, identity: Mapping[str, str]) -> None:
+        own = learners[0].state().tensors
         assert all(
-            own[name].data_ptr() == tensor.data_ptr() for name, tensor in snapshot.tensors.items() if "." in name
+            own[name].data_ptr() == tensor.data_ptr() for name, tensor in learner_state.tensors.items() if "." in name
         )
         if state.step == 1:
             assert added.wait(60), "gradients of the next step are added meanwhile"
             assert not finished.wait(0.2)
-        save_state(folder, state=state, snapshot=snapshot, about=about)
+        save_state(folder, state=state, learner_state=learner_state, identity=identity)
         order.append(("saved", state.step))
 
-    def finish(_: LocalPolicyTrainer) -> None:
+    def finish(_: PolicyLearner) -> None:
         order.append(("stepped", len(order) // 2))
         if len(order) > 1:
             finished.set()
 
-    monkeypatch.setattr(LocalPolicyTrainer, "begin", watched("begin", students.append))
-    monkeypatch.setattr(LocalPolicyTrainer, "add", watched("add", lambda _: added.set() if order else None))
-    monkeypatch.setattr(LocalPolicyTrainer, "finish", watched("finish", finish))
-    monkeypatch.setattr(LocalPolicyTrainer, "write", watched("write", lambda _: None))
+    monkeypatch.setattr(PolicyLearner, "begin", watched("begin", learners.append))
+    monkeypatch.setattr(PolicyLearner, "add", watched("add", lambda _: added.set() if order else None))
+    monkeypatch.setattr(PolicyLearner, "finish", watched("finish", finish))
+    monkeypatch.setattr(PolicyLearner, "write", watched("write", lambda _: None))
     monkeypatch.setattr(trainer.run.versions, "save_state", save)
     async with pool.working():
         await pool.train(steps=2)
     assert order == [("stepped", 0), ("saved", 1), ("stepped", 1), ("saved", 2)]
-    assert threads == {"student_0"}
+    assert threads == {"learner_0"}
     memory = [line["memory"] for line in pool.progress("step")]
     assert all(0 < each["resident_bytes"] <= each["peak_bytes"] for each in memory)
 

@@ -19,13 +19,12 @@ from protocol.identifiers import digest
 from protocol.runtime.budgets import KeepRule, Needs
 from protocol.runtime.clock import ManualClock
 from rollouts.precision import Dtype
+from tests.kit.trained_pool import RECIPE, base_folder, decoder
 from tests.trainer.run.made import seen_file
-from tests.trainer.run.world import RECIPE, base_folder, decoder
 from trainer.errors import NotWritten
 from trainer.learning.settings import LearningOptimiser, LearningSettings, OptimiserKind
 from trainer.policy.base_model import open_base
-from trainer.policy.local_policy_trainer import LocalPolicyTrainer
-from trainer.policy.policy_trainer import learn_batch
+from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.batches import groups_at
 from trainer.run.evaluation_process import EvaluationProcess
 from trainer.run.journal import Journal, StepBatch, Written
@@ -48,34 +47,34 @@ def _words(folder: Path, journal: Journal) -> Resumption:
         recorded=journal.read(),
         rules=RULES,
         decoder=decoder(),
-        about=ABOUT,
+        identity=ABOUT,
         under={},
     )
 
 
-def _student(folder: Path, kind: OptimiserKind = OptimiserKind.ADAMW) -> LocalPolicyTrainer:
+def _learner(folder: Path, kind: OptimiserKind = OptimiserKind.ADAMW) -> PolicyLearner:
     learning = LearningSettings(row_tokens=64, optimiser=LearningOptimiser(kind=kind, learning_rate=1e-3))
-    return LocalPolicyTrainer(open_base(folder), learning, device=torch.device("cpu"), dtype=Dtype.FLOAT32)
+    return PolicyLearner(open_base(folder), learning, device=torch.device("cpu"), dtype=Dtype.FLOAT32)
 
 
 def test_a_journal_that_is_older_than_the_state_is_refused_before_anything_is_added_to_it(tmp_path: Path) -> None:
     """Else it would have a gap, and no start after that could read it."""
-    student, journal = _student(base_folder(tmp_path / "base")), Journal(tmp_path)
+    learner, journal = _learner(base_folder(tmp_path / "base")), Journal(tmp_path)
     journal.append(StepBatch(step=0, at_ms=1, files=(), groups=()))
-    save_state(tmp_path, state=TrainerState(step=3), snapshot=student.snapshot(), about=ABOUT)
+    save_state(tmp_path, state=TrainerState(step=3), learner_state=learner.state(), identity=ABOUT)
     with pytest.raises(Conflict, match="ends with step 0, and the state is that of step 3"):
-        resume(_words(tmp_path, journal), student=student)
+        resume(_words(tmp_path, journal), learner=learner)
 
 
 def test_averages_of_another_optimiser_are_refused_in_words(tmp_path: Path) -> None:
     base = base_folder(tmp_path / "base")
-    first = _student(base, OptimiserKind.MUON)
+    first = _learner(base, OptimiserKind.MUON)
     file = seen_file(node=1, index=0, signal=[True])
-    learn_batch(first, groups_at([file], [(0, 0)]), parts=(), step=0)
-    second = _student(base)
+    first.learn(groups_at([file], [(0, 0)]), step=0)
+    second = _learner(base)
     with pytest.raises(Conflict, match="the averages of muon, and the settings say adamw"):
-        second.restore(first.snapshot())
-    learn_batch(second, groups_at([file], [(0, 0)]), parts=(), step=0)
+        second.restore(first.state())
+    second.learn(groups_at([file], [(0, 0)]), step=0)
 
 
 def test_a_disk_without_room_for_the_first_line_of_a_journal_says_so(
@@ -133,7 +132,7 @@ async def test_folders_of_versions_go_unless_they_are_needed_however_far_apart_v
         relays=(),
         keep=keep,
         needs=cast("Any", needs),
-        patience=OutageRetry(clock=clock, longest=timedelta()),
+        retry=OutageRetry(clock=clock, longest=timedelta()),
         lease=nobody,
     )
     for version in written:

@@ -16,11 +16,11 @@ import trainer.run.versions
 from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import Conflict
 from protocol.identifiers import Digest, run_id
-from tests.ledger.client.conftest import POOL
-from tests.orchestrator.runs.edge import RUN
+from tests.kit.memory_run_ledger import RUN
+from tests.kit.trained_pool import TrainedPool
+from tests.kit.world import POOL
 from tests.trainer.run.killed import Killed, dies
-from tests.trainer.run.world import TrainedPool
-from trainer.policy.local_policy_trainer import LocalPolicyTrainer
+from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.journal import Journal, Recorded, StepBatch, Written
 from trainer.run.publishing import Publisher
 from trainer.run.state import TrainerState, save_state
@@ -28,11 +28,11 @@ from trainer.run.versions import VersionPublisher
 
 STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
     (Journal, "append", lambda _, entry: isinstance(entry, StepBatch) and entry.step == 0, True),
-    (LocalPolicyTrainer, "begin", lambda *_, step: step == 1, True),
+    (PolicyLearner, "begin", lambda *_, step: step == 1, True),
     (Journal, "append", lambda _, entry: isinstance(entry, Written) and entry.version == 3, False),
     (trainer.run.publishing, "put_in_place", lambda _, folder: folder.name == "4", False),
     (Publisher, "announce", lambda _, version: version == 5, False),
-    (Publisher, "tell", lambda _, version: version == 6, False),
+    (Publisher, "publish_to_orchestrator", lambda _, version: version == 6, False),
     (trainer.run.versions, "save_state", lambda *_, state, **__: state.step >= 7, False),
 ]
 """Where it dies, once a step: journalled and not learned, learned and not written, written and not recorded, recorded

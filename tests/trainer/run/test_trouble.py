@@ -20,8 +20,8 @@ from protocol.wire.uploads import ObjectKey
 from rollouts.environments import is_held_out, load_environment
 from rollouts.errors import BadVersionFolder
 from rollouts.recipe import PromptRange, SamplingChoice, write_recipe
-from tests.ledger.client.conftest import POOL
-from tests.trainer.run.world import RECIPE, TrainedPool, base_folder, half_right, until
+from tests.kit.trained_pool import RECIPE, TrainedPool, base_folder, half_right, until
+from tests.kit.world import POOL
 from trainer.errors import BadSettings, NothingToLearn, NotWritten
 from trainer.policy.base_model import open_base
 

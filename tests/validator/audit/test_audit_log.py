@@ -9,8 +9,8 @@ from protocol.errors import NotFound
 from protocol.identifiers import Address, Digest
 from protocol.verdicts import Outcome
 from protocol.wire.audits import AuditFile
-from tests.ledger.client.conftest import POOL, World
-from tests.ledger.client.verdicts import verdict_on
+from tests.kit.verdicts import verdict_on
+from tests.kit.world import POOL, World
 from tests.validator.audit.evidence import audit_of, hash_of
 from tests.validator.audit.works import announced, submitted
 from validator.audit.draw import RowDraw, draw_rows, row_seed

@@ -7,8 +7,8 @@ import pytest
 from ledger.client.work import WorkStatus
 from ledger.events.types import WorkDisputed
 from protocol.verdicts import Outcome, ReasonCode
-from tests.ledger.client.conftest import POOL
-from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
+from tests.kit.validators import PoolWithValidators, ValidatorUnderTest, concluded
+from tests.kit.world import POOL
 from validator.loops.juries import UNDRAWN_PAUSE
 
 FORGED = concluded(Outcome.FORGED, ReasonCode.SAMPLING_REPLAY)

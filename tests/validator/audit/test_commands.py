@@ -3,30 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import json
-import socket
-import sys
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
-import pytest
-import uvicorn
-from fastapi import FastAPI
-
-from cli import main as command_line
 from ledger.client.work import WorkStatus
 from protocol.identifiers import Digest
-from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditCheck, AuditFinding, CheckState
-from tests.ledger.client.conftest import POOL, TERMS, World
-from tests.ledger.client.verdicts import verdict_on
-from tests.orchestrator.runs.test_on_chain import join_by_relay, orchestrating, publish
-from tests.validator.conftest import PoolWithValidators, concluded
+from tests.kit.terminal import Terminal
+from tests.kit.validators import PoolWithValidators, concluded
+from tests.kit.verdicts import verdict_on
+from tests.kit.world import TERMS
 
 FORGED = {
     "words": "2 rows were not drawn by the slot's noise",
@@ -40,103 +25,6 @@ FORGED = {
         ),
     ),
 }
-
-
-@dataclass
-class Terminal:
-    """Somebody who types `muster …` while the pool goes on."""
-
-    pool: PoolWithValidators
-    config: Path
-    capsys: pytest.CaptureFixture[str]
-    monkeypatch: pytest.MonkeyPatch
-
-    async def muster(self, *words: str, expect: int = 0) -> str:
-        """What the command prints; its errors, if it is expected to fail."""
-        self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.config), *words])
-        self.capsys.readouterr()  # what services logged until now is no part of its answer
-        async with machine_time(self.pool.run.pool.clock):
-            status = await asyncio.to_thread(_main)
-        written = self.capsys.readouterr()
-        assert status == expect, written.err + written.out
-        return written.out if expect == 0 or not written.err else written.err
-
-    async def asks(self, *words: str) -> Any:
-        return json.loads(await self.muster(*words, "--json"))
-
-
-def _main() -> int:
-    try:
-        command_line.main()
-    except SystemExit as end:
-        return int(end.code or 0)
-    return 0
-
-
-@asynccontextmanager
-async def machine_time(clock: ManualClock) -> AsyncIterator[None]:
-    """Keeps a turned clock at the machine's time, which commands sign: a service refuses what is a minute off."""
-
-    async def follow() -> None:
-        while True:
-            clock.jump(datetime.now(UTC) - clock.now())
-            await asyncio.sleep(0.1)
-
-    clock.jump(datetime.now(UTC) - clock.now())
-    following = asyncio.create_task(follow())
-    try:
-        yield
-    finally:
-        following.cancel()
-        await asyncio.gather(following, return_exceptions=True)
-
-
-@asynccontextmanager
-async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
-    """Serves an app in this very loop, which its connections belong to."""
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
-    task = asyncio.create_task(server.serve(sockets=[listener]))
-    try:
-        yield  # who comes before it has started waits in the listener's queue
-    finally:
-        server.should_exit = True
-        await task
-
-
-@pytest.fixture
-async def terminal(
-    world: World,
-    redis_url: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> AsyncIterator[Terminal]:
-    """A pool whose orchestrator listens, and the keys of its node."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen()
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        async with AsyncExitStack() as stack:
-            run = await stack.enter_async_context(orchestrating(world, redis_url, tmp_path, public_url=url))
-            await run.sync.round()
-            node = await join_by_relay(run, world)
-            await publish(run, world, 0)
-            await run.sync.round()
-            monkeypatch.setattr("tests.validator.conftest.URL", url)
-            pool = PoolWithValidators(world, run, node, redis_url, tmp_path)
-            world.deployment.save(tmp_path / "deployment.json")
-            (tmp_path / "muster.toml").write_text(
-                f'[chain]\nrpc = "{world.url}"\ndeployment = "deployment.json"\n'
-                f'[pool]\nid = {POOL}\norchestrator = "{url}"\n'
-            )
-            for name in ("node", "provider", "validator"):
-                monkeypatch.setenv(f"MUSTER_{name.upper()}_KEY", world.keys[name].reveal().hex())
-            await stack.enter_async_context(serving(run.pool.app, listener))
-            yield Terminal(pool, tmp_path / "muster.toml", capsys, monkeypatch)
-            for each in pool.made:
-                await each.parts.chain.aclose()
-                await each.parts.remote.aclose()
-                await each.parts.redis.aclose()
 
 
 async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:

@@ -24,11 +24,11 @@ from protocol.runtime.clock import SystemClock
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile, CheckState
 from rollouts.calibration.near_ties import NearTieCount
-from tests.ledger.client.conftest import POOL, TERMS, World
-from tests.ledger.client.verdicts import verdict_on
+from tests.kit.scripted_examiner import concluded
+from tests.kit.verdicts import verdict_on
+from tests.kit.world import POOL, TERMS, World
 from tests.validator.audit.evidence import audit_of, hash_of
 from tests.validator.audit.works import announced, submitted
-from tests.validator.scripted import concluded
 from validator.assignment.turns import rank_of
 from validator.audit.epochs import Epochs
 from validator.audit.second_looks import LookPolicy

@@ -14,7 +14,7 @@ from ledger.errors import TransactionReverted
 from ledger.events.types import SecretCommitted, SecretRevealed
 from protocol.identifiers import ZERO_ADDRESS, address
 from protocol.identity.keys import Key
-from tests.ledger.client.conftest import POOL, World
+from tests.kit.world import POOL, World
 from validator.audit.epochs import Epochs, secret_of
 from validator.loops.epochs import EpochLoop, EpochTooShort
 

@@ -13,7 +13,7 @@ from ledger.client.pools import Role
 from ledger.events.types import CheckpointAnnounced
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
-from tests.ledger.client.conftest import POOL, World
+from tests.kit.world import POOL, World
 from tests.validator.audit.works import CHECKPOINT, RUN, SALT, announced, carried, leased, submitted
 from validator.chain.reorgs import ReorgTracker
 from validator.chain.submission_facts import FactFinder, UnknownCheckpoint, WrongBeacon

@@ -10,7 +10,7 @@ from protocol.identifiers import ZERO_DIGEST, Address, Digest, address, digest
 from protocol.redis.connection import RedisKeys
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.calibration.near_ties import MOST_FILES, NearTieCount
-from tests.validator.scripted import concluded
+from tests.kit.scripted_examiner import concluded
 from validator.domain.submissions import SubmittedWork
 from validator.examination.interface import Conclusion
 from validator.store.near_ties import NearTieBudgets

@@ -12,8 +12,8 @@ from protocol.identifiers import Digest, address
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from protocol.wire.audits import MOST_FINDINGS, AuditFinding, AuditRow, CheckState
+from tests.kit.submissions import work
 from tests.validator.audit.evidence import audit_of
-from tests.validator.service.made import work
 from validator.audit.rows import (
     SHORT_SCORING,
     audits_differ,

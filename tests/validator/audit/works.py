@@ -8,7 +8,7 @@ from ledger.events.types import CheckpointAnnounced, WorkSubmitted
 from protocol.identifiers import Digest, digest, run_id
 from protocol.leases import Lease, WorkClaim
 from protocol.wire.leases import SignedLease, SignedWorkClaim
-from tests.ledger.client.conftest import POOL, World
+from tests.kit.world import POOL, World
 from validator.domain.submissions import SubmittedWork
 
 RUN = run_id("main")

@@ -17,8 +17,8 @@ from rollouts.calibration.limits import FLOAT32_SAMPLING, RolloutCalibration
 from rollouts.calibration.noise_model import HonestNoise
 from rollouts.precision import Dtype, EngineName
 from rollouts.toploc import ProofOutcome, judge
-from tests.rollouts.made import as_version
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.rollout_files import as_version
+from tests.kit.tiny_model import tiny_folder
 from validator.calibration.honest import seed_of
 from validator.calibration.limits import ArithmeticPair, merged
 from validator.calibration.measuring import MeasuredEntry, Measurement, measure

@@ -20,8 +20,21 @@ from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import write_rollouts
 from rollouts.precision import Dtype
 from rollouts.sandbox import Sandboxes
-from tests.rollouts.made import BEACON, CHAIN, GROUPS, INDEX, NODE, POOL, RUN, SALT, STEP, as_version, facts_of, make
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.rollout_files import (
+    BEACON,
+    CHAIN,
+    GROUPS,
+    INDEX,
+    NODE,
+    POOL,
+    RUN,
+    SALT,
+    STEP,
+    as_version,
+    facts_of,
+    make,
+)
+from tests.kit.tiny_model import tiny_folder
 from validator.audit.draw import RowDraw
 from validator.domain.submissions import SubmittedWork, WorkFacts
 from validator.examination.channel import Order

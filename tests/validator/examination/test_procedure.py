@@ -20,9 +20,18 @@ from rollouts.checks import CheckedVersion
 from rollouts.files.samples import RolloutFile
 from rollouts.files.schema import VERSION_KEY, table_of, write_table
 from rollouts.precision import Dtype
-from tests.rollouts.checks.test_cheats import changed_weights
-from tests.rollouts.made import PARTS, RECIPE, as_version, facts_of, make, sharpened, with_row, with_rows
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.rollout_files import (
+    PARTS,
+    RECIPE,
+    as_version,
+    changed_weights,
+    facts_of,
+    make,
+    sharpened,
+    with_row,
+    with_rows,
+)
+from tests.kit.tiny_model import tiny_folder
 from tests.validator.examination.conftest import OTHER_BEACON, Bench, facts, procedure_of
 from validator.audit.draw import RowDraw, draw_rows
 from validator.domain.submissions import WorkFacts

@@ -12,8 +12,8 @@ from protocol.identifiers import digest
 from rollouts.checks import CheckedVersion
 from rollouts.errors import BadVersionFolder, OutOfMemory
 from rollouts.precision import Dtype
-from tests.rollouts.made import as_version
-from tests.rollouts.tiny import tiny_folder
+from tests.kit.rollout_files import as_version
+from tests.kit.tiny_model import tiny_folder
 from validator.examination.model_cache import ModelCache
 from validator.examination.process import weights_of
 from validator.service import budgeted

@@ -12,7 +12,7 @@ from protocol.identity.keys import Key
 from protocol.runtime.budgets import KeepRule
 from protocol.wire.runs import CheckpointRef
 from rollouts.task.policies import PolicyStore
-from tests.rollouts.made import RUN
+from tests.kit.rollout_files import RUN
 from validator.examination.versions import VersionFolders
 
 

@@ -13,11 +13,11 @@ from orchestrator.chain.run import LedgerRun
 from protocol.identifiers import run_id
 from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import SystemClock
-from tests.ledger.client.conftest import POOL
-from tests.orchestrator.runs.edge import RUN
-from tests.serving import served
-from tests.validator.conftest import PoolWithValidators
-from tests.validator.outages import Wire
+from tests.kit.http_server import served
+from tests.kit.memory_run_ledger import RUN
+from tests.kit.outages import Wire
+from tests.kit.validators import PoolWithValidators
+from tests.kit.world import POOL
 
 
 @asynccontextmanager

@@ -12,9 +12,9 @@ import pytest
 
 from cli import main as command_line
 from protocol.verdicts import Outcome
-from tests.ledger.client.conftest import POOL
-from tests.validator.audit.test_commands import machine_time, serving
-from tests.validator.conftest import PoolWithValidators
+from tests.kit.terminal import machine_time, serving
+from tests.kit.validators import PoolWithValidators
+from tests.kit.world import POOL
 from validator.examination.interface import NotJudged
 
 

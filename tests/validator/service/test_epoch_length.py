@@ -12,7 +12,7 @@ import pytest
 
 from ledger.errors import ChainUnavailable
 from protocol.identity.keys import Key
-from tests.validator.conftest import PoolWithValidators
+from tests.kit.validators import PoolWithValidators
 from validator import service
 from validator.loops.epochs import EpochTooShort, check_epoch_length
 from validator.settings import ValidatorSettings

@@ -19,8 +19,8 @@ from protocol.identifiers import ZERO_ADDRESS, Address
 from protocol.redis.leader_lease import LeaderLease
 from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import ManualClock
-from tests.validator.aging import age
-from tests.validator.service.made import POOL, sha
+from tests.kit.redis_aging import age
+from tests.kit.submissions import POOL, sha
 from tests.validator.service.test_decisions import LOG, judged, submitted
 from validator.domain.items import Item
 from validator.loops.intake import LedgerIntake

@@ -11,7 +11,7 @@ from redis.asyncio import Redis
 from protocol.errors import Unavailable
 from protocol.identifiers import ZERO_ADDRESS
 from protocol.runtime.clock import ManualClock
-from tests.validator.service.made import POOL
+from tests.kit.submissions import POOL
 from validator.domain.items import ItemId
 from validator.health import FAILS, FIRST_REST, IN_A_ROW, LONGEST_REST, TRUSTED_FOR, Health, NotWell
 from validator.store.keys import keys_of

@@ -24,10 +24,10 @@ from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import CheckState
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.uploads import ObjectKey
-from tests.ledger.client.conftest import POOL, TERMS, World
-from tests.orchestrator.runs.test_on_chain import publish
-from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest, concluded
-from tests.validator.service.made import work
+from tests.kit.run_on_chain import publish
+from tests.kit.submissions import work
+from tests.kit.validators import PoolWithValidators, ValidatorUnderTest, concluded
+from tests.kit.world import POOL, TERMS, World
 from validator.chain.connection import NotSeated
 from validator.examination.interface import Examination, HashedFile, IsCopy, NotJudged
 from validator.files import AuditFileWrong, FileAbsent, OrchestratorRefuses

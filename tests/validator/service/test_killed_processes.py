@@ -17,8 +17,8 @@ from ledger.client.work import WorkStatus
 from ledger.events.types import VerdictGiven
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
-from tests.ledger.client.conftest import POOL
-from tests.validator.conftest import PoolWithValidators, ValidatorUnderTest
+from tests.kit.validators import PoolWithValidators, ValidatorUnderTest
+from tests.kit.world import POOL
 from tests.validator.service.reaching import reachable
 from tests.validator.service.victim import FINALISING, READ_ONLY, SAID, STAGES, Order
 

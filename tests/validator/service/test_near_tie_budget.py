@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from protocol.verdicts import Outcome, ReasonCode
 from rollouts.calibration.near_ties import NearTieCount
-from tests.validator.conftest import PoolWithValidators
-from tests.validator.scripted import concluded
+from tests.kit.scripted_examiner import concluded
+from tests.kit.validators import PoolWithValidators
 
 STEERED = NearTieCount(tokens=3_000, deviations=3.5 * 0.0025 * 3_000 * 0.075, rate=0.0025, size=0.075)
 

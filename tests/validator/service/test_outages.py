@@ -20,9 +20,9 @@ from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from protocol.redis.connection import StoreUnavailable
 from protocol.verdicts import Outcome
-from tests.ledger.client.conftest import POOL
-from tests.validator.conftest import SENDING, Host, PoolWithValidators, ValidatorUnderTest
-from tests.validator.outages import RestartedRedis, wire_to
+from tests.kit.outages import RestartedRedis, wire_to
+from tests.kit.validators import SENDING, Host, PoolWithValidators, ValidatorUnderTest
+from tests.kit.world import POOL
 from tests.validator.service.reaching import reachable
 
 LEASE = timedelta(seconds=31)

@@ -17,8 +17,8 @@ from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST
 from protocol.redis.script_call import ScriptCall, script_of
 from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome, ReasonCode
-from tests.validator.aging import AGE, age
-from tests.validator.service.made import POOL, new, sha, work
+from tests.kit.redis_aging import AGE, age
+from tests.kit.submissions import POOL, new, sha, work
 from validator.domain.items import Item, ItemKind, Resolution, Staged, item_id, read_item_id
 from validator.loops.verdicts import NOT_OURS_STEP
 from validator.queue.retry_policy import STILL_GIVEN_UP, GivesUp, RetryPolicy, Step

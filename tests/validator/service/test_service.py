@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 
 from ledger.client.work import WorkStatus
-from tests.validator.conftest import PoolWithValidators
+from tests.kit.validators import PoolWithValidators
 from validator.examination.interface import Examination, IsCopy
 
 GIVEN = 'muster_validator_verdicts_total{outcome="accepted",reason="passed"} 1.0'

@@ -21,8 +21,8 @@ from protocol.http.object_transfer import TransferError
 from protocol.identifiers import Digest
 from protocol.runtime.clock import ManualClock
 from protocol.verdicts import Outcome
-from tests.ledger.client.conftest import POOL
-from tests.validator.conftest import Host, PoolWithValidators, ValidatorUnderTest
+from tests.kit.validators import Host, PoolWithValidators, ValidatorUnderTest
+from tests.kit.world import POOL
 from validator.examination.interface import NotJudged
 from validator.health import FAILS, NotWell
 

@@ -25,7 +25,7 @@ from protocol.http.object_transfer import ObjectTransfer
 from protocol.identity.keys import Key
 from protocol.redis.connection import connect_redis
 from protocol.runtime.clock import ManualClock, SystemClock
-from tests.validator.scripted import ScriptedExaminer
+from tests.kit.scripted_examiner import ScriptedExaminer
 from validator.app import build_validator
 from validator.background import look_after
 from validator.chain.connection import PoolChain

@@ -1,0 +1,192 @@
+"""An orchestrator under test with an in-memory ledger, and nodes that sign their requests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import httpx
+from fastapi import FastAPI
+
+from orchestrator.chain.interface import Changes, MemberEvent, MembershipChange, NodeStanding, PoolStanding
+from orchestrator.dependencies import Dependencies
+from orchestrator.loops.ledger_sync import LedgerSync
+from orchestrator.loops.liveness import Liveness
+from orchestrator.loops.removals import Removals
+from orchestrator.loops.scheduler import Scheduler
+from protocol.errors import Unavailable
+from protocol.http.auth import RequestSigner
+from protocol.identifiers import Address
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
+from protocol.runtime.clock import ManualClock
+from protocol.wire.heartbeat import HeartbeatAnswer
+from protocol.wire.nodes import Hardware, RuntimeKind, Software
+
+POOL = 7
+OWNER, MANAGER, PROVIDER = Key.generate(), Key.generate(), Key.generate()
+CONTRACT = Key.generate().address
+
+HARDWARE = Hardware(
+    cpu_model="x", cpu_cores=4, architecture="x86_64", memory_bytes=8 << 30, disk_free_bytes=100 << 30, gpus=()
+)
+SOFTWARE = Software(
+    worker_version="0.1.0", protocol_version=1, operating_system="Linux", runtimes=(RuntimeKind.DOCKER,)
+)
+
+
+@dataclass
+class MemoryLedger:
+    """A pool's ledger in memory; `down` makes every call fail as a chain does, `stalled` makes them hang."""
+
+    orchestrator: Address
+    nodes: dict[Address, NodeStanding] = field(default_factory=dict)
+    waiting: list[MembershipChange] = field(default_factory=list)
+    removed: list[list[Address]] = field(default_factory=list)
+    publishers: set[Address] = field(default_factory=set)
+    validators: set[Address] = field(default_factory=set)
+    calls: int = 0
+    down: bool = False
+    stalled: bool = False
+    domain: SigningDomain = field(default_factory=lambda: SigningDomain(1337, CONTRACT))
+    active: bool = True
+
+    def register(self, node: Address, *, member: bool = False, stake: int = 100) -> None:
+        self.nodes[node] = NodeStanding(
+            provider=PROVIDER.address, member=member, banned=False, capacity=1, free_stake=stake, needed_stake=100
+        )
+
+    def happen(self, node: Address, event: MemberEvent, **change: Any) -> None:
+        self.nodes[node] = replace(self.nodes[node], **change)
+        self.waiting.append(MembershipChange(event=event, node=node))
+
+    async def _answer(self) -> None:
+        self.calls += 1
+        if self.stalled:
+            await asyncio.Event().wait()
+        if self.down:
+            raise Unavailable("the chain is down", code="chain-unavailable")
+
+    async def pool(self) -> PoolStanding:
+        await self._answer()
+        members = sum(standing.member for standing in self.nodes.values())
+        return PoolStanding(
+            domain_id=1,
+            active=self.active,
+            owner=OWNER.address,
+            managers=frozenset({MANAGER.address}),
+            orchestrator=self.orchestrator,
+            publishers=frozenset(self.publishers),
+            validators=frozenset(self.validators),
+            min_capacity=1,
+            max_nodes=100,
+            members=members,
+        )
+
+    async def standing(self, node: Address) -> NodeStanding:
+        await self._answer()
+        unknown = NodeStanding(provider=None, member=False, banned=False, capacity=0, free_stake=0, needed_stake=0)
+        return self.nodes.get(node, unknown)
+
+    async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
+        await self._answer()
+        self.removed.append(list(nodes))
+        for node in nodes:
+            if node in self.nodes and self.nodes[node].member:
+                self.happen(node, MemberEvent.REMOVED, member=False)
+
+    async def ban(self, node: Address, *, reason: str) -> None:
+        await self._answer()
+        self.happen(node, MemberEvent.BANNED, member=False, banned=True)
+
+    async def unban(self, node: Address) -> None:
+        await self._answer()
+        self.happen(node, MemberEvent.UNBANNED, banned=False)
+
+    async def changes(self) -> Changes:
+        await self._answer()
+        found = tuple(self.waiting)
+
+        async def commit() -> None:
+            del self.waiting[: len(found)]
+
+        return Changes(found, commit)
+
+    def forget_position(self) -> None:
+        pass
+
+    async def aclose(self) -> None:
+        pass
+
+
+@dataclass
+class PoolUnderTest:
+    """One orchestrator served in this process, its loops turned by hand."""
+
+    app: FastAPI
+    parts: Dependencies
+    clock: ManualClock
+    ledger: MemoryLedger
+    token: str
+    liveness: Liveness
+    scheduler: Scheduler
+    sync: LedgerSync
+    removals: Removals
+
+    def http(self, auth: httpx.Auth | None = None) -> httpx.AsyncClient:
+        transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
+        return httpx.AsyncClient(transport=transport, base_url="http://pool", auth=auth)
+
+    async def owner(self, method: str, path: str, body: Any = None) -> Any:
+        """A request by the pool's owner; the answer's JSON, and a failure if there was an error."""
+        async with self.http() as http:
+            answer = await http.request(method, path, json=body, headers={"Authorization": f"Bearer {self.token}"})
+        assert answer.status_code < 300, answer.text
+        return answer.json() if answer.content else None
+
+    async def send(self, key: Key, path: str, body: Any, *, method: str = "POST") -> httpx.Response:
+        signer = RequestSigner(key, audience=self.parts.key.address, clock=self.clock)
+        content = b"" if body is None else json.dumps(body).encode()
+        async with self.http(signer) as http:
+            answer = await http.request(method, path, content=content)
+            if answer.status_code == 200:
+                signer.check(answer.request, status=200, headers=answer.headers, body=answer.content)
+        return answer
+
+    async def send_unsigned_answer(self, key: Key, path: str) -> httpx.Response:
+        """A signed GET of what the owner's API answers, which is not signed."""
+        async with self.http(RequestSigner(key, audience=self.parts.key.address, clock=self.clock)) as http:
+            return await http.get(path)
+
+    async def beat(self, key: Key, **more: Any) -> HeartbeatAnswer:
+        answer = await self.send(key, "/v1/heartbeat", {"pool_id": POOL, "worker_version": "0.1.0", **more})
+        assert answer.status_code == 200, answer.text
+        return HeartbeatAnswer.model_validate_json(answer.content)
+
+    async def member(self, hardware: Hardware = HARDWARE, labels: dict[str, str] | None = None) -> Key:
+        """A node that joined on the ledger, is known from discovery, and has spoken."""
+        key = Key.generate()
+        self.ledger.register(key.address, member=True)
+        if await self.parts.nodes.events_read_ms():  # from then on the events say who joined
+            self.ledger.happen(key.address, MemberEvent.JOINED)
+            await self.sync.round()
+        await self.beat(key)
+        await self.parts.nodes.learn(
+            key.address,
+            {
+                "hardware": hardware.model_dump_json(),
+                "software": SOFTWARE.model_dump_json(),
+                "labels": json.dumps(labels or {}),
+            },
+        )
+        return key
+
+    async def run(self, **spec: Any) -> str:
+        """Posts a task and schedules; the task's id."""
+        body = {"spec": {"name": "hello", "image": "python:3.11", **spec}}
+        identifier: str = (await self.owner("POST", "/v1/tasks", body))["id"]
+        await self.scheduler.tick()
+        return identifier

@@ -1,0 +1,259 @@
+"""Environment of a rollout task: the worker's bridge on a Unix socket, its queue and a model."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from pydantic import JsonValue
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.errors import Conflict
+from protocol.http.unix_server import UnixServer
+from protocol.identifiers import Address, Digest, digest, run_id
+from protocol.identity.keys import Key
+from protocol.identity.typed_data import SigningDomain
+from protocol.leases import Lease
+from protocol.runtime.clock import SystemClock
+from protocol.runtime.retry import Backoff
+from protocol.wire.leases import SignedLease
+from protocol.wire.runs import CheckpointRef, StepAnswer
+from protocol.wire.slots import SlotGrant, SlotName, SlotRequest
+from rollouts.engines.torch.engine import TorchEngine
+from rollouts.precision import Dtype
+from rollouts.recipe import EnvironmentChoice, PromptRange, Recipe, SamplingChoice, write_recipe
+from rollouts.task.bridge import Bridge
+from rollouts.task.loop import RolloutTask
+from rollouts.task.outbox import Outbox
+from rollouts.task.policies import PolicyStore
+from tests.kit.tiny_model import tiny_folder
+from worker.delivery.queue.store import QueueStore
+from worker.slots.bridge.app import BridgeParts, create_bridge
+from worker.slots.task_slots import TaskSlots
+from worker.state import StateDirectory
+from worker.tasks.saved_state import RunningTask
+
+TASK = RunningTask(assignment_id="a" * 32, task_id="b" * 32, task_name="rollouts", generation=1, token="right")
+DOMAIN = SigningDomain(1, Key.generate().address)
+POOL = 7
+RUN = "devnet"
+PATIENCE_S = 90
+BEACON = digest(b"\7" * 32)
+SALT = digest(b"\5" * 32)
+NODE = Key.generate().address
+
+
+class HastyClock(SystemClock):
+    """Real time, but that pauses are short, that it can be set (`ahead`), and that time can have passed.
+
+    For the task alone: who waits for answers needs all of the time that it is given.
+    """
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+        self.passed = 0.0
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self.passed
+
+    def now(self) -> datetime:
+        return super().now() + self.ahead
+
+    async def sleep(self, duration: timedelta) -> None:
+        await super().sleep(min(duration, timedelta(milliseconds=20)))
+
+
+@dataclass
+class Orchestrator:
+    """Grants what it is asked for, until the slots that it was given to lease are used up."""
+
+    key: Key = field(default_factory=Key.generate)
+    checkpoint: CheckpointRef | None = None
+    units_per_group: int = 0
+    max_units: int | None = None
+    """Of every lease; None for what its groups can have."""
+    slots: int = 1
+    lease_s: int = 60
+    asked: int = 0
+    granted: list[Lease] = field(default_factory=list)
+    released: list[SlotName] = field(default_factory=list)
+
+    @property
+    def address(self) -> Address:
+        return self.key.address
+
+    async def step(self) -> StepAnswer:
+        self.asked += 1
+        need = 4 if len(self.granted) < self.slots else 0
+        return StepAnswer(
+            run=RUN,
+            run_id=run_id(RUN),
+            step=3,
+            need=need,
+            groups_per_slot=2,
+            checkpoint=self.checkpoint,
+            retry_after_ms=100,
+            reason="" if need else "all leased",
+        )
+
+    async def slot(self, request: SlotRequest) -> SlotGrant:
+        if self.checkpoint is None or len(self.granted) >= self.slots:
+            raise Conflict("no slot now")
+        lease = Lease(
+            pool_id=POOL,
+            run=run_id(RUN),
+            step=request.step,
+            index=len(self.granted),
+            node=NODE,
+            version=self.checkpoint.version,
+            digest=self.checkpoint.digest,
+            beacon_block=1,
+            salt=SALT,
+            groups=request.groups,
+            max_units=self.max_units or request.groups * self.units_per_group,
+            expiry=int(SystemClock().now().timestamp()) + self.lease_s,
+        )
+        self.granted.append(lease)
+        signed = SignedLease.of(lease, domain=DOMAIN, signature=lease.sign(self.key, DOMAIN))
+        return SlotGrant(lease=signed, beacon=BEACON)
+
+    async def release(self, slots: tuple[SlotName, ...]) -> None:
+        self.released += slots
+
+
+@dataclass
+class Surroundings:
+    """What a task runs in, and ways to look at what it did."""
+
+    home: Path
+    orchestrator: Orchestrator
+    queue: QueueStore
+    server: UnixServer
+    stack: AsyncExitStack
+    metrics: dict[str, float] = field(default_factory=dict)
+    clock: HastyClock = field(default_factory=HastyClock)
+
+    @property
+    def data(self) -> Path:
+        return self.home / "data"
+
+    @property
+    def shared(self) -> Path:
+        return self.home / "shared"
+
+    def publish(
+        self,
+        number: int,
+        *,
+        version: str = "1",
+        options: dict[str, JsonValue] | None = None,
+        new_tokens: int = 8,
+        seed: int | None = None,
+        arithmetic: tuple[str, ...] = (),
+        said: tuple[str, ...] | None = None,
+    ) -> Digest:
+        """Puts a version on the shared volume and names it as the newest.
+
+        Args:
+            number: The version.
+            version: Of its environment.
+            options: Of its environment.
+            new_tokens: The most of an answer.
+            seed: Of its weights.
+            arithmetic: What its recipe takes.
+            said: What the orchestrator says of that; None for the same.
+        """
+        folder = tiny_folder(self.home / f"v{number}", seed=number if seed is None else seed)
+        recipe = Recipe(
+            environment=EnvironmentChoice(name="letters", version=version, options=options or {}),
+            sampling=SamplingChoice(max_new_tokens=new_tokens),
+            group_size=2,
+            arithmetic=arithmetic,
+            prompts=PromptRange(count=1000),
+        )
+        write_recipe(folder, recipe)
+        self.orchestrator.units_per_group = recipe.units_per_group
+        found = version_digest(folder_files(folder))
+        (self.shared / "checkpoints").mkdir(parents=True, exist_ok=True)
+        folder.rename(self.shared / "checkpoints" / found)
+        self.orchestrator.checkpoint = CheckpointRef(
+            version=number,
+            attempt=0,
+            digest=found,
+            block=1,
+            publisher=self.orchestrator.address,
+            arithmetic=arithmetic if said is None else said,
+        )
+        return found
+
+    async def task(self, dtype: Dtype = Dtype.FLOAT32) -> RolloutTask:
+        """A task as its container starts it."""
+        clock = self.clock
+        bridge = await self.stack.enter_async_context(
+            Bridge(str(self.home / "s"), token=TASK.token, clock=SystemClock(), backoff=Backoff(attempts=2))
+        )
+        task = RolloutTask(
+            bridge=bridge,
+            engine=TorchEngine(dtype=dtype),
+            policies=PolicyStore(self.shared, fetch=None, clock=clock),
+            outbox=Outbox(self.data, bridge=bridge),
+            groups=2,
+            clock=clock,
+        )
+        return await self.stack.enter_async_context(task)
+
+
+async def borne_out(lease: Lease, beacon: Digest) -> str:
+    """What the chain says against this orchestrator's leases: nothing."""
+    return ""
+
+
+async def until(done: Callable[[], bool], *, patience_s: float = PATIENCE_S) -> None:
+    """Returns when something is so."""
+    end = time.monotonic() + patience_s
+    while not done():
+        assert time.monotonic() < end, "it did not happen"
+        await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def around(tmp_path: Path) -> AsyncIterator[Surroundings]:
+    home = tmp_path
+    for name in ("data", "state"):
+        (home / name).mkdir()
+    queue = QueueStore(home / "queue.sqlite", home / "spool")
+    orchestrator = Orchestrator()
+    metrics: dict[str, float] = {}
+    parts = BridgeParts(
+        task=TASK,
+        node=NODE,
+        pool_id=POOL,
+        volume=home / "data",
+        queue=queue,
+        on_metrics=metrics.update,
+        on_file=lambda: None,
+        clock=SystemClock(),
+        most_file_bytes=1 << 24,
+        most_spooled_bytes=1 << 26,
+        slots=TaskSlots(
+            assignment_id=TASK.assignment_id,
+            node=NODE,
+            pool_id=POOL,
+            domain=DOMAIN,
+            state=StateDirectory(home / "state"),
+            service=lambda: orchestrator,
+            fault_of=borne_out,
+            clock=SystemClock(),
+        ),
+    )
+    server = UnixServer(create_bridge(parts), home / "s", mode=0o600)
+    await server.start()
+    async with AsyncExitStack() as stack:
+        yield Surroundings(home, orchestrator, queue, server, stack, metrics)
+    await server.stop()
