@@ -34,20 +34,17 @@ from protocol.wire.audits import AuditFile
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.slots import SlotGrant
 from protocol.wire.uploads import ObjectKey
-from tests.kit.chain import development_chain, development_process
 from tests.kit.memory_run_ledger import RunUnderTest
 from tests.kit.redis_aging import age
 from tests.kit.run_on_chain import join_by_relay, orchestrating, publish
-from tests.kit.scripted_examiner import ScriptedExaminer, concluded
-from tests.kit.world import POOL, URL, World, founded, world
+from tests.kit.scripted_examiner import ScriptedExaminer
+from tests.kit.world import POOL, URL, World
 from validator.app import build_validator
 from validator.audit_loops import Looking
 from validator.background import look_after
 from validator.chain.connection import PoolChain
 from validator.dependencies import Dependencies, Remote
 from validator.settings import ValidatorSettings
-
-__all__ = ["ScriptedExaminer", "concluded", "development_chain", "development_process", "founded", "world"]
 
 SENDING = SendPolicy(poll=timedelta(milliseconds=20))
 

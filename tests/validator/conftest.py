@@ -1,5 +1,7 @@
 """Fixtures of this folder's tests."""
 
+from tests.kit.chain import development_chain, development_process
 from tests.kit.validators import pool
+from tests.kit.world import founded, world
 
-__all__ = ["pool"]
+__all__ = ["development_chain", "development_process", "founded", "pool", "world"]

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from protocol.errors import InvalidInput
+from protocol.errors import Conflict, InvalidInput
 from tests.kit.tiny_model import tiny_folder
 from tests.kit.training_groups import fresh, made_groups, with_own_logprobs
 from trainer.errors import TrainingDiverged
@@ -139,9 +139,9 @@ def test_muon_moves_matrices_inside_the_model_and_adamw_all_else(tmp_path: Path,
 def test_a_state_of_another_model_is_refused(llama: Path, tmp_path: Path) -> None:
     state = learner_of(llama).state()
     short = {name: tensor[:1] for name, tensor in state.tensors.items()}
-    with pytest.raises(ValueError, match="for a weight of"):
+    with pytest.raises(Conflict, match="for a weight of"):
         learner_of(llama).restore(replace(state, tensors=short))
-    with pytest.raises(KeyError):
+    with pytest.raises(Conflict, match="not of this model"):
         learner_of(llama).restore(replace(state, tensors={}))
 
 

@@ -7,7 +7,8 @@ import pytest
 from ledger.client.work import WorkStatus
 from ledger.events.types import WorkDisputed
 from protocol.verdicts import Outcome, ReasonCode
-from tests.kit.validators import PoolWithValidators, ValidatorUnderTest, concluded
+from tests.kit.scripted_examiner import concluded
+from tests.kit.validators import PoolWithValidators, ValidatorUnderTest
 from tests.kit.world import POOL
 from validator.loops.juries import UNDRAWN_PAUSE
 

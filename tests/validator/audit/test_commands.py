@@ -8,8 +8,9 @@ from ledger.client.work import WorkStatus
 from protocol.identifiers import Digest
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditCheck, AuditFinding, CheckState
+from tests.kit.scripted_examiner import concluded
 from tests.kit.terminal import Terminal
-from tests.kit.validators import PoolWithValidators, concluded
+from tests.kit.validators import PoolWithValidators
 from tests.kit.verdicts import verdict_on
 from tests.kit.world import TERMS
 

@@ -32,8 +32,8 @@ from protocol.identity.keys import Key
 from protocol.runtime.clock import SystemClock
 from protocol.verdicts import Outcome, ReasonCode
 from protocol.wire.audits import AuditFile
+from tests.kit.scripted_examiner import concluded
 from tests.kit.submissions import NODE, POOL, sha, work
-from tests.kit.validators import concluded
 from validator.assignment.eligibility import Next, standing_of
 from validator.assignment.liveness import awake_of, rank_here
 from validator.audit.draw import RowDraw

@@ -25,8 +25,9 @@ from protocol.wire.audits import CheckState
 from protocol.wire.leases import SignedLease, SignedWorkClaim
 from protocol.wire.uploads import ObjectKey
 from tests.kit.run_on_chain import publish
+from tests.kit.scripted_examiner import concluded
 from tests.kit.submissions import work
-from tests.kit.validators import PoolWithValidators, ValidatorUnderTest, concluded
+from tests.kit.validators import PoolWithValidators, ValidatorUnderTest
 from tests.kit.world import POOL, TERMS, World
 from validator.chain.connection import NotSeated
 from validator.examination.interface import Examination, HashedFile, IsCopy, NotJudged
