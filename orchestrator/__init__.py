@@ -1,1 +1,1 @@
-"""The orchestrator: keeps a pool's nodes alive, gives them tasks, and tells the pool's owner everything it knows."""
+"""The orchestrator: tracks a pool's nodes, assigns tasks to them, and serves the pool owner's API."""

@@ -38,7 +38,7 @@ class VersionFile:
 
 
 def check_path(path: str) -> str:
-    """Returns the path if it may stand in a version: parts of letters, digits and `_.+-`, begun by no dot or dash.
+    """Returns the path if it is allowed in a version: parts of letters, digits and `_.+-`, begun by no dot or dash.
 
     Raises:
         InvalidInput: It may not; nothing outside the version's folder can be named.

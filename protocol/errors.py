@@ -3,7 +3,7 @@
     MusterError
     ├── InvalidInput      the caller sent something that can't be accepted          400
     ├── Unauthenticated   the caller is not authenticated                           401
-    ├── Forbidden         the speaker is known and may not do this                  403
+    ├── Forbidden         the caller is known and may not do this                  403
     ├── NotFound          the thing named does not exist                            404
     ├── Conflict          the thing exists in another state, or was done already    409
     ├── TooLarge          more bytes than the limit                                 413

@@ -1,4 +1,4 @@
-"""Names that strings can't tell apart: addresses, digests, hashes. One canonical form each, checked at the border."""
+"""Distinct types for addresses, digests and hashes, which all are hex strings, each in one canonical form."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ MOST_URL_BYTES = 512
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invite(TypedStruct):
-    """Single use, for one node, and it says where the orchestrator is."""
+    """Single-use invite for one node, with the orchestrator's URL."""
 
     TYPE: ClassVar[str] = "Invite(uint256 poolId,uint256 domainId,address node,uint256 nonce,uint256 expiry,string url)"
 

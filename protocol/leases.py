@@ -98,7 +98,7 @@ class SlotSalt(TypedStruct):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkClaim(TypedStruct):
-    """The node's word that this file is its work under this lease."""
+    """A node's claim that a file is its work under a lease."""
 
     TYPE: ClassVar[str] = "Work(bytes32 leaseHash,bytes32 sha256Hash,uint64 units)"
 

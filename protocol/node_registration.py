@@ -11,7 +11,7 @@ from protocol.identity.typed_data import TypedStruct
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConsent(TypedStruct):
-    """The node's word that it works for this provider."""
+    """A node's consent to work for a provider."""
 
     TYPE: ClassVar[str] = "NodeConsent(address provider,address node,uint256 nonce,uint256 deadline)"
 

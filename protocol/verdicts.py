@@ -17,7 +17,7 @@ class Outcome(IntEnum):
 
 
 class ReasonCode(IntEnum):
-    """Reason of a verdict; the hundreds are the number of the check (1 to 10), 0 stands for all."""
+    """Reason of a verdict; the hundreds are the number of the check (1 to 10); 0 means all."""
 
     PASSED = 0
     PASSED_UNDECIDED = 1
@@ -102,7 +102,7 @@ class ReasonCode(IntEnum):
 
     @property
     def check(self) -> int:
-        """The number of the check that said so; 0 if none did."""
+        """Returns the number of the check that gives this reason; 0 if none does."""
         return self // 100 if self < 60_000 else 0
 
     @property

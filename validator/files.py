@@ -117,7 +117,7 @@ class WorkFiles:
 
         Raises:
             DiskFull: Less than the reserve is free.
-            DiskBroken: They can't be written or read.
+            DiskBroken: Files on it can't be written or read.
         """
         free = shutil.disk_usage(self._directory).free if self._directory.is_dir() else None
         if free is not None and free <= self._reserve_bytes:

@@ -1,1 +1,1 @@
-"""The REST API: thin routes over the stores. Who may call what is decided before a body is read into anything."""
+"""The REST API: thin routes over the stores. Access is checked before a body is parsed."""

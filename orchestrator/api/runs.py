@@ -162,7 +162,7 @@ async def rollouts(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
     links: Annotated[bool, Query(description="Whether to ask the store for sizes, and for links to files")] = True,
 ) -> RolloutPage:
-    """Submitted files in lease order, so that who is fast is not first."""
+    """Submitted files in lease order, so that fast nodes are not preferred."""
     parts = parts_of(request)
     found, following = await _owner(parts).rollouts(step=step, status=status, cursor=cursor, limit=limit)
     items = await _items(parts, found) if links else tuple(rollout_item(row, Links()) for row in found)

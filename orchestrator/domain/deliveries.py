@@ -16,7 +16,7 @@ from protocol.verdicts import Outcome, ReasonCode
 JUDGED = frozenset({SlotState.PROVISIONAL, SlotState.DISPUTED, SlotState.FINAL})
 
 OWN_CHOICE = frozenset({ReasonCode.BOUNDS_ARITHMETIC, ReasonCode.BOUNDS_ENVIRONMENT})
-"""Verdicts on work that the node could know to be worthless, because the recipe lists what is accepted.
+"""Verdicts on work whose node could know that it is not accepted, because the recipe says so.
 
 They count like expired leases, without free rejections: otherwise a node could waste slots at the pool's cost."""
 

@@ -1,1 +1,1 @@
-"""Background work. Each loop runs under a lease where two of it would get in each other's way."""
+"""Background work. Each loop runs under a lease if two instances of it would conflict."""

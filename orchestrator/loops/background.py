@@ -87,7 +87,7 @@ def add_loops(
             lease=lease("relayer"),
             clock=parts.clock,
         )
-        # While one round waits for its transaction, the next one sends what was queued meanwhile.
+        # While one round waits for its transaction, the next one sends newly queued rows.
         for number in range(1, settings.relay_transactions + 1):
             name = f"relayer-{number}"
             every = timedelta(seconds=settings.relay_every_s)

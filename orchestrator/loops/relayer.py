@@ -122,7 +122,7 @@ class Relayer:
         if settlement is None:
             return False
         if settlement.state is ReceiptState.REFUSED and item.row.reason:
-            settlement = replace(settlement, reason=item.row.reason)  # the ledger's own reason tells the node more
+            settlement = replace(settlement, reason=item.row.reason)  # the ledger's reason is more useful to the node
         await self._settle(strategy, item.row, settlement)
         return True
 
@@ -174,7 +174,7 @@ class Relayer:
 
     async def _renew_lease_until(self, done: asyncio.Event) -> None:
         while not await sleep_or(self._clock, self._lease.lifetime / 3, done):
-            with contextlib.suppress(Unavailable):  # without the lease the store refuses what is written afterwards
+            with contextlib.suppress(Unavailable):  # without the lease the store refuses later writes
                 await self._lease.hold()
 
     async def _finish(self, strategy: RelayStrategy[R], row: RelayedTransaction, refusal: Refusal | None) -> None:

@@ -1,6 +1,6 @@
-"""Follows the ledger for a run: what was submitted and judged, what money is left; and looks at what is overdue.
+"""Follows the ledger for a run: submissions, verdicts and funds; and checks overdue slots.
 
-What it writes can be written twice: events come at least once, and after a loss of Redis all of them come again.
+All writes are idempotent: events arrive at least once, and after a loss of Redis all of them arrive again.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ BEFORE_THE_END_MS = 60_000
 LOOKS_AT_ONCE = 16
 """Questions to the store at a time."""
 LOOKS_WITHIN = timedelta(seconds=5)
-"""If the store has not answered by then, it counts as down and the loop goes on reading the ledger."""
+"""If the store has not answered by then, it counts as down and the loop continues to read the ledger."""
 SOONEST_LOOK_MS, LATEST_LOOK_MS = 2_000, 60_000
 """The store is asked for an absent file again after half of the time since the submission, between these bounds."""
 MOST_LIVE = 128
@@ -102,7 +102,7 @@ class RunSync:
         relay: Work that waits to be carried is not undelivered.
         uploads: Looks into the pool's store: work counts as pending while its file is there.
         lease: Of this loop.
-        clock: Tells the time.
+        clock: Clock of deadlines.
     """
 
     def __init__(
@@ -128,10 +128,10 @@ class RunSync:
         self._store_answers = True
 
     async def round(self) -> int:
-        """Reads what is new, then looks at what is overdue; returns how many events there were.
+        """Applies new events, then checks overdue slots; returns the number of events.
 
         Raises:
-            Unavailable: The chain is down; nothing is skipped, and nobody's lease is called undelivered meanwhile.
+            Unavailable: The chain is down; no event is skipped, and no lease counts as undelivered meanwhile.
         """
         read = 0
         while True:
@@ -144,7 +144,7 @@ class RunSync:
             started = self._now_ms()
             self._store_answers = True
             found = await self._ledger.events()
-            # Money before counts: what was submitted is counted twice for a moment, and never not at all.
+            # Funds before counts: a submission may be counted twice for a moment, but never not at all.
             await self._read_money(found.events)
             for number, event in enumerate(found.events):
                 await self._apply(event)
@@ -270,7 +270,7 @@ class RunSync:
             "figures": json.dumps(WorkStrategy.parse(queued).figures if queued is not None else {}),
             "late": str(int(await self._is_late(row, queued, now=now))),
         }
-        # Due at once: when all events are read, the store is asked for the files of work that nobody has judged.
+        # Due at once: after all events are read, the store is asked for the files of unjudged work.
         return await self._store.write(row, then, fields, due_ms=now, lease=self._lease.value)
 
     async def _rebuilt(self, event: WorkSubmitted, name: str) -> tuple[SlotRow, dict[str, str]]:
@@ -319,7 +319,7 @@ class RunSync:
         else:
             then = as_on_ledger(SLOT_STATES[now.status], now.outcome)
         due = self._now_ms() if then.state in {SlotState.LEASED, SlotState.SUBMITTED} else None
-        # Another submission may stand under the key than before.
+        # The key may now belong to another submission.
         found = {} if now is None else {"sha256": now.sha256, "worked": str(now.units), "reason": str(now.reason)}
         return await self._store.write(row, then, found, due_ms=due, lease=self._lease.value)
 
@@ -409,7 +409,7 @@ class RunSync:
     async def _look_for_files(self, rows: Sequence[SlotRow], *, now: int, judged_ms: int) -> None:
         """Asks the store for the files of submitted work, and says when each is looked at again.
 
-        Work whose file was found is due when the step waits for its verdict no more. The store is asked for an absent
+        Work with a file is checked again when the step no longer waits for its verdict. The store is asked for an absent
         file until no validator may judge the work any more.
         """
         asked = [row for row in rows if row.slot.file is not StoredFileState.PRESENT]
@@ -476,11 +476,11 @@ class RunSync:
             await self._store.put_off(row.id, until_ms=due)
         carried = queued is not None and queued.state is ReceiptState.CARRIED
         if now >= carry_again and carried and await self._ledger.work(key) is None:
-            # A reorg so short that no event told of it: the receipt was true, and is not any more.
+            # A short reorg without an event: the receipt is no longer valid.
             await self._relay.again(RelayedKind.WORK, key, now_ms=now)
 
     async def _end_lease(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> None:
-        """Ends a lease without work, beyond whose end the ledger was read; undelivered if that is its node's doing."""
+        """Ends an expired lease without work, after the ledger was read beyond its end; undelivered if its node is at fault."""
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
             return
@@ -514,7 +514,7 @@ class RunSync:
         raise Unavailable("the run changes too fast", hint="the next round writes it")
 
     async def _check_lease(self) -> None:
-        """Ends the round if the lease was lost: what it read is not to be committed."""
+        """Ends the round without a commit if the leader lease was lost."""
         before = self._lease.value
         if not await self._lease.hold() or self._lease.value != before:
             raise RunLeaseLost("another orchestrator follows the run now", hint="nothing is to be done")
@@ -531,7 +531,7 @@ _LOOKED = {
 
 
 def _waits_until_ms(row: SlotRow) -> int:
-    """Until when a step waits for a slot."""
+    """Returns the time until which a step waits for a slot."""
     return row.waits_until_ms or (row.granted_ms + row.expiry * 1000) // 2
 
 

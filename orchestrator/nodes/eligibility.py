@@ -9,7 +9,7 @@ from protocol.wire.nodes import Hardware, gpu_fits
 
 
 def lacks(hardware: Hardware, labels: dict[str, str], requirements: Requirements) -> str | None:
-    """Returns the missing hardware in words; None if the machine meets all requirements."""
+    """Returns the missing hardware as text; None if the machine meets all requirements."""
     gpus = [
         gpu
         for gpu in hardware.gpus

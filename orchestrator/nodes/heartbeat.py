@@ -96,7 +96,7 @@ class HeartbeatService:
             Unprocessable: The body is not a heartbeat.
             Forbidden: The heartbeat is for another pool.
             Conflict: The request is a replay.
-            RateLimited: The node speaks too often; or it is unknown, and too many unknown nodes are being looked up.
+            RateLimited: The node sends too often; or it is unknown, and too many look-ups of unknown nodes are running.
             Unavailable: Redis is down; or the node is unknown and the chain is down; or its task is being changed.
         """
         try:

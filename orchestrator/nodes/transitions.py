@@ -55,7 +55,7 @@ class NodeTransitions:
         Args:
             address: The node; an unknown one starts as discovered.
             event: The event.
-            cause: The reason in words, for the history.
+            cause: Reason for the history.
             actor: Name of the owner's token, or of the component, that caused it.
             fields: Further fields of the row to write.
             only_from: States from which the event applies; in any other state nothing changes.

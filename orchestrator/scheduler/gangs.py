@@ -49,7 +49,7 @@ def plan_gang(
     Args:
         task_id: Seeds the ids of new groups.
         size: Members per group.
-        wanted: Groups in all, completed ones among them; None for as many as there are nodes for.
+        wanted: Total number of groups, including completed ones; None for as many as there are nodes for.
         seats: Ranks that are held or done now.
         candidates: Nodes that may join, best first; none of them holds a rank.
     """

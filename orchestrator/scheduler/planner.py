@@ -178,7 +178,7 @@ class _Planner:
                 self.result.renewals.append(Renew(node.address, placement.id))
 
     def _serve_nodes(self, task: OpenTask) -> str | None:
-        """Serves a task without groups; returns a reason, or None if it said a final word about the task."""
+        """Serves a task without groups; returns a reason, or None if it decided the task finally."""
         outcomes, held = self.outcomes[task.id], self.by_task[task.id]
         done = [outcome for outcome in outcomes if outcome.state is AssignmentState.COMPLETED]
         failed = self._failures(task)

@@ -1,4 +1,4 @@
-"""Hardware requirements of a task: which nodes meet them, and what is missing, in words."""
+"""Hardware requirements of a task: which nodes meet them, and what others lack."""
 
 from __future__ import annotations
 

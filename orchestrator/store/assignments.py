@@ -98,7 +98,7 @@ class AssignmentStore:
             task_generation: The task's new generation; None to keep the present one.
             restart: Whether the container is replaced though its task did not change.
             now_ms: The time.
-            why: Reason, in words.
+            why: Reason as text.
             actor: Initiator.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Checkpoint relays in Redis: whom the owner allows, and what each last said of itself."""
+"""Checkpoint relays in Redis: those that the owner allows, and the last report of each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CheckpointRelayStore:
         await self._database.ask("SADD", self._allowed, relay)
 
     async def deny(self, relay: Address) -> bool:
-        """Forgets a relay and what it said; whether it was allowed."""
+        """Removes a relay and its report; returns whether it was allowed."""
         removed, _ = await self._database.ask_many([("SREM", self._allowed, relay), ("HDEL", self._said, relay)])
         return bool(removed)
 

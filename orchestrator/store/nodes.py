@@ -238,7 +238,7 @@ def _parsed(model: type[_Model], text: str | None) -> _Model | None:
         return None
     try:
         return model.model_validate_json(text)
-    except ValidationError:  # written by an older release: discovery tells us again within minutes
+    except ValidationError:  # written by an older release: discovery sends it again within minutes
         return None
 
 

@@ -1,4 +1,4 @@
-"""A run as it lies in Redis, read as values: its state, a step's counts, a slot."""
+"""Rows of a run in Redis as values: its state, a step's counts, a slot."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class RunState:
     """Time after submission in which work may be judged."""
     active: bool = False
     synced_ms: int = 0
-    """Up to when the ledger's word is known."""
+    """Time up to which the ledger was read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -235,7 +235,7 @@ class RunStore:
         Args:
             slot: The slot's id.
             sha256: Of the file.
-            life_s: How long it is remembered, longer than it can be asked for.
+            life_s: Seconds for which it is kept, longer than the node may ask for it.
         """
         key = self._key("uploads", slot)
         added, files, _ = await self._database.ask_many(

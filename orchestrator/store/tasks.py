@@ -41,7 +41,7 @@ class TaskStore:
     Args:
         database: The pool's.
         seal: For secrets.
-        clock: Whose time counts.
+        clock: Clock of time stamps.
     """
 
     def __init__(self, database: Database, *, cipher: SecretCipher, clock: Clock) -> None:

@@ -1,4 +1,4 @@
-"""Webhooks in Redis: where to, which events, how far each has come. Their secrets lie there sealed."""
+"""Webhooks in Redis: where to, which events, how far each has come. Their secrets are stored encrypted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WebhookStore:
     Args:
         database: The pool's.
         seal: For secrets.
-        clock: Whose time counts.
+        clock: Clock of time stamps.
     """
 
     def __init__(self, database: Database, *, cipher: SecretCipher, clock: Clock) -> None:

@@ -16,7 +16,7 @@ PAGE_LIMIT = 16 * 1024 * 1024
 
 
 class DiscoveryClient(TypedClient):
-    """Speaks to one discovery service as one node, or as one key of a pool.
+    """Client of a discovery service, for a node or a key of a pool.
 
     Answers that a node acts upon are taken only with the service's signature. Errors are those of the service, or
     `Unreachable`, `NoAnswer`, `DeadlinePassed` (see `protocol.http.client`).

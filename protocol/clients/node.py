@@ -1,4 +1,4 @@
-"""The client of an orchestrator for a node: heartbeats, logs, work, and where it stands."""
+"""Client of an orchestrator for a node: heartbeats, logs, work and the node's state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ HEARTBEAT_PATIENCE = timedelta(seconds=15)
 
 
 class NodeClient(TypedClient):
-    """Speaks to a pool's orchestrator as one node. Only answers that the orchestrator signed are believed."""
+    """Client of a pool's orchestrator for one node. Accepts only answers that the orchestrator signed."""
 
     async def heartbeat(self, heartbeat: Heartbeat, *, patience: timedelta = HEARTBEAT_PATIENCE) -> HeartbeatAnswer:
         """Sends a heartbeat and returns the response.
@@ -75,7 +75,7 @@ class NodeClient(TypedClient):
         return answer.read(ObjectLink)
 
     async def me(self) -> NodeSelf:
-        """The node's own state and history, as the pool has it.
+        """Returns the node's own state and history.
 
         Raises:
             NotFound: The pool does not know the node yet.

@@ -1,4 +1,4 @@
-"""The client of an orchestrator for the pool's owner: everything that its REST API does."""
+"""Client of an orchestrator for the pool's owner: all routes of its REST API."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ LONGEST_PAUSE = timedelta(seconds=15)
 
 
 class OrchestratorClient(TypedClient):
-    """Speaks to a pool's orchestrator with an owner's token, or with the key of the pool's manager.
+    """Client of a pool's orchestrator with an owner's token, or with the key of the pool's manager.
 
     Every method raises the service's error with its code and hint: `NotFound` for an unknown node or task,
     `Forbidden` for a token of too small a scope, `Conflict` where the state does not allow it.
@@ -75,7 +75,7 @@ class OrchestratorClient(TypedClient):
         label: str | None = None,
         metric: str | None = None,
     ) -> AsyncIterator[NodeView]:
-        """All nodes in the order of their addresses, page by page.
+        """Yields all nodes in the order of their addresses.
 
         Args:
             state: Only nodes in this state.
@@ -95,7 +95,7 @@ class OrchestratorClient(TypedClient):
             query["cursor"] = page.next_cursor
 
     async def allowlist(self) -> AsyncIterator[AllowedNode]:
-        """All active nodes whose IP is known, page by page. For the pool's manager, or a token of scope `admin`."""
+        """Yields all active nodes with a known IP. For the pool's manager, or a token of scope `admin`."""
         query: Query = {"limit": ALLOWED_PAGE}
         while True:
             page = await self._get("/v1/nodes/allowlist", AllowList, query)
@@ -110,11 +110,11 @@ class OrchestratorClient(TypedClient):
         return await self._get(f"/v1/nodes/{node}", NodeView)
 
     async def history(self, node: Address, *, limit: int = 100) -> tuple[HistoryEntry, ...]:
-        """Every change in a node's life, newest first."""
+        """Returns a node's state changes, newest first."""
         return (await self._get(f"/v1/nodes/{node}/history", History, {"limit": limit})).entries
 
     async def metrics(self, node: Address) -> NodeMetrics:
-        """The gauges of a node's last heartbeat."""
+        """Returns the gauges of a node's last heartbeat."""
         return await self._get(f"/v1/nodes/{node}/metrics", NodeMetrics)
 
     async def restart(self, node: Address, *, reason: str = "") -> NodeView:
@@ -159,7 +159,7 @@ class OrchestratorClient(TypedClient):
         query = _log_query(assignment, since, tail)
         async for event in self._follow(f"/v1/nodes/{node}/logs", query):
             line = _read(event, LogLine)
-            query["since"] = line.sequence + 1  # where the next connection goes on
+            query["since"] = line.sequence + 1  # position from which the next connection continues
             yield line
 
     # Tasks

@@ -10,7 +10,7 @@ from protocol.wire.relays import RelayLease, RelayOffer
 
 
 class RelayClient(TypedClient):
-    """Speaks to a pool's orchestrator as one relay."""
+    """Client of a pool's orchestrator for a relay."""
 
     async def register(self, url: str) -> RelayLease:
         """Registers this relay with the pool, or renews its registration.

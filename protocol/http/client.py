@@ -1,4 +1,4 @@
-"""The one HTTP client: deadlines, bounded retries and answers, errors as on the other side, signed where it counts."""
+"""The HTTP client of all services: deadlines, bounded retries and answers, typed errors, signatures."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ATTEMPT_PATIENCE = timedelta(seconds=10)
 CALL_PATIENCE = timedelta(seconds=30)
 
 _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
-"""Methods whose second execution changes nothing (RFC 9110, 9.2.2)."""
+"""Idempotent methods (RFC 9110, 9.2.2)."""
 
 _log = structlog.get_logger(__name__)
 
@@ -58,7 +58,7 @@ class BadAnswer(Unavailable):
 
 @dataclass(frozen=True, slots=True)
 class ServiceResponse:
-    """A good answer: status below 300, no larger than the limit, signed if that was asked for."""
+    """A successful answer: status below 300, within the size limit, and signed if that was required."""
 
     status: int
     headers: httpx.Headers
@@ -80,13 +80,13 @@ class ServiceResponse:
 
 
 def _trouble(place: tuple[int | str, ...], kind: str, message: str) -> str:
-    """A place in a body, with the words of our own models where they refused it."""
+    """Returns the place of an error in a body, with the message if one of our models raised it."""
     words = ".".join(map(str, place)) or "body"
     return f"{words}: {plain_message(message)}" if kind == "value_error" else words
 
 
 class ServiceClient:
-    """Speaks to one service.
+    """Client of one service.
 
     Args:
         base_url: Where the service is; `https`, or `http` on this machine.

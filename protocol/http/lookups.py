@@ -137,7 +137,7 @@ class Lookups(Generic[K, V]):
         return None if known is None else known.value
 
     def keep(self, key: K) -> None:
-        """Protects a remembered answer from being dropped for those of strangers' keys."""
+        """Protects a cached answer from eviction by answers about strangers' keys."""
         known = self._known.pop(key, None)
         if known is not None:
             self._kept[key] = known
@@ -178,9 +178,9 @@ class Lookups(Generic[K, V]):
 
     def _settle(self, key: K, lane: _Lane, done: asyncio.Task[V]) -> None:
         lane.waiting -= 1
-        failed = done.cancelled() or done.exception() is not None  # asked for, so that asyncio does not complain
+        failed = done.cancelled() or done.exception() is not None  # marks the exception as retrieved
         if self._reading.get(key) is not done:
-            return  # forgotten meanwhile: what was read may be from before
+            return  # dropped meanwhile: this result may be older
         del self._reading[key]
         if failed:
             error = None if done.cancelled() else done.exception()

@@ -1,7 +1,7 @@
 """Translates refusals of object stores into errors: S3's XML codes, problem JSON, or a bare status.
 
 MusterError
-├── TransferError       the store is down, slow, full, or answers nonsense: later     retryable
+├── TransferError       the store is down, slow, full, or sends invalid answers: later     retryable
 │   └── UrlStale        the store does not take the URL any more: ask for another
 ├── BytesRefused        the store got, or gave, other bytes than announced
 └── UrlRefused          we do not speak to such a URL

@@ -51,7 +51,7 @@ class ObjectTransfer:
 
     Args:
         orchestrator_url: The pool's orchestrator, as it was reached: URLs of the same origin are its own.
-        clock: Whose time is waited.
+        clock: Clock of pauses.
         allow_plain_http: Lets URLs be plain http, and lead into private networks.
         patience: For the store's next sign of life.
         transport: For tests that serve the orchestrator in the same process.

@@ -39,7 +39,7 @@ class Rate:
 
 
 HEALTH_PATHS = frozenset({"/healthz", "/readyz", "/metrics"})
-"""Asked for by machines next to a service: never refused for their version, and with a rate of their own."""
+"""Routes that monitoring calls: never refused for their version, and with a rate of their own."""
 
 HEALTH_RATE = Rate(count=20, per=timedelta(seconds=1), burst=100)
 """Of one IP. Load on other paths must not make a service look dead, and these paths cost work too."""
@@ -52,7 +52,7 @@ class IpRates:
 
     Args:
         rate: Rate of one caller.
-        clock: Whose time counts.
+        clock: Clock of the rates.
         most: How many callers are remembered.
     """
 

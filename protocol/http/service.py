@@ -83,7 +83,7 @@ def create_service(
         loops: Background work, part of readiness.
         clock: The system's by default.
         body_limit: Bytes of the largest body.
-        body_limits: Other limits, by the beginning of the path; routes there stream their bodies.
+        body_limits: Other limits by path prefix; routes below them stream their bodies.
         ip_rates: How often one IP may call; unlimited by default.
         callers: Proxies whose `X-Forwarded-For` is trusted; none by default.
         connections: How many connections it holds; never more than there are descriptors for.
@@ -160,7 +160,7 @@ async def serve(
         host: An address of this machine.
         port: 0 for any free one.
         drain: How long open requests may take to end.
-        on_bound: Told the port once it is bound.
+        on_bound: Called with the port once it is bound.
 
     Raises:
         Unavailable: The port is taken.
@@ -252,7 +252,7 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
         if app.state.stopping.is_set():
             results = {"stopping": "the service is stopping"}
         else:
-            # Callers at the same time share one round of checks, so that many of them cost Redis no more than one.
+            # Concurrent callers share one round of checks, so that Redis is asked once.
             if asking is None or asking.done():
                 asking = asyncio.create_task(ask_all())
             results = dict(zip(checks, await asyncio.shield(asking), strict=True))

@@ -177,7 +177,7 @@ def owner_access(
 
 
 def book_of(request: Request) -> TokenBook:
-    """The tokens of the app that serves this request."""
+    """Returns the tokens of the app that serves this request."""
     book = request.app.state.tokens
     if not isinstance(book, TokenBook):
         raise TypeError("app.state.tokens must be a TokenBook")

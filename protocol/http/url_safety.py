@@ -71,7 +71,7 @@ async def addresses_of(host: str, port: int) -> list[str]:
 def is_public(address: str) -> bool:
     """Returns whether an address belongs to the public internet.
 
-    An IPv6 address that stands for an IPv4 address (mapped, 6to4, NAT64 by the well-known prefix) is as public as that.
+    An IPv6 address that stands for an IPv4 address (mapped, 6to4, NAT64 by the well-known prefix) is public if that is.
     """
     parsed = _reached(address)
     if isinstance(parsed, ipaddress.IPv6Address) and parsed not in _GLOBAL_UNICAST:

@@ -51,7 +51,7 @@ FastRoute = Callable[[Scope, Receive], Awaitable[FastResponse]]
 """Handler of a route under heavy load, which the middleware calls itself on the raw ASGI request.
 
 At thousands of requests per second the framework's router, request and response objects cost more than all checks. The
-middleware treats both kinds of routes alike: limits, request id, version, metrics, log, problem responses.
+middleware treats both kinds of routes equally: limits, request id, version, metrics, log, problem responses.
 """
 
 Authorize = Callable[[Address, Request], Awaitable[None]]

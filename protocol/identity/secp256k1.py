@@ -40,7 +40,7 @@ _HALF_ORDER_BYTES = HALF_ORDER.to_bytes(32, "big")
 
 
 def keccak(data: bytes) -> bytes:
-    """Keccak-256, the hash of everything that Ethereum signs."""
+    """Returns the Keccak-256 hash, which Ethereum signs."""
     digest: bytes = _keccak_256(data).digest()
     return digest
 

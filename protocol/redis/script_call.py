@@ -189,7 +189,7 @@ def _argument_lines(names: Sequence[str], hints: Mapping[str, Any]) -> Iterator[
         elif kind is bool:
             yield f"local {name} = {value} == '1'"
         elif issubclass(kind, int | float):
-            yield f"local {name} = tonumber({value})"  # nil for the empty string that stands for None
+            yield f"local {name} = tonumber({value})"  # nil for the empty string, which represents None
         elif issubclass(kind, str | bytes):
             yield f"local {name} = {value}" + (f" ~= '' and {value} or nil" if optional else "")
         else:

@@ -69,7 +69,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Tells which versions of a folder stay.
+    """Versions of a folder that stay.
 
     Args:
         stays: For each version, in the order given.

@@ -30,7 +30,7 @@ class SystemClock:
     """The machine's own clock."""
 
     def now(self) -> datetime:
-        """The wall time of the machine, in UTC."""
+        """Returns the wall time of the machine, in UTC."""
         return datetime.now(UTC)
 
     def monotonic(self) -> float:
@@ -43,7 +43,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock that moves only when it is turned; sleepers wake in the order of their deadlines.
+    """A clock for tests that moves only when told to; sleepers wake in the order of their deadlines.
 
     Args:
         start: The wall time it begins at.
@@ -57,11 +57,11 @@ class ManualClock:
         self._sleepers: list[tuple[float, int, asyncio.Future[None]]] = []
 
     def now(self) -> datetime:
-        """The wall time that the clock was turned to."""
+        """Returns the current wall time of this clock."""
         return self._start + timedelta(seconds=self._elapsed) + self._wall_skew
 
     def monotonic(self) -> float:
-        """Seconds by which the clock was turned since it was made."""
+        """Returns the seconds by which the clock has moved since its creation."""
         return self._elapsed
 
     async def sleep(self, duration: timedelta) -> None:

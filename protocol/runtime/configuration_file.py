@@ -44,7 +44,7 @@ def find_configuration_file(explicit: Path | None = None) -> Path | None:
     """Returns the absolute path of the file in force; None if there is none.
 
     Raises:
-        NotFound: The file that was asked for is not there.
+        NotFound: The given file does not exist.
     """
     named = explicit or (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else None)
     if named is not None:

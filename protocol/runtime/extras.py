@@ -36,7 +36,7 @@ class MissingExtra(MusterError):
     """A command needs an extra that is not installed.
 
     Args:
-        module: What is missing.
+        module: The missing module.
         extra: The extra that brings it.
         alternative: Another way to do without, for the hint.
     """

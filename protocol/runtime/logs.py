@@ -89,7 +89,7 @@ def configure_logs(*, level: str = "INFO", json: bool | None = None, stream: Tex
 
 
 def _writes_to_a_console(handler: logging.Handler) -> bool:
-    """Tells whether a handler writes to standard output or error, as those of uvicorn and transformers do."""
+    """Returns whether a handler writes to standard output or error, as those of uvicorn and transformers do."""
     return type(handler) is logging.StreamHandler and handler.stream in {sys.stdout, sys.stderr, sys.__stderr__}
 
 

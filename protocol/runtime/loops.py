@@ -58,7 +58,7 @@ class BackgroundLoops:
     """Runs loops while it is entered; each is restarted with growing, jittered pauses when it crashes.
 
     Args:
-        clock: Whose time is waited.
+        clock: Clock of pauses.
         drain: How long loops may take to end when they are cancelled.
     """
 
@@ -83,7 +83,7 @@ class BackgroundLoops:
 
         Args:
             name: Name in logs and in `/readyz`.
-            work: One round, if `every` is given; else work that goes on until it is cancelled, and calls `beat`.
+            work: One round, if `every` is given; else work that runs until it is cancelled and calls `beat`.
             every: From the end of one round to the start of the next.
             stalled_after: Time without a successful iteration after which the service is not ready.
             woken: Setting it ends the pause after a round that went well; the loop clears it before each round.

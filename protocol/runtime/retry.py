@@ -67,7 +67,7 @@ class Backoff:
     """Back-off of retries: full jitter below an exponentially growing ceiling."""
 
     attempts: int = 5
-    """Calls in all, the first one included."""
+    """Maximum number of calls, including the first one."""
     first: timedelta = timedelta(milliseconds=200)
     """The ceiling of the first wait."""
     most: timedelta = timedelta(seconds=10)
@@ -100,11 +100,11 @@ async def retry(
 
     Args:
         call: Returns a fresh awaitable for each attempt.
-        clock: Whose time is waited.
-        backoff: How often, and how long between.
+        clock: Clock of pauses.
+        backoff: Number of attempts and the pauses between them.
         deadline: Time of the last attempt, which limits `backoff`.
         when: Which errors are worth another call.
-        on_retry: Told the error and the wait before each wait.
+        on_retry: Called with the error and the pause before each pause.
     """
     ceiling = wait_random_exponential(multiplier=backoff.first.total_seconds(), max=backoff.most.total_seconds())
 

@@ -20,7 +20,7 @@ class SettingDescription:
     """One setting of a service, for documentation.
 
     Args:
-        key: As in the file, dots for tables.
+        key: Name in the file, with dots for tables.
         kind: Type and limits.
         default: As text; empty when the setting is required, `(secret)` for a secret with a default.
         required: Whether there is no default.

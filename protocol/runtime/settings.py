@@ -120,7 +120,7 @@ class Settings(BaseSettings):
         for key in cls._secrets():
             if path := os.environ.get(cls._variable(key + _FILE)):
                 values[key + _FILE] = path
-        # Other variables may begin alike: those of `discovery` and of a service `discovery_x`, say.
+        # Other variables may have the same prefix: those of `discovery` and of a service `discovery_x`, say.
         fields = cls.model_fields
         known = {key: value for key, value in values.items() if key in fields or key.removesuffix(_FILE) in fields}
         return _Layer(cls._variable, known)

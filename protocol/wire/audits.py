@@ -102,9 +102,9 @@ class AuditDraw(WireModel):
     block: Annotated[int, Field(ge=0, le=MAX_INT64)] | None
     """The block after the submission whose hash went into the seed."""
     share: Share
-    """Of the rows, as the node's record asked for it; 1 is all."""
+    """Share of rows that is drawn, by the node's record; 1 is all."""
     why: ShortText
-    """Reason for the share in words: a new node, a proven one, a recent failure, forged work by another node of the
+    """Reason for the share as text: a new node, a proven one, a recent failure, forged work by another node of the
     provider, a late file."""
     rows: Annotated[tuple[Row, ...], Field(max_length=MOST_ROWS)]
     """Ascending."""

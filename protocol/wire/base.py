@@ -73,7 +73,7 @@ Bytes = Annotated[int, Field(ge=0, le=MAX_INT64)]
 """A size in bytes."""
 
 PoolId = Annotated[int, Field(ge=1, le=MAX_INT64)]
-"""The number of a pool on the ledger."""
+"""Number of a pool on the ledger."""
 
 Labels = Annotated[dict[Name, ShortText], Field(max_length=32)]
 """At most 32 labels of a node."""

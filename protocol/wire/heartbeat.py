@@ -34,7 +34,7 @@ class AssignmentReport(WireModel):
     generation: Annotated[int, Field(ge=1)]
     state: AssignmentState
     detail: LongText = ""
-    """In words: the pull's progress, the engine's error, the exit."""
+    """Progress of the pull, error of the engine, or exit status, as text."""
     exit_code: Annotated[int, Field(ge=-255, le=255)] | None = None
     restarts: Annotated[int, Field(ge=0, le=2**31)] = 0
     started_at_ms: Milliseconds | None = None
@@ -85,7 +85,7 @@ class HeartbeatAnswer(WireModel):
     state: NodeState
     assignment: Assignment | None
     reason: LongText = ""
-    """Reason in words if there is no assignment."""
+    """Reason why there is no assignment, as text."""
     commands: Annotated[tuple[Command, ...], Field(max_length=MAX_COMMANDS)] = ()
     next_interval_seconds: Annotated[float, Field(gt=0, le=3600)]
     server_time_ms: Milliseconds

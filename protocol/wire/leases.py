@@ -43,7 +43,7 @@ class SignedLease(SignedModel):
     @model_validator(mode="before")
     @classmethod
     def _of_this_version(cls, values: object) -> object:
-        """Refuses leases of contract version 1 in words; they have no salt."""
+        """Refuses leases of contract version 1, which have no salt."""
         if isinstance(values, dict) and "signature" in values and "salt" not in values:
             raise ValueError(
                 f"this lease is of contract version 1, and this release takes version {VERSION}: lease the slot again"
@@ -73,7 +73,7 @@ class SignedLease(SignedModel):
 
 
 class SignedWorkClaim(SignedModel):
-    """A node's word for its work, with the lease it was done under: all that a carrier needs."""
+    """A node's work claim with its lease: all that a relayer needs."""
 
     lease: SignedLease
     sha256: WireDigest

@@ -75,7 +75,7 @@ class StepFigures(WireModel):
     step: Step
     closed: bool
     files: Annotated[int, Field(ge=0)]
-    """Accepted files that the means are taken over: of a very large step, the first in lease order."""
+    """Number of accepted files in the means; in a very large step, the first ones in lease order."""
     reward: float | None = None
     """None if no node reported it."""
     length: float | None = None

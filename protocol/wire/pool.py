@@ -39,7 +39,7 @@ class PoolOverview(WireModel):
     """The orchestrator's clock, from which ages are counted."""
     nodes_known: Annotated[int, Field(ge=0)]
     nodes_expected: Annotated[int, Field(ge=0)]
-    """Number of these from which heartbeats are expected: healthy, unhealthy and draining ones."""
+    """Number of healthy, unhealthy and draining nodes, from which heartbeats are expected."""
     removals_waiting: Annotated[int, Field(ge=0)]
     """Dead nodes that the ledger still has."""
     tasks_open: Annotated[int, Field(ge=0)]
@@ -74,7 +74,7 @@ class NodeView(WireModel):
     state: NodeState
     since_ms: Milliseconds
     reason: str
-    """In words: why it is in this state, or why it is not invited."""
+    """Reason for the state, or for not being invited, as text."""
     member: bool
     """Whether it is a member of the pool on the ledger, as far as the orchestrator has read."""
     provider: WireAddress | None = None
@@ -86,7 +86,7 @@ class NodeView(WireModel):
     """The last heartbeat."""
     assignment: AssignmentView | None = None
     metrics: dict[str, float] = {}
-    """Of the last heartbeat, the one that was asked for."""
+    """Requested gauge of the last heartbeat."""
 
 
 class NodeViewPage(WireModel):
@@ -97,7 +97,7 @@ class NodeViewPage(WireModel):
 
 
 class AllowedNode(WireModel):
-    """An active node, and where it was last heard from."""
+    """An active node and the IP of its last heartbeat."""
 
     node: WireAddress
     ip: IPvAnyAddress
@@ -119,7 +119,7 @@ class HistoryEntry(WireModel):
     event: str
     """Kind of event from a closed list: `heartbeat`, `missed`, `silent`, `joined`, …"""
     cause: str
-    """The event in words."""
+    """Text of the event."""
     actor: str
     """Actor: an address, `ledger`, `discovery`, `liveness`, or the name of an API token."""
 
@@ -187,7 +187,7 @@ class PoolEvent(WireModel):
     """Event of the pool, and body of a webhook's delivery."""
 
     id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
-    """Grows with time; a reader goes on after the last one that it has seen."""
+    """Grows with time; a reader continues after the last one that it has seen."""
     time_ms: Milliseconds
     kind: Annotated[str, StringConstraints(pattern=r"^[a-z]+(\.[a-z-]+)+$", max_length=64)]
     """`node.joined`, `node.healthy`, `node.dead`, `task.completed`, `assignment.failed`, `command.acknowledged`, …"""

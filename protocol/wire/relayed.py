@@ -54,7 +54,7 @@ class JoinReceipt(WireModel):
 
 
 class SignedDispute(SignedModel):
-    """Body of `POST /v1/disputes`: a node's word that a verdict on its work is wrong, to be carried to the ledger."""
+    """Body of `POST /v1/disputes`: a node's signed dispute of a verdict on its work, to be relayed to the ledger."""
 
     key: WireDigest
     """The work key."""

@@ -92,7 +92,7 @@ class StepAnswer(WireModel):
     need: StepGroups
     """Groups that no node has leased, submitted or delivered. 0: nothing to do, see `reason`."""
     groups_per_slot: SlotGroups
-    """The most groups of one slot."""
+    """Maximum groups of one slot."""
     checkpoint: CheckpointRef | None
     retry_after_ms: Annotated[int, Field(ge=0, le=3_600_000)]
     """Time until the next request if there is nothing to do."""
@@ -152,14 +152,14 @@ class RunView(WireModel):
     queued_submissions: Annotated[int, Field(ge=0, le=MAX_INT64)]
     """Number of transactions that wait for the relayer."""
     paused: ShortText = ""
-    """In words: why no slots are leased now, for instance an escrow that can't cover more; empty if they are."""
+    """Reason why no slots are leased now, for instance an escrow that can't cover more; empty if they are."""
 
 
 # The trainer's lease
 
 
 class TrainerWish(WireModel):
-    """Body of `PUT /v1/run/trainer`: a trainer wants to be the only one, or to stay it, or not to be it any more."""
+    """Body of `PUT /v1/run/trainer`: a trainer takes, renews or releases the run's lease."""
 
     holder: Identifier
     """The trainer, over its restarts: made once."""

@@ -228,7 +228,7 @@ class Task(WireModel):
     desired_state: DesiredState
     state: TaskState
     reason: str
-    """In words: why it is pending, failed or stopped."""
+    """Reason why it is pending, failed or stopped, as text."""
     created_at_ms: Milliseconds
     secret_names: tuple[str, ...]
     assignments: dict[AssignmentState, int]

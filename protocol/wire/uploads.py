@@ -104,9 +104,9 @@ class UploadRequest(WireModel):
     """In bytes."""
     content_type: MediaType = "application/octet-stream"
     task_id: Identifier | None = None
-    """The task that made it, if one did."""
+    """Task that made the file, if any."""
     slot: SlotName | None = None
-    """The slot whose work it is, for kind `rollout` and no other: the node needs a live lease of it."""
+    """The slot of the work, only for kind `rollout`; the node needs a live lease of it."""
 
     @model_validator(mode="after")
     def _names_a_slot_if_it_is_work(self) -> Self:

@@ -16,7 +16,7 @@ def awake_of(
 
     Args:
         validators: Validators on the ledger now.
-        heard: Time of each one's last activity on the ledger.
+        heard: Time of each validator's last activity on the ledger.
         now: The chain's time.
         within: Maximum age of the last activity.
     """

@@ -33,7 +33,7 @@ def honest_files(
     Args:
         version: The measured version.
         engine: Engine with the version loaded.
-        way: Engine, type and batch size in words; part of the seeds.
+        way: Engine, type and batch size as text; part of the seeds.
         files: Number of files.
         groups: Groups of each file.
 

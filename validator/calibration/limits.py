@@ -110,5 +110,5 @@ def _key(one: CheckLimits) -> tuple[str, ...]:
 
 
 def _at_least(measured: Thresholds, floor: Thresholds) -> Thresholds:
-    """Returns limits that are at least those of float32, because measurements of few files may be 0 by luck."""
+    """Returns limits that are at least those of float32, because a measurement of few files may be 0 by chance."""
     return Thresholds(**{name: max(value, getattr(floor, name)) for name, value in measured})

@@ -92,7 +92,7 @@ class Resolution:
 
     Args:
         outcome: Accepted, or rejected without a slash.
-        words: Reason; the contributor reads it.
+        words: Reason, shown to the contributor.
         by: Name of the person.
     """
 

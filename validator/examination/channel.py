@@ -66,7 +66,7 @@ class Reply(_Message):
     """Answer to a `Question`."""
 
     copy_found: bool | None
-    """None if the service can't find out: the examination is given up."""
+    """None if the service can't find out; the examination is then abandoned."""
 
 
 class ExaminationReply(_Message):

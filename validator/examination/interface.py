@@ -73,7 +73,7 @@ class Conclusion:
     Args:
         outcome: The verdict.
         reason: Reason code.
-        words: The verdict in one sentence.
+        words: Reason of the verdict in one sentence.
         checks: All checks in order, skipped ones included.
         rows: All rows of the file, if it could be read.
         audited: Recomputed rows, ascending; more than the draw if something was suspicious.
@@ -110,7 +110,7 @@ class NotJudged:
 
     Args:
         code: Error code for metrics and people: `no-calibration`, `no-policy`, `out-of-memory`, ...
-        why: The reason in words.
+        why: Reason as text.
         retryable: True if a retry may help; otherwise the work is parked for a person.
         hint: Action for that person.
     """

@@ -186,7 +186,7 @@ class WorkQueue:
             item: The leased item.
             step: Step of the retry policy.
             code: Code of the error.
-            why: The error in words.
+            why: Text of the error.
             hint: Action for the operator.
         """
         outcome = await self._scripts.run(

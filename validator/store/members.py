@@ -50,7 +50,7 @@ class Condition:
     Args:
         state: The condition.
         code: Code of its error.
-        why: The reason in words.
+        why: Reason as text.
         hint: Action for its operator.
         tests: Self-tests failed in this condition.
     """
@@ -64,7 +64,7 @@ class Condition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One process on this Redis.
+    """A validator process that uses this Redis.
 
     Args:
         id: Id of the process.
@@ -150,7 +150,7 @@ class Members:
         )
 
     async def all(self) -> list[Member]:
-        """Returns all processes, including silent ones; the most recently heard comes last.
+        """Returns all processes, including silent ones; ordered by last activity.
 
         Raises:
             StoreUnavailable: Redis is down.

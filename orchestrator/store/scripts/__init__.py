@@ -267,7 +267,7 @@ class RenewAssignment(ScriptCall[Written]):
         head: Own part of heartbeat answers in the new generation.
         reference: `task:generation`.
         now_ms: The time.
-        why: Reason, in words.
+        why: Reason as text.
         actor: Initiator.
     """
 
@@ -291,7 +291,7 @@ class EndAssignment(ScriptCall[Written]):
         address: The node.
         assignment: Id of the assignment.
         state: Its final state.
-        why: Reason, in words.
+        why: Reason as text.
         now_ms: The time.
         kept_ms: How long the assignment is still kept.
         outcome: JSON that counts for the task; None if the end does not count.
@@ -544,9 +544,9 @@ class WriteRunState(ScriptCall[Written]):
         lease: Its value; empty for a request.
         revision: As read.
         now_ms: The time.
-        step: Whose demand is written; None for no step.
+        step: Step of the demand; None for no step.
         demand: Groups wanted.
-        rounds: Times that the trainer asked for more.
+        rounds: Number of times that the trainer raised the demand.
         kind: Of the event; empty for none.
         detail: Of the event.
         actor: Of the event.

@@ -1,4 +1,4 @@
-"""Bytes of answers that wait in memory for their readers, bounded in all and by caller."""
+"""Bytes of answers that wait in memory for their readers, bounded in total and per caller."""
 
 from __future__ import annotations
 

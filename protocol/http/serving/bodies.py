@@ -1,4 +1,4 @@
-"""Bytes of request bodies in memory, bounded in all and by caller."""
+"""Bytes of request bodies in memory, bounded in total and per caller."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class BodyBudget:
     """Counts bytes of bodies that have arrived and are still held.
 
     Args:
-        most: Bytes in all; callers that hold little may use a quarter more, so that a few addresses can't block
+        most: Total bytes; callers that hold little may use a quarter more, so that a few addresses can't block
             all others.
         most_of_one: Bytes of one caller.
         refused: Called with the name of a limit each time it is reached.

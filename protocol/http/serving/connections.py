@@ -19,9 +19,9 @@ class ConnectionLimits:
     """Limits on the open connections of a server."""
 
     connections: int = 16_384
-    """At a time, in all."""
+    """Maximum number of concurrent connections."""
     per_address: int = 1024
-    """At a time, from one IPv4 address or one IPv6 /64. Trusted proxies are limited in all only."""
+    """At a time, from one IPv4 address or one IPv6 /64. Only the total limit applies to trusted proxies."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class _Caller:
 class ConnectionGuard:
     """Counts open connections and refuses those over a limit. An attempt costs the same however many are open.
 
-    When the limit in all is reached, a new connection takes the place of one of the address that has the most: of the
+    When the total limit is reached, a new connection takes the place of one of the address that has the most: of the
     one that has been idle for the longest, or, if each has a request under way, of the oldest. Otherwise a few
     addresses could lock out all others. Connections of trusted proxies keep their places.
 
@@ -59,7 +59,7 @@ class ConnectionGuard:
 
     @property
     def most(self) -> int:
-        """Connections that it lets in, in all."""
+        """Returns the total limit."""
         return self._most
 
     def fit(self, room: int) -> None:

@@ -193,7 +193,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._drained_by = self._serving.now + self._serving.answers.hold(self.transport, caller)
 
     def resume_writing(self) -> None:
-        """Goes on with an answer of which the client has read all that waited."""
+        """Continues an answer after the client has read the buffered part."""
         self._drained_by = None
         self._serving.answers.release(self.transport)
         super().resume_writing()
@@ -334,14 +334,14 @@ class BoundedProtocol(HttpToolsProtocol):
         return error
 
     def _refuse(self, error: MusterError, *, limit: str) -> None:
-        """Answers with an error, unless another answer is due before it, and takes no more requests."""
+        """Answers with an error, unless an earlier request is still unanswered, and reads no more requests."""
         self._serving.refused(limit)
         self._deaf = True
         # Of a request that is being answered already, or waits behind another one, nothing can be said any more.
         of_ours = self._in_body and not self.pipeline and not self.cycle.response_started
         running = self._running
         if not self._in_body and running is not None and not running.response_complete:
-            # The malformed bytes follow a request whose answer is still due. That answer closes the connection.
+            # The malformed bytes follow a request that is not answered yet. Its answer closes the connection.
             running.keep_alive = False
             self._deadline = None
             return
@@ -358,7 +358,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return self._running is None or self._running.response_complete
 
     def _disconnect(self) -> None:
-        """Tells all running requests that the client is gone; uvicorn tells only the newest one."""
+        """Signals all running requests that the client disconnected; uvicorn signals only the newest one."""
         if self._running is not None and not self._is_idle():
             self._running.disconnected = True
             self._running.message_event.set()

@@ -1,4 +1,4 @@
-"""The text of `/metrics`, made once a second however often it is asked for."""
+"""Text of `/metrics`, rendered at most once a second."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class MetricsPage:
     """Renders a registry for Prometheus.
 
     Args:
-        registry: Holds the series.
+        registry: Registry of the metrics.
         clock: Measures the age of the last text.
         refresh: Called before a text is made, to set gauges that are not kept up to date.
     """

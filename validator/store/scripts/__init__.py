@@ -95,7 +95,7 @@ class SettleItem(ScriptCall[bool]):
         token: Of the lease.
         outcome: `done` deletes the item, `back` returns it untried, `park` leaves it for the operator.
         code: Reason for parking.
-        why: The reason in words.
+        why: Reason as text.
         hint: Action for the operator.
     """
 
@@ -122,7 +122,7 @@ class FailItem(ScriptCall[str]):
         tries: Failures after which a member gives an item up.
         silence_ms: Time after its last sign of life in which a member counts as present.
         code: Code of the error.
-        why: The error in words.
+        why: Text of the error.
         hint: Action for the operator.
     """
 
@@ -176,7 +176,7 @@ class Announce(ScriptCall[bool]):
         kept_ms: Time for which a silent member is listed.
         start_counts_ms: Time for which a starting member counts as well.
         code: Code of its error.
-        why: The error in words.
+        why: Text of the error.
         hint: Action for the operator.
         tests: Self-tests failed in this condition.
     """
@@ -204,7 +204,7 @@ class MemberList(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListMembers(ScriptCall[MemberList]):
-    """Lists members, silent ones too; the most recently heard comes last."""
+    """Lists members, silent ones too; ordered by last activity."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
