@@ -47,7 +47,7 @@ def verify(
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N. Default: a GPU if there is one.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Check a file against its version: prompts, draws, proofs, rewards, and all that stands in it.
+    """Check a file against its version: prompts, draws, proofs, rewards and all other fields.
 
     Without a lease, run, step, index and node are what the file says. Prompts and draws are checked against the seed
     only with a lease, or with all of --chain-id, --pool, --beacon and --salt. The event `WorkSubmitted` has the beacon
@@ -85,7 +85,7 @@ def show(
     limit: Annotated[int, typer.Option(min=1, help="The most samples to print.")] = 20,
     as_json: JsonOption = False,
 ) -> None:
-    """Print a file's samples: what was asked, what was answered, and what it earned.
+    """Print a file's samples: prompt, answer and reward.
 
     A file holds tokens, and the version's tokenizer has their text. Control characters in it are printed as escapes.
     """

@@ -148,7 +148,7 @@ class Inviter:
         return True
 
     async def _remind_member(self, record: NodeRecord, row: NodeRow) -> bool:
-        """Posts an invite for a member that polls discovery but sends us no heartbeats: it may not know our current URL.
+        """Posts an invite for a member that polls discovery but sends no heartbeats: it may lack the current URL.
 
         The pause before the next invite for the same member doubles, up to an hour. The invite does not change the
         node's state: the ledger refuses an invite of a member.

@@ -407,10 +407,10 @@ class RunSync:
     # Files of submitted work
 
     async def _look_for_files(self, rows: Sequence[SlotRow], *, now: int, judged_ms: int) -> None:
-        """Asks the store for the files of submitted work, and says when each is looked at again.
+        """Asks the store for the files of submitted work, and sets the time of the next check.
 
-        Work with a file is checked again when the step no longer waits for its verdict. The store is asked for an absent
-        file until no validator may judge the work any more.
+        Work with a file is checked again when the step no longer waits for its verdict. The store is asked for an
+        absent file until no validator may judge the work any more.
         """
         asked = [row for row in rows if row.slot.file is not StoredFileState.PRESENT]
         turns = asyncio.Semaphore(LOOKS_AT_ONCE)
@@ -480,7 +480,7 @@ class RunSync:
             await self._relay.again(RelayedKind.WORK, key, now_ms=now)
 
     async def _end_lease(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> None:
-        """Ends an expired lease without work, after the ledger was read beyond its end; undelivered if its node is at fault."""
+        """Ends an expired lease without work; undelivered if its node is at fault. The ledger was read beyond its end."""
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
             return

@@ -104,7 +104,7 @@ async def terminal(
             node = await join_by_relay(run, world)
             await publish(run, world, 0)
             await run.sync.round()
-            monkeypatch.setattr("tests.validator.conftest.URL", url)
+            monkeypatch.setattr("tests.kit.validators.URL", url)
             pool = PoolWithValidators(world, run, node, redis_url, tmp_path)
             world.deployment.save(tmp_path / "deployment.json")
             (tmp_path / "muster.toml").write_text(

@@ -85,8 +85,8 @@ class Attack:
         end: Outcome of its work.
         trick: Makes the changed task.
         delivery: Submits its files to the pool.
-        cost: What it costs the attacker; by default the cost of the outcome.
-        harm: What it costs others; by default the harm of the outcome.
+        cost: Cost for the attacker; by default the cost of the outcome.
+        harm: Cost for others; by default the harm of the outcome.
     """
 
     name: str

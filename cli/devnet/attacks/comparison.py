@@ -38,7 +38,7 @@ class Compared(Trick):
         """
         file, honest = self._trick.make(toolkit, grant), toolkit.file(grant)
         if file is not None:
-            header = replace(honest.header, engine=file.header.engine)  # whose word is not what is asked here
+            header = replace(honest.header, engine=file.header.engine)  # the comparison ignores the claimed engine
             self._honest = tuple(RolloutFile(header, one.samples) for one in (honest, toolkit.proven(honest)))
         return file
 

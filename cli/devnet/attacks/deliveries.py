@@ -92,7 +92,7 @@ class UnleasedUpload(PoolDelivery):
         """Requests upload URLs for random bytes, and uploads if it gets one.
 
         Raises:
-            GivenUp: Always: the file of the slot that it does hold is not what it is after.
+            GivenUp: Always; the attack does not want the file of its own slot.
         """
         pool, transfer = self._connected()
         lease = leased(item).lease

@@ -75,7 +75,7 @@ class AttackHarness:
         folder: The version.
         history: Earlier versions, the oldest first.
         home: Where files and made-up weights go.
-        node: Whose work it is.
+        node: Node of the work.
     """
 
     def __init__(self, engine: Engine, folder: Path, *, history: Sequence[Path], home: Path, node: Address) -> None:

@@ -80,7 +80,7 @@ class CheatingBridge(Bridge):
     """Requests the slots that the attack wants.
 
     Args:
-        real: What it asks by.
+        real: Bridge that requests go through.
         trick: What this node does.
     """
 

@@ -37,7 +37,7 @@ Alter = Callable[[SlotPlan], SlotPlan]
 class AdjustableEngine:
     """An engine that can use other weights, noise and parameters than requested.
 
-    What it says of itself (name, type, version) stays what it would be for an honest node.
+    Its reported name, type and version are those of an honest node.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -154,7 +154,7 @@ class AttackToolkit(SlotGenerator):
         """Returns the slot's file, made by the attack.
 
         Raises:
-            GenerationStopped: `should_stop` said so, or the cheat lets the slot go.
+            GenerationStopped: `should_stop` returned True, or the cheat gives the slot up.
         """
         if self._make is None:
             return super().produce(grant, should_stop=should_stop)
