@@ -1,8 +1,8 @@
 """Health of this validator: after a failed self-test it takes no work until a later one passes.
 
 An item that can't be judged may be faulty itself, or this validator is; the self-test distinguishes the two. If the
-self-test passes and three different items in a row still fail, the validator pauses, too: if another validator can take over, or
-if all failures are of its network.
+self-test passes and three different items in a row still fail, the validator pauses, too: if another validator can take
+over, or if all failures are of its network.
 """
 
 from __future__ import annotations

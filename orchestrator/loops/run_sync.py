@@ -480,7 +480,7 @@ class RunSync:
             await self._relay.again(RelayedKind.WORK, key, now_ms=now)
 
     async def _end_lease(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> None:
-        """Ends an expired lease without work; undelivered if its node is at fault. The ledger was read beyond its end."""
+        """Ends a lease without work after the ledger was read beyond its end; undelivered if its node is at fault."""
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
             return
