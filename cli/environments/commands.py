@@ -1,4 +1,4 @@
-"""`muster env`: lists environments, shows prompts, scores answers, and filters prompts by difficulty.
+"""`muster env`: lists and checks environments, shows prompts, scores answers, and filters prompts by difficulty.
 
 No command uses the network. `filter` runs a model; the others need none.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import asdict
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -85,6 +87,37 @@ def score(
     prompt = environment.prompt(index)
     found = environment.score(prompt, _completion(file), finished=not unfinished)
     show_fields({"task": found.task, **found.parts}, as_json=as_json)
+
+
+@app.command()
+def check(
+    name: Name,
+    version: Version = None,
+    option: OptionList = None,
+    items: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many prompts to check.")] = 200,
+    item_timeout: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Seconds for making one prompt and scoring its answers.")
+    ] = 30.0,
+    memory_mib: Annotated[int, typer.Option(min=256, help="Address space of the environment's process.")] = 4096,
+    as_json: JsonOption = False,
+) -> None:
+    """Check that an environment is reproducible and keeps its contract; exits with 1 if it does not.
+
+    Two processes make and score the same prompts under different hash seeds, clocks, time zones, locales and orders.
+    """
+    from rollouts.environments.check import CheckSettings, check_environment  # noqa: PLC0415 - starts processes
+
+    settings = CheckSettings(items=items, item_timeout=timedelta(seconds=item_timeout), memory_bytes=memory_mib << 20)
+    report = check_environment(name, version=version, options=_options(option or []), settings=settings)
+    if as_json:
+        show_json({**asdict(report), "passed": report.passed})
+    else:
+        sized = "without end" if report.size is None else report.size
+        show_fields({"name": name, "version": report.version, "prompts": sized, "checked": report.items})
+        show_fields({each.name: each.fault or "yes" for each in report.properties})
+        show_fields({figure.replace("_", " "): f"{value:.3g}" for figure, value in report.figures.items()})
+    if not report.passed:
+        raise typer.Exit(1)
 
 
 @app.command(name="filter")

@@ -24,6 +24,7 @@ EXTRA_OF_MODULE = {
     "math_verify": "rollouts",
     "pyarrow": "rollouts",
     "safetensors": "rollouts",
+    "time_machine": "rollouts",
     "tokenizers": "rollouts",
     "torch": "rollouts",
     "transformers": "rollouts",

@@ -1,0 +1,129 @@
+"""`python -m rollouts.environments.check_process`: makes and scores items of an environment for `check.py`.
+
+Reads one JSON object from standard input and writes one JSON line for the environment and for each item. The parent
+sets hash seed, time zone and locale in this process's environment variables; this module moves the clock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any, TextIO
+
+import time_machine
+
+from protocol.errors import MusterError
+from rollouts.environments.errors import EnvironmentFault, NoSuchPrompt
+from rollouts.environments.interface import Environment, Prompt
+from rollouts.environments.registry import load_environment
+
+FIXED_ANSWERS = {
+    "nothing": "",
+    "a zero": "0",
+    "a one": "1",
+    "yes": "yes",
+    "a space": " ",
+    "100,000 letters": "a" * 100_000,
+    "brackets": "(" * 500 + "[{" * 500,
+    "unusual characters": "\x00\u202e\ud7ff\U0001f9ea \\boxed{",
+}
+"""Answers that are given to every prompt, by their name in messages."""
+
+
+def main() -> None:
+    """Answers the request on standard input."""
+    request = json.load(sys.stdin)
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # an environment that prints must not break the protocol
+    memory = request["memory_bytes"]
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    try:
+        for line in _lines(request):
+            _write(out, line)
+    except MusterError as error:
+        _write(out, {"fault": error.detail, "hint": error.hint})
+    except MemoryError:
+        _write(out, {"fault": f"the environment needs more than {memory >> 20} MiB of memory", "hint": ""})
+
+
+def _lines(request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    with ExitStack() as stack:
+        if days := request["clock_days"]:
+            stack.enter_context(time_machine.travel(datetime.now(UTC) + timedelta(days=days), tick=True))
+        environment = load_environment(request["name"], version=request["version"], options=request["options"])
+        size = environment.size()
+        yield {"version": environment.version, "size": size, "bounds": _refuses_outside(environment, size)}
+        for index in request["indices"]:
+            if size is None or index < size:
+                yield item_of(environment, index)
+
+
+def _refuses_outside(environment: Environment, size: int | None) -> str:
+    """Returns what is wrong with indices outside the environment; empty if they are refused as documented."""
+    for index in [-1] if size is None else [-1, size]:
+        try:
+            environment.prompt(index)
+        except NoSuchPrompt:
+            continue
+        except EnvironmentFault as error:
+            return f"{error.detail}; it must raise NoSuchPrompt, as `check_index` does"
+        return f"prompt({index}) returns a prompt; it must raise NoSuchPrompt, as `check_index` does"
+    return ""
+
+
+def item_of(environment: Environment, index: int) -> dict[str, Any]:
+    """Returns a prompt, its demonstration, and the scores of several answers, as JSON values."""
+    began = time.perf_counter()
+    prompt = environment.prompt(index)
+    made = time.perf_counter()
+    demonstration = environment.demonstration(prompt)
+    answers = {**FIXED_ANSWERS, "the prompt's own text": prompt.text}
+    if demonstration is not None:
+        answers["the demonstration"] = demonstration
+    demonstrated = time.perf_counter()
+    scores = {name: _score(environment, prompt, answer, finished=True) for name, answer in answers.items()}
+    scores["nothing, cut off"] = _score(environment, prompt, "", finished=False)
+    scored = time.perf_counter()
+    return {
+        "index": index,
+        "fields": {
+            "text": prompt.text,
+            "data": _plain(prompt.data),
+            "demonstration": demonstration,
+            **{f"score of {name}": score for name, score in scores.items()},
+        },
+        "seconds": {"prompt": made - began, "scores": (scored - demonstrated) / len(scores)},
+    }
+
+
+def _score(environment: Environment, prompt: Prompt, answer: str, *, finished: bool) -> dict[str, float]:
+    found = environment.score(prompt, answer, finished=finished)
+    return {"task": found.task, **{name: float(value) for name, value in sorted(found.parts.items())}}
+
+
+def _plain(value: object) -> object:
+    """Returns a value as JSON; other objects are shown by their type, because their text may contain an address."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case Mapping():
+            return {str(key): _plain(inner) for key, inner in value.items()}
+        case Sequence():
+            return [_plain(inner) for inner in value]
+        case _:
+            return f"<{type(value).__name__}>"
+
+
+def _write(out: TextIO, line: Mapping[str, Any]) -> None:
+    out.write(json.dumps(line) + "\n")
+    out.flush()
+
+
+if __name__ == "__main__":
+    main()
