@@ -81,7 +81,7 @@ async def orchestrating(
     idle: Any = _NoLoops()
     pool = PoolUnderTest(
         app=app,
-        parts=app.state.parts,
+        dependencies=app.state.dependencies,
         clock=clock,
         ledger=ledger,  # type: ignore[arg-type]  # the real one here
         token=TOKEN,
@@ -102,7 +102,7 @@ async def join_by_relay(run: RunUnderTest, world: World) -> Key:
     await world.register()
     key = world.keys["node"]
     terms, signature = await world.invite()
-    domain = run.pool.parts.ledger.domain
+    domain = run.pool.dependencies.ledger.domain
     invite = SignedInvite.of(terms, domain=domain, signature=signature)
     word = Join(invite_hash=terms.hash).sign(key, domain)
     body = JoinRequest(invite=invite, signature="0x" + word.hex()).model_dump(mode="json")
@@ -169,7 +169,7 @@ async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledge
         listed = await run.rollouts(status="all")
 
         # Redis is lost, and everything with it.
-        await run.pool.parts.redis.flushall()
+        await run.pool.dependencies.redis.flushall()
         run.chain.forget_position()
         await run.sync.round()
         view = await run.view()
