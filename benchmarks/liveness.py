@@ -24,7 +24,7 @@ from benchmarks.pool_under_load import (
     redis_server,
     seed,
 )
-from orchestrator.dependencies import Dependencies, build_parts
+from orchestrator.dependencies import Dependencies, build_dependencies
 from orchestrator.loops.liveness import Liveness
 from protocol.redis.connection import connect_redis
 from protocol.redis.leader_lease import LeaderLease
@@ -56,42 +56,42 @@ async def measure(url: str) -> list[tuple[int, list[float]]]:
         addresses = [key.address for key in node_keys(count)]
         seed(url, addresses)
         settings = bench_settings()
-        parts = build_parts(
+        dependencies = build_dependencies(
             settings, redis=connect_redis(url), ledger=QuietLedger(), key=SERVER_KEY, clock=SystemClock()
         )
-        liveness = _liveness(parts)
-        await _past_the_amnesty(parts, liveness)
+        liveness = _liveness(dependencies)
+        await _past_the_amnesty(dependencies, liveness)
         rows.append((count, [await _timed(liveness, expect=0) for _ in range(TICKS)]))
     lost = addresses[:LOST]
     now = int(time.time() * 1000)
     for address in lost:
-        await parts.redis.hset(parts.database.key("node", address), mapping={"state": "unhealthy"})
-        await parts.redis.zadd(parts.database.key("deadlines"), {address: now - 1})
+        await dependencies.redis.hset(dependencies.database.key("node", address), mapping={"state": "unhealthy"})
+        await dependencies.redis.zadd(dependencies.database.key("deadlines"), {address: now - 1})
     rows.append((LOST, [await _timed(liveness, expect=LOST)]))
-    states = {row.state for row in await parts.nodes.get_many(lost)}
+    states = {row.state for row in await dependencies.nodes.get_many(lost)}
     if states != {NodeState.DEAD}:
         raise SystemExit(f"not all are dead: {states}")
-    await parts.redis.aclose()
+    await dependencies.redis.aclose()
     return rows
 
 
-def _liveness(parts: Dependencies) -> Liveness:
+def _liveness(dependencies: Dependencies) -> Liveness:
     return Liveness(
-        database=parts.database,
-        nodes=parts.nodes,
-        transitions=parts.transitions,
-        pace=parts.settings.pace(),
-        clock=parts.clock,
+        database=dependencies.database,
+        nodes=dependencies.nodes,
+        transitions=dependencies.transitions,
+        heartbeat_interval=dependencies.settings.heartbeat_interval(),
+        clock=dependencies.clock,
         every=timedelta(seconds=0.5),
-        lease=LeaderLease(parts.database, "liveness", lifetime=timedelta(seconds=60)),
+        lease=LeaderLease(dependencies.database, "liveness", lifetime=timedelta(seconds=60)),
         furthest=timedelta(hours=1),
     )
 
 
-async def _past_the_amnesty(parts: Dependencies, liveness: Liveness) -> None:
+async def _past_the_amnesty(dependencies: Dependencies, liveness: Liveness) -> None:
     """The first look forgives everybody for a while; that while is not measured."""
     await liveness.tick()
-    await parts.redis.hset(parts.database.key("liveness"), "amnesty", 0)
+    await dependencies.redis.hset(dependencies.database.key("liveness"), "amnesty", 0)
 
 
 async def _timed(liveness: Liveness, *, expect: int) -> float:

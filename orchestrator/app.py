@@ -30,7 +30,7 @@ from orchestrator.api import (
 )
 from orchestrator.chain.interface import PoolLedger
 from orchestrator.chain.run_interface import RunLedger
-from orchestrator.dependencies import build_parts, parts_of
+from orchestrator.dependencies import build_dependencies, dependencies_of
 from orchestrator.loops.background import add_loops
 from orchestrator.metrics import PoolGauges
 from orchestrator.settings import OrchestratorSettings
@@ -95,10 +95,10 @@ identity_router = APIRouter(prefix="/v1", tags=["identity"])
 @identity_router.get("/identity")
 async def identity(request: Request) -> ServiceIdentity:
     """Return the service's address and contract. Unsigned: the ledger names the pool's orchestrator."""
-    parts = parts_of(request)
-    domain = parts.ledger.domain
+    dependencies = dependencies_of(request)
+    domain = dependencies.ledger.domain
     return ServiceIdentity(
-        service="orchestrator", address=parts.key.address, chain_id=domain.chain_id, contract=domain.contract
+        service="orchestrator", address=dependencies.key.address, chain_id=domain.chain_id, contract=domain.contract
     )
 
 
@@ -126,8 +126,10 @@ def build_orchestrator(
         with_loops: False to run no background loops in this process.
     """
     clock = SystemClock() if clock is None else clock
-    parts = build_parts(settings, redis=redis, ledger=ledger, run_ledger=run_ledger, key=key, clock=clock)
-    verifier = RequestVerifier(audience=key.address, admission=parts.admission, clock=clock, body_limit=BODY_LIMIT)
+    dependencies = build_dependencies(settings, redis=redis, ledger=ledger, run_ledger=run_ledger, key=key, clock=clock)
+    verifier = RequestVerifier(
+        audience=key.address, admission=dependencies.replay_guard, clock=clock, body_limit=BODY_LIMIT
+    )
     webhook_http = httpx.AsyncClient(follow_redirects=False, trust_env=False)
 
     def dial(location: str) -> DiscoveryClient:
@@ -137,7 +139,7 @@ def build_orchestrator(
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        checking = asyncio.create_task(_check_store(parts.objects))
+        checking = asyncio.create_task(_check_store(dependencies.objects))
         try:
             yield
         finally:
@@ -145,7 +147,7 @@ def build_orchestrator(
             for service in services:
                 await service.aclose()
             await webhook_http.aclose()
-            await parts.objects.aclose()
+            await dependencies.objects.aclose()
             await ledger.aclose()
             if run_ledger is not None:
                 await run_ledger.aclose()
@@ -166,10 +168,10 @@ def build_orchestrator(
         ip_rates=IpRates(ip_rate, clock=clock),
         callers=CallerAddresses(settings.trusted_proxies),
         connections=ConnectionLimits(connections=settings.connections, per_address=settings.connections_per_ip),
-        fast_routes={heartbeat.HEARTBEAT: heartbeat.fast_heartbeat(verifier, parts)},
+        fast_routes={heartbeat.HEARTBEAT: heartbeat.fast_heartbeat(verifier, dependencies)},
         tags=[{"name": name} for name in TAGS],
     )
-    app.state.parts = parts
+    app.state.dependencies = dependencies
     app.state.tokens = TokenBook(settings.tokens)
     app.state.verifier = verifier
     # The allow list comes before the nodes, so that `/nodes/allowlist` is not read as a node's address.
@@ -188,10 +190,16 @@ def build_orchestrator(
         app.include_router(router)
     _declare_bodies(app, BODIES)
     gauges = PoolGauges(
-        app.state.registry, nodes=parts.nodes, tasks=parts.tasks, relay=parts.relay.store, run=parts.run
+        app.state.registry,
+        nodes=dependencies.nodes,
+        tasks=dependencies.tasks,
+        relay=dependencies.relayer.store,
+        run=dependencies.slot_leasing,
     )
     if with_loops:
-        add_loops(loops, parts, run_ledger=run_ledger, discovery=services, webhook_http=webhook_http, gauges=gauges)
+        add_loops(
+            loops, dependencies, run_ledger=run_ledger, discovery=services, webhook_http=webhook_http, gauges=gauges
+        )
     return app
 
 

@@ -13,7 +13,7 @@ from orchestrator.chain.cached_pool import CachedPool
 from orchestrator.chain.interface import PoolLedger
 from orchestrator.chain.run_interface import RunLedger
 from orchestrator.nodes.heartbeat import HeartbeatService
-from orchestrator.nodes.membership import Standings
+from orchestrator.nodes.membership import StandingCache
 from orchestrator.nodes.transitions import NodeTransitions
 from orchestrator.relayer.submissions import RelayerService
 from orchestrator.runs.checkpoint_relays import CheckpointRelays
@@ -50,7 +50,7 @@ class Dependencies:
     key: Key
     redis: Redis
     database: Database
-    admission: ReplayGuard
+    replay_guard: ReplayGuard
     nodes: NodeStore
     tasks: TaskStore
     assignments: AssignmentStore
@@ -58,21 +58,21 @@ class Dependencies:
     webhooks: WebhookStore
     transitions: NodeTransitions
     ledger: PoolLedger
-    standings: Standings
+    standing_cache: StandingCache
     pool: CachedPool
     heartbeats: HeartbeatService
     objects: ObjectStore
     uploads: UploadService
-    relay: RelayerService
+    relayer: RelayerService
     checkpoint_relays: CheckpointRelays
-    run: SlotLeasing | None
+    slot_leasing: SlotLeasing | None
     """None if the pool has no run."""
-    run_owner: RunControl | None
-    streams: asyncio.Semaphore
+    run_control: RunControl | None
+    stream_slots: asyncio.Semaphore
     """Limits concurrent streams of logs and events."""
 
 
-def build_parts(
+def build_dependencies(
     settings: OrchestratorSettings,
     *,
     redis: Redis,
@@ -86,24 +86,26 @@ def build_parts(
     database = Database(redis, keys=keys)
     cipher = SecretCipher.from_file(settings.secrets_key_file) if settings.secrets_key_file else SecretCipher([])
     rate = Rate(count=max(1, round(settings.node_rate_per_s * 60)), per=timedelta(minutes=1), burst=settings.node_burst)
-    admission = ReplayGuard(redis, keys=keys, rate=rate, clock=clock)
+    replay_guard = ReplayGuard(redis, keys=keys, rate=rate, clock=clock)
     nodes = NodeStore(database)
     tasks = TaskStore(database, cipher=cipher, clock=clock)
-    pace = settings.pace()
-    transitions = NodeTransitions(nodes, pace=pace, clock=clock, invite_life=timedelta(seconds=settings.invite_life_s))
-    standings = Standings(ledger, nodes=nodes, clock=clock)
+    heartbeat_interval = settings.heartbeat_interval()
+    transitions = NodeTransitions(
+        nodes, heartbeat_interval=heartbeat_interval, clock=clock, invite_life=timedelta(seconds=settings.invite_life_s)
+    )
+    standing_cache = StandingCache(ledger, nodes=nodes, clock=clock)
     pool = CachedPool(ledger, clock=clock)
     objects = build_store(settings, clock=clock)
-    terms, run = settings.run_terms(), None
+    terms, slot_leasing = settings.run_terms(), None
     checkpoint_relays = CheckpointRelays(
         CheckpointRelayStore(database), clock=clock, private=settings.relays_in_private_networks
     )
     if terms is not None and run_ledger is not None:
         runs = RunStore(database, default_demand=terms.default_demand)
-        run = SlotLeasing(
+        slot_leasing = SlotLeasing(
             terms=terms, store=runs, ledger=run_ledger, relays=checkpoint_relays.live, key=key, clock=clock
         )
-    relay = RelayerService(
+    relayer = RelayerService(
         pool_id=settings.pool_id,
         store=RelayerStore(database),
         objects=objects,
@@ -118,7 +120,7 @@ def build_parts(
         key=key,
         redis=redis,
         database=database,
-        admission=admission,
+        replay_guard=replay_guard,
         nodes=nodes,
         tasks=tasks,
         assignments=AssignmentStore(database),
@@ -126,7 +128,7 @@ def build_parts(
         webhooks=WebhookStore(database, cipher=cipher, clock=clock),
         transitions=transitions,
         ledger=ledger,
-        standings=standings,
+        standing_cache=standing_cache,
         pool=pool,
         heartbeats=HeartbeatService(
             pool_id=settings.pool_id,
@@ -134,9 +136,9 @@ def build_parts(
             nodes=nodes,
             tasks=tasks,
             transitions=transitions,
-            standings=standings,
-            admission=admission,
-            pace=pace,
+            standing_cache=standing_cache,
+            admission=replay_guard,
+            heartbeat_interval=heartbeat_interval,
             clock=clock,
         ),
         objects=objects,
@@ -145,9 +147,9 @@ def build_parts(
             store=objects,
             uploads=UploadStore(database, quota=settings.quota()),
             nodes=nodes,
-            standings=standings,
+            standing_cache=standing_cache,
             pool=pool,
-            slots=None if run is None else run.store,
+            slots=None if slot_leasing is None else slot_leasing.store,
             clock=clock,
             limits=UploadLimits(
                 largest=settings.upload_most_bytes,
@@ -158,17 +160,17 @@ def build_parts(
             put_life=timedelta(seconds=settings.upload_url_life_s),
             get_life=timedelta(seconds=settings.download_url_life_s),
         ),
-        relay=relay,
+        relayer=relayer,
         checkpoint_relays=checkpoint_relays,
-        run=run,
-        run_owner=None if run is None else RunControl(run, clock=clock),
-        streams=asyncio.Semaphore(settings.streams),
+        slot_leasing=slot_leasing,
+        run_control=None if slot_leasing is None else RunControl(slot_leasing, clock=clock),
+        stream_slots=asyncio.Semaphore(settings.streams),
     )
 
 
-def parts_of(request: Request) -> Dependencies:
+def dependencies_of(request: Request) -> Dependencies:
     """Returns the dependencies of the application that serves this request."""
-    parts = request.app.state.parts
-    if not isinstance(parts, Dependencies):
-        raise TypeError("app.state.parts must be Dependencies")
-    return parts
+    dependencies = request.app.state.dependencies
+    if not isinstance(dependencies, Dependencies):
+        raise TypeError("app.state.dependencies must be Dependencies")
+    return dependencies

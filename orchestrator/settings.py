@@ -263,7 +263,7 @@ class OrchestratorSettings(Settings):
     )
     uploads_open: int = Field(32, ge=1, description="Uploads that one node may have in progress")
 
-    def pace(self) -> HeartbeatInterval:
+    def heartbeat_interval(self) -> HeartbeatInterval:
         """Returns the heartbeat interval and its deadlines."""
         return HeartbeatInterval(
             shortest=timedelta(seconds=self.shortest_interval_s),

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import Depends, Path, Request
 from pydantic import BaseModel
 
-from orchestrator.dependencies import parts_of
+from orchestrator.dependencies import dependencies_of
 from protocol.http.tokens import OwnerRequest, owner_access
 from protocol.http.verification import SignedRequest, signed_request
 from protocol.identifiers import Address, WireAddress
@@ -26,25 +26,25 @@ FAVOURED_FOR = timedelta(minutes=1)
 
 
 async def _is_manager(address: Address, request: Request) -> bool:
-    return address in (await parts_of(request).pool.get()).managers
+    return address in (await dependencies_of(request).pool.get()).managers
 
 
 async def _reads_the_run(address: Address, request: Request) -> bool:
-    pool = await parts_of(request).pool.get()
+    pool = await dependencies_of(request).pool.get()
     reads = address in pool.managers | pool.publishers | pool.validators
     return reads and _favoured(address, request)
 
 
 async def _steers_the_run(address: Address, request: Request) -> bool:
-    pool = await parts_of(request).pool.get()
+    pool = await dependencies_of(request).pool.get()
     steers = address in pool.managers | pool.publishers
     return steers and _favoured(address, request)
 
 
 def _favoured(address: Address, request: Request) -> bool:
     """Applies the higher rate of role holders, who work for all nodes. Always returns True."""
-    parts = parts_of(request)
-    parts.admission.favour(address, rate=parts.settings.role_rate(), lasting=FAVOURED_FOR)
+    dependencies = dependencies_of(request)
+    dependencies.replay_guard.favour(address, rate=dependencies.settings.role_rate(), lasting=FAVOURED_FOR)
     return True
 
 

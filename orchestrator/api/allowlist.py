@@ -9,7 +9,7 @@ from fastapi import APIRouter, Query, Request
 
 from orchestrator.api.access import Admin
 from orchestrator.api.nodes import Cursor
-from orchestrator.dependencies import parts_of
+from orchestrator.dependencies import dependencies_of
 from protocol.identifiers import address
 from protocol.wire.pool import AllowedNode, AllowList
 
@@ -29,9 +29,9 @@ async def allowlist(
     The IP is the connection's, or the one that a trusted proxy reports; never one that a node claims.
     Banned, evicted, dead and departed nodes are not on the list.
     """
-    parts = parts_of(request)
-    looked = await parts.nodes.page(after=None if cursor is None else address(cursor), limit=limit)
-    seen = await parts.nodes.last_ips(looked)
+    dependencies = dependencies_of(request)
+    looked = await dependencies.nodes.page(after=None if cursor is None else address(cursor), limit=limit)
+    seen = await dependencies.nodes.last_ips(looked)
     return AllowList(
         nodes=tuple(AllowedNode(node=node, ip=ip_address(ip)) for node, ip in seen if _is_ip(ip)),
         next_cursor=looked[-1] if len(looked) == limit else None,

@@ -7,7 +7,7 @@ from typing import Annotated
 from fastapi import APIRouter, Path, Request, Response
 
 from orchestrator.api.access import Node, Operator, Reader, body
-from orchestrator.dependencies import parts_of
+from orchestrator.dependencies import dependencies_of
 from protocol.identifiers import WireAddress
 from protocol.wire.relays import KnownRelay, RelayLease, RelayList, RelayOffer
 
@@ -19,30 +19,30 @@ RelayPath = Annotated[WireAddress, Path(description="The relay's address", patte
 @router.put("", response_model=RelayLease, openapi_extra=body(RelayOffer))
 async def register(signed: Node, request: Request) -> Response:
     """Register the signing relay, or renew its lease. Nodes receive its URL until the lease ends."""
-    parts = parts_of(request)
-    lease = await parts.checkpoint_relays.register(signed.address, signed.read(RelayOffer).url)
-    return signed.answer(parts.key, lease)
+    dependencies = dependencies_of(request)
+    lease = await dependencies.checkpoint_relays.register(signed.address, signed.read(RelayOffer).url)
+    return signed.answer(dependencies.key, lease)
 
 
 @router.delete("", status_code=204)
 async def leave(signed: Node, request: Request) -> None:
     """End the lease of the signing relay."""
-    await parts_of(request).checkpoint_relays.leave(signed.address)
+    await dependencies_of(request).checkpoint_relays.leave(signed.address)
 
 
 @router.get("")
 async def relays(_owner: Reader, request: Request) -> RelayList:
     """List the allowed relays, and which of them are live."""
-    return RelayList(relays=tuple(await parts_of(request).checkpoint_relays.list()))
+    return RelayList(relays=tuple(await dependencies_of(request).checkpoint_relays.list()))
 
 
 @router.put("/{relay}")
 async def allow(_owner: Operator, request: Request, relay: RelayPath) -> KnownRelay:
     """Allow a relay to register."""
-    return await parts_of(request).checkpoint_relays.allow(relay)
+    return await dependencies_of(request).checkpoint_relays.allow(relay)
 
 
 @router.delete("/{relay}", status_code=204)
 async def deny(_owner: Operator, request: Request, relay: RelayPath) -> None:
     """End a relay's lease and forbid new ones."""
-    await parts_of(request).checkpoint_relays.deny(relay)
+    await dependencies_of(request).checkpoint_relays.deny(relay)

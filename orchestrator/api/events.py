@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from orchestrator.api.access import Admin, IdentifierPath, Reader, body
 from orchestrator.api.streams import follow
-from orchestrator.dependencies import parts_of
+from orchestrator.dependencies import dependencies_of
 from orchestrator.webhook_urls import check_destination
 from protocol.errors import InvalidInput, Unavailable
 from protocol.wire.pool import CreatedWebhook, EventPage, NewWebhook, PoolEvent, Webhook, WebhookList
@@ -34,53 +34,53 @@ async def events(
     follow_: Annotated[bool, Query(alias="follow", description="Go on as server-sent events")] = False,
 ) -> Response | EventPage:
     """List events of nodes, assignments and tasks, oldest first."""
-    parts = parts_of(request)
+    dependencies = dependencies_of(request)
     if after is None and not follow_:
-        found = await parts.events.last(limit=limit)
+        found = await dependencies.events.last(limit=limit)
         return EventPage(events=tuple(found), next_cursor=found[-1].id if found else "0-0")
-    start = after if after is not None else await parts.events.newest()
+    start = after if after is not None else await dependencies.events.newest()
     if not follow_:
-        found = await parts.events.after(start, limit=limit)
+        found = await dependencies.events.after(start, limit=limit)
         return EventPage(events=tuple(found), next_cursor=found[-1].id if found else start)
     cursor = start
 
     async def read() -> Sequence[tuple[str, BaseModel]]:
         nonlocal cursor
-        news: list[PoolEvent] = await parts.events.after(cursor, limit=EVENTS_AT_ONCE)
+        news: list[PoolEvent] = await dependencies.events.after(cursor, limit=EVENTS_AT_ONCE)
         if news:
             cursor = news[-1].id
         return [(event.id, event) for event in news]
 
-    return follow(parts, request, read)
+    return follow(dependencies, request, read)
 
 
 @router.post("/webhooks", status_code=201, tags=["webhooks"], openapi_extra=body(NewWebhook))
 async def create_webhook(owner: Admin, request: Request) -> CreatedWebhook:
     """Create a webhook. Only this response shows the secret that signs deliveries."""
-    parts = parts_of(request)
+    dependencies = dependencies_of(request)
     new = owner.read(NewWebhook)
     try:
-        await check_destination(new.url, allow_private=parts.settings.webhooks_to_private_networks)
+        await check_destination(new.url, allow_private=dependencies.settings.webhooks_to_private_networks)
     except Unavailable as error:  # an unknown host name is the caller's mistake here, unlike at a later delivery
         raise InvalidInput(error.detail, hint=error.hint, code="unknown-host", retryable=True) from error
-    return await parts.webhooks.create(new, cursor=await parts.events.newest())
+    return await dependencies.webhooks.create(new, cursor=await dependencies.events.newest())
 
 
 @router.get("/webhooks", tags=["webhooks"])
 async def list_webhooks(_owner: Admin, request: Request) -> WebhookList:
     """List webhooks with the state of their deliveries."""
-    webhooks = parts_of(request).webhooks
+    webhooks = dependencies_of(request).webhooks
     return WebhookList(webhooks=tuple(one.webhook for one in await webhooks.get_many(await webhooks.ids())))
 
 
 @router.get("/webhooks/{webhook_id}", tags=["webhooks"])
 async def show_webhook(_owner: Admin, request: Request, webhook_id: IdentifierPath) -> Webhook:
     """Return one webhook."""
-    return (await parts_of(request).webhooks.get(webhook_id)).webhook
+    return (await dependencies_of(request).webhooks.get(webhook_id)).webhook
 
 
 @router.delete("/webhooks/{webhook_id}", status_code=204, tags=["webhooks"])
 async def delete_webhook(_owner: Admin, request: Request, webhook_id: IdentifierPath) -> Response:
     """Delete a webhook."""
-    await parts_of(request).webhooks.delete(webhook_id)
+    await dependencies_of(request).webhooks.delete(webhook_id)
     return Response(status_code=204)

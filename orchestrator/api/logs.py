@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from orchestrator.api.access import NodePath, Reader
 from orchestrator.api.streams import Read, follow
-from orchestrator.dependencies import Dependencies, parts_of
+from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.store.database import new_id
 from protocol.errors import Conflict, NotFound
 from protocol.identifiers import Address
@@ -45,28 +45,30 @@ async def logs(
     follow_: Annotated[bool, Query(alias="follow", description="Go on as server-sent events")] = False,
 ) -> Response | NodeLogs:
     """Return lines of an assignment's log. The request makes the node push the lines that it has not pushed yet."""
-    parts = parts_of(request)
-    row = await parts.nodes.get_known(node)
+    dependencies = dependencies_of(request)
+    row = await dependencies.nodes.get_known(node)
     identifier = assignment or row.assignment_id or row.last_assignment_id
     if identifier is None:
         if follow_:
             raise Conflict(f"{node} has not run anything yet", code="no-assignment", retryable=True)
         return NodeLogs(assignment_id=None, lines=(), next_sequence=0)
-    held = (await parts.assignments.views([identifier])).get(identifier)
+    held = (await dependencies.assignments.views([identifier])).get(identifier)
     if held is None or held.node != node:
         raise NotFound(f"{node} has no assignment {identifier}", hint="logs are kept for a week", code="no-assignment")
-    is_current = await _ask_for_more(parts, node, identifier)
-    lines = await _first(parts, identifier, since=since, tail=tail)
+    is_current = await _ask_for_more(dependencies, node, identifier)
+    lines = await _first(dependencies, identifier, since=since, tail=tail)
     if not follow_:
         return NodeLogs(
             assignment_id=identifier, lines=tuple(lines), next_sequence=lines[-1].sequence + 1 if lines else since or 0
         )
     backlog = None
     if since is None and not is_current and identifier == row.assignment_id:
-        now = unix_ms(parts.clock.now())
+        now = unix_ms(dependencies.clock.now())
         wait_ms = min((row.interval_ms or 0) + PUSH_MS, LONGEST_BACKLOG_WAIT_MS)
         backlog = Backlog(tail, opened_ms=now, wait_until_ms=now + wait_ms)
-    return follow(parts, request, reader(parts, node, identifier, lines, since=since or 0, backlog=backlog))
+    return follow(
+        dependencies, request, reader(dependencies, node, identifier, lines, since=since or 0, backlog=backlog)
+    )
 
 
 class Backlog:
@@ -100,7 +102,7 @@ class Backlog:
 
 
 def reader(
-    parts: Dependencies,
+    dependencies: Dependencies,
     node: Address,
     identifier: str,
     first: Sequence[LogLine],
@@ -118,16 +120,16 @@ def reader(
         if found:
             waiting.clear()
         else:
-            await _ask_for_more(parts, node, identifier)
-            found = await parts.assignments.lines(identifier, since=following, limit=LINES_AT_ONCE)
+            await _ask_for_more(dependencies, node, identifier)
+            found = await dependencies.assignments.lines(identifier, since=following, limit=LINES_AT_ONCE)
             pushed = bool(found)
         if found:
             following = found[-1].sequence + 1
         if backlog is not None:
             backlog.add(found)
-            if pushed and (backlog.is_over or not await parts.assignments.more_lines_come(identifier)):
+            if pushed and (backlog.is_over or not await dependencies.assignments.more_lines_come(identifier)):
                 found, backlog = backlog.take(), None
-            elif unix_ms(parts.clock.now()) < backlog.wait_until_ms:
+            elif unix_ms(dependencies.clock.now()) < backlog.wait_until_ms:
                 found = []
             else:
                 found = backlog.take()
@@ -136,26 +138,26 @@ def reader(
     return read
 
 
-async def _first(parts: Dependencies, identifier: str, *, since: int | None, tail: int) -> list[LogLine]:
+async def _first(dependencies: Dependencies, identifier: str, *, since: int | None, tail: int) -> list[LogLine]:
     if since is not None:
-        return await parts.assignments.lines(identifier, since=since, limit=LINES_AT_ONCE)
-    return await parts.assignments.last_lines(identifier, limit=tail)
+        return await dependencies.assignments.lines(identifier, since=since, limit=LINES_AT_ONCE)
+    return await dependencies.assignments.last_lines(identifier, limit=tail)
 
 
-async def _ask_for_more(parts: Dependencies, node: Address, identifier: str) -> bool:
+async def _ask_for_more(dependencies: Dependencies, node: Address, identifier: str) -> bool:
     """Sends the node a command to push its log, unless an earlier command is still valid.
 
     Returns:
         True if an earlier command is still valid.
     """
-    now = unix_ms(parts.clock.now())
-    until = await parts.assignments.wanted_until(identifier)
+    now = unix_ms(dependencies.clock.now())
+    until = await dependencies.assignments.wanted_until(identifier)
     if until > now + WANTED_MS // 2:
         return True
-    following, _ = await parts.assignments.want_lines(identifier, until_ms=now + WANTED_MS)
+    following, _ = await dependencies.assignments.want_lines(identifier, until_ms=now + WANTED_MS)
     command = Command(
         id=new_id(), kind=CommandKind.SEND_LOGS, text=identifier, since=following, until_ms=now + WANTED_MS
     )
     with suppress(Conflict):  # the command queue is full because the node sends no heartbeats
-        await parts.nodes.leave_command(node, command)
+        await dependencies.nodes.leave_command(node, command)
     return until > now

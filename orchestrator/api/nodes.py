@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request
 
 from orchestrator.api.access import Admin, NodePath, Operator, Reader, body
 from orchestrator.api.views import node_views
-from orchestrator.dependencies import Dependencies, parts_of
+from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.store.assignments import check_renewed
 from orchestrator.store.database import new_id
@@ -44,17 +44,17 @@ async def list_nodes(
     ] = None,
 ) -> NodeViewPage:
     """List nodes in the order of their addresses."""
-    parts = parts_of(request)
+    dependencies = dependencies_of(request)
     name, _, value = label.partition("=") if label is not None else ("", "", "")
     if label is not None and "=" not in label:
         raise Unprocessable(f"the filter {label!r} is no name=value", fields={"label": "name=value"})
     after = None if cursor is None else address(cursor)
     found: list[NodeView] = []
     for _ in range(PAGES_PER_REQUEST):
-        addresses = await parts.nodes.page(after=after, limit=limit)
-        rows = await parts.nodes.get_many(addresses)
+        addresses = await dependencies.nodes.page(after=after, limit=limit)
+        rows = await dependencies.nodes.get_many(addresses)
         chosen = [row for row in rows if state is None or row.state is state]
-        views = await node_views(parts, chosen, metric=metric)
+        views = await node_views(dependencies, chosen, metric=metric)
         for view in views:
             held = view.assignment is not None and view.assignment.ended_at_ms is None
             if task is not None and not (held and view.assignment and view.assignment.task_id == task):
@@ -75,7 +75,7 @@ async def list_nodes(
 @router.get("/{node}")
 async def show(_owner: Reader, request: Request, node: NodePath) -> NodeView:
     """Return one node with its assignment."""
-    return await _view(parts_of(request), node)
+    return await _view(dependencies_of(request), node)
 
 
 @router.get("/{node}/history")
@@ -83,49 +83,49 @@ async def history(
     _owner: Reader, request: Request, node: NodePath, limit: Annotated[int, Query(ge=1, le=256)] = 100
 ) -> History:
     """Return the node's state changes, newest first, with time, cause and actor."""
-    parts = parts_of(request)
-    await parts.nodes.get_known(node)
-    return History(entries=await parts.nodes.history(node, limit=limit))
+    dependencies = dependencies_of(request)
+    await dependencies.nodes.get_known(node)
+    return History(entries=await dependencies.nodes.history(node, limit=limit))
 
 
 @router.get("/{node}/metrics")
 async def metrics(_owner: Reader, request: Request, node: NodePath) -> NodeMetrics:
     """Return the gauges of the node's last heartbeat."""
-    parts = parts_of(request)
-    await parts.nodes.get_known(node)
-    time_ms, gauges = await parts.nodes.metrics(node)
+    dependencies = dependencies_of(request)
+    await dependencies.nodes.get_known(node)
+    time_ms, gauges = await dependencies.nodes.metrics(node)
     return NodeMetrics(time_ms=time_ms, metrics=gauges)
 
 
 @router.post("/{node}/restart", openapi_extra=body(Cause, required=False))
 async def restart(owner: Operator, request: Request, node: NodePath) -> NodeView:
     """Make the node replace its task's container."""
-    parts = parts_of(request)
+    dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner asked for a restart")
-    row = await parts.nodes.get_known(node)
+    row = await dependencies.nodes.get_known(node)
     if row.assignment_id is None:
         raise Conflict(f"{node} runs nothing that could be restarted", code="no-assignment")
-    done = await parts.assignments.renew(
+    done = await dependencies.assignments.renew(
         row,
         lease="",
         task_generation=None,
         restart=True,
-        now_ms=unix_ms(parts.clock.now()),
+        now_ms=unix_ms(dependencies.clock.now()),
         why=cause,
         actor=owner.name,
     )
     check_renewed(done, node)
-    return await _view(parts, node)
+    return await _view(dependencies, node)
 
 
 @router.post("/{node}/drain", openapi_extra=body(Cause, required=False))
 async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
     """Let the node finish its task and assign it no other, until `resume`."""
-    parts = parts_of(request)
-    await parts.nodes.get_known(node)
+    dependencies = dependencies_of(request)
+    await dependencies.nodes.get_known(node)
     serving = (NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING)
     cause = _cause(owner, "the owner drains it")
-    before, result = await parts.transitions.apply(
+    before, result = await dependencies.transitions.apply(
         node,
         NodeEvent.DRAIN,
         cause=cause,
@@ -136,16 +136,16 @@ async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
     if before not in serving:
         raise Conflict(f"{node} is {before} and runs nothing that could be drained", code="not-serving")
     if result.state is NodeState.DRAINING and before is not NodeState.DRAINING:
-        await parts.nodes.leave_command(node, Command(id=new_id(), kind=CommandKind.DRAIN, text=cause))
-    return await _view(parts, node)
+        await dependencies.nodes.leave_command(node, Command(id=new_id(), kind=CommandKind.DRAIN, text=cause))
+    return await _view(dependencies, node)
 
 
 @router.post("/{node}/resume", openapi_extra=body(Cause, required=False))
 async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
     """End a drain."""
-    parts = parts_of(request)
-    await parts.nodes.get_known(node)
-    before, _ = await parts.transitions.apply(
+    dependencies = dependencies_of(request)
+    await dependencies.nodes.get_known(node)
+    before, _ = await dependencies.transitions.apply(
         node,
         NodeEvent.RESUME,
         cause=_cause(owner, "the owner resumes it"),
@@ -155,34 +155,34 @@ async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
     )
     if before is not NodeState.DRAINING:
         raise Conflict(f"{node} is {before}, not draining", code="not-draining")
-    await parts.nodes.leave_command(node, Command(id=new_id(), kind=CommandKind.RESUME))
-    return await _view(parts, node)
+    await dependencies.nodes.leave_command(node, Command(id=new_id(), kind=CommandKind.RESUME))
+    return await _view(dependencies, node)
 
 
 @router.post("/{node}/ban", openapi_extra=body(Cause, required=False))
 async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
     """Ban the node on the ledger and, at once, here. Needs the pool manager's key in this orchestrator's settings."""
-    parts = parts_of(request)
+    dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner banned it")
-    await parts.ledger.ban(node, reason=cause)
-    parts.standings.forget(node)
-    await parts.transitions.apply(node, NodeEvent.BANNED, cause=cause, actor=owner.name, fields={"member": "0"})
-    return await _view(parts, node)
+    await dependencies.ledger.ban(node, reason=cause)
+    dependencies.standing_cache.forget(node)
+    await dependencies.transitions.apply(node, NodeEvent.BANNED, cause=cause, actor=owner.name, fields={"member": "0"})
+    return await _view(dependencies, node)
 
 
 @router.post("/{node}/unban", openapi_extra=body(Cause, required=False))
 async def unban(owner: Admin, request: Request, node: NodePath) -> NodeView:
     """Lift the ban on the ledger and, at once, here; the node may be invited again."""
-    parts = parts_of(request)
+    dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner lifted the ban")
-    await parts.ledger.unban(node)
-    parts.standings.forget(node)
-    await parts.transitions.apply(node, NodeEvent.UNBANNED, cause=cause, actor=owner.name)
-    return await _view(parts, node)
+    await dependencies.ledger.unban(node)
+    dependencies.standing_cache.forget(node)
+    await dependencies.transitions.apply(node, NodeEvent.UNBANNED, cause=cause, actor=owner.name)
+    return await _view(dependencies, node)
 
 
-async def _view(parts: Dependencies, node: Address) -> NodeView:
-    return (await node_views(parts, [await parts.nodes.get_known(node)]))[0]
+async def _view(dependencies: Dependencies, node: Address) -> NodeView:
+    return (await node_views(dependencies, [await dependencies.nodes.get_known(node)]))[0]
 
 
 def _cause(owner: OwnerRequest, otherwise: str) -> str:

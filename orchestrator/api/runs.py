@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Path, Query, Request, Response
 
 from orchestrator.api.access import Node, NodePath, Reader, RunOperator, RunReader, body
-from orchestrator.dependencies import Dependencies, parts_of
+from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.relayer.disputes import take_dispute
 from orchestrator.runs.control import RunControl, rollout_item
 from orchestrator.runs.download_links import Links, links_to
@@ -51,74 +51,74 @@ Cursor = Annotated[str | None, Query(max_length=100, pattern="^[0-9a-zA-Z.:]+$",
 @router.get("/run/step", response_model=StepAnswer)
 async def step(signed: Node, request: Request) -> Response:
     """Return the smallest step with too few rollouts, and the version of the policy to use."""
-    parts = parts_of(request)
-    return signed.answer(parts.key, await _run(parts).step())
+    dependencies = dependencies_of(request)
+    return signed.answer(dependencies.key, await _run(dependencies).step())
 
 
 @router.post("/slots", response_model=SlotGrant, openapi_extra=body(SlotRequest))
 async def lease(signed: Node, request: Request) -> Response:
     """Lease a slot to the node; a repeated request id returns the same slot."""
-    parts = parts_of(request)
-    granted = await _run(parts).lease(signed.address, signed.read(SlotRequest))
-    return signed.answer(parts.key, granted)
+    dependencies = dependencies_of(request)
+    granted = await _run(dependencies).lease(signed.address, signed.read(SlotRequest))
+    return signed.answer(dependencies.key, granted)
 
 
 @router.post("/slots/release", response_model=Deliveries, openapi_extra=body(ReleasedSlots))
 async def release(signed: Node, request: Request) -> Response:
     """Release slots. Their indices are not leased again, and they count as undelivered."""
-    parts = parts_of(request)
-    run = _run(parts)
+    dependencies = dependencies_of(request)
+    run = _run(dependencies)
     await run.release(signed.address, signed.read(ReleasedSlots).slots)
-    return signed.answer(parts.key, await run.deliveries(signed.address))
+    return signed.answer(dependencies.key, await run.deliveries(signed.address))
 
 
 @router.get("/nodes/me/leases", response_model=Deliveries)
 async def my_leases(signed: Node, request: Request) -> Response:
     """Return the outcomes of the node's own leases."""
-    parts = parts_of(request)
-    return signed.answer(parts.key, await _run(parts).deliveries(signed.address))
+    dependencies = dependencies_of(request)
+    return signed.answer(dependencies.key, await _run(dependencies).deliveries(signed.address))
 
 
 @router.post("/submissions", response_model=SubmissionReceipt, openapi_extra=body(SubmissionRequest))
 async def submit(signed: Node, request: Request) -> Response:
     """Accept work for relaying to the ledger. Repeated, it returns the state of the same work."""
-    parts = parts_of(request)
-    run, submission = _run(parts), signed.read(SubmissionRequest)
-    receipt = await parts.relay.submit(
+    dependencies = dependencies_of(request)
+    run, submission = _run(dependencies), signed.read(SubmissionRequest)
+    receipt = await dependencies.relayer.submit(
         signed.address, submission, run=run.terms.run, domain=run.ledger.domain, slots=run.store
     )
-    return signed.answer(parts.key, receipt)
+    return signed.answer(dependencies.key, receipt)
 
 
 @router.get("/submissions/{key}", response_model=SubmissionReceipt)
 async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
     """Return the relayer's state of work that the node submitted."""
-    parts = parts_of(request)
-    receipt = await parts.relay.submission(signed.address, key, slots=_run(parts).store)
-    return signed.answer(parts.key, receipt)
+    dependencies = dependencies_of(request)
+    receipt = await dependencies.relayer.submission(signed.address, key, slots=_run(dependencies).store)
+    return signed.answer(dependencies.key, receipt)
 
 
 @router.post("/joins", response_model=JoinReceipt, openapi_extra=body(JoinRequest))
 async def join(signed: Node, request: Request) -> Response:
     """Accept a node's signed join for relaying to the ledger. Repeated, it returns its state."""
-    parts = parts_of(request)
-    return signed.answer(parts.key, await parts.relay.join(signed.address, signed.read(JoinRequest)))
+    dependencies = dependencies_of(request)
+    return signed.answer(dependencies.key, await dependencies.relayer.join(signed.address, signed.read(JoinRequest)))
 
 
 @router.post("/disputes", response_model=DisputeReceipt, openapi_extra=body(SignedDispute))
 async def dispute(signed: Node, request: Request) -> Response:
     """Accept a node's dispute of a verdict for relaying to the ledger. Repeated, it returns its state."""
-    parts = parts_of(request)
-    run = _run(parts)
+    dependencies = dependencies_of(request)
+    run = _run(dependencies)
     receipt = await take_dispute(
         signed.address,
         signed.read(SignedDispute),
-        relay=parts.relay,
+        relay=dependencies.relayer,
         slots=run.store,
         domain=run.ledger.domain,
-        now=parts.clock.now(),
+        now=dependencies.clock.now(),
     )
-    return signed.answer(parts.key, receipt)
+    return signed.answer(dependencies.key, receipt)
 
 
 # Control and progress
@@ -127,26 +127,26 @@ async def dispute(signed: Node, request: Request) -> Response:
 @router.get("/run")
 async def show(_reader: RunReader, request: Request) -> RunView:
     """Return an overview of the run."""
-    parts = parts_of(request)
-    return await _owner(parts).view(queued=await parts.relay.store.waiting(RelayedKind.WORK))
+    dependencies = dependencies_of(request)
+    return await _owner(dependencies).view(queued=await dependencies.relayer.store.waiting(RelayedKind.WORK))
 
 
 @router.put("/run/demand", openapi_extra=body(Demand))
 async def demand(operator: RunOperator, request: Request) -> StepView:
     """Set the total demand of a step in groups, or close the step."""
-    return await _owner(parts_of(request)).ask(operator.read(Demand), actor=operator.name)
+    return await _owner(dependencies_of(request)).ask(operator.read(Demand), actor=operator.name)
 
 
 @router.put("/run/checkpoint", openapi_extra=body(NewCheckpoint))
 async def checkpoint(operator: RunOperator, request: Request) -> CheckpointRef:
     """Lease slots for a version that is announced on the ledger."""
-    return await _owner(parts_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
+    return await _owner(dependencies_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
 
 
 @router.put("/run/trainer", openapi_extra=body(TrainerWish))
 async def trainer(operator: RunOperator, request: Request) -> TrainerLease:
     """Makes a trainer the only one of the run for a while; renewed or given up under the lease that it was answered."""
-    return await _owner(parts_of(request)).hold(operator.read(TrainerWish))
+    return await _owner(dependencies_of(request)).hold(operator.read(TrainerWish))
 
 
 @router.get("/run/rollouts")
@@ -163,9 +163,9 @@ async def rollouts(
     links: Annotated[bool, Query(description="Whether to ask the store for sizes, and for links to files")] = True,
 ) -> RolloutPage:
     """Submitted files in lease order, so that fast nodes are not preferred."""
-    parts = parts_of(request)
-    found, following = await _owner(parts).rollouts(step=step, status=status, cursor=cursor, limit=limit)
-    items = await _items(parts, found) if links else tuple(rollout_item(row, Links()) for row in found)
+    dependencies = dependencies_of(request)
+    found, following = await _owner(dependencies).rollouts(step=step, status=status, cursor=cursor, limit=limit)
+    items = await _items(dependencies, found) if links else tuple(rollout_item(row, Links()) for row in found)
     return RolloutPage(items=items, next_cursor=following)
 
 
@@ -178,38 +178,38 @@ async def figures(
     limit: Annotated[int, Query(ge=1, le=MOST_FIGURED_STEPS, description="Steps looked at")] = MOST_FIGURED_STEPS,
 ) -> FiguresPage:
     """Return rewards and lengths of accepted files by step, as nodes reported them."""
-    return FiguresPage(items=await _owner(parts_of(request)).figures(first=first, limit=limit))
+    return FiguresPage(items=await _owner(dependencies_of(request)).figures(first=first, limit=limit))
 
 
 @router.get("/run/rollouts/{key}")
 async def rollout(_reader: RunReader, request: Request, key: KeyPath) -> RolloutItem:
     """Return one submitted file by its work key; validators ask for it after they read the submission on the ledger."""
-    parts = parts_of(request)
-    return (await _items(parts, [await _owner(parts).rollout(key)]))[0]
+    dependencies = dependencies_of(request)
+    return (await _items(dependencies, [await _owner(dependencies).rollout(key)]))[0]
 
 
 @router.get("/nodes/{node}/leases", tags=["nodes"])
 async def leases(_owner: Reader, request: Request, node: NodePath) -> Deliveries:
     """Return the outcomes of a node's leases, newest first."""
-    return await _run(parts_of(request)).deliveries(node)
+    return await _run(dependencies_of(request)).deliveries(node)
 
 
-async def _items(parts: Dependencies, rows: Sequence[SlotRow]) -> tuple[RolloutItem, ...]:
-    life = timedelta(seconds=parts.settings.download_url_life_s)
-    links = await links_to(rows, objects=parts.objects, pool_id=parts.settings.pool_id, life=life)
+async def _items(dependencies: Dependencies, rows: Sequence[SlotRow]) -> tuple[RolloutItem, ...]:
+    life = timedelta(seconds=dependencies.settings.download_url_life_s)
+    links = await links_to(rows, objects=dependencies.objects, pool_id=dependencies.settings.pool_id, life=life)
     return tuple(rollout_item(row, each) for row, each in zip(rows, links, strict=True))
 
 
-def _run(parts: Dependencies) -> SlotLeasing:
-    if parts.run is None:
+def _run(dependencies: Dependencies) -> SlotLeasing:
+    if dependencies.slot_leasing is None:
         raise _no_run()
-    return parts.run
+    return dependencies.slot_leasing
 
 
-def _owner(parts: Dependencies) -> RunControl:
-    if parts.run_owner is None:
+def _owner(dependencies: Dependencies) -> RunControl:
+    if dependencies.run_control is None:
         raise _no_run()
-    return parts.run_owner
+    return dependencies.run_control
 
 
 def _no_run() -> NotFound:

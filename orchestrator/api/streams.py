@@ -22,26 +22,26 @@ Read = Callable[[], Awaitable[Sequence[tuple[str, BaseModel]]]]
 """Returns the items since the last call, each with the id from which a client can resume."""
 
 
-def follow(parts: Dependencies, request: Request, read: Read) -> StreamingResponse:
+def follow(dependencies: Dependencies, request: Request, read: Read) -> StreamingResponse:
     """Streams the items of `read` until the client disconnects or the service stops.
 
     Raises:
         RateLimited: The maximum number of streams is open.
     """
-    if parts.streams.locked():
+    if dependencies.stream_slots.locked():
         raise RateLimited(
-            f"{parts.settings.streams} followers are connected already", retry_after=timedelta(seconds=10)
+            f"{dependencies.settings.streams} followers are connected already", retry_after=timedelta(seconds=10)
         )
     stopping: asyncio.Event = request.app.state.stopping
     headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return StreamingResponse(
-        _lines(parts, read, stopping), media_type="text/event-stream; charset=utf-8", headers=headers
+        _lines(dependencies, read, stopping), media_type="text/event-stream; charset=utf-8", headers=headers
     )
 
 
-async def _lines(parts: Dependencies, read: Read, stopping: asyncio.Event) -> AsyncIterator[str]:
+async def _lines(dependencies: Dependencies, read: Read, stopping: asyncio.Event) -> AsyncIterator[str]:
     quiet = 0
-    async with parts.streams:
+    async with dependencies.stream_slots:
         yield ": following\n\n"
         while not stopping.is_set():
             try:
@@ -57,4 +57,4 @@ async def _lines(parts: Dependencies, read: Read, stopping: asyncio.Event) -> As
                 quiet = 0
                 yield ": still here\n\n"
             if not found:
-                await parts.clock.sleep(LOOK)
+                await dependencies.clock.sleep(LOOK)

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from orchestrator.api.access import IdentifierPath, Operator, Reader, body
 from orchestrator.api.views import group_views
-from orchestrator.dependencies import parts_of
+from orchestrator.dependencies import dependencies_of
 from orchestrator.scheduler.template_variables import check_variables
 from protocol.wire.pool import GroupList
 from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, TaskPatch
@@ -33,7 +33,7 @@ async def create(owner: Operator, request: Request, idempotency_key: Idempotency
     """Post a task. Its secrets and registry password are stored encrypted and never returned."""
     new = owner.read(NewTask)
     check_variables(new.spec)
-    return await parts_of(request).tasks.create(new, actor=owner.name, key=idempotency_key)
+    return await dependencies_of(request).tasks.create(new, actor=owner.name, key=idempotency_key)
 
 
 @router.get("/tasks")
@@ -41,14 +41,14 @@ async def list_tasks(
     _owner: Reader, request: Request, cursor: Cursor = None, limit: Annotated[int, Query(ge=1, le=500)] = 100
 ) -> TaskPage:
     """List tasks, oldest first."""
-    rows, following = await parts_of(request).tasks.page(after=cursor, limit=limit)
+    rows, following = await dependencies_of(request).tasks.page(after=cursor, limit=limit)
     return TaskPage(tasks=tuple(row.task for row in rows), next_cursor=following)
 
 
 @router.get("/tasks/{task_id}")
 async def show(_owner: Reader, request: Request, task_id: IdentifierPath) -> Task:
     """Return one task."""
-    return (await parts_of(request).tasks.get(task_id)).task
+    return (await dependencies_of(request).tasks.get(task_id)).task
 
 
 @router.patch("/tasks/{task_id}", openapi_extra=body(TaskPatch))
@@ -57,17 +57,17 @@ async def change(owner: Operator, request: Request, task_id: IdentifierPath) -> 
     patch = owner.read(TaskPatch)
     if patch.spec is not None:
         check_variables(patch.spec)
-    return await parts_of(request).tasks.patch(task_id, patch, actor=owner.name)
+    return await dependencies_of(request).tasks.patch(task_id, patch, actor=owner.name)
 
 
 @router.delete("/tasks/{task_id}", status_code=204)
 async def delete(owner: Operator, request: Request, task_id: IdentifierPath) -> Response:
     """Delete a task and stop its assignments."""
-    await parts_of(request).tasks.delete(task_id, actor=owner.name)
+    await dependencies_of(request).tasks.delete(task_id, actor=owner.name)
     return Response(status_code=204)
 
 
 @router.get("/groups", tags=["groups"])
 async def groups(_owner: Reader, request: Request) -> GroupList:
     """List groups of nodes that run a task together."""
-    return GroupList(groups=tuple(await group_views(parts_of(request))))
+    return GroupList(groups=tuple(await group_views(dependencies_of(request))))

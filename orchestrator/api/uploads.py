@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from fastapi.responses import FileResponse
 
 from orchestrator.api.access import Node, ObjectReader, body
-from orchestrator.dependencies import Dependencies, parts_of
+from orchestrator.dependencies import Dependencies, dependencies_of
 from orchestrator.storage.interface import ObjectMissing
 from orchestrator.storage.local import LocalStore
 from protocol.errors import InvalidInput, NotFound
@@ -44,9 +44,9 @@ UrlQuery = Annotated[dict[str, str], Depends(_url_query)]
 @router.post("/uploads", response_model=UploadTicket, openapi_extra=body(UploadRequest))
 async def uploads(signed: Node, request: Request) -> Response:
     """Return an upload URL for a node's file or a validator's audit file, or that the file exists already."""
-    parts = parts_of(request)
-    ticket = await parts.uploads.ticket(signed.address, signed.read(UploadRequest))
-    return signed.answer(parts.key, ticket)
+    dependencies = dependencies_of(request)
+    ticket = await dependencies.uploads.ticket(signed.address, signed.read(UploadRequest))
+    return signed.answer(dependencies.key, ticket)
 
 
 @router.get("/objects", response_model=ObjectLink)
@@ -56,10 +56,10 @@ async def objects(
     key: Annotated[str, Query(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256")],
 ) -> Response | ObjectLink:
     """Return a download URL. Nodes read their own files, all signers audit files, validators and owner all files."""
-    parts = parts_of(request)
+    dependencies = dependencies_of(request)
     signed = reader if isinstance(reader, SignedRequest) else None
-    link = await parts.uploads.link(ObjectKey.parse(key), reader=signed.address if signed else None)
-    return signed.answer(parts.key, link) if signed else link
+    link = await dependencies.uploads.link(ObjectKey.parse(key), reader=signed.address if signed else None)
+    return signed.answer(dependencies.key, link) if signed else link
 
 
 @router.put(
@@ -70,7 +70,7 @@ async def objects(
 )
 async def put_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
     """Upload a file's bytes to a signed URL. A repeated upload of the same bytes succeeds."""
-    store, name = _local(parts_of(request)), ObjectKey.parse(key)
+    store, name = _local(dependencies_of(request)), ObjectKey.parse(key)
     terms = store.urls.check_put(name, query)
     declared = request.headers.get("content-length")
     if declared is not None and declared != str(terms.size):
@@ -89,7 +89,7 @@ async def put_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
 @router.head("/blobs/{key:path}", response_class=Response, include_in_schema=False)
 async def get_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
     """Return a file's bytes, or a range of them, for a signed URL."""
-    store, name = _local(parts_of(request)), ObjectKey.parse(key)
+    store, name = _local(dependencies_of(request)), ObjectKey.parse(key)
     store.urls.check_get(name, query)
     if await store.head(name) is None:
         raise ObjectMissing(f"there is no object {name}")
@@ -107,7 +107,7 @@ class _Blob(FileResponse):
     chunk_size = 256 * 1024
 
 
-def _local(parts: Dependencies) -> LocalStore:
-    if not isinstance(parts.objects, LocalStore):
+def _local(dependencies: Dependencies) -> LocalStore:
+    if not isinstance(dependencies.objects, LocalStore):
         raise NotFound("this pool's files are in another store", hint="use the URLs of tickets and links")
-    return parts.objects
+    return dependencies.objects

@@ -10,16 +10,18 @@ from protocol.identifiers import address
 from protocol.wire.pool import GroupMember, GroupView, NodeView
 
 
-async def node_views(parts: Dependencies, rows: Sequence[NodeRow], *, metric: str | None = None) -> list[NodeView]:
+async def node_views(
+    dependencies: Dependencies, rows: Sequence[NodeRow], *, metric: str | None = None
+) -> list[NodeView]:
     """Returns nodes with their current or last assignment.
 
     Args:
-        parts: Dependencies of the orchestrator.
+        dependencies: Dependencies of the orchestrator.
         rows: Rows of the nodes.
         metric: Name of a gauge of the last heartbeat to include.
     """
     names = [row.assignment_id or row.last_assignment_id for row in rows]
-    assignments = await parts.assignments.views([name for name in names if name])
+    assignments = await dependencies.assignments.views([name for name in names if name])
     return [
         NodeView(
             address=row.address,
@@ -40,15 +42,15 @@ async def node_views(parts: Dependencies, rows: Sequence[NodeRow], *, metric: st
     ]
 
 
-async def group_views(parts: Dependencies) -> list[GroupView]:
+async def group_views(dependencies: Dependencies) -> list[GroupView]:
     """Returns the groups of all open tasks."""
     groups: dict[str, list[GroupMember]] = {}
     facts: dict[str, tuple[str, int]] = {}
-    for row in await parts.tasks.get_many(await parts.tasks.open_ids()):
+    for row in await dependencies.tasks.get_many(await dependencies.tasks.open_ids()):
         if row.task.spec.group_size < 2:
             continue
-        nodes = await parts.nodes.get_many(await parts.assignments.placed(row.task.id))
-        held = await parts.assignments.views([node.assignment_id for node in nodes if node.assignment_id])
+        nodes = await dependencies.nodes.get_many(await dependencies.assignments.placed(row.task.id))
+        held = await dependencies.assignments.views([node.assignment_id for node in nodes if node.assignment_id])
         for assignment in held.values():
             place = assignment.group
             if place is None or assignment.task_id != row.task.id:

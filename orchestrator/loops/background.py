@@ -32,7 +32,7 @@ GAUGES_EVERY = timedelta(seconds=5)
 
 def add_loops(
     loops: BackgroundLoops,
-    parts: Dependencies,
+    dependencies: Dependencies,
     *,
     run_ledger: RunLedger | None,
     discovery: Sequence[DiscoveryClient],
@@ -40,33 +40,33 @@ def add_loops(
     gauges: PoolGauges,
 ) -> None:
     """Adds the loops of one orchestrator."""
-    settings = parts.settings
+    settings = dependencies.settings
 
     def lease(name: str) -> LeaderLease:
-        return LeaderLease(parts.database, name, lifetime=timedelta(seconds=settings.lease_s))
+        return LeaderLease(dependencies.database, name, lifetime=timedelta(seconds=settings.lease_s))
 
     liveness = Liveness(
-        database=parts.database,
-        nodes=parts.nodes,
-        transitions=parts.transitions,
-        pace=settings.pace(),
-        clock=parts.clock,
+        database=dependencies.database,
+        nodes=dependencies.nodes,
+        transitions=dependencies.transitions,
+        heartbeat_interval=settings.heartbeat_interval(),
+        clock=dependencies.clock,
         every=timedelta(seconds=settings.liveness_every_s),
         lease=lease("liveness"),
         furthest=timedelta(seconds=settings.invite_life_s * 2),
     )
     scheduler = Scheduler(
-        database=parts.database,
-        nodes=parts.nodes,
-        tasks=parts.tasks,
-        assignments=parts.assignments,
+        database=dependencies.database,
+        nodes=dependencies.nodes,
+        tasks=dependencies.tasks,
+        assignments=dependencies.assignments,
         timeouts=settings.scheduler_timeouts(),
-        clock=parts.clock,
+        clock=dependencies.clock,
         lease=lease("scheduler"),
     )
-    sync = LedgerSync(parts, lease=lease("ledger"))
-    removals = Removals(parts, lease=lease("removals"))
-    webhooks = WebhookDelivery(parts, lease=lease("webhooks"), http=webhook_http)
+    sync = LedgerSync(dependencies, lease=lease("ledger"))
+    removals = Removals(dependencies, lease=lease("removals"))
+    webhooks = WebhookDelivery(dependencies, lease=lease("webhooks"), http=webhook_http)
     stalled = timedelta(seconds=60)
 
     async def live() -> None:
@@ -82,30 +82,30 @@ def add_loops(
     loops.add("webhooks", webhooks.round, every=WEBHOOKS_EVERY)
     if run_ledger is not None:
         relayer = Relayer(
-            parts.relay.store,
-            strategies=all_strategies(run_ledger, parts.clock),
+            dependencies.relayer.store,
+            strategies=all_strategies(run_ledger, dependencies.clock),
             lease=lease("relayer"),
-            clock=parts.clock,
+            clock=dependencies.clock,
         )
         # While one round waits for its transaction, the next one sends newly queued rows.
         for number in range(1, settings.relay_transactions + 1):
             name = f"relayer-{number}"
             every = timedelta(seconds=settings.relay_every_s)
-            loops.add(name, patient(name, relayer.round), every=every, woken=parts.relay.wakeup)
-    if parts.run is not None and parts.run_owner is not None:
+            loops.add(name, patient(name, relayer.round), every=every, woken=dependencies.relayer.wakeup)
+    if dependencies.slot_leasing is not None and dependencies.run_control is not None:
         run = RunSync(
-            parts.run,
-            parts.run_owner,
-            relay=parts.relay.store,
-            uploads=parts.uploads,
+            dependencies.slot_leasing,
+            dependencies.run_control,
+            relay=dependencies.relayer.store,
+            uploads=dependencies.uploads,
             lease=lease(RUN_LOOP),
-            clock=parts.clock,
+            clock=dependencies.clock,
         )
         loops.add("run", patient("run", run.round), every=timedelta(seconds=settings.ledger_every_s))
-        sweeper = build_sweeper(parts, lease=lease("sweep"))
+        sweeper = build_sweeper(dependencies, lease=lease("sweep"))
         loops.add("sweep", patient("sweep", sweeper.round), every=timedelta(seconds=settings.sweep_every_s))
     for number, client in enumerate(discovery):
-        inviter = Inviter(parts, client=client, lease=lease(f"invites-{number}"))
+        inviter = Inviter(dependencies, client=client, lease=lease(f"invites-{number}"))
         name = f"invites-{number}"
         loops.add(name, patient(name, inviter.round), every=timedelta(seconds=settings.discovery_every_s))
     loops.add("gauges", gauges.read, every=GAUGES_EVERY)

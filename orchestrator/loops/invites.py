@@ -62,18 +62,18 @@ class Inviter:
     """Invites the eligible nodes that one discovery service lists.
 
     Args:
-        parts: The orchestrator's dependencies.
+        dependencies: The orchestrator's dependencies.
         client: Client of the discovery service.
         lease: The leader lease of this loop.
     """
 
-    def __init__(self, parts: Dependencies, *, client: DiscoveryClient, lease: LeaderLease) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: Dependencies, *, client: DiscoveryClient, lease: LeaderLease) -> None:
+        self._dependencies = dependencies
         self._client = client
         self._lease = lease
-        self._invite_lifetime = timedelta(seconds=parts.settings.invite_life_s)
-        self._for_newcomers = _TokenBucket(parts.settings.invites_per_minute, clock=parts.clock)
-        self._for_members = _TokenBucket(parts.settings.invites_per_minute, clock=parts.clock)
+        self._invite_lifetime = timedelta(seconds=dependencies.settings.invite_life_s)
+        self._for_newcomers = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
+        self._for_members = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
         """Separate from newcomers, so that silent members don't use up the invites for new nodes."""
         self._reminders: LRUCache[Address, _Reminder] = LRUCache(MAX_REMINDERS)
 
@@ -87,14 +87,14 @@ class Inviter:
             return 0
         invited, cursor = 0, None
         while True:
-            page = await self._client.page(self._parts.settings.pool_id, cursor=cursor, limit=PAGE)
+            page = await self._client.page(self._dependencies.settings.pool_id, cursor=cursor, limit=PAGE)
             invited += await self._check_page(page.nodes)
             if page.next_cursor is None or page.next_cursor == cursor or not await self._lease.hold():
                 return invited
             cursor = page.next_cursor
 
     async def _check_page(self, records: Sequence[NodeRecord]) -> int:
-        rows = await self._parts.nodes.get_many([record.address for record in records])
+        rows = await self._dependencies.nodes.get_many([record.address for record in records])
         slots = asyncio.Semaphore(AT_ONCE)
         down: list[Unavailable] = []
 
@@ -117,33 +117,37 @@ class Inviter:
         return invited
 
     async def _consider(self, record: NodeRecord, row: NodeRow) -> bool:
-        parts, node = self._parts, record.address
+        dependencies, node = self._dependencies, record.address
         facts = _facts(record)
         if row.revision:
-            await parts.nodes.learn(node, facts)
+            await dependencies.nodes.learn(node, facts)
         if row.member:
             return await self._remind_member(record, row)
         if row.state not in _INVITABLE or not self._rested(row):
             return False
         reason = await self._ineligible(record)
         if reason is not None:
-            if not row.revision and await parts.nodes.count() < MAX_INELIGIBLE:
-                await parts.transitions.apply(node, NodeEvent.LISTED, cause=reason, actor="discovery", fields=facts)
+            if not row.revision and await dependencies.nodes.count() < MAX_INELIGIBLE:
+                await dependencies.transitions.apply(
+                    node, NodeEvent.LISTED, cause=reason, actor="discovery", fields=facts
+                )
             elif row.revision and row.state is NodeState.DISCOVERED:
-                await parts.nodes.learn(node, {"reason": reason})
+                await dependencies.nodes.learn(node, {"reason": reason})
             return False
         if not self._for_newcomers.take():
             return False
         cause = "discovery lists it, and it has what the pool asks for"
-        _, result = await parts.transitions.apply(node, NodeEvent.SEEN, cause=cause, actor="discovery", fields=facts)
+        _, result = await dependencies.transitions.apply(
+            node, NodeEvent.SEEN, cause=cause, actor="discovery", fields=facts
+        )
         if NodeAction.INVITE not in result.actions:
             return False
         await self._post(record)
-        await parts.transitions.apply(
+        await dependencies.transitions.apply(
             record.address,
             NodeEvent.INVITE_POSTED,
             cause=f"an invite waits for it at {self._client.location.url} until it expires in {self._invite_lifetime}",
-            actor=parts.key.address,
+            actor=dependencies.key.address,
         )
         return True
 
@@ -153,8 +157,8 @@ class Inviter:
         The pause before the next invite for the same member doubles, up to an hour. The invite does not change the
         node's state: the ledger refuses an invite of a member.
         """
-        now = self._parts.clock.monotonic()
-        joined_for_ms = unix_ms(self._parts.clock.now()) - row.since_ms
+        now = self._dependencies.clock.monotonic()
+        joined_for_ms = unix_ms(self._dependencies.clock.now()) - row.since_ms
         new = row.seen_ms is None and joined_for_ms < NEW_FOR.total_seconds() * 1000
         if row.state not in _SILENT:
             self._reminders.pop(record.address, None)
@@ -167,39 +171,41 @@ class Inviter:
             self._invite_lifetime if last is None else min(2 * last.pause, max(LONGEST_PAUSE, self._invite_lifetime))
         )
         self._reminders[record.address] = _Reminder(next_at=now + pause.total_seconds(), pause=pause)
-        _log.info("member-reminded-of-url", node=record.address, url=self._parts.settings.public_url)
+        _log.info("member-reminded-of-url", node=record.address, url=self._dependencies.settings.public_url)
         return True
 
     async def _ineligible(self, record: NodeRecord) -> str | None:
-        parts, registration = self._parts, record.registration
-        missing = lacks(registration.hardware, dict(registration.labels), parts.settings.requirements)
+        dependencies, registration = self._dependencies, record.registration
+        missing = lacks(registration.hardware, dict(registration.labels), dependencies.settings.requirements)
         if missing is not None:
             return missing
-        standing = await parts.standings.of(record.address)
+        standing = await dependencies.standing_cache.of(record.address)
         if standing.member:
             return "it is a member already; the orchestrator has yet to read that on the ledger"
-        return refusal(standing, await parts.pool.get())
+        return refusal(standing, await dependencies.pool.get())
 
     async def _post(self, record: NodeRecord) -> None:
-        parts = self._parts
-        settings, domain = parts.settings, parts.ledger.domain
+        dependencies = self._dependencies
+        settings, domain = dependencies.settings, dependencies.ledger.domain
         invite = Invite(
             pool_id=settings.pool_id,
-            domain_id=(await parts.pool.get()).domain_id,
+            domain_id=(await dependencies.pool.get()).domain_id,
             node=record.address,
             nonce=secrets.randbits(128),
-            expiry=int((parts.clock.now() + self._invite_lifetime).timestamp()),
+            expiry=int((dependencies.clock.now() + self._invite_lifetime).timestamp()),
             url=settings.public_url,
         )
-        signature = invite.sign(parts.key, domain)
+        signature = invite.sign(dependencies.key, domain)
         # The node may join at any moment now; its first heartbeat must not meet a cached answer that it is no member.
-        parts.standings.forget(record.address)
+        dependencies.standing_cache.forget(record.address)
         await self._client.invite(SignedInvite.of(invite, domain=domain, signature=signature))
 
     def _rested(self, row: NodeRow) -> bool:
         if row.state is not NodeState.EVICTED:
             return True
-        return unix_ms(self._parts.clock.now()) - row.since_ms >= self._parts.settings.eviction_rest_s * 1000
+        return (
+            unix_ms(self._dependencies.clock.now()) - row.since_ms >= self._dependencies.settings.eviction_rest_s * 1000
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

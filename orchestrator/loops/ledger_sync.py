@@ -29,12 +29,12 @@ class LedgerSync:
     """Reads new membership events from the ledger and applies them.
 
     Args:
-        parts: The orchestrator's dependencies.
+        dependencies: The orchestrator's dependencies.
         lease: The leader lease of this loop.
     """
 
-    def __init__(self, parts: Dependencies, *, lease: LeaderLease) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: Dependencies, *, lease: LeaderLease) -> None:
+        self._dependencies = dependencies
         self._lease = lease
 
     async def round(self) -> int:
@@ -50,19 +50,19 @@ class LedgerSync:
             before = self._lease.value
             held = await self._lease.hold()
             if not held or self._lease.value != before:
-                self._parts.ledger.forget_position()
+                self._dependencies.ledger.forget_position()
             if not held:
                 return read
-            started_ms = unix_ms(self._parts.clock.now())
-            found = await self._parts.ledger.changes()
+            started_ms = unix_ms(self._dependencies.clock.now())
+            found = await self._dependencies.ledger.changes()
             for change in latest(found.changes):
                 for node in await self._nodes_of(change):
-                    self._parts.standings.forget(node)
+                    self._dependencies.standing_cache.forget(node)
                     await self._apply(node, change)
             await found.commit()
             read += len(found.changes)
             if not found.more:
-                await self._parts.nodes.mark_events_read(started_ms)
+                await self._dependencies.nodes.mark_events_read(started_ms)
                 return read
 
     async def _apply(self, node: Address, change: MembershipChange) -> None:
@@ -70,21 +70,23 @@ class LedgerSync:
         standing: NodeStanding | None = None
         if event in {MemberEvent.LOOK, MemberEvent.JOINED, MemberEvent.UNBANNED} or change.node is None:
             # Old events are read again after a loss of Redis, so the current state is read from the ledger.
-            standing = await self._parts.ledger.standing(node)
+            standing = await self._dependencies.ledger.standing(node)
             event = _now(standing, event)
         what, member, words = _EVENTS[event]
         fields = {"member": member}
         if standing is not None and standing.provider is not None:
             fields["provider"] = standing.provider
-        await self._parts.transitions.apply(node, what, cause=change.cause or words, actor="ledger", fields=fields)
+        await self._dependencies.transitions.apply(
+            node, what, cause=change.cause or words, actor="ledger", fields=fields
+        )
 
     async def _nodes_of(self, change: MembershipChange) -> list[Address]:
         if change.node is not None:
             return [change.node]
         found: list[Address] = []
         after: str | None = None
-        while page := await self._parts.nodes.page(after=after, limit=500):
-            rows = await self._parts.nodes.get_many(page)
+        while page := await self._dependencies.nodes.page(after=after, limit=500):
+            rows = await self._dependencies.nodes.get_many(page)
             found += [row.address for row in rows if row.provider == change.provider]
             after = page[-1]
         return found

@@ -39,7 +39,7 @@ class Liveness:
         database: The pool's database.
         nodes: Store of nodes.
         transitions: Applies events to nodes.
-        pace: Heartbeat interval, from which deadlines follow.
+        heartbeat_interval: Heartbeat interval, from which deadlines follow.
         clock: Clock of the deadlines.
         every: Interval of this loop. After a much longer gap the loop itself was down, and nodes get more time.
         lease: The leader lease of this loop.
@@ -53,7 +53,7 @@ class Liveness:
         database: Database,
         nodes: NodeStore,
         transitions: NodeTransitions,
-        pace: HeartbeatInterval,
+        heartbeat_interval: HeartbeatInterval,
         clock: Clock,
         every: timedelta,
         lease: LeaderLease,
@@ -62,7 +62,7 @@ class Liveness:
         self._database = database
         self._nodes = nodes
         self._transitions = transitions
-        self._pace = pace
+        self._heartbeat_interval = heartbeat_interval
         self._clock = clock
         self._every = every
         self._lease = lease
@@ -88,10 +88,10 @@ class Liveness:
 
     async def _overdue(self) -> list[Address]:
         expected = await self._nodes.expected()
-        interval = self._pace.interval(expected, draw=1)
-        gap = max(4 * self._every, self._pace.shortest / 2)
-        amnesty = self._pace.unhealthy_in(interval)
-        furthest = max(self._pace.dead_in(interval) * 2, self._furthest)
+        interval = self._heartbeat_interval.interval(expected, draw=1)
+        gap = max(4 * self._every, self._heartbeat_interval.shortest / 2)
+        amnesty = self._heartbeat_interval.unhealthy_in(interval)
+        furthest = max(self._heartbeat_interval.dead_in(interval) * 2, self._furthest)
         addresses = await self._database.run(
             FindOverdue(
                 lease=self._lease.value,

@@ -26,12 +26,12 @@ class Removals:
     """Removes one batch of dead nodes per round.
 
     Args:
-        parts: The orchestrator's dependencies.
+        dependencies: The orchestrator's dependencies.
         lease: The leader lease of this loop.
     """
 
-    def __init__(self, parts: Dependencies, *, lease: LeaderLease) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: Dependencies, *, lease: LeaderLease) -> None:
+        self._dependencies = dependencies
         self._lease = lease
 
     async def round(self) -> int:
@@ -42,30 +42,30 @@ class Removals:
         """
         if not await self._lease.hold():
             return 0
-        parts = self._parts
-        now = unix_ms(parts.clock.now())
-        due = await parts.nodes.due_removals(now_ms=now, limit=BATCH)
-        rows = await parts.nodes.get_many(due)
+        dependencies = self._dependencies
+        now = unix_ms(dependencies.clock.now())
+        due = await dependencies.nodes.due_removals(now_ms=now, limit=BATCH)
+        rows = await dependencies.nodes.get_many(due)
         # The write that makes a returning node healthy also takes it off this list; the state is checked all the same.
         dead = [row.address for row in rows if row.state is NodeState.DEAD]
-        await parts.nodes.forget_removals([row.address for row in rows if row.state is not NodeState.DEAD])
+        await dependencies.nodes.forget_removals([row.address for row in rows if row.state is not NodeState.DEAD])
         if not dead:
             return 0
         # Postponed before the transaction, so that the nodes are due again if this process crashes.
-        await parts.nodes.put_off_removals(dead, until_ms=now + int(RETRY_AFTER.total_seconds() * 1000))
+        await dependencies.nodes.put_off_removals(dead, until_ms=now + int(RETRY_AFTER.total_seconds() * 1000))
         try:
-            await parts.ledger.remove(dead, reason="silent")
+            await dependencies.ledger.remove(dead, reason="silent")
         except MusterError as error:
             _log.warning("removal-failed", nodes=len(dead), code=error.code, reason=error.detail)
             raise
         for node in dead:
-            parts.standings.forget(node)
-            await parts.transitions.apply(
+            dependencies.standing_cache.forget(node)
+            await dependencies.transitions.apply(
                 node,
                 NodeEvent.REMOVED,
                 cause="it was silent for too long and was taken from the pool on the ledger",
-                actor=parts.key.address,
+                actor=dependencies.key.address,
                 fields={"member": "0"},
             )
-        await parts.nodes.forget_removals(dead)
+        await dependencies.nodes.forget_removals(dead)
         return len(dead)

@@ -97,7 +97,7 @@ class RunSync:
     """One reading of the ledger's events for a run.
 
     Args:
-        desk: The run.
+        leasing: The run.
         owner: Takes up versions.
         relay: Work that waits to be carried is not undelivered.
         uploads: Looks into the pool's store: work counts as pending while its file is there.
@@ -107,7 +107,7 @@ class RunSync:
 
     def __init__(
         self,
-        desk: SlotLeasing,
+        leasing: SlotLeasing,
         owner: RunControl,
         *,
         relay: RelayerStore,
@@ -115,10 +115,10 @@ class RunSync:
         lease: LeaderLease,
         clock: Clock,
     ) -> None:
-        self._desk = desk
+        self._leasing = leasing
         self._owner = owner
-        self._store: RunStore = desk.store
-        self._ledger = desk.ledger
+        self._store: RunStore = leasing.store
+        self._ledger = leasing.ledger
         self._relay = relay
         self._uploads = uploads
         self._lease = lease
@@ -180,7 +180,7 @@ class RunSync:
             "judged": str(int(funds.judging.total_seconds())),
             "settled": str(int(funds.settling.total_seconds())),
         }
-        self._tell_notice(notice_fault(self._desk.terms.lease, notice_s=int(funds.notice.total_seconds())))
+        self._tell_notice(notice_fault(self._leasing.terms.lease, notice_s=int(funds.notice.total_seconds())))
         await self._change(fields)
         known = set(await self._store.known_stakes())
         seats = await self._store.seats(sorted(changes.nodes))
@@ -252,7 +252,7 @@ class RunSync:
         row = await self._store.slot(name)
         fields: dict[str, str] = {}
         if row is None:
-            if event.step < (await self._store.state()).floor - self._desk.terms.kept_steps:
+            if event.step < (await self._store.state()).floor - self._leasing.terms.kept_steps:
                 return True
             row, fields = await self._rebuilt(event, name)
         then = after(row.slot, SlotEvent.SUBMITTED)
@@ -383,7 +383,7 @@ class RunSync:
             used = await self._store.known_steps(first=0, limit=1)
             # What an earlier life of Redis leased must not be leased again, submitted or not.
             fields |= {"ready": "1", "base": str((1 + secrets.randbelow(1 << 20)) << 10 if used else 0)}
-        units = self._desk.terms.units_per_group
+        units = self._leasing.terms.units_per_group
         if state.version is None and units is not None and (newest := await self._ledger.announced()) is not None:
             fields |= await self._owner.fields_of(newest, units=units, relays=())
             fields["floor"] = str(max(state.floor, newest.version))
@@ -423,7 +423,7 @@ class RunSync:
         for row in rows:
             answer = answers.get(row.id, StoredFileState.UNKNOWN)
             slot = row.slot if answer is StoredFileState.UNKNOWN else after(row.slot, _LOOKED[answer])
-            ends = row.at_ms + int(self._desk.terms.pending.total_seconds() * 1000)
+            ends = row.at_ms + int(self._leasing.terms.pending.total_seconds() * 1000)
             if now >= ends:
                 slot = after(slot, SlotEvent.PENDING_OVER)
             due: int | None = ends if now < ends else None
@@ -451,7 +451,7 @@ class RunSync:
 
     async def _look_at_returned(self, row: SlotRow, *, now: int) -> None:
         """Frees the escrow and stake of a lease that was given up, when it can't be used any more."""
-        until = row.expiry * 1000 + int(self._desk.terms.grace.total_seconds() * 1000)
+        until = row.expiry * 1000 + int(self._leasing.terms.grace.total_seconds() * 1000)
         if now < until:
             await self._store.put_off(row.id, until_ms=until)
         else:
@@ -459,8 +459,8 @@ class RunSync:
 
     async def _look_at_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
         """Moves a lease on: when its step waits no more, a while before its end, and when it is over."""
-        until = row.expiry * 1000 + int(self._desk.terms.grace.total_seconds() * 1000)
-        terms = self._desk.terms
+        until = row.expiry * 1000 + int(self._leasing.terms.grace.total_seconds() * 1000)
+        terms = self._leasing.terms
         key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index).hash
         queued = await self._relay.get(RelayedKind.WORK, key)
         if until <= min(now, synced):
@@ -498,7 +498,7 @@ class RunSync:
         await self._store.write(row, then, fields, due_ms=None, lease=self._lease.value)
 
     async def _forget_old(self) -> None:
-        oldest = (await self._store.state()).floor - self._desk.terms.kept_steps
+        oldest = (await self._store.state()).floor - self._leasing.terms.kept_steps
         for step in await self._store.known_steps(first=0, limit=16):
             if step >= oldest:
                 return

@@ -112,17 +112,17 @@ class Sweeper:
         return max(self._kept, 2 * (self._longest_lease + timedelta(seconds=state.settled_s)))
 
 
-def build_sweeper(parts: Dependencies, *, lease: LeaderLease) -> Sweeper:
+def build_sweeper(dependencies: Dependencies, *, lease: LeaderLease) -> Sweeper:
     """Builds the sweeper of an orchestrator that has a run."""
-    if parts.run is None:
+    if dependencies.slot_leasing is None:
         raise ValueError("the sweeper needs a run, which tells the files in use")
-    terms, settings = parts.run.terms, parts.settings
+    terms, settings = dependencies.slot_leasing.terms, dependencies.settings
     return Sweeper(
         pool_id=settings.pool_id,
-        runs=parts.run.store,
-        objects=parts.objects,
+        runs=dependencies.slot_leasing.store,
+        objects=dependencies.objects,
         lease=lease,
-        clock=parts.clock,
+        clock=dependencies.clock,
         longest_lease=terms.lease,
         kept=timedelta(seconds=settings.upload_kept_s),
         # An upload URL of the lease works until it expires, and a reorganisation may bring the work back.

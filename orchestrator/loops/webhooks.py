@@ -48,13 +48,13 @@ class WebhookDelivery:
     """Delivers the events that are due, one delivery per webhook at a time.
 
     Args:
-        parts: The orchestrator's dependencies.
+        dependencies: The orchestrator's dependencies.
         lease: The leader lease of this loop.
         http: HTTP client that follows no redirects.
     """
 
-    def __init__(self, parts: Dependencies, *, lease: LeaderLease, http: httpx.AsyncClient) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: Dependencies, *, lease: LeaderLease, http: httpx.AsyncClient) -> None:
+        self._dependencies = dependencies
         self._lease = lease
         self._http = http
         self._in_flight: dict[str, asyncio.Task[None]] = {}
@@ -63,8 +63,8 @@ class WebhookDelivery:
         """Starts a delivery for every webhook that is due; a slow receiver delays no other."""
         if not await self._lease.hold():
             return
-        now = unix_ms(self._parts.clock.now())
-        webhooks = self._parts.webhooks
+        now = unix_ms(self._dependencies.clock.now())
+        webhooks = self._dependencies.webhooks
         for delivery in await webhooks.get_many(await webhooks.ids()):
             name = delivery.webhook.id
             if delivery.due_ms <= now and name not in self._in_flight:
@@ -83,8 +83,8 @@ class WebhookDelivery:
             await asyncio.gather(*self._in_flight.values(), return_exceptions=True)
 
     async def _deliver(self, delivery: WebhookProgress) -> None:
-        webhook, store = delivery.webhook, self._parts.webhooks
-        events = await self._parts.events.after(delivery.cursor, limit=EVENTS_AT_ONCE)
+        webhook, store = delivery.webhook, self._dependencies.webhooks
+        events = await self._dependencies.events.after(delivery.cursor, limit=EVENTS_AT_ONCE)
         for event in events:
             if wants(webhook.events, event.kind):
                 try:
@@ -92,7 +92,7 @@ class WebhookDelivery:
                 except MusterError as error:
                     failures = delivery.failures + 1
                     pause = jittered(backoff(FIRST_PAUSE, LONGEST_PAUSE, failures))
-                    due = unix_ms(self._parts.clock.now() + pause)
+                    due = unix_ms(self._dependencies.clock.now() + pause)
                     await store.failed(webhook.id, failures=failures, due_ms=due, error=error.detail)
                     _log.info("webhook-failed", webhook=webhook.id, failures=failures, reason=error.detail)
                     return
@@ -101,21 +101,21 @@ class WebhookDelivery:
             await store.moved(webhook.id, cursor=events[-1].id, delivered=0)
 
     async def _send(self, name: str, url: str, event: PoolEvent) -> None:
-        allow_private = self._parts.settings.webhooks_to_private_networks
+        allow_private = self._dependencies.settings.webhooks_to_private_networks
         addresses = await check_destination(url, allow_private=allow_private)
-        parts = urlsplit(url)
-        host = parts.hostname or ""
+        url_parts = urlsplit(url)
+        host = url_parts.hostname or ""
         # Sent to the address that was checked: the host name may resolve to another one by now.
         target = httpx.URL(url).copy_with(host=addresses[0])
-        timestamp = str(unix_ms(self._parts.clock.now()) // 1000)
+        timestamp = str(unix_ms(self._dependencies.clock.now()) // 1000)
         body = event.model_dump_json().encode()
-        secret = await self._parts.webhooks.secret(name)
+        secret = await self._dependencies.webhooks.secret(name)
         request = self._http.build_request(
             "POST",
             target,
             content=body,
             headers={
-                "Host": parts.netloc,
+                "Host": url_parts.netloc,
                 "Content-Type": "application/json",
                 TIMESTAMP_HEADER: timestamp,
                 EVENT_HEADER: event.id,

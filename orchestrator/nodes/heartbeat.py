@@ -15,7 +15,7 @@ from pydantic_core import to_json
 
 from orchestrator.domain.heartbeat_interval import HeartbeatInterval
 from orchestrator.domain.node_states import NodeEvent
-from orchestrator.nodes.membership import Standings
+from orchestrator.nodes.membership import StandingCache
 from orchestrator.nodes.transitions import NodeTransitions
 from orchestrator.store.database import Database
 from orchestrator.store.nodes import NodeStore
@@ -45,9 +45,9 @@ class HeartbeatService:
         nodes: Reads nodes.
         tasks: Reads what nodes are to run.
         transitions: Writes state transitions.
-        standings: Looks up membership.
+        standing_cache: Looks up membership.
         admission: Limits for rate and nonces.
-        pace: Intervals and deadlines.
+        heartbeat_interval: Intervals and deadlines.
         clock: Source of time.
     """
 
@@ -59,9 +59,9 @@ class HeartbeatService:
         nodes: NodeStore,
         tasks: TaskStore,
         transitions: NodeTransitions,
-        standings: Standings,
+        standing_cache: StandingCache,
         admission: ReplayGuard,
-        pace: HeartbeatInterval,
+        heartbeat_interval: HeartbeatInterval,
         clock: Clock,
     ) -> None:
         self._pool_id = pool_id
@@ -69,9 +69,9 @@ class HeartbeatService:
         self._nodes = nodes
         self._tasks = tasks
         self._transitions = transitions
-        self._standings = standings
+        self._standing_cache = standing_cache
         self._admission = admission
-        self._pace = pace
+        self._heartbeat_interval = heartbeat_interval
         self._clock = clock
         self._fragments: OrderedDict[str, bytes] = OrderedDict()
         database.set_constants(
@@ -79,10 +79,10 @@ class HeartbeatService:
             nonce_kept_ms=admission.limits.nonce_kept_ms,
             interval_us=admission.limits.interval_us,
             tolerance_us=admission.limits.tolerance_us,
-            shortest_ms=int(pace.shortest.total_seconds() * 1000),
-            target_rate=pace.target_rate,
-            unhealthy_after=pace.unhealthy_after,
-            dead_after=pace.dead_after,
+            shortest_ms=int(heartbeat_interval.shortest.total_seconds() * 1000),
+            target_rate=heartbeat_interval.target_rate,
+            unhealthy_after=heartbeat_interval.unhealthy_after,
+            dead_after=heartbeat_interval.dead_after,
         )
 
     async def answer(self, signed: SignedRequest, ip: str) -> bytes:
@@ -128,7 +128,7 @@ class HeartbeatService:
                 now_us=self._admission.now_us(),
                 admitted=admitted,
                 draining=heartbeat.draining,
-                stretch=1 + self._pace.stagger * unit(),
+                stretch=1 + self._heartbeat_interval.stagger * unit(),
                 version=heartbeat.worker_version,
                 metrics=to_json(heartbeat.metrics),
                 ip=ip,
@@ -158,7 +158,7 @@ class HeartbeatService:
                 address, NodeEvent.RESUME, cause="the contributor stays", actor=address, fields={"drain": ""}
             )
             return True
-        if not (await self._standings.membership(row)).member:
+        if not (await self._standing_cache.membership(row)).member:
             return False
         if row.state not in {NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING, NodeState.DEAD}:
             await self._transitions.apply(
@@ -174,7 +174,7 @@ class HeartbeatService:
         return True
 
     def _provider(self, address: Address) -> dict[str, str]:
-        known = self._standings.known(address)
+        known = self._standing_cache.known(address)
         return {"provider": known.provider} if known is not None and known.provider else {}
 
     async def _refuse(self, address: Address) -> bytes:
@@ -185,7 +185,7 @@ class HeartbeatService:
             reason = f"banned: {row.reason}"
         elif row.state in {NodeState.DISCOVERED, NodeState.INVITED, NodeState.EVICTED}:
             reason = f"not a member of the pool: {reason}"
-        interval = self._pace.interval(await self._nodes.expected(), draw=unit())
+        interval = self._heartbeat_interval.interval(await self._nodes.expected(), draw=unit())
         return await self._compose(
             HeartbeatReply(state=row.state, reason=reason, interval_ms=int(interval.total_seconds() * 1000))
         )

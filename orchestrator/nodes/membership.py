@@ -30,7 +30,7 @@ class NodeMembership:
     banned: bool = False
 
 
-class Standings:
+class StandingCache:
     """Looks up the membership and the ledger state of single nodes.
 
     Any key can sign requests, so strangers must not cause chain calls. A node that was neither invited nor seen to join

@@ -29,14 +29,16 @@ class NodeTransitions:
 
     Args:
         nodes: Store of nodes.
-        pace: Heartbeat interval, from which deadlines follow.
+        heartbeat_interval: Heartbeat interval, from which deadlines follow.
         clock: Clock of timestamps and deadlines.
         invite_life: Validity of an invite.
     """
 
-    def __init__(self, nodes: NodeStore, *, pace: HeartbeatInterval, clock: Clock, invite_life: timedelta) -> None:
+    def __init__(
+        self, nodes: NodeStore, *, heartbeat_interval: HeartbeatInterval, clock: Clock, invite_life: timedelta
+    ) -> None:
         self._nodes = nodes
-        self._pace = pace
+        self._heartbeat_interval = heartbeat_interval
         self._clock = clock
         self._invite_life = invite_life
 
@@ -130,8 +132,8 @@ class NodeTransitions:
         )
 
     def _deadline(self, row: NodeRow, result: Transition, now: int) -> str:
-        interval = timedelta(milliseconds=row.interval_ms) if row.interval_ms else self._pace.shortest
-        unhealthy, dead = self._pace.unhealthy_in(interval), self._pace.dead_in(interval)
+        interval = timedelta(milliseconds=row.interval_ms) if row.interval_ms else self._heartbeat_interval.shortest
+        unhealthy, dead = self._heartbeat_interval.unhealthy_in(interval), self._heartbeat_interval.dead_in(interval)
         for action in result.actions:
             match action:
                 case NodeAction.WATCH:

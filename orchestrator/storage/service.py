@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from orchestrator.chain.cached_pool import CachedPool
 from orchestrator.domain.slots import SlotState
-from orchestrator.nodes.membership import Standings
+from orchestrator.nodes.membership import StandingCache
 from orchestrator.storage.interface import ObjectFacts, ObjectMissing, ObjectStore
 from orchestrator.store.nodes import NodeStore
 from orchestrator.store.run_rows import SlotRow, slot_id
@@ -58,7 +58,7 @@ class UploadService:
         store: Object store.
         uploads: Counters of uploads.
         nodes: Node rows.
-        standings: Membership of nodes.
+        standing_cache: Membership of nodes.
         pool: Roles of the pool.
         slots: Slots of the pool's run; None if the pool has no run, and so accepts no rollout files.
         clock: Clock of expiry times.
@@ -75,7 +75,7 @@ class UploadService:
         store: ObjectStore,
         uploads: UploadStore,
         nodes: NodeStore,
-        standings: Standings,
+        standing_cache: StandingCache,
         pool: CachedPool,
         slots: RunStore | None,
         clock: Clock,
@@ -88,7 +88,7 @@ class UploadService:
         self._store = store
         self._uploads = uploads
         self._nodes = nodes
-        self._standings = standings
+        self._standing_cache = standing_cache
         self._pool = pool
         self._slots = slots
         self._clock = clock
@@ -183,7 +183,7 @@ class UploadService:
                     code="not-a-validator",
                 )
             return
-        standing = await self._standings.membership(await self._nodes.get(owner))
+        standing = await self._standing_cache.membership(await self._nodes.get(owner))
         if not standing.member:
             raise Forbidden(
                 f"{owner} is not a member of pool {self._pool_id}",

@@ -61,7 +61,7 @@ class Stage:
     async def deliver(self, kind: type[PoolDelivery] = PoolDelivery, *, rounds: int = 1) -> QueueItem | None:
         """Turns the worker's queue; returns what still waits in it, if anything does."""
         clock, transport = self.run.pool.clock, httpx.ASGITransport(app=self.run.pool.app)
-        membership = OrchestratorLocation(pool_id=POOL, url=URL, orchestrator=self.run.pool.parts.key.address)
+        membership = OrchestratorLocation(pool_id=POOL, url=URL, orchestrator=self.run.pool.dependencies.key.address)
         orchestrator = OrchestratorSession(membership, key=self.key, clock=clock, transport=transport)
         chain = LedgerChain(rpc=self.world.url, deployment=self.world.deployment, key=self.key, pool_id=POOL)
         delivery = kind(key=self.key, pool_id=POOL, chain=chain, clock=clock)

@@ -120,7 +120,7 @@ async def done(pool: PoolWithValidators, node: Key, workshop: AttackHarness, tri
     made = workshop.hand_in(trick, grant)
     assert made is not None
     work = signed(node, made)
-    store = run.pool.parts.objects
+    store = run.pool.dependencies.objects
     assert isinstance(store, LocalStore)
     path = store.path(ObjectKey(pool_id=POOL, owner=node.address, sha256=work.sha256))
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,7 @@ import pytest
 from cli import main as command_line
 from orchestrator.app import build_orchestrator
 from orchestrator.chain.interface import MemberEvent
-from orchestrator.dependencies import build_parts
+from orchestrator.dependencies import build_dependencies
 from orchestrator.settings import OrchestratorSettings
 from protocol.clients import NodeClient
 from protocol.http.tokens import TokenSetting, hash_token, new_token
@@ -125,10 +125,10 @@ def owner(
     async def tell_hardware() -> None:
         """What discovery would have told the orchestrator about the node."""
         redis = connect_redis(redis_url)
-        parts = build_parts(settings, redis=redis, ledger=ledger, key=ORCHESTRATOR, clock=SystemClock())
+        dependencies = build_dependencies(settings, redis=redis, ledger=ledger, key=ORCHESTRATOR, clock=SystemClock())
         software, hardware = SOFTWARE.model_dump_json(), HARDWARE.model_dump_json()
         labels = json.dumps({"site": "attic"})
-        await parts.nodes.learn(NODE.address, {"hardware": hardware, "software": software, "labels": labels})
+        await dependencies.nodes.learn(NODE.address, {"hardware": hardware, "software": software, "labels": labels})
         await redis.aclose()
 
     configure_logs(level="WARNING")  # as the command does; the service here shares its process

@@ -123,7 +123,7 @@ def owner(
             f'[pool]\nid = {POOL}\norchestrator = "{url}"\ntoken_file = "token"\n[orchestrator]\nport = 1\n'
         )
         capsys.readouterr()
-        yield Owner(url, tmp_path, chain, app.state.parts.objects, capsys, monkeypatch)
+        yield Owner(url, tmp_path, chain, app.state.dependencies.objects, capsys, monkeypatch)
 
 
 def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -> None:

@@ -14,7 +14,7 @@ from requests.auth import AuthBase
 from requests.models import PreparedRequest
 
 from orchestrator.app import build_orchestrator
-from orchestrator.dependencies import build_parts
+from orchestrator.dependencies import build_dependencies
 from orchestrator.settings import OrchestratorSettings
 from protocol.clients import NodeClient, OrchestratorClient
 from protocol.http.tokens import TokenSetting, hash_token, new_token
@@ -104,9 +104,9 @@ async def begin(url: str, redis_url: str, home: Path) -> str:
     async with NodeClient(url, key=NODE) as node, OrchestratorClient(url, token=TOKEN) as owner:
         await node.heartbeat(Heartbeat(pool_id=POOL, worker_version="0.1.0"))
         redis = connect_redis(redis_url)
-        parts = build_parts(settings(home), redis=redis, ledger=LEDGER, key=SERVICE, clock=SystemClock())
+        dependencies = build_dependencies(settings(home), redis=redis, ledger=LEDGER, key=SERVICE, clock=SystemClock())
         told = {"hardware": HARDWARE.model_dump_json(), "software": SOFTWARE.model_dump_json()}
-        await parts.nodes.learn(NODE.address, told | {"labels": json.dumps({})})
+        await dependencies.nodes.learn(NODE.address, told | {"labels": json.dumps({})})
         await redis.aclose()
         return (await owner.create_task(NewTask(spec=TaskSpec(name="hello", image="busybox")))).id
 

@@ -127,7 +127,7 @@ class PoolUnderTest:
     """One orchestrator served in this process, its loops turned by hand."""
 
     app: FastAPI
-    parts: Dependencies
+    dependencies: Dependencies
     clock: ManualClock
     ledger: MemoryLedger
     token: str
@@ -148,7 +148,7 @@ class PoolUnderTest:
         return answer.json() if answer.content else None
 
     async def send(self, key: Key, path: str, body: Any, *, method: str = "POST") -> httpx.Response:
-        signer = RequestSigner(key, audience=self.parts.key.address, clock=self.clock)
+        signer = RequestSigner(key, audience=self.dependencies.key.address, clock=self.clock)
         content = b"" if body is None else json.dumps(body).encode()
         async with self.http(signer) as http:
             answer = await http.request(method, path, content=content)
@@ -158,7 +158,7 @@ class PoolUnderTest:
 
     async def send_unsigned_answer(self, key: Key, path: str) -> httpx.Response:
         """A signed GET of what the owner's API answers, which is not signed."""
-        async with self.http(RequestSigner(key, audience=self.parts.key.address, clock=self.clock)) as http:
+        async with self.http(RequestSigner(key, audience=self.dependencies.key.address, clock=self.clock)) as http:
             return await http.get(path)
 
     async def beat(self, key: Key, **more: Any) -> HeartbeatAnswer:
@@ -170,11 +170,11 @@ class PoolUnderTest:
         """A node that joined on the ledger, is known from discovery, and has spoken."""
         key = Key.generate()
         self.ledger.register(key.address, member=True)
-        if await self.parts.nodes.events_read_ms():  # from then on the events say who joined
+        if await self.dependencies.nodes.events_read_ms():  # from then on the events say who joined
             self.ledger.happen(key.address, MemberEvent.JOINED)
             await self.sync.round()
         await self.beat(key)
-        await self.parts.nodes.learn(
+        await self.dependencies.nodes.learn(
             key.address,
             {
                 "hardware": hardware.model_dump_json(),

@@ -347,35 +347,35 @@ class RunUnderTest:
     requests: int = 0
 
     def __post_init__(self) -> None:
-        parts = self.pool.parts
-        assert parts.run is not None
-        assert parts.run_owner is not None
-        self.desk: SlotLeasing = parts.run
+        dependencies = self.pool.dependencies
+        assert dependencies.slot_leasing is not None
+        assert dependencies.run_control is not None
+        self.leasing: SlotLeasing = dependencies.slot_leasing
         self.sync = RunSync(
-            self.desk,
-            parts.run_owner,
-            relay=parts.relay.store,
-            uploads=parts.uploads,
+            self.leasing,
+            dependencies.run_control,
+            relay=dependencies.relayer.store,
+            uploads=dependencies.uploads,
             lease=self._lease(LOOP),
-            clock=parts.clock,
+            clock=dependencies.clock,
         )
-        self.sweeper = build_sweeper(parts, lease=self._lease("sweep"))
+        self.sweeper = build_sweeper(dependencies, lease=self._lease("sweep"))
         self.relayer = Relayer(
-            parts.relay.store,
-            strategies=all_strategies(self.chain, parts.clock),
+            dependencies.relayer.store,
+            strategies=all_strategies(self.chain, dependencies.clock),
             lease=self._lease("relayer"),
-            clock=parts.clock,
+            clock=dependencies.clock,
         )
 
     def _lease(self, name: str) -> LoopLease:
-        return LoopLease(self.pool.parts.database, name, lifetime=timedelta(seconds=60))
+        return LoopLease(self.pool.dependencies.database, name, lifetime=timedelta(seconds=60))
 
     async def member(self) -> Key:
         """A healthy member that may lease."""
         key = await self.pool.member()
         self.chain.seat_node(key.address)
         await self.pool.sync.round()
-        await self.pool.parts.nodes.learn(key.address, {"member": "1"})
+        await self.pool.dependencies.nodes.learn(key.address, {"member": "1"})
         return key
 
     async def publish(self, version: int, *, attempt: int = 0) -> None:
@@ -413,14 +413,14 @@ class RunUnderTest:
     ) -> httpx.Response:
         """Hands work in; its file, whose bytes nothing here looks at, is in the store before."""
         if uploaded:
-            upload(self.pool.parts.objects, work)
+            upload(self.pool.dependencies.objects, work)
         return await self.pool.send(key, "/v1/submissions", {"work": work.model_dump(mode="json"), "figures": figures})
 
     def submit_alone(self, grant: SlotGrant, *, file: int = 1, units: int = 7, uploaded: bool = True) -> str:
         """A node submits on the ledger itself; the ledger's error, or nothing. Not uploaded: a ghost."""
         lease = grant.lease.lease
         if uploaded:
-            place_file(self.pool.parts.objects, pool_id=lease.pool_id, node=lease.node, sha256=sha(file))
+            place_file(self.pool.dependencies.objects, pool_id=lease.pool_id, node=lease.node, sha256=sha(file))
         return str(self.chain.submit(lease, sha(file), units))
 
     async def delivered(self, key: Key, grant: SlotGrant, *, file: int = 1) -> Digest:

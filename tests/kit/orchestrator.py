@@ -62,38 +62,38 @@ def under_test(
         clock=clock,
         with_loops=False,
     )
-    parts = app.state.parts
+    dependencies = app.state.dependencies
 
     def lease(name: str) -> LeaderLease:
-        return LeaderLease(parts.database, name, lifetime=timedelta(seconds=10))
+        return LeaderLease(dependencies.database, name, lifetime=timedelta(seconds=10))
 
     return PoolUnderTest(
         app=app,
-        parts=parts,
+        dependencies=dependencies,
         clock=clock,
         ledger=ledger,
         token=TOKEN,
         liveness=Liveness(
-            database=parts.database,
-            nodes=parts.nodes,
-            transitions=parts.transitions,
-            pace=settings.pace(),
+            database=dependencies.database,
+            nodes=dependencies.nodes,
+            transitions=dependencies.transitions,
+            heartbeat_interval=settings.heartbeat_interval(),
             clock=clock,
             every=timedelta(seconds=0.5),
             lease=lease("liveness"),
             furthest=timedelta(seconds=600),
         ),
         scheduler=Scheduler(
-            database=parts.database,
-            nodes=parts.nodes,
-            tasks=parts.tasks,
-            assignments=parts.assignments,
+            database=dependencies.database,
+            nodes=dependencies.nodes,
+            tasks=dependencies.tasks,
+            assignments=dependencies.assignments,
             timeouts=settings.scheduler_timeouts(),
             clock=clock,
             lease=lease("scheduler"),
         ),
-        sync=LedgerSync(parts, lease=lease("ledger")),
-        removals=Removals(parts, lease=lease("removals")),
+        sync=LedgerSync(dependencies, lease=lease("ledger")),
+        removals=Removals(dependencies, lease=lease("removals")),
     )
 
 
@@ -110,7 +110,7 @@ async def make_pool(redis_url: str, tmp_path: Path, clock: ManualClock) -> Async
 
     yield make
     for pool in made:
-        await pool.parts.redis.aclose()
+        await pool.dependencies.redis.aclose()
 
 
 @pytest.fixture

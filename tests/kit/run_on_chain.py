@@ -69,7 +69,7 @@ async def orchestrating(
     idle: Any = _NoLoops()
     pool = PoolUnderTest(
         app=app,
-        parts=app.state.parts,
+        dependencies=app.state.dependencies,
         clock=clock,
         ledger=ledger,  # type: ignore[arg-type]  # the real one here
         token=TOKEN,
@@ -90,7 +90,7 @@ async def join_by_relay(run: RunUnderTest, world: World) -> Key:
     await world.register()
     key = world.keys["node"]
     terms, signature = await world.invite()
-    domain = run.pool.parts.ledger.domain
+    domain = run.pool.dependencies.ledger.domain
     invite = SignedInvite.of(terms, domain=domain, signature=signature)
     word = Join(invite_hash=terms.hash).sign(key, domain)
     body = JoinRequest(invite=invite, signature="0x" + word.hex()).model_dump(mode="json")

@@ -34,7 +34,7 @@ async def make_run(redis_url: str, tmp_path: Path, clock: ManualClock) -> AsyncI
 
     yield make
     for run in made:
-        await run.pool.parts.redis.aclose()
+        await run.pool.dependencies.redis.aclose()
 
 
 @pytest.fixture

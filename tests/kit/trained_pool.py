@@ -238,7 +238,7 @@ class TrainedPool:
         await self.run.pool.clock.turn(timedelta(seconds=now - self.turned))
         self.turned = now
         await self.run.sync.round()
-        answer = await self.run.desk.step()
+        answer = await self.run.leasing.step()
         if answer.need:
             await self.run.pool.clock.turn(timedelta(milliseconds=400))  # or the node would ask too often
             leased = await self.run.ask(
@@ -250,7 +250,7 @@ class TrainedPool:
     async def lose_redis(self) -> None:
         """Everything in Redis is gone between two turns; the node comes back with its next heartbeat."""
         async with self.between_turns:
-            await self.run.pool.parts.redis.flushall()
+            await self.run.pool.dependencies.redis.flushall()
             self.run.chain.forget_position()
             await self.run.pool.beat(self.node, pool_id=POOL)
 
@@ -290,7 +290,7 @@ class TrainedPool:
         return digest(hashlib.sha256(content).digest())
 
     def path(self, key: ObjectKey) -> Path:
-        objects = self.run.pool.parts.objects
+        objects = self.run.pool.dependencies.objects
         assert isinstance(objects, LocalStore)
         return objects.path(key)
 

@@ -182,7 +182,7 @@ class PoolWithValidators:
 
     def path_of(self, sha256: Digest) -> Path:
         """Where the store keeps a file of the node."""
-        store = self.run.pool.parts.objects
+        store = self.run.pool.dependencies.objects
         assert isinstance(store, LocalStore)
         return store.path(ObjectKey(pool_id=POOL, owner=self.node.address, sha256=sha256))
 
@@ -198,7 +198,7 @@ class PoolWithValidators:
     async def audit(self, validator: ValidatorUnderTest, key: Digest) -> AuditFile:
         """The evidence of a verdict, whose hash is on the ledger."""
         given = [each for each in await (await self.ledger()).history(VerdictGiven, pool_id=POOL) if each.key == key]
-        store = self.run.pool.parts.objects
+        store = self.run.pool.dependencies.objects
         assert isinstance(store, LocalStore)
         name = ObjectKey(pool_id=POOL, owner=validator.key.address, sha256=given[-1].audit_hash, audit=True)
         content = store.path(name).read_bytes()

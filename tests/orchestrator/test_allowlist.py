@@ -23,7 +23,7 @@ from tests.kit.orchestrator import MakePool
 
 async def speak_from(pool: PoolUnderTest, key: Key, ip: str, *, forwarded_for: str = "") -> None:
     """A heartbeat over a connection from this IP."""
-    signer = RequestSigner(key, audience=pool.parts.key.address, clock=pool.clock)
+    signer = RequestSigner(key, audience=pool.dependencies.key.address, clock=pool.clock)
     headers = {"X-Forwarded-For": forwarded_for} if forwarded_for else {}
     transport = httpx.ASGITransport(app=pool.app, client=(ip, 40_000))
     async with httpx.AsyncClient(transport=transport, base_url="http://pool", auth=signer) as http:

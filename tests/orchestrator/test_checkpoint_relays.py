@@ -39,7 +39,7 @@ async def offer(pool: PoolUnderTest, key: Key, url: str = URL) -> httpx.Response
 async def told(pool: PoolUnderTest) -> tuple[str, ...]:
     """What nodes are told; the list is remembered for a second."""
     await pool.clock.turn(timedelta(seconds=1))
-    return await pool.parts.checkpoint_relays.live()
+    return await pool.dependencies.checkpoint_relays.live()
 
 
 async def test_nodes_are_told_of_a_relay_from_its_registration_until_it_falls_silent(pool: PoolUnderTest) -> None:
@@ -66,7 +66,7 @@ async def test_nodes_are_told_of_a_relay_from_its_registration_until_it_falls_si
 async def test_a_stranger_is_refused_and_nothing_of_it_is_kept(pool: PoolUnderTest) -> None:
     answer = await offer(pool, Key.generate())
     assert (answer.status_code, answer.json()["code"]) == (403, "relay-not-allowed")
-    assert (await told(pool), await pool.parts.checkpoint_relays.list()) == ((), [])
+    assert (await told(pool), await pool.dependencies.checkpoint_relays.list()) == ((), [])
 
 
 async def test_a_relay_speaks_for_itself_only(pool: PoolUnderTest) -> None:
@@ -89,7 +89,7 @@ async def test_a_relay_that_is_denied_is_gone_at_once_and_may_not_come_back(pool
         await offer(pool, key)
         assert await told(pool) == (URL,)
         await owner.deny_relay(key.address)
-        assert await pool.parts.checkpoint_relays.live() == ()
+        assert await pool.dependencies.checkpoint_relays.live() == ()
         assert (await offer(pool, key)).status_code == 403
         with pytest.raises(NotFound, match="was not allowed"):
             await owner.deny_relay(key.address)

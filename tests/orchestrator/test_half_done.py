@@ -46,7 +46,7 @@ async def pool(line: CutLine, clock: ManualClock, tmp_path: Path) -> AsyncIterat
     key = Key.generate()
     made = under_test(line.url, clock, MemoryLedger(orchestrator=key.address), key, tmp_path / "secrets.key")
     yield made
-    await made.parts.redis.aclose()
+    await made.dependencies.redis.aclose()
 
 
 Ask = Callable[[], Awaitable[httpx.Response]]
@@ -56,7 +56,7 @@ async def asked(
     pool: PoolUnderTest, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> httpx.Response:
     """A request of the pool's manager, signed anew."""
-    signer = RequestSigner(MANAGER, audience=pool.parts.key.address, clock=pool.clock)
+    signer = RequestSigner(MANAGER, audience=pool.dependencies.key.address, clock=pool.clock)
     content = b"" if body is None else json.dumps(body).encode()
     async with pool.http(signer) as http:
         return await http.request(method, path, content=content, headers=headers)
@@ -107,7 +107,7 @@ async def test_a_posted_task_is_there_once_and_whole(
         (task,) = (await pool.owner("GET", "/v1/tasks"))["tasks"]
         assert (task["state"], task["generation"], task["secret_names"]) == ("pending", 1, ["TOKEN"])
         assert await events(pool) == ["task.created"]
-        assert len(await pool.parts.tasks.open_ids()) == 1
+        assert len(await pool.dependencies.tasks.open_ids()) == 1
     assert at > 3  # admission, the count, the write, the reading back
 
 
@@ -144,7 +144,7 @@ async def test_a_deleted_task_is_gone_with_all_that_named_it(
         reached, status = await cut_somewhere(line, partial(asked, pool, "DELETE", f"/v1/tasks/{task}"), at=at, cut=cut)
         assert status == 204 or (cut is Cut.AFTER and status == 404)  # gone by the first request, whose answer was lost
         assert (await pool.owner("GET", "/v1/tasks"))["tasks"] == []
-        assert await pool.parts.tasks.open_ids() == []
+        assert await pool.dependencies.tasks.open_ids() == []
         assert not [key for key in await redis.keys() if task.encode() in key]
         assert await events(pool) == ["task.created", "task.deleted"]
     assert at > 1
@@ -165,11 +165,11 @@ async def test_a_banned_node_is_banned_here_and_on_the_ledger(
         )
         assert status == 200
         assert pool.ledger.nodes[node].banned
-        row = await pool.parts.nodes.get(node)
+        row = await pool.dependencies.nodes.get(node)
         assert (row.state, row.reason, row.member) == (NodeState.BANNED, "forged", False)
         history = (await pool.owner("GET", f"/v1/nodes/{node}/history"))["entries"]
         assert [entry["event"] for entry in history].count("banned") == 1
-        assert await redis.zscore(pool.parts.database.key("deadlines"), node) is None
+        assert await redis.zscore(pool.dependencies.database.key("deadlines"), node) is None
     assert at > 3
 
 

@@ -47,7 +47,7 @@ async def test_a_stranger_is_told_why_it_gets_nothing(pool: PoolUnderTest) -> No
 async def test_a_stranger_leaves_nothing_behind(pool: PoolUnderTest) -> None:
     key = Key.generate()
     await pool.beat(key)
-    assert await pool.parts.nodes.count() == 0
+    assert await pool.dependencies.nodes.count() == 0
 
 
 async def test_ordinary_heartbeats_ask_the_chain_nothing(pool: PoolUnderTest) -> None:
@@ -67,14 +67,14 @@ async def test_a_chain_that_stalls_stops_no_heartbeat_not_even_of_a_node_that_wa
         await pool.liveness.tick()
         await pool.beat(steady)
     pool.ledger.stalled = True
-    assert (await pool.parts.nodes.get(silent.address)).state is NodeState.DEAD
+    assert (await pool.dependencies.nodes.get(silent.address)).state is NodeState.DEAD
     assert (await pool.beat(steady)).state is NodeState.HEALTHY
     assert (await pool.beat(silent)).state is NodeState.HEALTHY
 
 
 async def test_a_member_that_redis_forgot_is_adopted_after_asking_the_ledger(pool: PoolUnderTest) -> None:
     key = await pool.member()
-    await pool.parts.redis.flushall()
+    await pool.dependencies.redis.flushall()
     assert (await pool.beat(key)).state is NodeState.HEALTHY
 
 
@@ -89,7 +89,7 @@ async def test_a_forgotten_member_is_asked_to_come_again_while_the_chain_is_down
 
 async def test_strangers_cause_no_read_of_the_chain_while_its_events_are_followed(pool: PoolUnderTest) -> None:
     await pool.sync.round()
-    await pool.parts.pool.get()
+    await pool.dependencies.pool.get()
     before = pool.ledger.calls
     for _ in range(20):
         stranger = Key.generate()
@@ -116,7 +116,7 @@ async def test_a_node_that_was_invited_need_not_wait_for_its_event(pool: PoolUnd
     key = Key.generate()
     pool.ledger.register(key.address)
     for event in (NodeEvent.SEEN, NodeEvent.INVITE_POSTED):
-        await pool.parts.transitions.apply(key.address, event, cause="test", actor="test")
+        await pool.dependencies.transitions.apply(key.address, event, cause="test", actor="test")
     assert (await pool.beat(key)).state is NodeState.INVITED
     pool.ledger.register(key.address, member=True)
     await pool.clock.turn(timedelta(seconds=2))
@@ -136,10 +136,10 @@ async def test_events_count_as_followed_only_once_they_were_read_to_their_end(
     monkeypatch.setattr(pool.ledger, "changes", a_part)
     with pytest.raises(Unavailable):
         await pool.sync.round()
-    assert await pool.parts.nodes.events_read_ms() == 0
+    assert await pool.dependencies.nodes.events_read_ms() == 0
     pool.ledger.down = False
     await pool.sync.round()
-    assert await pool.parts.nodes.events_read_ms() > 0
+    assert await pool.dependencies.nodes.events_read_ms() > 0
 
 
 async def test_an_invited_node_that_can_not_be_looked_up_is_no_member_while_the_events_are_followed(
@@ -148,9 +148,9 @@ async def test_an_invited_node_that_can_not_be_looked_up_is_no_member_while_the_
     key = Key.generate()
     pool.ledger.register(key.address)
     for event in (NodeEvent.SEEN, NodeEvent.INVITE_POSTED):
-        await pool.parts.transitions.apply(key.address, event, cause="test", actor="test")
-    pool.parts.standings.forget(key.address)
-    monkeypatch.setattr(pool.parts.standings._lookups, "_limits", LookupLimits(waiting=0))
+        await pool.dependencies.transitions.apply(key.address, event, cause="test", actor="test")
+    pool.dependencies.standing_cache.forget(key.address)
+    monkeypatch.setattr(pool.dependencies.standing_cache._lookups, "_limits", LookupLimits(waiting=0))
     assert (await pool.send(key, "/v1/heartbeat", BODY)).status_code == 429
     await pool.sync.round()
     assert (await pool.beat(key)).state is NodeState.INVITED
@@ -158,10 +158,12 @@ async def test_an_invited_node_that_can_not_be_looked_up_is_no_member_while_the_
 
 async def test_strangers_without_end_wait_for_the_chain_in_bounded_number(pool: PoolUnderTest) -> None:
     member, limits = await pool.member(), LookupLimits()
-    await pool.parts.pool.get()
+    await pool.dependencies.pool.get()
     pool.ledger.stalled = True
     before = pool.ledger.calls
-    asking = [asyncio.create_task(pool.parts.standings.of(Key.generate().address)) for _ in range(limits.waiting)]
+    asking = [
+        asyncio.create_task(pool.dependencies.standing_cache.of(Key.generate().address)) for _ in range(limits.waiting)
+    ]
     for _ in range(20):
         await asyncio.sleep(0)
     assert pool.ledger.calls - before == limits.at_once
@@ -192,8 +194,8 @@ async def test_a_contributor_drains_and_stays_after_all(pool: PoolUnderTest) -> 
 
 async def test_the_interval_grows_with_the_pool(pool: PoolUnderTest) -> None:
     key = await pool.member()
-    await pool.parts.redis.zadd(
-        pool.parts.database.key("deadlines"), {f"0x{number:040x}": 2**50 for number in range(10_000)}
+    await pool.dependencies.redis.zadd(
+        pool.dependencies.database.key("deadlines"), {f"0x{number:040x}": 2**50 for number in range(10_000)}
     )
     assert 20 <= (await pool.beat(key)).next_interval_seconds <= 22.1
 
@@ -207,7 +209,7 @@ async def test_metrics_are_kept(pool: PoolUnderTest) -> None:
 
 def stamped(pool: PoolUnderTest, key: Key, body: bytes, **change: Any) -> dict[str, str]:
     values: dict[str, Any] = {
-        "audience": pool.parts.key.address,
+        "audience": pool.dependencies.key.address,
         "method": "POST",
         "target": "/v1/heartbeat",
         "body": body,
@@ -247,7 +249,7 @@ async def test_a_wrong_heartbeat_is_refused_with_a_problem_and_changes_nothing(
     pool: PoolUnderTest, body: Any, change: dict[str, Any], status: int, code: str
 ) -> None:
     key = await pool.member()
-    before = await pool.parts.nodes.get(key.address)
+    before = await pool.dependencies.nodes.get(key.address)
     await pool.clock.turn(timedelta(seconds=5))
     content = body.encode() if isinstance(body, str) else json.dumps(body).encode()
     if "at" in change:
@@ -258,7 +260,7 @@ async def test_a_wrong_heartbeat_is_refused_with_a_problem_and_changes_nothing(
     assert problem["code"] == code
     assert problem["detail"]
     assert "hint" in problem
-    assert await pool.parts.nodes.get(key.address) == before
+    assert await pool.dependencies.nodes.get(key.address) == before
 
 
 async def test_unsigned_and_foreign_heartbeats_are_refused(pool: PoolUnderTest) -> None:
@@ -294,9 +296,9 @@ async def test_redis_going_down_is_a_retryable_problem_and_comes_back_by_itself(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = await pool.member()
-    signer = RequestSigner(key, audience=pool.parts.key.address, clock=pool.clock)
-    connections: Any = pool.parts.redis.connection_pool
-    await pool.parts.redis.aclose()
+    signer = RequestSigner(key, audience=pool.dependencies.key.address, clock=pool.clock)
+    connections: Any = pool.dependencies.redis.connection_pool
+    await pool.dependencies.redis.aclose()
     with monkeypatch.context() as broken:
         broken.setitem(connections.connection_kwargs, "path", "/nowhere")
         connections.reset()

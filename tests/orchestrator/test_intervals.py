@@ -18,11 +18,15 @@ def test_the_interval_grows_with_the_pool(nodes: int, seconds: float) -> None:
 
 @given(st.integers(0, 10**6), st.floats(0, 1, exclude_max=True))
 def test_the_pool_never_costs_more_than_the_target_rate_and_stagger_is_bounded(nodes: int, draw: float) -> None:
-    pace = HeartbeatInterval(shortest=timedelta(seconds=1), target_rate=300, stagger=0.25)
-    interval = pace.interval(nodes, draw=draw)
+    heartbeat_interval = HeartbeatInterval(shortest=timedelta(seconds=1), target_rate=300, stagger=0.25)
+    interval = heartbeat_interval.interval(nodes, draw=draw)
     assert nodes / interval.total_seconds() <= 300 * (1 + 1e-4)
-    assert pace.interval(nodes, draw=0) <= interval <= pace.interval(nodes, draw=0) * 1.25 + timedelta(microseconds=1)
-    assert interval < pace.unhealthy_in(interval) < pace.dead_in(interval)
+    assert (
+        heartbeat_interval.interval(nodes, draw=0)
+        <= interval
+        <= heartbeat_interval.interval(nodes, draw=0) * 1.25 + timedelta(microseconds=1)
+    )
+    assert interval < heartbeat_interval.unhealthy_in(interval) < heartbeat_interval.dead_in(interval)
 
 
 @pytest.mark.parametrize(

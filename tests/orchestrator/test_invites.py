@@ -65,12 +65,12 @@ class Listing:
 
 
 def inviter(pool: PoolUnderTest, listing: Listing, *, name: str = "invites-0") -> Inviter:
-    lease = LeaderLease(pool.parts.database, name, lifetime=timedelta(seconds=10))
-    return Inviter(pool.parts, client=cast("DiscoveryClient", listing), lease=lease)
+    lease = LeaderLease(pool.dependencies.database, name, lifetime=timedelta(seconds=10))
+    return Inviter(pool.dependencies, client=cast("DiscoveryClient", listing), lease=lease)
 
 
 async def row(pool: PoolUnderTest, node: Address) -> tuple[NodeState, str]:
-    found = await pool.parts.nodes.get(node)
+    found = await pool.dependencies.nodes.get(node)
     return found.state, found.reason
 
 
@@ -81,9 +81,9 @@ async def test_a_registered_node_with_stake_gets_one_signed_invite_for_itself(po
     loop = inviter(pool, listing)
     assert await loop.round() == 1
     invite = listing.invites[0]
-    assert invite.signer() == pool.parts.key.address
+    assert invite.signer() == pool.dependencies.key.address
     assert (invite.node, invite.pool_id, invite.domain) == (node, POOL, pool.ledger.domain)
-    assert invite.url == pool.parts.settings.public_url
+    assert invite.url == pool.dependencies.settings.public_url
     assert invite.expiry == int(pool.clock.now().timestamp()) + 300
     assert (await row(pool, node))[0] is S.INVITED
     assert await loop.round() == 0
@@ -106,7 +106,7 @@ async def test_a_member_that_discovery_hears_and_the_orchestrator_does_not_is_to
     assert [await loop.round() for _ in range(3)] == [1, 0, 0]
     invite = listing.invites[0]
     assert (invite.node, invite.url) == (silent.address, "http://127.0.0.1:9")
-    assert invite.signer() == pool.parts.key.address
+    assert invite.signer() == pool.dependencies.key.address
     assert (await row(pool, silent.address))[0] is S.UNHEALTHY
     await pool.clock.turn(timedelta(seconds=301))
     assert await loop.round() == 1
@@ -178,7 +178,7 @@ async def test_a_flood_of_strangers_fills_a_bounded_list_and_keeps_nobody_out(
     honest = Key.generate().address
     pool.ledger.register(honest)
     assert await inviter(pool, Listing([*strangers, honest])).round() == 1
-    assert await pool.parts.nodes.count() <= 10 + 8 + 1  # those that are looked at together may pass together
+    assert await pool.dependencies.nodes.count() <= 10 + 8 + 1  # those that are looked at together may pass together
     assert (await row(pool, honest))[0] is S.INVITED
 
 
@@ -285,7 +285,7 @@ async def test_members_and_banned_nodes_are_left_alone_and_evicted_ones_for_a_wh
     listing = Listing([member.address, banned.address, evicted.address], labels={"zone": "eu"})
     loop = inviter(pool, listing)
     assert await loop.round() == 0
-    assert (await pool.parts.nodes.get(member.address)).machine.labels == {"zone": "eu"}
+    assert (await pool.dependencies.nodes.get(member.address)).machine.labels == {"zone": "eu"}
     await pool.clock.turn(timedelta(hours=1))
     assert await loop.round() == 1
     assert [invite.node for invite in listing.invites] == [evicted.address]

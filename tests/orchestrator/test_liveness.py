@@ -24,7 +24,7 @@ async def pass_time(pool: PoolUnderTest, seconds: float, *, step: float = 0.5) -
 
 
 async def state_of(pool: PoolUnderTest, key: Key) -> NodeState:
-    return (await pool.parts.nodes.get(key.address)).state
+    return (await pool.dependencies.nodes.get(key.address)).state
 
 
 async def watched(pool: PoolUnderTest) -> None:
@@ -63,8 +63,8 @@ async def test_one_word_makes_an_unhealthy_node_healthy(pool: PoolUnderTest) -> 
 async def test_a_thousand_nodes_lost_at_once_are_dead_within_one_tick_of_their_deadline(pool: PoolUnderTest) -> None:
     await watched(pool)
     now = int(pool.clock.now().timestamp() * 1000)
-    prefix = pool.parts.database.prefix
-    async with pool.parts.redis.pipeline(transaction=False) as pipe:
+    prefix = pool.dependencies.database.prefix
+    async with pool.dependencies.redis.pipeline(transaction=False) as pipe:
         for number in range(1000):
             address = f"0x{number:040x}"
             pipe.hset(
@@ -76,14 +76,14 @@ async def test_a_thousand_nodes_lost_at_once_are_dead_within_one_tick_of_their_d
         await pipe.execute()
     await pool.clock.turn(timedelta(seconds=0.5))
     assert await pool.liveness.tick() == 1000
-    assert await pool.parts.nodes.expected() == 0
-    assert await pool.parts.nodes.removals_waiting() == 1000
+    assert await pool.dependencies.nodes.expected() == 0
+    assert await pool.dependencies.nodes.removals_waiting() == 1000
 
 
 async def test_a_tick_over_ten_thousand_idle_nodes_is_short(pool: PoolUnderTest) -> None:
     await watched(pool)
-    key = pool.parts.database.key("deadlines")
-    await pool.parts.redis.zadd(key, {f"0x{number:040x}": 2**45 for number in range(10_000)})
+    key = pool.dependencies.database.key("deadlines")
+    await pool.dependencies.redis.zadd(key, {f"0x{number:040x}": 2**45 for number in range(10_000)})
     best, tries = 1.0, 0
     while best >= 0.02 and tries < 500:  # on a busy machine one of them has its turn undisturbed
         started = time.perf_counter()
@@ -135,7 +135,7 @@ async def test_a_dead_node_leaves_the_ledger_is_seen_to_and_comes_back_by_invite
     assert await pool.removals.round() == 1
     assert pool.ledger.removed == [[key.address]]
     await pool.sync.round()
-    row = await pool.parts.nodes.get(key.address)
+    row = await pool.dependencies.nodes.get(key.address)
     assert (row.state, row.member) == (S.DEAD, False)
     answer = await pool.beat(key)
     assert (answer.state, answer.assignment) == (S.DEAD, None)
@@ -156,14 +156,14 @@ async def test_a_removal_is_tried_until_the_chain_does_it(pool: PoolUnderTest) -
     await pool.clock.turn(timedelta(seconds=31))
     assert await pool.removals.round() == 1
     assert pool.ledger.removed == [[key.address]]
-    assert await pool.parts.nodes.removals_waiting() == 0
+    assert await pool.dependencies.nodes.removals_waiting() == 0
 
 
 async def test_a_node_that_comes_back_before_its_removal_is_not_removed(pool: PoolUnderTest) -> None:
     await watched(pool)
     key = await pool.member()
     await pass_time(pool, 60)
-    assert await pool.parts.nodes.removals_waiting() == 1
+    assert await pool.dependencies.nodes.removals_waiting() == 1
     assert (await pool.beat(key)).state is S.HEALTHY
     await pool.clock.turn(timedelta(seconds=5))
     assert await pool.removals.round() == 0
@@ -198,7 +198,7 @@ async def test_bans_on_the_ledger_stick_and_can_be_lifted(pool: PoolUnderTest) -
 async def test_a_provider_that_is_banned_takes_all_its_nodes_along(pool: PoolUnderTest) -> None:
     keys = [await pool.member() for _ in range(2)]
     for key in keys:
-        await pool.parts.nodes.learn(key.address, {"provider": PROVIDER.address})
+        await pool.dependencies.nodes.learn(key.address, {"provider": PROVIDER.address})
         pool.ledger.happen(key.address, MemberEvent.BANNED, member=False, banned=True)
     pool.ledger.waiting.clear()
     pool.ledger.waiting.append(MembershipChange(event=MemberEvent.BANNED, provider=PROVIDER.address))
@@ -210,7 +210,7 @@ async def test_events_that_come_again_after_redis_lost_everything_do_not_bring_b
     pool: PoolUnderTest,
 ) -> None:
     key = await pool.member()
-    await pool.parts.redis.flushall()
+    await pool.dependencies.redis.flushall()
     pool.ledger.waiting.extend(
         MembershipChange(event=event, node=key.address)
         for event in (MemberEvent.JOINED, MemberEvent.BANNED, MemberEvent.UNBANNED, MemberEvent.JOINED)
@@ -226,6 +226,6 @@ async def test_only_one_of_two_orchestrators_looks_and_the_other_takes_over(make
     key = await first.member()
     await first.clock.turn(timedelta(seconds=25))
     assert await second.liveness.tick() == 0
-    await first.parts.redis.delete(first.parts.database.key("lease", "liveness"))
+    await first.dependencies.redis.delete(first.dependencies.database.key("lease", "liveness"))
     await pass_time(second, 60)
     assert await state_of(second, key) is S.DEAD

@@ -26,7 +26,7 @@ async def test_a_token_hears_what_the_pool_has_and_what_it_may_do(
     await pool.run(replicas=1)
     async with client(pool, token) as owner:
         view = await owner.overview()
-    assert (view.pool_id, view.service, view.run) == (POOL, pool.parts.key.address, None)
+    assert (view.pool_id, view.service, view.run) == (POOL, pool.dependencies.key.address, None)
     assert (view.nodes_known, view.nodes_expected, view.tasks_open, view.removals_waiting) == (1, 1, 1, 0)
     assert view.time_ms == unix_ms(pool.clock.now())
     assert (view.caller.name, view.caller.scope) == (name, scope)

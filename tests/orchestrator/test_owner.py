@@ -68,7 +68,7 @@ async def test_nothing_of_the_owners_is_open_to_others(pool: PoolUnderTest, meth
 
 
 async def test_the_manager_signs_instead_of_a_token(pool: PoolUnderTest) -> None:
-    signer = RequestSigner(MANAGER, audience=pool.parts.key.address, clock=pool.clock)
+    signer = RequestSigner(MANAGER, audience=pool.dependencies.key.address, clock=pool.clock)
     async with pool.http(signer) as http:
         assert (await http.get("/v1/nodes")).status_code == 200
         pool.ledger.down = True  # roles are remembered for a while
@@ -125,7 +125,7 @@ async def test_a_drained_node_stays_drained_when_it_was_dead_between(pool: PoolU
     for _ in range(160):
         await pool.clock.turn(timedelta(seconds=0.5))
         await pool.liveness.tick()
-    assert (await pool.parts.nodes.get(key.address)).state is S.DEAD
+    assert (await pool.dependencies.nodes.get(key.address)).state is S.DEAD
     assert (await pool.beat(key)).state is S.DRAINING
 
 
@@ -233,7 +233,7 @@ async def test_following_with_a_tail_shows_that_many_lines_of_a_log_that_nobody_
     assert assignment is not None
     opened = unix_ms(pool.clock.now())
     backlog = Backlog(2, opened_ms=opened, wait_until_ms=opened + 5_000)
-    read = reader(pool.parts, key.address, assignment.id, (), backlog=backlog)
+    read = reader(pool.dependencies, key.address, assignment.id, (), backlog=backlog)
 
     async def push(numbers: range, time_ms: int) -> None:
         lines = [{**line(number), "time_ms": time_ms} for number in numbers]
@@ -256,7 +256,7 @@ async def test_a_silent_node_keeps_nobody_from_the_lines_that_are_here(pool: Poo
     opened = unix_ms(pool.clock.now())
     kept = [LogLine.model_validate(line(number)) for number in range(5)]
     backlog = Backlog(2, opened_ms=opened, wait_until_ms=opened + 5_000)
-    read = reader(pool.parts, key.address, assignment.id, kept[-2:], backlog=backlog)
+    read = reader(pool.dependencies, key.address, assignment.id, kept[-2:], backlog=backlog)
     assert await read() == []
     await pool.clock.turn(timedelta(seconds=6))
     assert [name for name, _ in await read()] == ["3", "4"]
@@ -377,9 +377,9 @@ async def test_a_webhook_gets_signed_events_in_order_and_again_until_it_takes_th
         return httpx.Response(204)
 
     created = await pool.owner("POST", "/v1/webhooks", {"url": "http://127.0.0.1:9/hook", "events": ["node."]})
-    lease = LeaderLease(pool.parts.database, "webhooks", lifetime=timedelta(seconds=10))
+    lease = LeaderLease(pool.dependencies.database, "webhooks", lifetime=timedelta(seconds=10))
     async with httpx.AsyncClient(transport=httpx.MockTransport(receiver)) as http:
-        postman = WebhookDelivery(pool.parts, lease=lease, http=http)
+        postman = WebhookDelivery(pool.dependencies, lease=lease, http=http)
         await pool.member()
         await pool.run()
         await postman.round()
@@ -423,7 +423,7 @@ async def test_health_identity_and_openapi(pool: PoolUnderTest) -> None:
     assert (await ask(pool, "GET", "/healthz")).status_code == 200
     assert (await ask(pool, "GET", "/readyz")).json()["checks"]["redis"] == "ok"
     identity = (await ask(pool, "GET", "/v1/identity")).json()
-    assert (identity["service"], identity["address"]) == ("orchestrator", pool.parts.key.address)
+    assert (identity["service"], identity["address"]) == ("orchestrator", pool.dependencies.key.address)
     await pool.member()
     metrics = (await ask(pool, "GET", "/metrics")).text
     assert 'route="/v1/heartbeat",status="200"' in metrics

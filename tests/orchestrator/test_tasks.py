@@ -65,7 +65,7 @@ async def test_secrets_reach_the_node_and_nobody_else(pool: PoolUnderTest) -> No
     shown.append(await pool.owner("GET", f"/v1/nodes/{key.address}"))
     assert created["secret_names"] == ["HF_TOKEN"]
     assert "hush" not in json.dumps(shown)
-    redis = pool.parts.redis
+    redis = pool.dependencies.redis
     for name in await redis.keys("*"):
         kind = await redis.type(name)
         kept = await redis.hgetall(name) if kind == b"hash" else name
@@ -74,7 +74,7 @@ async def test_secrets_reach_the_node_and_nobody_else(pool: PoolUnderTest) -> No
 
 async def test_a_secret_without_a_key_to_seal_it_is_refused(make_pool: Any) -> None:
     pool = make_pool()
-    bare = pool.parts.tasks
+    bare = pool.dependencies.tasks
     bare._cipher._fernet = None
     async with pool.http() as http:
         answer = await http.post(
@@ -183,7 +183,7 @@ async def test_a_deleted_task_stops_everywhere_and_is_gone(pool: PoolUnderTest) 
     async with pool.http() as http:
         answer = await http.get(f"/v1/tasks/{task}", headers={"Authorization": f"Bearer {pool.token}"})
     assert (answer.status_code, answer.json()["code"]) == (404, "unknown-task")
-    assert not await pool.parts.redis.keys(f"*{task}*")
+    assert not await pool.dependencies.redis.keys(f"*{task}*")
 
 
 async def test_a_task_fails_after_its_attempts_and_says_why(pool: PoolUnderTest) -> None:
@@ -240,10 +240,10 @@ async def test_failures_of_long_ago_are_not_kept_but_stay_counted(pool: PoolUnde
     task = await pool.run(replicas=1)
     await pool.beat(key, **report(given(await pool.beat(key)), "failed", detail="no such image", exit_code=1))
     await pool.scheduler.tick()
-    assert len((await pool.parts.tasks.open_tasks())[0].outcomes) == 1
+    assert len((await pool.dependencies.tasks.open_tasks())[0].outcomes) == 1
     await pool.clock.turn(timedelta(hours=2))
     await pool.scheduler.tick()
-    assert (await pool.parts.tasks.open_tasks())[0].outcomes == ()
+    assert (await pool.dependencies.tasks.open_tasks())[0].outcomes == ()
     seen = await pool.owner("GET", f"/v1/tasks/{task}")
     assert (seen["state"], seen["assignments"]["failed"]) == ("running", 1)
 
@@ -311,10 +311,10 @@ async def test_a_scheduler_that_lost_its_lease_writes_nothing(make_pool: Any) ->
     task = await pool.run()
     assert given(await pool.beat(key)).task_id == task
     assert not await other.scheduler.tick()
-    await pool.parts.redis.delete(pool.parts.database.key("lease", "scheduler"))
+    await pool.dependencies.redis.delete(pool.dependencies.database.key("lease", "scheduler"))
     assert await other.scheduler.tick()
     with pytest.raises(Unavailable, match="another orchestrator"):
-        await pool.parts.assignments.end(
+        await pool.dependencies.assignments.end(
             lease=pool.scheduler._lease.value,
             node=key.address,
             identifier=given(await pool.beat(key)).id,

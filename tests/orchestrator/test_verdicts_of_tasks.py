@@ -13,7 +13,7 @@ from tests.kit.memory_ledger import PoolUnderTest
 async def verdict(
     pool: PoolUnderTest, task: str, *, generation: int = 1, state: str = "failed", lease: str = ""
 ) -> Any:
-    return await pool.parts.database.run(
+    return await pool.dependencies.database.run(
         WriteTaskState(lease=lease, task=task, generation=generation, state=state, reason="why", now_ms=1, over=True)
     )
 
@@ -29,7 +29,7 @@ async def test_a_verdict_is_written_and_told_once(pool: PoolUnderTest) -> None:
     assert await view(pool, task) == ("failed", "why")
     assert await verdict(pool, task, state="completed") == 0, "it is over"
     assert await view(pool, task) == ("failed", "why")
-    told: Any = await pool.parts.redis.xrange(pool.parts.database.key("events"))
+    told: Any = await pool.dependencies.redis.xrange(pool.dependencies.database.key("events"))
     assert [event[b"kind"] for _, event in told].count(b"task.failed") == 1
 
 
@@ -47,7 +47,7 @@ async def test_a_verdict_that_comes_too_late_changes_nothing(
 
 async def test_a_task_that_its_owner_stopped_meanwhile_does_not_fail(pool: PoolUnderTest) -> None:
     task = await pool.run()
-    await pool.parts.redis.hset(pool.parts.database.key("task", task), "desired", "stopped")
+    await pool.dependencies.redis.hset(pool.dependencies.database.key("task", task), "desired", "stopped")
     before = await view(pool, task)
     assert await verdict(pool, task) == 0
     assert await view(pool, task) == before

@@ -249,7 +249,7 @@ async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str
     ledger = MemoryLedger(orchestrator=service.address)
     ledger.register(key.address, member=True)
     pool = under_test(redis_url, clock, ledger, service, tmp_path / "secrets.key", upload_most_bytes=10_000)
-    pool.parts.uploads._slots = cast("Any", EveryLease())
+    pool.dependencies.uploads._slots = cast("Any", EveryLease())
     transport = httpx.ASGITransport(app=pool.app, raise_app_exceptions=False)
     orchestrator = OrchestratorSession(
         OrchestratorLocation(pool_id=POOL, url=URL, orchestrator=service.address),
@@ -268,7 +268,7 @@ async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str
     store.close()
     await delivery.disconnect()
     await orchestrator.aclose()
-    await pool.parts.redis.aclose()
+    await pool.dependencies.redis.aclose()
     await world.controls.revert(before)
 
 
@@ -702,7 +702,7 @@ async def test_killed_in_the_middle_of_a_step_neither_loses_nor_doubles(
         monkeypatch.setattr(place, name, work)
 
     if moment == "stored":
-        killed_after(scene.pool.parts.objects, "receive")
+        killed_after(scene.pool.dependencies.objects, "receive")
     elif moment == "submitted":
         killed_after(scene.chain, "submit")
     else:
@@ -768,7 +768,7 @@ async def test_a_worker_killed_with_9_before_it_noted_that_its_work_is_on_the_le
     """A real process that speaks to a real orchestrator, store and chain; the pool has no relayer."""
     scene.world.deployment.save(tmp_path / "deployment.json")
     await scene.hand_over()
-    settings, service = scene.pool.parts.settings, scene.pool.parts.key
+    settings, service = scene.pool.dependencies.settings, scene.pool.dependencies.key
     listener = socket.create_server(("127.0.0.1", 0))
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     app = build_orchestrator(
@@ -778,7 +778,7 @@ async def test_a_worker_killed_with_9_before_it_noted_that_its_work_is_on_the_le
         key=service,
         with_loops=False,
     )
-    app.state.parts.uploads._slots = EveryLease()
+    app.state.dependencies.uploads._slots = EveryLease()
 
     def run(die_at: str) -> int:
         command = [sys.executable, "-c", PROGRAM, str(tmp_path), url, service.address, scene.world.url, die_at]

@@ -53,7 +53,7 @@ async def test_a_nodes_file_is_stored_carried_listed_and_read_back(
         os.close(descriptor)
 
         transport, clock = httpx.ASGITransport(app=run.pool.app), run.pool.clock
-        membership = OrchestratorLocation(pool_id=POOL, url=URL, orchestrator=run.pool.parts.key.address)
+        membership = OrchestratorLocation(pool_id=POOL, url=URL, orchestrator=run.pool.dependencies.key.address)
         orchestrator = OrchestratorSession(membership, key=key, clock=clock, transport=transport)
         chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=key, pool_id=POOL)
         transfer = ObjectTransfer(URL, clock=clock, transport=transport)

@@ -82,7 +82,7 @@ class Walk:
 
     async def check(self) -> None:
         """What is counted is what there is."""
-        store = self.run.desk.store
+        store = self.run.leasing.store
         open_units = open_leases = 0
         for step, row in (await store.steps(list(STEPS))).items():
             slots = await store.page(step, after=None, limit=1000)
@@ -104,8 +104,8 @@ class Walk:
             )
         assert await store.open_leases() == (open_units, open_leases)
         for key in self.nodes:
-            live = await self.run.pool.parts.redis.smembers(
-                self.run.pool.parts.database.key("run", "live", key.address)
+            live = await self.run.pool.dependencies.redis.smembers(
+                self.run.pool.dependencies.database.key("run", "live", key.address)
             )
             names = {name.decode() for name in live if isinstance(name, bytes)}
             leased = {

@@ -28,8 +28,8 @@ async def depart(run: RunUnderTest, key: Key, grant: SlotGrant, *, expelled: boo
     run.chain.unseat_node(key.address, held_until=0 if forged else grant.lease.expiry, expelled=expelled)
     standing = run.pool.ledger.nodes[key.address]
     run.pool.ledger.nodes[key.address] = replace(standing, member=False, banned=expelled)
-    run.pool.parts.standings.forget(key.address)
-    await run.pool.parts.nodes.learn(key.address, {"member": "0"})
+    run.pool.dependencies.standing_cache.forget(key.address)
+    await run.pool.dependencies.nodes.learn(key.address, {"member": "0"})
     await run.sync.round()
 
 

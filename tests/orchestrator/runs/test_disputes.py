@@ -86,7 +86,7 @@ async def test_what_the_ledger_refuses_is_told(run: RunUnderTest) -> None:
     run.chain.refuse[work] = "TooLate"
     await said(run, key, word(run, key, work))
     assert await run.relayer.round() == 0
-    row = await run.pool.parts.relay.store.get(RelayedKind.DISPUTE, work)
+    row = await run.pool.dependencies.relayer.store.get(RelayedKind.DISPUTE, work)
     assert row is not None
     assert (row.state.value, row.reason) == ("refused", "TooLate(…)")
 

@@ -114,9 +114,9 @@ async def test_a_very_large_step_is_read_as_far_as_its_first_files(
         await judged(run, key, file, Outcome.ACCEPTED, groups=1, reward=float(file))
     monkeypatch.setattr("orchestrator.runs.metrics.MOST_SLOTS", 3)
     monkeypatch.setattr("orchestrator.runs.metrics.SLOTS_AT_ONCE", 2)
-    assert [each.files for each in await ReportedMetrics(run.desk.store).of([0], floor=0)] == [4]
+    assert [each.files for each in await ReportedMetrics(run.leasing.store).of([0], floor=0)] == [4]
     monkeypatch.setattr("orchestrator.runs.metrics.MOST_SLOTS", 2)
-    assert [each.files for each in await ReportedMetrics(run.desk.store).of([0], floor=0)] == [2]
+    assert [each.files for each in await ReportedMetrics(run.leasing.store).of([0], floor=0)] == [2]
 
 
 async def test_rollouts_are_listed_without_asking_the_store(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ async def test_rollouts_are_listed_without_asking_the_store(run: RunUnderTest, m
     async def refuse(*_: object) -> None:
         raise AssertionError("the store was asked")
 
-    monkeypatch.setattr(type(run.pool.parts.objects), "head", refuse)
+    monkeypatch.setattr(type(run.pool.dependencies.objects), "head", refuse)
     async with client(run) as owner:
         [item] = [each async for each in owner.rollouts(links=False)]
     assert (item.size, item.file_url, item.audit_url) == (None, None, None)

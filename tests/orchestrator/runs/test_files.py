@@ -33,7 +33,7 @@ def sha256(content: bytes) -> Digest:
 
 async def put(run: RunUnderTest, owner: Address, content: bytes, *, audit: bool) -> None:
     key = ObjectKey(pool_id=POOL, owner=owner, sha256=sha256(content), audit=audit)
-    ticket = await run.pool.parts.objects.presign_put(
+    ticket = await run.pool.dependencies.objects.presign_put(
         key, size=len(content), content_type="application/octet-stream", expires=timedelta(minutes=1)
     )
     async with run.pool.http() as http:
@@ -47,8 +47,8 @@ async def get(run: RunUnderTest, url: str) -> bytes:
 
 
 def _local(url: str) -> str:
-    parts = urlsplit(url)
-    return f"{parts.path}?{parts.query}"
+    url_parts = urlsplit(url)
+    return f"{url_parts.path}?{url_parts.query}"
 
 
 async def judged(run: RunUnderTest) -> dict[str, Any]:
@@ -84,7 +84,7 @@ async def test_a_store_that_is_down_costs_the_links_and_not_the_list(
         raise StorageUnavailable("the store is down")
 
     before = await judged(run)
-    monkeypatch.setattr(run.pool.parts.objects, "head", down)
+    monkeypatch.setattr(run.pool.dependencies.objects, "head", down)
     [item] = await run.rollouts()
     assert item == before | {"size": None, "file_url": None, "audit_url": None}
 

@@ -51,7 +51,7 @@ async def test_a_submission_with_its_file_is_pending(run: RunUnderTest) -> None:
 async def test_a_file_that_is_larger_than_its_lease_admits_counts_as_absent(run: RunUnderTest) -> None:
     """A node can upload one as a file of another kind; validators find it forged, so it must not occupy its step."""
     key, _ = await ghost(run)
-    place_file(run.pool.parts.objects, node=key.address, sha256=sha(1), size=1 << 30)
+    place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1), size=1 << 30)
     await after(run, 2)
     assert (await run.view())["pending"] == 0
     assert (await deliveries(run, key))["undelivered"] == 1
@@ -59,7 +59,7 @@ async def test_a_file_that_is_larger_than_its_lease_admits_counts_as_absent(run:
 
 async def test_a_file_that_comes_later_makes_its_work_pending(run: RunUnderTest) -> None:
     key, _ = await ghost(run)
-    place_file(run.pool.parts.objects, node=key.address, sha256=sha(1))
+    place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1))
     await after(run, 2)
     assert (await run.view())["pending"] == 8
     assert (await deliveries(run, key))["undelivered"] == 0
@@ -68,7 +68,7 @@ async def test_a_file_that_comes_later_makes_its_work_pending(run: RunUnderTest)
 async def test_a_file_that_comes_after_the_step_stopped_waiting_is_not_waited_for(run: RunUnderTest) -> None:
     key, _ = await ghost(run)
     await after(run, 901)
-    place_file(run.pool.parts.objects, node=key.address, sha256=sha(1))
+    place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1))
     await after(run, 61)
     assert (await run.view())["pending"] == 0
     assert (await deliveries(run, key))["undelivered"] == 0, "but it is there"
@@ -78,20 +78,20 @@ async def test_the_store_is_asked_less_and_less_often_and_not_beyond_the_judge_p
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, grant = await ghost(run)
-    asked, head = [], run.pool.parts.objects.head
+    asked, head = [], run.pool.dependencies.objects.head
 
     async def counting(key: Any) -> Any:
         asked.append(run.pool.clock.monotonic())
         return await head(key)
 
-    monkeypatch.setattr(run.pool.parts.objects, "head", counting)
+    monkeypatch.setattr(run.pool.dependencies.objects, "head", counting)
     for _ in range(2000):
         await after(run, 2)
     pauses = [after - before for before, after in itertools.pairwise(asked)]
     assert len(asked) < 100
     assert max(pauses) <= 62
     assert asked[-1] <= 3661
-    row = await run.desk.store.slot_of(grant.lease.lease.key.hash)
+    row = await run.leasing.store.slot_of(grant.lease.lease.key.hash)
     assert row is not None
     assert row.slot.file is StoredFileState.ABSENT
 
@@ -104,7 +104,7 @@ async def test_while_the_store_is_down_work_counts_as_pending_and_nobody_is_blam
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(run.pool.parts.objects, "head", _down)
+        patch.setattr(run.pool.dependencies.objects, "head", _down)
         key, grant = await ghost(run)
         assert (await run.view())["pending"] == 8
         assert (await deliveries(run, key))["undelivered"] == 0
@@ -117,7 +117,7 @@ async def test_while_the_store_is_down_work_counts_as_pending_and_nobody_is_blam
 
 async def test_a_store_that_comes_back_is_asked_again(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(run.pool.parts.objects, "head", _down)
+        patch.setattr(run.pool.dependencies.objects, "head", _down)
         await ghost(run)
     await after(run, 5)
     assert (await run.view())["pending"] == 0
@@ -133,7 +133,7 @@ async def test_expired_work_counts_against_its_node_if_its_file_never_came(
 ) -> None:
     key, grant = await ghost(run, uploaded=uploaded)
     if later:
-        place_file(run.pool.parts.objects, node=key.address, sha256=sha(1))
+        place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1))
     run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.EXPIRED)
     await run.sync.round()
     told = await deliveries(run, key)

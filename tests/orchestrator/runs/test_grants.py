@@ -54,7 +54,7 @@ async def test_a_version_that_changes_under_a_request_is_the_one_that_is_leased(
 ) -> None:
     key = await run.member()
     await run.lease(key, groups=1)  # its stake is known from now on, so that nothing else asks a second time
-    before, store = await run.desk.store.state(), run.desk.store
+    before, store = await run.leasing.store.state(), run.leasing.store
     await run.publish(version, attempt=attempt)
     real, told = store.state, [before]
 
@@ -77,7 +77,7 @@ async def test_the_same_request_id_of_another_node_is_another_request(run: RunUn
 async def test_a_node_that_was_a_member_gets_no_slot_though_its_seat_is_remembered(run: RunUnderTest) -> None:
     key = await run.member()
     await run.lease(key, groups=1)
-    await run.pool.parts.nodes.learn(key.address, {"member": "0"})
+    await run.pool.dependencies.nodes.learn(key.address, {"member": "0"})
     answer = await run.ask(key)
     assert (answer.status_code, answer.json()["code"]) == (403, "not-active")
 
@@ -85,13 +85,15 @@ async def test_a_node_that_was_a_member_gets_no_slot_though_its_seat_is_remember
 async def test_a_request_is_remembered_as_long_as_its_lease_lasts(run: RunUnderTest) -> None:
     key = await run.member()
     await run.ask(key, request="a" * 32)
-    name = run.pool.parts.database.key("run", "request", key.address, "a" * 32)
-    assert 90_000 < await run.pool.parts.redis.pttl(name) <= 100_000
+    name = run.pool.dependencies.database.key("run", "request", key.address, "a" * 32)
+    assert 90_000 < await run.pool.dependencies.redis.pttl(name) <= 100_000
 
 
 async def test_the_last_index_is_never_reached(run: RunUnderTest) -> None:
     key = await run.member()
-    await run.pool.parts.redis.hset(run.pool.parts.database.key("run", "next", "0"), key.address, str(2**32 - 1))
+    await run.pool.dependencies.redis.hset(
+        run.pool.dependencies.database.key("run", "next", "0"), key.address, str(2**32 - 1)
+    )
     assert "all its indices" in await refused(run, key)
 
 
@@ -104,11 +106,11 @@ async def test_what_an_earlier_life_of_redis_leased_is_not_leased_again_to_a_nod
     key = await run.member()
     first, held = await run.lease(key, groups=2), await run.lease(key, groups=2)
     await run.delivered(key, first)
-    await run.pool.parts.redis.flushall()
+    await run.pool.dependencies.redis.flushall()
     run.chain.read = 0
     await run.sync.round()
     await run.pool.beat(key)
-    await run.pool.parts.nodes.learn(key.address, {"member": "1"})
+    await run.pool.dependencies.nodes.learn(key.address, {"member": "1"})
     anew = (await run.lease(key, groups=1)).lease
     assert anew.index not in {first.lease.index, held.lease.index}
     run.submit_alone(held, file=2, units=7)

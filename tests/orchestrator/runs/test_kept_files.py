@@ -90,7 +90,7 @@ async def test_only_the_file_that_was_submitted_may_still_come_after_its_submiss
 async def test_what_is_there_already_needs_no_lease(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
-    place_file(run.pool.parts.objects, node=key.address, sha256=sha(1)).write_bytes(bytes(1000))
+    place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1)).write_bytes(bytes(1000))
     await run.pool.clock.turn(timedelta(seconds=101))
     answer = await ask(run, key, grant)
     assert (answer.status_code, answer.json()["already_there"]) == (200, True)
@@ -140,7 +140,7 @@ def aged(run: RunUnderTest, path: Path, age: timedelta = AGE + timedelta(seconds
 
 
 def put(run: RunUnderTest, key: Key, file: int, age: timedelta = AGE + timedelta(seconds=1)) -> Path:
-    return aged(run, place_file(run.pool.parts.objects, node=key.address, sha256=sha(file)), age)
+    return aged(run, place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(file)), age)
 
 
 @pytest.mark.parametrize("end", ["released", "expired"])
@@ -156,7 +156,7 @@ async def test_the_files_of_a_slot_that_ends_without_work_are_deleted(run: RunUn
     await turn(run, timedelta(seconds=900))
     assert await run.sweeper.round() == 1
     assert not path.exists()
-    assert await run.pool.parts.redis.keys("*run:uploads:*") == []
+    assert await run.pool.dependencies.redis.keys("*run:uploads:*") == []
 
 
 async def test_a_submission_that_is_read_late_keeps_its_file(run: RunUnderTest) -> None:
@@ -175,8 +175,8 @@ async def test_old_files_that_no_work_names_are_deleted_and_no_others(run: RunUn
     key = await run.member()
     await run.delivered(key, await run.lease(key), file=1)
     used, young, old = put(run, key, 1), put(run, key, 2, AGE - timedelta(seconds=1)), put(run, key, 3)
-    foreign = place_file(run.pool.parts.objects, node=Key.generate().address, sha256=sha(4))
-    audit = run.pool.parts.objects.path(  # type: ignore[attr-defined]  # these tests have a local store
+    foreign = place_file(run.pool.dependencies.objects, node=Key.generate().address, sha256=sha(4))
+    audit = run.pool.dependencies.objects.path(  # type: ignore[attr-defined]  # these tests have a local store
         ObjectKey(pool_id=POOL, owner=VALIDATOR.address, sha256=sha(5), audit=True)
     )
     audit.parent.mkdir(parents=True)
@@ -206,7 +206,7 @@ async def test_after_the_loss_of_redis_nothing_is_deleted_that_is_needed(make_ru
     work = await run.delivered(key, await run.lease(key), file=1)
     needed, unused = put(run, key, 1), put(run, key, 2)
     held = put(run, key, 3, timedelta(minutes=1))  # of a lease that Redis forgets
-    await run.pool.parts.redis.flushall()
+    await run.pool.dependencies.redis.flushall()
     run.chain.read = 0
     assert await run.sweeper.round() == 0, "the ledger was not read to its end"
     await run.sync.round()
@@ -240,7 +240,7 @@ async def test_a_forgotten_step_leaves_its_files_to_their_age(make_run: MakeRun)
     old, young = put(run, key, 1), put(run, key, 2, timedelta(hours=1))
     await run.publish(5)
     await run.sync.round()
-    assert await run.pool.parts.redis.exists(run.pool.parts.database.key("run", "named")) == 0
+    assert await run.pool.dependencies.redis.exists(run.pool.dependencies.database.key("run", "named")) == 0
     assert await run.sweeper.round() == 1
     assert (old.exists(), young.exists()) == (False, True)
 
@@ -262,7 +262,7 @@ async def test_a_store_that_is_down_is_swept_later(run: RunUnderTest, monkeypatc
         raise StorageUnavailable("the store is down")
 
     with monkeypatch.context() as patch:
-        patch.setattr(run.pool.parts.objects, "delete", down)
+        patch.setattr(run.pool.dependencies.objects, "delete", down)
         with pytest.raises(StorageUnavailable):
             await run.sweeper.round()
     assert path.exists()
@@ -270,7 +270,7 @@ async def test_a_store_that_is_down_is_swept_later(run: RunUnderTest, monkeypatc
 
 
 async def test_the_store_is_listed_page_by_page(run: RunUnderTest) -> None:
-    store = run.pool.parts.objects
+    store = run.pool.dependencies.objects
     nodes = [Key.generate() for _ in range(3)]
     expected = {(node.address, sha(file << 248)) for node in nodes for file in range(1, 6)}
     for owner, sha256 in expected:

@@ -71,7 +71,7 @@ async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledge
         listed = await run.rollouts(status="all")
 
         # Redis is lost, and everything with it.
-        await run.pool.parts.redis.flushall()
+        await run.pool.dependencies.redis.flushall()
         run.chain.forget_position()
         await run.sync.round()
         view = await run.view()

@@ -11,7 +11,7 @@ WORK = RelayedKind.WORK
 
 async def test_what_is_handed_in_again_is_as_old_as_the_first_time(run: RunUnderTest) -> None:
     """When its lease ends its node is judged by that; and no gas is paid again for what was refused, before a look."""
-    queue = run.pool.parts.relay.store
+    queue = run.pool.dependencies.relayer.store
     await queue.put(WORK, "a", "body", now_ms=1_000)
     await queue.settle(WORK, "a", ReceiptState.REFUSED, lease="", reason="EscrowTooLow", passing=True)
     row, same = await queue.put(WORK, "a", "body", now_ms=90_000)
@@ -21,14 +21,14 @@ async def test_what_is_handed_in_again_is_as_old_as_the_first_time(run: RunUnder
 
 
 async def test_what_is_settled_stays_so_and_is_forgotten_in_time(run: RunUnderTest) -> None:
-    queue, redis = run.pool.parts.relay.store, run.pool.parts.redis
+    queue, redis = run.pool.dependencies.relayer.store, run.pool.dependencies.redis
     await queue.put(WORK, "a", "body", now_ms=1_000)
     await queue.settle(WORK, "a", ReceiptState.CARRIED, lease="")
     await queue.settle(WORK, "a", ReceiptState.REFUSED, lease="", reason="late news")
     row, same = await queue.put(WORK, "a", "body", now_ms=2_000)
     assert (row.state, row.reason, same) == (ReceiptState.CARRIED, "", True)
     assert await queue.waiting(WORK) == 0
-    name = run.pool.parts.database.key("relay", "work", "a")
+    name = run.pool.dependencies.database.key("relay", "work", "a")
     assert 0 < await redis.pttl(name) <= KEPT.total_seconds() * 1000
     assert await queue.again(WORK, "a", now_ms=3_000)
     assert await redis.pttl(name) == -1, "what waits again is not forgotten"
@@ -36,7 +36,7 @@ async def test_what_is_settled_stays_so_and_is_forgotten_in_time(run: RunUnderTe
 
 
 async def test_a_loop_that_lost_its_lease_settles_nothing(run: RunUnderTest) -> None:
-    queue = run.pool.parts.relay.store
+    queue = run.pool.dependencies.relayer.store
     await queue.put(WORK, "a", "body", now_ms=1_000)
     await queue.settle(WORK, "a", ReceiptState.CARRIED, lease="somebody#1")
     row, _ = await queue.put(WORK, "a", "body", now_ms=2_000)

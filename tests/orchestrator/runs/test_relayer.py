@@ -295,15 +295,15 @@ async def test_a_transaction_that_takes_long_keeps_the_loops_lease(make_run: Mak
 
     first.chain.submit_work = slowly
     carrying = asyncio.create_task(first.relayer.round())
-    lease = first.pool.parts.database.key("lease", "relayer")
+    lease = first.pool.dependencies.database.key("lease", "relayer")
     for _ in range(5):
-        await first.pool.parts.redis.pexpire(lease, 30_000)
+        await first.pool.dependencies.redis.pexpire(lease, 30_000)
         for _ in range(100):
             await first.pool.clock.turn(timedelta(seconds=4))
-            if await first.pool.parts.redis.pttl(lease) > 30_000:
+            if await first.pool.dependencies.redis.pttl(lease) > 30_000:
                 break
             await asyncio.sleep(0.01)
-        assert await first.pool.parts.redis.pttl(lease) > 30_000, "it was renewed"
+        assert await first.pool.dependencies.redis.pttl(lease) > 30_000, "it was renewed"
     assert await second.relayer.round() == 0
     mined.set()
     assert await carrying == 1
@@ -387,12 +387,12 @@ async def test_rounds_that_wake_at_the_same_news_carry_it_once(run: RunUnderTest
 
 
 def joining(run: RunUnderTest, key: Key, *, signer: Key | None = None, nonce: int = 1, **change: Any) -> JoinRequest:
-    parts = run.pool.parts
+    dependencies = run.pool.dependencies
     expiry = int(run.pool.clock.now().timestamp()) + 60
     invite = Invite(pool_id=POOL, domain_id=1, node=key.address, nonce=nonce, expiry=expiry, url="http://pool")
     invite = replace(invite, **change)
     domain = run.pool.ledger.domain
-    signed = SignedInvite.of(invite, domain=domain, signature=invite.sign(parts.key, domain))
+    signed = SignedInvite.of(invite, domain=domain, signature=invite.sign(dependencies.key, domain))
     return JoinRequest(invite=signed, signature="0x" + Join(invite_hash=invite.hash).sign(signer or key, domain).hex())
 
 
@@ -471,7 +471,9 @@ async def _queued(run: RunUnderTest, key: Key, grant: SlotGrant, indices: range)
     works = [_signed_by(run, key, grant, index=index, expiry=far) for index in indices]
     for work in works:
         name, body = work.lease.lease.key.hash, SubmissionRequest(work=work).model_dump_json()
-        await run.pool.parts.relay.store.put(RelayedKind.WORK, name, body, now_ms=unix_ms(run.pool.clock.now()))
+        await run.pool.dependencies.relayer.store.put(
+            RelayedKind.WORK, name, body, now_ms=unix_ms(run.pool.clock.now())
+        )
     return [work.lease.lease.key.hash for work in works]
 
 
@@ -491,7 +493,7 @@ async def test_a_redis_that_goes_away_within_a_batch_costs_no_work_and_none_is_p
         reached, line.at = line.at < 0, -1
         for _ in range(2):
             await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
-            await run.pool.parts.redis.delete(f"{RedisKeys(f'pool-{POOL}').prefix}lease:relayer")  # it ran out
+            await run.pool.dependencies.redis.delete(f"{RedisKeys(f'pool-{POOL}').prefix}lease:relayer")  # it ran out
             await relayer.round()
         rows = [await store.get(RelayedKind.WORK, name) for name in names]
         assert [row.state if row else None for row in rows] == [ReceiptState.CARRIED] * 3, at

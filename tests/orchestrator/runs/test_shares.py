@@ -23,7 +23,7 @@ async def member_of(run: RunUnderTest, provider: Key) -> Key:
     """A member whose provider is another than that of the usual ones."""
     key = await run.member()
     run.chain.seats[key.address] = replace(run.chain.seats[key.address], provider=provider.address)
-    await run.desk.store.forget_seats([key.address])
+    await run.leasing.store.forget_seats([key.address])
     return key
 
 
@@ -130,7 +130,7 @@ async def test_the_script_and_the_step_count_agree_on_what_is_needed(make_run: M
     await run.publish(0)
     key = await run.member()
     pairs = [part for pair in count.items() for part in pair]
-    await run.pool.parts.database.ask("HSET", run.pool.parts.database.key("run", "step", "0"), *pairs)
+    await run.pool.dependencies.database.ask("HSET", run.pool.dependencies.database.key("run", "step", "0"), *pairs)
     need = StepCount(**count).need
     answer = await run.ask(key, groups=4096)
     assert (answer.json()["lease"]["groups"] if answer.status_code == 200 else 0) == need
@@ -142,7 +142,7 @@ async def settled(make_run: MakeRun, **settings: Any) -> RunUnderTest:
     await run.sync.round()
     await run.publish(0)
     for _ in range(TIMES_KEPT):
-        await run.desk.store.remember_time(DeliveryTime(25_000, 1))
+        await run.leasing.store.remember_time(DeliveryTime(25_000, 1))
     return run
 
 
@@ -257,7 +257,7 @@ async def test_leases_that_are_too_short_grow_again(make_run: MakeRun) -> None:
     await run.publish(0)
     key = await run.member()
     for _ in range(TIMES_KEPT):
-        await run.desk.store.remember_time(DeliveryTime(1_000, 1))
+        await run.leasing.store.remember_time(DeliveryTime(1_000, 1))
     lengths = []
     for _ in range(2 * TIMES_KEPT):
         lengths.append((await run.lease(key, groups=1)).lease.expiry - int(run.pool.clock.now().timestamp()))
@@ -270,9 +270,9 @@ async def test_leases_that_are_too_short_grow_again(make_run: MakeRun) -> None:
 async def test_unaccepted_work_does_not_make_leases_shorter(run: RunUnderTest) -> None:
     key = await run.member()
     await judged(run, key, Outcome.REJECTED)
-    assert await run.desk.store.times() == []
+    assert await run.leasing.store.times() == []
     await judged(run, key, Outcome.ACCEPTED, file=2)
-    assert len(await run.desk.store.times()) == 1
+    assert len(await run.leasing.store.times()) == 1
 
 
 # Records
@@ -415,7 +415,10 @@ async def test_a_salt_is_known_with_the_lease_only(run: RunUnderTest) -> None:
     key = await run.member()
     first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
     assert first.lease.salt != second.lease.salt
-    kept = [str(await run.pool.parts.redis.hgetall(each)) for each in await run.pool.parts.redis.keys("*run:slot:*")]
+    kept = [
+        str(await run.pool.dependencies.redis.hgetall(each))
+        for each in await run.pool.dependencies.redis.keys("*run:slot:*")
+    ]
     assert len(kept) == 2
     for lease in (first.lease, second.lease):
         assert not any(lease.salt in text or lease.salt[2:] in text for text in kept), "not in Redis"

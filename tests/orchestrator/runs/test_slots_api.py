@@ -39,7 +39,7 @@ async def test_a_member_leases_a_slot_that_the_pools_key_signed(run: RunUnderTes
     assert (step.step, step.need, step.reason, step.run_id) == (0, 8, "", MAIN)
     grant = await run.lease(key)
     lease = grant.lease
-    assert lease.lease.signer(lease.raw_signature, run.chain.domain) == run.pool.parts.key.address
+    assert lease.lease.signer(lease.raw_signature, run.chain.domain) == run.pool.dependencies.key.address
     assert (lease.node, lease.step, lease.index, lease.groups, lease.max_units) == (key.address, 0, 0, 4, 400)
     assert (await run.step(key)).need == 4
 
@@ -140,7 +140,7 @@ async def test_open_leases_bind_escrow_and_stake_until_they_are_over(run: RunUnd
     assert "escrow" in (await run.step(key)).reason
     await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
     assert "escrow" in problem(await run.ask(key))[2], "the node still has the signed lease"
-    await run.pool.clock.turn(run.desk.terms.lease + run.desk.terms.grace + timedelta(seconds=1))
+    await run.pool.clock.turn(run.leasing.terms.lease + run.leasing.terms.grace + timedelta(seconds=1))
     await run.sync.round()
     assert (await run.lease(key, groups=4)).lease.groups == 4
 
@@ -162,7 +162,7 @@ async def test_a_node_holds_so_many_slots_and_no_more(make_run: MakeRun) -> None
 
 async def test_without_a_run_everything_says_so(make_run: MakeRun) -> None:
     run = make_run()
-    object.__setattr__(run.pool.parts, "run", None)
+    object.__setattr__(run.pool.dependencies, "slot_leasing", None)
     key = Key.generate()
     assert problem(await run.pool.send(key, "/v1/run/step", None, method="GET"))[:2] == (404, "no-run")
 

@@ -138,7 +138,7 @@ async def test_after_the_loss_of_redis_everything_is_read_from_the_ledger_again(
     await run.sync.round()
     before, listed = await run.view(), await run.rollouts(status="all")
 
-    await run.pool.parts.redis.flushall()
+    await run.pool.dependencies.redis.flushall()
     run.chain.read = 0
     assert "has not read the ledger" in (await run.step(first)).reason
     await run.sync.round()
@@ -176,7 +176,9 @@ async def test_another_run_reads_on_where_one_stopped_and_nothing_is_written_twi
     key, work = await delivered(first)
     first.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     assert await second.sync.round() == 0, "the first has the loop's lease"
-    await first.pool.parts.redis.delete(first.pool.parts.database.key("lease", "run"))  # it hung for too long
+    await first.pool.dependencies.redis.delete(
+        first.pool.dependencies.database.key("lease", "run")
+    )  # it hung for too long
     await second.sync.round()
     assert (await second.view())["accepted"] == 4
     assert await first.sync.round() == 0
@@ -193,7 +195,7 @@ async def test_old_steps_are_forgotten_with_everything_in_them(make_run: MakeRun
     await run.publish(5)
     await run.sync.round()
     assert await run.rollouts(status="all") == []
-    assert await run.pool.parts.redis.keys("*run:slot*") == []
+    assert await run.pool.dependencies.redis.keys("*run:slot*") == []
 
 
 # Versions and demand
@@ -297,7 +299,7 @@ async def test_generation_waits_when_it_is_too_far_ahead(run: RunUnderTest) -> N
     ids=["publisher", "validator", "stranger"],
 )
 async def test_who_may_read_and_who_may_steer(run: RunUnderTest, who: Key, reads: int, steers: int) -> None:
-    signer = RequestSigner(who, audience=run.pool.parts.key.address, clock=run.pool.clock)
+    signer = RequestSigner(who, audience=run.pool.dependencies.key.address, clock=run.pool.clock)
     async with run.pool.http(signer) as http:
         assert (await http.get("/v1/run/rollouts")).status_code == reads
         assert (await http.put("/v1/run/demand", json={"step": 0, "groups": 9})).status_code == steers

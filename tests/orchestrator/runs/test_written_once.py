@@ -8,7 +8,7 @@ from tests.kit.memory_run_ledger import RunUnderTest
 
 
 async def test_of_two_that_write_a_slot_the_second_reads_again(run: RunUnderTest) -> None:
-    key, store = await run.member(), run.desk.store
+    key, store = await run.member(), run.leasing.store
     await run.lease(key)
     row = await store.slot(slot_id(0, key.address, 0))
     assert row is not None
@@ -18,7 +18,7 @@ async def test_of_two_that_write_a_slot_the_second_reads_again(run: RunUnderTest
 
 
 async def test_a_loop_that_lost_its_lease_writes_neither_slots_nor_the_run(run: RunUnderTest) -> None:
-    key, store = await run.member(), run.desk.store
+    key, store = await run.member(), run.leasing.store
     await run.lease(key)
     row, state = await store.slot(slot_id(0, key.address, 0)), await store.state()
     assert row is not None
@@ -29,7 +29,7 @@ async def test_a_loop_that_lost_its_lease_writes_neither_slots_nor_the_run(run: 
 
 
 async def test_of_two_that_change_the_run_the_second_reads_again(run: RunUnderTest) -> None:
-    store = run.desk.store
+    store = run.leasing.store
     state = await store.state()
     assert await store.change(state, {"floor": "3"}, now_ms=1)
     assert not await store.change(state, {"floor": "1"}, now_ms=1, demand=(0, 99, 1))

@@ -99,7 +99,7 @@ async def test_a_file_goes_through_the_pool_into_the_bucket_and_back(make_pool: 
     assert (link.size, (await get(link.url)).content) == (len(CONTENT), CONTENT)
     async with pool.http() as http:
         assert (await http.get(f"/v1/blobs/{given.key}")).status_code == 404  # the bytes don't pass through here
-    await pool.parts.objects.aclose()
+    await pool.dependencies.objects.aclose()
 
 
 async def test_what_is_there_can_be_looked_up_opened_and_read_in_part(store: S3Store) -> None:
@@ -280,7 +280,7 @@ async def test_a_store_that_has_the_object_in_another_size_gives_no_ticket(make_
             await pool.member(), "/v1/uploads", {"kind": "file", "sha256": sha(CONTENT), "size": 8000}
         )
         assert (answer.status_code, answer.json()["code"]) == (409, "other-object")
-        await pool.parts.objects.aclose()
+        await pool.dependencies.objects.aclose()
 
 
 async def test_a_store_that_fails_is_asked_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +308,7 @@ async def test_a_pool_whose_store_is_down_gives_no_ticket_and_says_why(make_pool
             True,
         )
         assert "hunter2" not in answer.text
-        await pool.parts.objects.aclose()
+        await pool.dependencies.objects.aclose()
 
 
 @pytest.mark.parametrize(

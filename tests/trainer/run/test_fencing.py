@@ -43,7 +43,7 @@ async def test_a_trainer_that_was_fenced_says_nothing_more_and_stops(pool: Train
     first = asyncio.create_task(pool.train())
     await until((pool.folder / "state" / "progress.jsonl").exists)
     # Its lease ran out unnoticed, and another trainer has the run.
-    await pool.run.pool.parts.redis.delete(pool.run.pool.parts.database.key("lease:trainer"))
+    await pool.run.pool.dependencies.redis.delete(pool.run.pool.dependencies.database.key("lease:trainer"))
     await pool.run.pool.owner("PUT", "/v1/run/trainer", {"holder": "ab" * 16, "life_ms": 60_000})
     async with pool.working():
         with pytest.raises(AnotherTrainer):
@@ -76,8 +76,8 @@ def _lease(pool: TrainedPool, client: OrchestratorClient, folder: Path) -> RunLe
 
 
 async def _current(pool: TrainedPool) -> str:
-    parts = pool.run.pool.parts
-    found = await parts.redis.get(parts.database.key("lease:trainer"))
+    dependencies = pool.run.pool.dependencies
+    found = await dependencies.redis.get(dependencies.database.key("lease:trainer"))
     assert isinstance(found, bytes)
     return found.decode()
 
@@ -93,7 +93,7 @@ async def test_an_answer_that_was_lost_neither_stops_a_trainer_nor_costs_it_the_
         await lease.take()
         assert lease.value == await _current(pool)
         if ran_out:  # or the orchestrator lost its Redis
-            await pool.run.pool.parts.redis.delete(pool.run.pool.parts.database.key("lease:trainer"))
+            await pool.run.pool.dependencies.redis.delete(pool.run.pool.dependencies.database.key("lease:trainer"))
         line.losing = 2
         with contextlib.suppress(Unavailable):
             await lease.confirm()
@@ -132,7 +132,7 @@ async def test_a_trainer_whose_lease_ran_out_does_not_fence_itself_by_asking_twi
                 raise Conflict("this lease ran out", code="trainer-fenced")
             return value
 
-        await pool.run.pool.parts.redis.delete(pool.run.pool.parts.database.key("lease:trainer"))
+        await pool.run.pool.dependencies.redis.delete(pool.run.pool.dependencies.database.key("lease:trainer"))
         await client.hold_trainer_lease(TrainerWish(holder=lease._holder, start=lease._start, life_ms=60_000))
         said = await asyncio.gather(lease.with_token(put), lease.with_token(put), lease.confirm())
         assert said[0] == said[1] == await _current(pool)

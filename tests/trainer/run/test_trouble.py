@@ -86,7 +86,7 @@ async def test_rewards_that_the_ledger_does_not_know_are_not_learned(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An orchestrator that names another audit file than the verdict did, with better rewards."""
-    owner, judge = pool.run.pool.parts.run_owner, pool.world.keys["validator"].address
+    owner, judge = pool.run.pool.dependencies.run_control, pool.world.keys["validator"].address
     assert owner is not None
     listed = owner.rollouts
     forged: list[Digest] = []
@@ -155,7 +155,7 @@ async def test_a_full_disk_ends_it_with_words_and_the_same_command_goes_on(
 
 async def test_steps_without_anything_to_learn_end_the_run_with_words(pool: TrainedPool) -> None:
     pool.rewards = lambda step, index, group: [0.0] * 4
-    pool.run.desk.terms = replace(pool.run.desk.terms, max_rounds=1)
+    pool.run.leasing.terms = replace(pool.run.leasing.terms, max_rounds=1)
     async with pool.working():
         with pytest.raises(NothingToLearn, match="the last 1 steps had no group whose rewards differ"):
             await pool.train(most_empty_steps=0)

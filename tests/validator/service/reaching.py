@@ -23,7 +23,7 @@ from tests.kit.world import POOL
 @asynccontextmanager
 async def reachable(pool: PoolWithValidators) -> AsyncIterator[tuple[str, Wire]]:
     """A second instance on the same Redis and chain: its URL, and the wire that leads there."""
-    first, listener = pool.run.pool.parts, socket.create_server(("127.0.0.1", 0))
+    first, listener = pool.run.pool.dependencies, socket.create_server(("127.0.0.1", 0))
     wire = Wire(*listener.getsockname())
     await wire.join()
     url = f"http://127.0.0.1:{wire.port}"

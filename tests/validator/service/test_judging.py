@@ -64,7 +64,7 @@ async def test_a_submission_becomes_a_verdict_whose_evidence_anybody_can_read(po
     shown = await validator.status()
     assert shown["verdicts"] == [{"outcome": "accepted", "reason": "passed", "count": 1}]
     assert shown["latency"]["of"] == 1
-    database = pool.run.pool.parts.database
+    database = pool.run.pool.dependencies.database
     still_open = await database.ask("ZCARD", database.key("uploads", validator.key.address))
     assert still_open == 0, "the store was asked whether it has the evidence, which closes the upload's ticket"
 
@@ -368,7 +368,7 @@ async def test_an_audit_file_that_is_not_what_the_ledger_names_is_told_from_a_st
     await validator.judge()
     [given] = await verdicts(pool)
     assert (await validator.parts.files.audit(given.validator, given.audit_hash)).key == given.key
-    store = pool.run.pool.parts.objects
+    store = pool.run.pool.dependencies.objects
     assert isinstance(store, LocalStore)
     path = store.path(ObjectKey(pool_id=POOL, owner=given.validator, sha256=given.audit_hash, audit=True))
     path.unlink() if content is None else path.write_bytes(content)
