@@ -24,7 +24,7 @@ from validator.api.routes import BODY, router
 from validator.audit_loops import Looking
 from validator.background import add_loops
 from validator.chain.connection import PoolChain
-from validator.dependencies import Dependencies, OpenableExaminer, Remote, build_parts
+from validator.dependencies import Dependencies, OpenableExaminer, Remote, build_dependencies
 from validator.queue_metrics import QueueMetrics
 from validator.settings import ValidatorSettings
 
@@ -65,7 +65,7 @@ def build_validator(
         "validator",
         version=release(),
         description=DESCRIPTION,
-        lifespan=lambda app: _life(app.state.parts),
+        lifespan=lambda app: _life(app.state.dependencies),
         checks={"redis": lambda: check_redis(redis), "health": lambda: _check_health(app)},
         loops=loops,
         clock=clock,
@@ -73,7 +73,7 @@ def build_validator(
         ip_rates=IpRates(OWN_RATE, clock=clock),
         tags=({"name": "validator"},),
     )
-    parts = build_parts(
+    dependencies = build_dependencies(
         settings,
         redis=redis,
         chain=chain,
@@ -83,46 +83,46 @@ def build_validator(
         clock=clock,
         registry=app.state.registry,
     )
-    looking = Looking(parts)
-    app.state.parts = parts
+    looking = Looking(dependencies)
+    app.state.dependencies = dependencies
     app.state.loops = loops
     app.state.looks = lambda: asdict(looking.counts)
     app.state.tokens = TokenBook(settings.tokens)
-    admission = ReplayGuard(redis, keys=parts.keys, rate=OWN_RATE, clock=clock)
+    admission = ReplayGuard(redis, keys=dependencies.keys, rate=OWN_RATE, clock=clock)
     app.state.verifier = RequestVerifier(audience=key.address, admission=admission, clock=clock, body_limit=BODY)
     app.include_router(router)
     gauges = QueueMetrics(
         app.state.registry,
-        queue=parts.queue,
-        deadlines=parts.deadlines,
-        intake=parts.intake,
+        queue=dependencies.queue,
+        deadlines=dependencies.deadlines,
+        intake=dependencies.intake,
         looks=lambda: looking.counts,
-        health=parts.health,
+        health=dependencies.health,
     )
     if with_loops:
-        add_loops(loops, parts, looking=looking, gauges=gauges)
+        add_loops(loops, dependencies, looking=looking, gauges=gauges)
     return app
 
 
 async def _check_health(app: FastAPI) -> None:
-    await app.state.parts.health.check()
+    await app.state.dependencies.health.check()
 
 
 @asynccontextmanager
-async def _life(parts: Dependencies) -> AsyncIterator[None]:
+async def _life(dependencies: Dependencies) -> AsyncIterator[None]:
     """Starts the examiner. At the end, after the loops have stopped, returns unfinished items to the queue."""
     try:
-        parts.files.clear()
-        async with parts.examiner:
+        dependencies.files.clear()
+        async with dependencies.examiner:
             try:
                 yield
             finally:
                 with suppress(StoreUnavailable):  # then its leases expire
-                    await parts.members.leave()
-                    await parts.held.give_back()
-                    await parts.intake.aclose()
-                    await parts.finalising.aclose()
+                    await dependencies.members.leave()
+                    await dependencies.held.give_back()
+                    await dependencies.intake.aclose()
+                    await dependencies.finalising.aclose()
     finally:
-        await parts.chain.aclose()
-        await parts.remote.aclose()
-        await parts.redis.aclose()
+        await dependencies.chain.aclose()
+        await dependencies.remote.aclose()
+        await dependencies.redis.aclose()

@@ -15,11 +15,11 @@ class Looking:
     """Starts the two loops when the chain first answers.
 
     Args:
-        parts: Dependencies of the validator.
+        dependencies: Dependencies of the validator.
     """
 
-    def __init__(self, parts: Dependencies) -> None:
-        self._parts = parts
+    def __init__(self, dependencies: Dependencies) -> None:
+        self._dependencies = dependencies
         self._epochs: EpochLoop | None = None
         self._looks: SecondLooks | None = None
 
@@ -36,33 +36,34 @@ class Looking:
                 recomputed.
         """
         if self._epochs is None:
-            settings, connected = self._parts.settings, await self._parts.chain.connected()
+            settings, connected = self._dependencies.settings, await self._dependencies.chain.connected()
             self._epochs = EpochLoop(
                 connected.ledger,
                 connected.epochs,
                 pool_id=settings.pool_id,
                 length=timedelta(seconds=settings.epoch_s),
                 settled=settings.confirmations,
-                terms=self._parts.chain.terms,
+                terms=self._dependencies.chain.terms,
             )
         await self._epochs.round()
 
     async def verdicts(self) -> None:
         """Reads verdicts and disputes."""
         if self._looks is None:
-            parts, settings, connected = self._parts, self._parts.settings, await self._parts.chain.connected()
+            dependencies, settings = self._dependencies, self._dependencies.settings
+            connected = await dependencies.chain.connected()
             self._looks = SecondLooks(
                 connected.ledger,
                 following_of(
-                    f"looks-{parts.key.address}",
+                    f"looks-{dependencies.key.address}",
                     {Contract.WORK_LEDGER: FOLLOWED},
                     settings=settings,
-                    chain=parts.chain,
-                    redis=parts.redis,
-                    clock=parts.clock,
+                    chain=dependencies.chain,
+                    redis=dependencies.redis,
+                    clock=dependencies.clock,
                 ),
-                queue=parts.queue,
-                records=parts.records,
+                queue=dependencies.queue,
+                records=dependencies.records,
                 epochs=connected.epochs,
                 pool_id=settings.pool_id,
                 policy=LookPolicy(
@@ -71,6 +72,6 @@ class Looking:
                     forged=settings.looks_at_forged,
                 ),
                 takeover=timedelta(seconds=settings.takeover_s),
-                juries=parts.juries,
+                juries=dependencies.juries,
             )
         await self._looks.round()

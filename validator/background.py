@@ -17,47 +17,51 @@ IDLE = timedelta(seconds=1)
 GAUGES_EVERY = timedelta(seconds=5)
 
 
-def add_loops(loops: BackgroundLoops, parts: Dependencies, *, looking: Looking, gauges: QueueMetrics) -> None:
+def add_loops(loops: BackgroundLoops, dependencies: Dependencies, *, looking: Looking, gauges: QueueMetrics) -> None:
     """Adds the loops of one validator."""
-    settings = parts.settings
+    settings = dependencies.settings
     poll = timedelta(seconds=settings.poll_s)
-    loops.add("intake", patient("intake", parts.intake.round), every=poll, stalled_after=STALLED)
-    for number, wakeup in enumerate(parts.wakeups, 1):
+    loops.add("intake", patient("intake", dependencies.intake.round), every=poll, stalled_after=STALLED)
+    for number, wakeup in enumerate(dependencies.wakeups, 1):
         name = f"judging-{number}"
-        loops.add(name, patient(name, _judging(loops, parts, name)), every=IDLE, woken=wakeup)
-    for number, send_queue in enumerate(parts.send_queues, 1):
+        loops.add(name, patient(name, _judging(loops, dependencies, name)), every=IDLE, woken=wakeup)
+    for number, send_queue in enumerate(dependencies.send_queues, 1):
         name = f"verdicts-{number}"
         loops.add(
-            name, patient(name, send_queue.round), every=IDLE, stalled_after=STALLED * 5, woken=parts.verdicts.news
+            name,
+            patient(name, send_queue.round),
+            every=IDLE,
+            stalled_after=STALLED * 5,
+            woken=dependencies.verdicts.news,
         )
-    loops.add("leases", parts.held.renew, every=parts.queue.lease / 3, stalled_after=STALLED)
-    loops.add("health", lambda: look_after(parts), every=IDLE, stalled_after=STALLED * 5)
+    loops.add("leases", dependencies.held.renew, every=dependencies.queue.lease / 3, stalled_after=STALLED)
+    loops.add("health", lambda: look_after(dependencies), every=IDLE, stalled_after=STALLED * 5)
     if settings.finalise:
         every = timedelta(seconds=settings.finalise_every_s)
-        loops.add("finalising", patient("finalising", parts.finalising.round), every=every)
+        loops.add("finalising", patient("finalising", dependencies.finalising.round), every=every)
     loops.add("epochs", patient("epochs", looking.epochs), every=min(timedelta(seconds=settings.epoch_s) / 10, STALLED))
     loops.add("second-looks", patient("second-looks", looking.verdicts), every=max(poll, IDLE / 2))
-    loops.add("juries", patient("juries", parts.juries.round), every=IDLE)
+    loops.add("juries", patient("juries", dependencies.juries.round), every=IDLE)
     loops.add("gauges", gauges.read, every=GAUGES_EVERY)
 
 
-async def look_after(parts: Dependencies) -> None:
+async def look_after(dependencies: Dependencies) -> None:
     """Runs a due self-test and announces the result. An unhealthy validator returns its items if others are healthy.
 
     Raises:
         StoreUnavailable: Redis is down.
     """
-    was_well = parts.health.well
-    await parts.health.round()
-    if parts.health.well and not was_well:
-        parts.notify()
-    stuck = not parts.health.well and parts.health.since > parts.queue.lease
-    if stuck and len(parts.held) and await parts.members.others_may_judge():
-        await parts.held.give_back()
+    was_well = dependencies.health.well
+    await dependencies.health.round()
+    if dependencies.health.well and not was_well:
+        dependencies.notify()
+    stuck = not dependencies.health.well and dependencies.health.since > dependencies.queue.lease
+    if stuck and len(dependencies.held) and await dependencies.members.others_may_judge():
+        await dependencies.held.give_back()
 
 
-def _judging(loops: BackgroundLoops, parts: Dependencies, name: str) -> Callable[[], Awaitable[None]]:
+def _judging(loops: BackgroundLoops, dependencies: Dependencies, name: str) -> Callable[[], Awaitable[None]]:
     async def work() -> None:
-        await parts.judging.round(beat=lambda: loops.beat(name))
+        await dependencies.judging.round(beat=lambda: loops.beat(name))
 
     return work

@@ -117,7 +117,7 @@ class Dependencies:
         _notify(self.wakeups)
 
 
-def build_parts(
+def build_dependencies(
     settings: ValidatorSettings,
     *,
     redis: Redis,
@@ -255,12 +255,12 @@ def build_parts(
     )
 
 
-def parts_of(request: Request) -> Dependencies:
+def dependencies_of(request: Request) -> Dependencies:
     """Returns the dependencies of the application that serves this request."""
-    parts = request.app.state.parts
-    if not isinstance(parts, Dependencies):
-        raise TypeError("app.state.parts must be Dependencies")
-    return parts
+    dependencies = request.app.state.dependencies
+    if not isinstance(dependencies, Dependencies):
+        raise TypeError("app.state.dependencies must be Dependencies")
+    return dependencies
 
 
 def following_of(

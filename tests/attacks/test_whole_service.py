@@ -79,7 +79,7 @@ async def test_cheats_lose_stake_and_place_and_read_why_and_the_others_are_untou
     cheater, other = world.keys["provider"].address, world.keys["manager"].address
     before = {who: await ledger.stake.of(who) for who in (cheater, other)}
     await world.warp(TERMS.challenge_period + timedelta(hours=1))
-    assert await validator.parts.finalising.round() == 1 + len(bad)
+    assert await validator.dependencies.finalising.round() == 1 + len(bad)
     assert (await pool.work(good)).status is WorkStatus.FINAL
     after = {who: await ledger.stake.of(who) for who in (cheater, other)}
     penalties = sum([(await pool.work(key)).penalty for key in bad.values()])

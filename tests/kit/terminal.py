@@ -116,6 +116,6 @@ async def terminal(
             await stack.enter_async_context(serving(run.pool.app, listener))
             yield Terminal(pool, tmp_path / "muster.toml", capsys, monkeypatch)
             for each in pool.made:
-                await each.parts.chain.aclose()
-                await each.parts.remote.aclose()
-                await each.parts.redis.aclose()
+                await each.dependencies.chain.aclose()
+                await each.dependencies.remote.aclose()
+                await each.dependencies.redis.aclose()

@@ -54,25 +54,25 @@ class ValidatorUnderTest:
     """One validator, its loops turned by hand."""
 
     app: FastAPI
-    parts: Dependencies
+    dependencies: Dependencies
     examiner: ScriptedExaminer
     looking: Looking
     key: Key
 
     async def read(self) -> int:
         """Says how it is, and reads the ledger's events."""
-        await look_after(self.parts)
-        return await self.parts.intake.round()
+        await look_after(self.dependencies)
+        return await self.dependencies.intake.round()
 
     async def judge(self) -> int:
         """Reads, examines, and gives verdicts; returns how many the ledger took."""
         await self.read()
-        await self.parts.judging.round()
-        return await self.parts.send_queues[0].round()
+        await self.dependencies.judging.round()
+        return await self.dependencies.send_queues[0].round()
 
     async def get(self, path: str, method: str = "GET", body: Any = None, *, key: Key | None = None) -> httpx.Response:
         """A request to its API, signed by its own key, or another."""
-        signer = RequestSigner(key or self.key, audience=self.key.address, clock=self.parts.clock)
+        signer = RequestSigner(key or self.key, audience=self.key.address, clock=self.dependencies.clock)
         transport = httpx.ASGITransport(app=self.app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://validator", auth=signer) as http:
             return await http.request(method, path, json=body)
@@ -149,19 +149,19 @@ class PoolWithValidators:
             clock=clock,
             with_loops=live,
         )
-        parts = app.state.parts
-        assert isinstance(parts, Dependencies)
-        parts.files.clear()
-        made = ValidatorUnderTest(app, parts, examiner, Looking(parts), key)
+        dependencies = app.state.dependencies
+        assert isinstance(dependencies, Dependencies)
+        dependencies.files.clear()
+        made = ValidatorUnderTest(app, dependencies, examiner, Looking(dependencies), key)
         self.made.append(made)
         return made
 
     async def turn(self, by: timedelta) -> None:
         """Lets time pass for everybody, Redis too."""
         await self.run.pool.clock.turn(by)
-        seen = {each.parts.redis.connection_pool.connection_kwargs["db"]: each.parts for each in self.made}
-        for parts in seen.values():
-            await age(parts.redis, parts.keys.prefix, by)
+        made = [each.dependencies for each in self.made]
+        for one in {each.redis.connection_pool.connection_kwargs["db"]: each for each in made}.values():
+            await age(one.redis, one.keys.prefix, by)
 
     async def submit(self, content: bytes | None = None, *, uploaded: bool = True, step: int = 0) -> Digest:
         """Leases a slot, uploads a file, and has the work carried to the ledger; its key."""
@@ -227,6 +227,6 @@ async def pool(world: World, redis_url: str, tmp_path: Path) -> AsyncIterator[Po
         pool = PoolWithValidators(world, run, node, redis_url, tmp_path)
         yield pool
         for each in pool.made:
-            await each.parts.chain.aclose()
-            await each.parts.remote.aclose()
-            await each.parts.redis.aclose()
+            await each.dependencies.chain.aclose()
+            await each.dependencies.remote.aclose()
+            await each.dependencies.redis.aclose()

@@ -28,7 +28,7 @@ from validator.api.views import (
     ValidatorSeen,
     VerdictCount,
 )
-from validator.dependencies import Dependencies, parts_of
+from validator.dependencies import Dependencies, dependencies_of
 from validator.domain.items import ItemId, ParkedItem, Resolution, read_item_id
 from validator.queue.parking_order import MOST_LOOKED_AT, fairly
 from validator.store.members import Member, MemberId
@@ -40,7 +40,7 @@ router = APIRouter(prefix="/v1", tags=["validator"])
 
 
 async def _is_me(address: Address, request: Request) -> bool:
-    return address == parts_of(request).key.address
+    return address == dependencies_of(request).key.address
 
 
 Reader = Annotated[OwnerRequest, Depends(owner_access(Scope.READ, is_manager=_is_me, body_limit=BODY))]
@@ -57,36 +57,39 @@ def _body(model: type[BaseModel]) -> dict[str, Any]:
 @router.get("/status")
 async def status(_reader: Reader, request: Request) -> StatusView:
     """Return the status of the validator."""
-    parts = parts_of(request)
-    lengths = await parts.queue.lengths()
-    parked = fairly(await parts.queue.parked(limit=MOST_LOOKED_AT), limit=SHOWN_PARKED)
-    read_to = parts.intake.read_to
-    files, rows, tokens = parts.measures.rates()
+    dependencies = dependencies_of(request)
+    lengths = await dependencies.queue.lengths()
+    parked = fairly(await dependencies.queue.parked(limit=MOST_LOOKED_AT), limit=SHOWN_PARKED)
+    read_to = dependencies.intake.read_to
+    measures = dependencies.measures
+    files, rows, tokens = measures.rates()
     return StatusView(
-        validator=parts.key.address,
-        pool_id=parts.settings.pool_id,
+        validator=dependencies.key.address,
+        pool_id=dependencies.settings.pool_id,
         version=release(),
-        seated=await _seated(parts),
+        seated=await _seated(dependencies),
         chain_block=None if read_to is None else read_to[1],
         next_block=None if read_to is None else read_to[0],
-        epoch=await _epoch(parts),
+        epoch=await _epoch(dependencies),
         queue=QueueView(
             waiting=lengths.waiting,
             ready=lengths.ready,
             in_hand=lengths.in_hand,
             parked=lengths.parked,
-            not_final=await parts.deadlines.count(),
+            not_final=await dependencies.deadlines.count(),
         ),
         verdicts=tuple(
             VerdictCount(outcome=outcome.name.lower(), reason=reason_name(reason), count=count)
-            for (outcome, reason), count in sorted((await parts.counts.all()).items())
+            for (outcome, reason), count in sorted((await dependencies.counts.all()).items())
         ),
         latency=LatencyView(
-            p50_s=parts.measures.latency(0.5), p99_s=parts.measures.latency(0.99), of=parts.measures.judged
+            p50_s=dependencies.measures.latency(0.5),
+            p99_s=dependencies.measures.latency(0.99),
+            of=dependencies.measures.judged,
         ),
         rates=RatesView(files=files, rows=rows, prefilled_tokens=tokens),
-        validators=await _validators(parts),
-        members=await _members(parts),
+        validators=await _validators(dependencies),
+        members=await _members(dependencies),
         parked=tuple(_parked(each) for each in parked),
         loops=tuple(
             LoopView(name=each.name, rounds=each.rounds, crashes=each.crashes, last_error=each.last_error)
@@ -99,7 +102,7 @@ async def status(_reader: Reader, request: Request) -> StatusView:
 @router.get("/parked")
 async def parked(_reader: Reader, request: Request, limit: Annotated[int, Query(ge=1, le=10_000)] = 1000) -> ParkedList:
     """List parked work. Each node's oldest item comes first, so that no node can hide the others' items."""
-    found = await parts_of(request).queue.parked(limit=MOST_LOOKED_AT)
+    found = await dependencies_of(request).queue.parked(limit=MOST_LOOKED_AT)
     return ParkedList(items=tuple(_parked(each) for each in fairly(found, limit=limit)))
 
 
@@ -110,15 +113,17 @@ async def retry_all(
     code: Annotated[str | None, Query(max_length=100, description="Only work with this trouble")] = None,
 ) -> Unparked:
     """Retry all parked work from the beginning."""
-    parts = parts_of(request)
-    names = [each.item.id for each in await parts.queue.parked(limit=MOST_LOOKED_AT) if code in {None, each.code}]
-    return await _unpark(parts, names)
+    dependencies = dependencies_of(request)
+    names = [
+        each.item.id for each in await dependencies.queue.parked(limit=MOST_LOOKED_AT) if code in {None, each.code}
+    ]
+    return await _unpark(dependencies, names)
 
 
 @router.post("/parked/{item}/retry")
 async def retry(_operator: Operator, request: Request, item: ItemPath) -> Unparked:
     """Retry one parked item from the beginning."""
-    return _some(await _unpark(parts_of(request), [read_item_id(item)]), item)
+    return _some(await _unpark(dependencies_of(request), [read_item_id(item)]), item)
 
 
 @router.post("/parked/{item}/resolve", openapi_extra=_body(Resolve))
@@ -126,12 +131,12 @@ async def resolve(operator: Operator, request: Request, item: ItemPath) -> Unpar
     """Decide parked work by hand: accept it, or reject it without a slash. The contributor can read the reason."""
     decided = operator.read(Resolve)
     resolution = Resolution(outcome=Outcome[decided.outcome.upper()], words=decided.words, by=operator.name)
-    return _some(await _unpark(parts_of(request), [read_item_id(item)], resolution=resolution), item)
+    return _some(await _unpark(dependencies_of(request), [read_item_id(item)], resolution=resolution), item)
 
 
-async def _unpark(parts: Dependencies, names: list[ItemId], *, resolution: Resolution | None = None) -> Unparked:
-    found = tuple([name for name in names if await parts.queue.unpark(name, resolution=resolution)])
-    parts.notify()
+async def _unpark(dependencies: Dependencies, names: list[ItemId], *, resolution: Resolution | None = None) -> Unparked:
+    found = tuple([name for name in names if await dependencies.queue.unpark(name, resolution=resolution)])
+    dependencies.notify()
     return Unparked(ids=found)
 
 
@@ -141,24 +146,24 @@ def _some(unparked: Unparked, item: str) -> Unparked:
     return unparked
 
 
-async def _seated(parts: Dependencies) -> bool | None:
+async def _seated(dependencies: Dependencies) -> bool | None:
     try:
-        return await parts.chain.is_seated()
+        return await dependencies.chain.is_seated()
     except Unavailable:
         return None
 
 
-async def _epoch(parts: Dependencies) -> int | None:
+async def _epoch(dependencies: Dependencies) -> int | None:
     try:
-        return await (await parts.chain.connected()).epochs.latest()
+        return await (await dependencies.chain.connected()).epochs.latest()
     except Unavailable:
         return None
 
 
-async def _validators(parts: Dependencies) -> tuple[ValidatorSeen, ...]:
-    here, heard = await parts.members.here(), await parts.known.last_heard()
+async def _validators(dependencies: Dependencies) -> tuple[ValidatorSeen, ...]:
+    here, heard = await dependencies.members.here(), await dependencies.known.last_heard()
     try:
-        listed = await parts.chain.validators()
+        listed = await dependencies.chain.validators()
     except MusterError:
         listed = sorted(set(here) | set(heard))
     return tuple(
@@ -167,9 +172,12 @@ async def _validators(parts: Dependencies) -> tuple[ValidatorSeen, ...]:
     )
 
 
-async def _members(parts: Dependencies) -> tuple[MemberView, ...]:
-    found = await parts.members.all()
-    return tuple(_member(each, me=parts.members.me) for each in sorted(found, key=lambda it: it.id != parts.members.me))
+async def _members(dependencies: Dependencies) -> tuple[MemberView, ...]:
+    found = await dependencies.members.all()
+    return tuple(
+        _member(each, me=dependencies.members.me)
+        for each in sorted(found, key=lambda it: it.id != dependencies.members.me)
+    )
 
 
 def _member(each: Member, *, me: MemberId) -> MemberView:

@@ -48,10 +48,10 @@ async def test_a_wrong_verdict_is_overturned_by_the_services_themselves(
         assert await look(party) == 0
     # No block comes by itself here: the validator waits for a while, and makes the one that orders the dispute.
     assert await look(third) == 0
-    assert (await third.parts.queue.lengths()).parked == 0
+    assert (await third.dependencies.queue.lengths()).parked == 0
     for _ in range(4):
         await pool.turn(UNDRAWN_PAUSE)
-        await third.parts.juries.round()
+        await third.dependencies.juries.round()
     assert await look(third) == 1
     work = await pool.work(key)
     assert (work.status, work.outcome) == (WorkStatus.FINAL, truth)

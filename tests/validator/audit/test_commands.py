@@ -36,7 +36,7 @@ async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
     validator.examiner.answers[bad] = concluded(Outcome.FORGED, ReasonCode.SAMPLING_REPLAY, **FORGED)
     assert await validator.judge() == 2
     await pool.run.sync.round()
-    connected = await validator.parts.chain.connected()
+    connected = await validator.dependencies.chain.connected()
     await connected.epochs.commit_next()
     await connected.epochs.reveal(1)
     return good, bad
@@ -124,7 +124,7 @@ async def test_a_validator_that_left_rows_out_is_named_and_the_command_fails(ter
     rows = tuple(row.model_copy(update={"audited": row.row == 0}) for row in concluded().rows)
     validator.examiner.otherwise = concluded(audited=(0,), rows=rows)
     await validator.judge()
-    epochs = (await validator.parts.chain.connected()).epochs
+    epochs = (await validator.dependencies.chain.connected()).epochs
     await epochs.commit_next()
     said = await terminal.muster("validator", "audit-log", expect=1)
     assert key in said

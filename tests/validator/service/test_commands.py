@@ -51,7 +51,7 @@ async def test_an_operator_sees_what_is_parked_and_decides_it(
                 code="no-sandbox", why="no sandbox starts here", retryable=True, hint="install bubblewrap"
             )
             await pool.turn(timedelta(seconds=6))
-            assert not await validator.parts.health.doubt()
+            assert not await validator.dependencies.health.doubt()
             await validator.read()
             sick = await muster("status")
             for words in ("TAKES NO WORK", "no sandbox starts here (no-sandbox)", "→ install bubblewrap", "unwell"):

@@ -44,7 +44,7 @@ async def verdicts(pool: PoolWithValidators) -> list[VerdictGiven]:
 
 async def queued(validator: ValidatorUnderTest) -> tuple[int, int]:
     """What is to be done, now or later, and what is parked."""
-    found = await validator.parts.queue.lengths()
+    found = await validator.dependencies.queue.lengths()
     return found.waiting + found.ready + found.in_hand, found.parked
 
 
@@ -79,19 +79,19 @@ async def test_forged_work_costs_stake_when_it_is_final_and_what_nobody_judges_c
     await validator.judge()
     ledger, provider = await pool.ledger(), (await pool.work(forged)).provider
     before = await ledger.stake.of(provider)
-    assert await validator.parts.finalising.round() == 0, "its windows are open"
+    assert await validator.dependencies.finalising.round() == 0, "its windows are open"
 
     await pool.world.warp(timedelta(hours=1, seconds=2))
-    assert await validator.parts.finalising.round() == 1
+    assert await validator.dependencies.finalising.round() == 1
     assert (await pool.work(unjudged)).status is WorkStatus.EXPIRED
     await pool.world.warp(timedelta(hours=1, seconds=2))
-    assert await validator.parts.finalising.round() == 1
+    assert await validator.dependencies.finalising.round() == 1
     after = await ledger.stake.of(provider)
     assert before.active - after.active == (await pool.work(forged)).penalty
     assert await ledger.pools.membership(POOL, pool.node.address) is None, "the node is out of the pool"
     await validator.read()
     assert await queued(validator) == (0, 0), "what has expired is parked no more"
-    assert await validator.parts.deadlines.count() == 0
+    assert await validator.dependencies.deadlines.count() == 0
 
 
 class Killed(BaseException):
@@ -107,19 +107,19 @@ def _during_examination(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) ->
 
 
 def _before_the_evidence(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.parts.files), "store", _die)
+    patch.setattr(type(dying.dependencies.files), "store", _die)
 
 
 def _before_it_is_staged(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.parts.queue), "stage", _die)
+    patch.setattr(type(dying.dependencies.queue), "stage", _die)
 
 
 def _before_it_is_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.parts.send_queues[0]), "_send", _die)
+    patch.setattr(type(dying.dependencies.send_queues[0]), "_send", _die)
 
 
 def _after_it_was_sent(dying: ValidatorUnderTest, patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(type(dying.parts.send_queues[0]), "_settle", _die)
+    patch.setattr(type(dying.dependencies.send_queues[0]), "_settle", _die)
 
 
 STAGES: tuple[tuple[Callable[[ValidatorUnderTest, pytest.MonkeyPatch], None], bool], ...] = (
@@ -152,7 +152,7 @@ async def test_a_validator_that_is_killed_in_any_stage_forgets_nothing_and_judge
         assert len(heir.examiner.asked) == int(examined_again), kill.__name__
         assert await queued(heir) == (0, 0)
         for each in (dying, heir):  # the next one need not wait until their leases end in Redis' own time
-            await each.parts.intake.aclose()
+            await each.dependencies.intake.aclose()
 
 
 async def test_validators_that_share_redis_share_the_work_and_a_staged_verdict_is_said_by_who_found_it(
@@ -210,7 +210,7 @@ async def test_a_chain_that_is_down_stops_nothing_but_the_clock(
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "newest", down)
         for _ in range(12):
-            await validator.parts.judging.round()
+            await validator.dependencies.judging.round()
             await pool.turn(timedelta(minutes=1))
     assert await queued(validator) == (1, 0), "however long: that is no reason to park it"
     await validator.judge()
@@ -221,7 +221,7 @@ async def test_a_verdict_whose_fate_is_unknown_is_looked_up_before_it_is_sent_ag
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validator = pool.validator()
-    ledger = await validator.parts.chain.ledger()
+    ledger = await validator.dependencies.chain.ledger()
     judge = ledger.work.judge
     for number, mined in enumerate((True, False), 1):
         key = await pool.submit()
@@ -235,7 +235,7 @@ async def test_a_verdict_whose_fate_is_unknown_is_looked_up_before_it_is_sent_ag
             patch.setattr(ledger.work, "judge", lost)
             with pytest.raises(TransactionNotMined):
                 await validator.judge()
-        assert await validator.parts.send_queues[0].round() == (0 if mined else 1)
+        assert await validator.dependencies.send_queues[0].round() == (0 if mined else 1)
         assert (await pool.work(key)).outcome is Outcome.ACCEPTED
         assert len(await verdicts(pool)) == number
         assert await queued(validator) == (0, 0)
@@ -249,12 +249,12 @@ async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValida
     key = await pool.submit()
     late.examiner.answers[key] = FORGED
     await late.read()
-    await late.parts.judging.round()  # found, staged, and then nothing goes out for a while
+    await late.dependencies.judging.round()  # found, staged, and then nothing goes out for a while
     await pool.turn(waited)
     other.examiner.answers[key] = FORGED
     assert await other.judge() == 1
     await (await pool.world.as_("provider")).work.dispute(key, ZERO_DIGEST)
-    assert await late.parts.send_queues[0].round() == 0
+    assert await late.dependencies.send_queues[0].round() == 0
     assert (await pool.work(key)).status is WorkStatus.DISPUTED, "nothing but an examination of the dispute decides it"
     assert await queued(late) == (0, 0)
     late.examiner.answers[key] = concluded()
@@ -327,7 +327,7 @@ async def test_a_verdict_out_of_turn_is_refused_and_sent_again_at_its_turn_witho
         return timedelta()
 
     with monkeypatch.context() as patch:  # as with a clock that is far ahead
-        patch.setattr(later.parts.judging, "_until_turn", at_once)
+        patch.setattr(later.dependencies.judging, "_until_turn", at_once)
         assert await later.judge() == 0
     assert (await pool.work(key)).status is WorkStatus.DISPUTED
     assert await queued(later) == (1, 0), "it is never parked"
@@ -353,7 +353,7 @@ async def test_rewards_that_a_judge_made_up_are_disputed_with_evidence_that_name
     work = await pool.work(key)
     assert (work.status, work.disputer) == (WorkStatus.DISPUTED, right.key.address)
     (disputed,) = await (await pool.ledger()).history(WorkDisputed, pool_id=POOL)
-    audit = await right.parts.files.audit(right.key.address, disputed.evidence_hash)
+    audit = await right.dependencies.files.audit(right.key.address, disputed.evidence_hash)
     (check,) = [each for each in audit.checks if each.name == "second-look"]
     assert (check.state, [each.row for each in check.findings]) == (CheckState.FAILED, [0, 1])
     assert not list((pool.directory / "validator-1" / "work").iterdir()), "nothing is left of the other audit file"
@@ -367,21 +367,21 @@ async def test_an_audit_file_that_is_not_what_the_ledger_names_is_told_from_a_st
     await pool.submit()
     await validator.judge()
     [given] = await verdicts(pool)
-    assert (await validator.parts.files.audit(given.validator, given.audit_hash)).key == given.key
+    assert (await validator.dependencies.files.audit(given.validator, given.audit_hash)).key == given.key
     store = pool.run.pool.dependencies.objects
     assert isinstance(store, LocalStore)
     path = store.path(ObjectKey(pool_id=POOL, owner=given.validator, sha256=given.audit_hash, audit=True))
     path.unlink() if content is None else path.write_bytes(content)
     with pytest.raises(AuditFileWrong):
-        await validator.parts.files.audit(given.validator, given.audit_hash)
+        await validator.dependencies.files.audit(given.validator, given.audit_hash)
 
     async def down(*_: object, **__: object) -> None:
         raise TransferError("no route to the store")
 
     path.write_bytes(b"there")
-    validator.parts.remote.transfer.fetch = down  # type: ignore[assignment,method-assign]
+    validator.dependencies.remote.transfer.fetch = down  # type: ignore[assignment,method-assign]
     with pytest.raises(TransferError):
-        await validator.parts.files.audit(given.validator, given.audit_hash)
+        await validator.dependencies.files.audit(given.validator, given.audit_hash)
 
 
 async def test_a_look_that_the_terms_pay_for_is_confirmed_on_the_ledger_and_counted(
@@ -423,7 +423,7 @@ async def test_rows_are_drawn_only_while_the_secret_of_the_draw_can_not_have_bee
     await pool.submit()
     await validator.judge()
     await validator.looking.verdicts()
-    epochs = (await validator.parts.chain.connected()).epochs
+    epochs = (await validator.dependencies.chain.connected()).epochs
 
     async def judged(key: Digest) -> tuple[float, str, int | None]:
         await pool.world.controls.mine(2)
@@ -460,7 +460,7 @@ async def test_forged_work_of_a_sibling_has_all_rows_of_a_proven_node_computed_a
     sibling = Judged(key=ZERO_DIGEST, outcome=Outcome.FORGED, own=False, at=now, place=(1 << 30, 0))
     drawn = []
     for found in ([], [sibling]):
-        await validator.parts.records.note_provider(provider, found)
+        await validator.dependencies.records.note_provider(provider, found)
         key = await pool.submit()
         await pool.world.controls.mine(2)
         assert await validator.judge() == 1
@@ -482,7 +482,7 @@ async def test_a_file_that_is_not_there_is_waited_for_and_its_work_expires_witho
     assert await queued(validator) == (1, 0)
     assert validator.examiner.asked == []
     await pool.world.warp(timedelta(hours=1, seconds=2))
-    await validator.parts.finalising.round()
+    await validator.dependencies.finalising.round()
     assert (await pool.work(key)).status is WorkStatus.EXPIRED
     await validator.read()
     assert await queued(validator) == (0, 0)
@@ -498,7 +498,7 @@ async def test_a_store_that_is_down_for_long_leaves_nothing_to_a_person(
         raise TransferError("the store answered 500")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(validator.parts.remote.transfer), "fetch", down)
+        patch.setattr(type(validator.dependencies.remote.transfer), "fetch", down)
         for _ in range(5):
             await validator.judge()
             await pool.turn(timedelta(minutes=1))
@@ -512,7 +512,7 @@ async def test_work_that_ends_whoever_takes_it_is_left_to_a_person(pool: PoolWit
     await pool.submit()
     await validator.read()
     for _ in range(2):
-        assert await validator.parts.queue.take() is not None
+        assert await validator.dependencies.queue.take() is not None
         await pool.turn(LEASE)
     await validator.judge()
     [item] = (await validator.get("/v1/parked")).json()["items"]
@@ -524,8 +524,8 @@ async def test_a_verdict_that_was_written_down_is_sent_however_often_its_holder_
     validator = pool.validator(attempts=1)
     key = await pool.submit()
     await validator.read()
-    await validator.parts.judging.round()
-    assert validator.parts.verdicts.next(most=9), "and there it dies"
+    await validator.dependencies.judging.round()
+    assert validator.dependencies.verdicts.next(most=9), "and there it dies"
     await pool.turn(LEASE)
     assert await validator.judge() == 1
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED
@@ -538,8 +538,8 @@ async def test_a_verdict_that_was_written_down_outlives_a_chain_that_is_down_whe
     validator = pool.validator(attempts=1)
     key = await pool.submit()
     await validator.read()
-    await validator.parts.judging.round()
-    assert validator.parts.verdicts.next(most=9), "and there it dies"
+    await validator.dependencies.judging.round()
+    assert validator.dependencies.verdicts.next(most=9), "and there it dies"
     await pool.turn(LEASE)
 
     async def down(*_: object) -> None:
@@ -547,7 +547,7 @@ async def test_a_verdict_that_was_written_down_outlives_a_chain_that_is_down_whe
 
     with monkeypatch.context() as patch:
         patch.setattr(Ledger, "newest", down)
-        await validator.parts.judging.round()
+        await validator.dependencies.judging.round()
         await pool.turn(timedelta(minutes=1))
     assert await queued(validator) == (1, 0)
     assert await validator.judge() == 1
@@ -562,7 +562,7 @@ async def test_a_file_stays_for_its_holder_when_an_earlier_one_in_this_process_i
     validator = pool.validator()
     await pool.submit()
     await validator.read()
-    item, files = await validator.parts.queue.take(), validator.parts.files
+    item, files = await validator.dependencies.queue.take(), validator.dependencies.files
     assert item is not None
     listed = await files.listed(item.work)
     async with files.fetched(item, listed) as ours:
@@ -649,7 +649,7 @@ async def test_without_its_evidence_in_the_store_nothing_is_judged(
         raise FileAbsent("the store is full", code="storage-full")
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(validator.parts.remote.transfer), "put", full)
+        patch.setattr(type(validator.dependencies.remote.transfer), "put", full)
         for _ in range(3):
             await validator.judge()
             await pool.turn(timedelta(minutes=1))
@@ -708,12 +708,12 @@ async def test_a_redis_that_is_lost_is_read_from_the_ledger_again(pool: PoolWith
     assert await validator.judge() == 2
     waiting = await pool.submit()
     await validator.read()
-    await validator.parts.redis.flushdb()
+    await validator.dependencies.redis.flushdb()
     reborn = pool.validator()
     assert await reborn.judge() == 1
     assert [examination.facts.work.key for examination in reborn.examiner.asked] == [waiting]
     assert {given.key for given in await verdicts(pool)} == {*judged, waiting}
-    assert await reborn.parts.deadlines.count() == 3, "and all of them will be let go of"
+    assert await reborn.dependencies.deadlines.count() == 3, "and all of them will be let go of"
 
 
 async def test_a_verdict_that_the_chain_lost_is_given_again(pool: PoolWithValidators, world: World) -> None:
@@ -768,11 +768,11 @@ async def test_a_verdict_on_what_a_reorganisation_has_replaced_is_refused_and_wh
     replaced, other = await pool.submit(), await pool.submit()
     events = {each.key: each for each in await ledger.history(WorkSubmitted, pool_id=POOL)}
     await validator.read()
-    await validator.parts.judging.round()  # both are examined, and their verdicts on their way
+    await validator.dependencies.judging.round()  # both are examined, and their verdicts on their way
     await world.controls.revert(before)
     another = await again(pool, replace(events[replaced], units=6))
     assert await ledger.work.submit_batch([another, await again(pool, events[other])]) == []
-    assert await validator.parts.send_queues[0].round() == 1, "the other verdict of the batch"
+    assert await validator.dependencies.send_queues[0].round() == 1, "the other verdict of the batch"
     assert (await pool.work(replaced)).status is WorkStatus.SUBMITTED
     assert (await pool.work(other)).status is WorkStatus.PROVISIONAL
     await world.controls.mine(2)
@@ -833,8 +833,8 @@ async def test_a_key_that_the_pool_does_not_seat_takes_no_work_and_parks_none(po
     await pool.submit()
     await stranger.read()
     with pytest.raises(NotSeated, match="is no validator of pool"):
-        await stranger.parts.judging.round()
+        await stranger.dependencies.judging.round()
     assert await queued(stranger) == (1, 0)
     assert (await stranger.status())["seated"] is False
     with pytest.raises(OrchestratorRefuses):
-        await stranger.parts.files.listed(work(1))
+        await stranger.dependencies.files.listed(work(1))

@@ -84,7 +84,7 @@ async def takes_over(pool: PoolWithValidators, heir: ValidatorUnderTest, key: Di
     said_before = stage in SAID
     assert examined == ([] if said_before else [key]), stage
     assert work.judge == pool.world.keys["validator" if said_before else "second"].address, stage
-    lengths = await heir.parts.queue.lengths()
+    lengths = await heir.dependencies.queue.lengths()
     assert (lengths.waiting, lengths.ready, lengths.in_hand, lengths.parked) == (0, 0, 0, 0), stage
 
 
@@ -97,7 +97,7 @@ async def test_what_a_killed_validator_had_begun_another_takes_over_and_nothing_
     async with victims(pool) as dying:
         for stage in [name for name in STAGES if name not in FINALISING]:
             keys.append(await pool.submit())
-            await heir.parts.intake.aclose()  # so that the other one reads the ledger for both
+            await heir.dependencies.intake.aclose()  # so that the other one reads the ledger for both
             assert await dying.die(stage) == -signal.SIGKILL, stage
             await takes_over(pool, heir, keys[-1], stage)
         assert await given(pool) == Counter(keys)
@@ -106,10 +106,10 @@ async def test_what_a_killed_validator_had_begun_another_takes_over_and_nothing_
         await pool.world.warp(timedelta(hours=2, seconds=2))
         for stage in FINALISING:
             await pool.turn(LEASE)
-            await heir.parts.finalising.aclose()
+            await heir.dependencies.finalising.aclose()
             assert await dying.die(stage) == -signal.SIGKILL, stage
     await pool.turn(LEASE)
-    await heir.parts.finalising.round()
+    await heir.dependencies.finalising.round()
     works = [await pool.work(key) for key in keys]
     assert {work.status for work in works} == {WorkStatus.FINAL}
     assert await ledger.work.accrued(POOL, provider) == sum(work.reward for work in works), "each is paid for once"

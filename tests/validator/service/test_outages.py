@@ -35,7 +35,7 @@ async def given(pool: PoolWithValidators) -> Counter[Digest]:
 
 async def left(validator: ValidatorUnderTest) -> tuple[int, int]:
     """What is still in the queue, and what is parked."""
-    lengths = await validator.parts.queue.lengths()
+    lengths = await validator.dependencies.queue.lengths()
     return lengths.waiting + lengths.ready + lengths.in_hand, lengths.parked
 
 
@@ -70,22 +70,22 @@ async def test_a_redis_that_is_killed_and_started_again_costs_no_work_and_no_sec
     keys = [await pool.submit(), await pool.submit()]
     await second.read()
     await first.read()
-    await first.parts.judging.round()
-    assert first.parts.verdicts.next(most=1), "one verdict is lost on its way here, the other waits for a lane"
+    await first.dependencies.judging.round()
+    assert first.dependencies.verdicts.next(most=1), "one verdict is lost on its way here, the other waits for a lane"
     keys += [await pool.submit() for _ in range(3)]
     await second.read()
-    parked, held = await first.parts.queue.take(), await first.parts.queue.take()  # and a third one waits
+    parked, held = await first.dependencies.queue.take(), await first.dependencies.queue.take()  # and a third one waits
     assert parked is not None
     assert held is not None
-    await first.parts.queue.park(parked, code="no-limits", why="a person looks", hint="")
+    await first.dependencies.queue.park(parked, code="no-limits", why="a person looks", hint="")
 
     own_redis.kill()
     for each in (first, second):
-        for work in (each.parts.intake.round, each.parts.judging.round):
+        for work in (each.dependencies.intake.round, each.dependencies.judging.round):
             with pytest.raises(StoreUnavailable):
                 await work()
     with pytest.raises(StoreUnavailable):
-        await first.parts.send_queues[0].round()
+        await first.dependencies.send_queues[0].round()
     assert sum((await given(pool)).values()) == 1, "what was on its way to the ledger came there"
     keys.append(await pool.submit())
     own_redis.start()
@@ -93,7 +93,7 @@ async def test_a_redis_that_is_killed_and_started_again_costs_no_work_and_no_sec
     await rounds(pool, first, second, count=3, pause=LEASE)
     if kept:
         assert (await left(first))[1] == 1, "a person still has to look"
-        assert await first.parts.queue.unpark(parked.id)
+        assert await first.dependencies.queue.unpark(parked.id)
         await rounds(pool, first, second, count=1, pause=LEASE)
     assert await given(pool) == Counter(keys)
     assert {(await pool.work(key)).outcome for key in keys} == {Outcome.ACCEPTED}
@@ -112,7 +112,7 @@ async def test_a_chain_that_is_cut_off_for_a_minute_costs_nothing_but_the_minute
         cut = pool.validator(attempts=2, host=host)
         keys = [await pool.submit()]
         await cut.read()
-        await cut.parts.judging.round()
+        await cut.dependencies.judging.round()
         keys.append(await pool.submit())
         await cut.read()
         if how == "between two questions":
@@ -124,7 +124,7 @@ async def test_a_chain_that_is_cut_off_for_a_minute_costs_nothing_but_the_minute
         assert (await left(cut))[1] == 0, "nobody is asked to look at what passes by itself"
         await wire.join()
         await rounds(pool, cut, count=3, pause=LEASE)
-        await cut.parts.chain.aclose()
+        await cut.dependencies.chain.aclose()
     assert await given(pool) == Counter(keys)
     assert {(await pool.work(key)).outcome for key in keys} == {Outcome.ACCEPTED}
     assert await left(cut) == (0, 0)
@@ -199,9 +199,9 @@ async def test_a_store_that_fails_in_whatever_way_is_waited_for_and_is_nobodys_g
         assert await left(validator) == (int(not judged and not parked), int(parked))
         wire.answer = None
         if parked:
-            [item] = await validator.parts.queue.parked()
-            assert await validator.parts.queue.unpark(item.item.id)
+            [item] = await validator.dependencies.queue.parked()
+            assert await validator.dependencies.queue.unpark(item.item.id)
         await rounds(pool, validator, count=4, pause=timedelta(minutes=1))
-        await validator.parts.remote.aclose()
+        await validator.dependencies.remote.aclose()
     assert await given(pool) == Counter([key])
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED

@@ -48,7 +48,7 @@ def crashes(validator: ValidatorUnderTest) -> None:
 
 def loses_its_folder(validator: ValidatorUnderTest) -> None:
     """The disk went away."""
-    shutil.rmtree(validator.parts.settings.directory / "work")
+    shutil.rmtree(validator.dependencies.settings.directory / "work")
 
 
 def reaches_no_store(validator: ValidatorUnderTest) -> None:
@@ -57,7 +57,7 @@ def reaches_no_store(validator: ValidatorUnderTest) -> None:
     async def down(*_: object, **__: object) -> None:
         raise TransferError("no route to the store")
 
-    validator.parts.remote.transfer.fetch = down  # type: ignore[assignment,method-assign]
+    validator.dependencies.remote.transfer.fetch = down  # type: ignore[assignment,method-assign]
 
 
 def nothing(_validator: ValidatorUnderTest) -> None:
@@ -77,7 +77,7 @@ def reaches_no_orchestrator(validator: ValidatorUnderTest) -> None:
     async def down(*_: object, **__: object) -> httpx.Response:
         raise Unavailable("no route to the orchestrator", code="unreachable")
 
-    for client in (validator.parts.remote.reader, validator.parts.remote.writer):
+    for client in (validator.dependencies.remote.reader, validator.dependencies.remote.writer):
         client.call = down  # type: ignore[assignment,method-assign]
 
 
@@ -119,7 +119,7 @@ async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, coun
         for each in validators:
             with suppress(MusterError):
                 await each.judge()
-        had.add(validators[0].parts.health.condition.code)
+        had.add(validators[0].dependencies.health.condition.code)
         await pool.turn(timedelta(seconds=pause_s))
     return had
 
@@ -145,16 +145,16 @@ async def test_next_to_a_sick_validator_the_other_judges_everything_and_nothing_
     assert await judged(pool) == keys, "all of it, and none of it twice"
     assert {(await pool.work(key)).outcome for key in keys} == {Outcome.ACCEPTED}
     assert {(await pool.work(key)).judge for key in keys} == {well.key.address}
-    lengths = await well.parts.queue.lengths()
+    lengths = await well.dependencies.queue.lengths()
     assert (lengths.waiting, lengths.ready, lengths.in_hand, lengths.parked) == (0, 0, 0, 0)
     assert had - {""} == ({sickness.code} if sickness.code else set())
-    await well.parts.health.check()
+    await well.dependencies.health.check()
     if sickness.code in {None, FAILS}:
         return  # it tries one more now and then, and nothing that it can be tested for is wrong
     with pytest.raises(NotWell, match=sickness.code):
-        await sick.parts.health.check()
+        await sick.dependencies.health.check()
     shown = {each["place"].partition(":")[2]: each for each in (await well.status())["members"]}
-    told = shown[str(sick.parts.settings.directory)]
+    told = shown[str(sick.dependencies.settings.directory)]
     assert (told["state"], told["code"], told["is_this"]) == ("unwell", sickness.code, False)
     assert told["why"]
 
@@ -166,12 +166,12 @@ async def test_a_sick_validator_alone_parks_nothing_and_goes_on_when_it_is_mende
     await rounds(pool, validator, count=30, pause_s=10)
     assert validator.examiner.asked == [], "it knew before it took anything"
     assert (await validator.status())["members"][0]["hint"] == "mend it"
-    assert validator.parts.health.condition.tests > 1
+    assert validator.dependencies.health.condition.tests > 1
     validator.examiner.broken = None
     validator.examiner.otherwise = type(validator.examiner)().otherwise
     await rounds(pool, validator, count=2, pause_s=15)
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED
-    assert validator.parts.health.well
+    assert validator.dependencies.health.well
 
 
 async def test_a_file_that_ends_examiners_ends_no_validator_and_waits_for_a_person(pool: PoolWithValidators) -> None:
@@ -182,7 +182,7 @@ async def test_a_file_that_ends_examiners_ends_no_validator_and_waits_for_a_pers
         each.examiner.answers[poison] = NotJudged(code="examiner-died", why="3 ended over it", retryable=False)
     await rounds(pool, *both, count=4)
     assert await judged(pool) == sorted(others)
-    assert all(each.parts.health.well for each in both)
+    assert all(each.dependencies.health.well for each in both)
     [item] = (await both[0].get("/v1/parked")).json()["items"]
     assert (item["key"], item["code"]) == (poison, "examiner-died")
     asked = [sum(one.facts.work.key == poison for one in each.examiner.asked) for each in both]
@@ -198,7 +198,7 @@ async def test_files_that_fail_everywhere_send_no_two_validators_away_at_once(po
     honest: list[Digest] = []
     for _ in range(3):
         await rounds(pool, *both, count=1)
-        assert any(each.parts.health.well for each in both), "the last one that is left never goes"
+        assert any(each.dependencies.health.well for each in both), "the last one that is left never goes"
         honest.append(await pool.submit())
         for each in both:
             each.examiner.answers[honest[-1]] = type(each.examiner)().otherwise
@@ -212,23 +212,23 @@ async def test_what_a_validator_holds_that_can_not_go_on_is_given_to_the_other(
     cut, well = pool.validator(), pool.validator("second")
     key = await pool.submit()
     await cut.read()
-    await cut.parts.judging.round()  # its verdict is written down, and waits for a lane
+    await cut.dependencies.judging.round()  # its verdict is written down, and waits for a lane
 
     async def down(*_: object) -> None:
         raise ChainUnavailable("no route from here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(await cut.parts.chain.ledger(), "now", down)
-        patch.setattr(cut.parts.chain, "check", down)
-        assert not await cut.parts.health.doubt()
+        patch.setattr(await cut.dependencies.chain.ledger(), "now", down)
+        patch.setattr(cut.dependencies.chain, "check", down)
+        assert not await cut.dependencies.health.doubt()
         for _ in range(5):
             await pool.turn(timedelta(seconds=10))
-            await cut.parts.held.renew()
+            await cut.dependencies.held.renew()
             await rounds(pool, well, count=1)
             with suppress(MusterError):
                 await cut.read()
     assert (await pool.work(key)).judge == well.key.address
-    await cut.parts.send_queues[0].round()
+    await cut.dependencies.send_queues[0].round()
     assert await judged(pool) == [key], "the late verdict is looked up, and dropped"
 
 
@@ -243,11 +243,11 @@ async def test_one_that_can_not_finalise_leaves_it_to_the_other(
     async def down(*_: object) -> None:
         raise ChainUnavailable("no route from here")
 
-    ledger: Ledger = await poor.parts.chain.ledger()
+    ledger: Ledger = await poor.dependencies.chain.ledger()
     monkeypatch.setattr(ledger, "now", down)
     with pytest.raises(ChainUnavailable):
-        await poor.parts.finalising.round()
-    assert await well.parts.finalising.round() == 1
+        await poor.dependencies.finalising.round()
+    assert await well.dependencies.finalising.round() == 1
     assert (await pool.work(key)).status is WorkStatus.FINAL
 
 
@@ -257,12 +257,12 @@ async def test_a_redis_that_two_validators_lose_costs_no_work_and_no_second_verd
     await rounds(pool, *both, count=1)
     keys.append(await pool.submit())
     await both[0].read()
-    held = await both[0].parts.queue.take()
+    held = await both[0].dependencies.queue.take()
     assert held is not None
-    await both[0].parts.redis.flushdb()
+    await both[0].dependencies.redis.flushdb()
     keys.append(await pool.submit())
     await rounds(pool, *reversed(both), count=2)
-    assert not await both[0].parts.queue.done(held), "what it held before is nothing now"
+    assert not await both[0].dependencies.queue.done(held), "what it held before is nothing now"
     assert await judged(pool) == sorted(keys)
     assert [each["state"] for each in (await both[0].status())["members"]] == ["well", "well"]
 
@@ -274,12 +274,12 @@ async def test_a_validator_that_leaves_is_waited_for_by_nobody(pool: PoolWithVal
     leaving, alone = pool.validator(), pool.validator("second")
     for each in (leaving, alone):
         await each.read()
-    assert await alone.parts.members.others_may_judge()
-    await leaving.parts.members.leave()
-    assert not await alone.parts.members.others_may_judge()
+    assert await alone.dependencies.members.others_may_judge()
+    await leaving.dependencies.members.leave()
+    assert not await alone.dependencies.members.others_may_judge()
     await leaving.read()
     await pool.turn(timedelta(minutes=1, seconds=1))
-    assert not await alone.parts.members.others_may_judge(), "nor for one that was killed, after a minute"
+    assert not await alone.dependencies.members.others_may_judge(), "nor for one that was killed, after a minute"
     states = [each["state"] for each in (await alone.status())["members"]]
     assert sorted(states) == ["silent", "silent"]
     await pool.turn(timedelta(hours=2))

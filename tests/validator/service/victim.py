@@ -163,7 +163,7 @@ async def live(order: Order) -> None:
         clock=clock,
         with_loops=False,
     )
-    parts: Dependencies = app.state.parts
+    parts: Dependencies = app.state.dependencies
     parts.files.clear()
     await _arm(parts, order.stage)
     await look_after(parts)
