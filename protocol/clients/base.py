@@ -10,8 +10,7 @@ import httpx
 
 from protocol.clients.location import ServiceLocation
 from protocol.errors import InvalidInput, Unauthenticated
-from protocol.http.auth import BearerToken, RequestSigner
-from protocol.http.client import ServiceClient, ServiceResponse
+from protocol.http.client import BearerToken, RequestSigner, ServiceClient, ServiceResponse
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock, SystemClock

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import ssl
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
@@ -17,9 +17,11 @@ import structlog
 from pydantic import BaseModel, ValidationError
 
 from protocol.errors import Conflict, InvalidInput, Unavailable, plain_message
-from protocol.http.auth import BearerToken, RequestSigner
 from protocol.http.problems import error_of_answer
 from protocol.http.url_safety import parse_http_url
+from protocol.identifiers import Address
+from protocol.identity.keys import Key
+from protocol.identity.signing import NONCE_HEADER, check_response, sign_request
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.retry import DEFAULT_BACKOFF, Backoff, Deadline, DeadlinePassed, is_retryable, retry
 from protocol.versions import SPOKEN, VERSION_HEADER
@@ -35,6 +37,66 @@ _REPEATABLE = frozenset({"GET", "HEAD", "PUT", "DELETE"})
 """Idempotent methods (RFC 9110, 9.2.2)."""
 
 _log = structlog.get_logger(__name__)
+
+
+class RequestSigner(httpx.Auth):
+    """Signs requests to one service with a fresh nonce and time.
+
+    Args:
+        key: Key of the sender.
+        audience: Address of the service.
+        clock: Clock of the request time; the system's by default.
+    """
+
+    requires_request_body = True
+
+    def __init__(self, key: Key, *, audience: Address, clock: Clock | None = None) -> None:
+        self._key = key
+        self._audience = audience
+        self._clock = SystemClock() if clock is None else clock
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Adds the five signature headers for the request line and the body as httpx sends them."""
+        stamp = sign_request(
+            self._key,
+            audience=self._audience,
+            method=request.method,
+            target=request.url.raw_path.decode("ascii").removesuffix("?"),
+            body=request.content,
+            at=self._clock.now(),
+        )
+        request.headers.update(stamp.headers())
+        yield request
+
+    def check(self, request: httpx.Request, *, status: int, headers: httpx.Headers, body: bytes) -> None:
+        """Checks that the audience signed this answer to a request of this signer.
+
+        Raises:
+            Unauthenticated: The signature is missing or wrong; the answer must not be used.
+        """
+        check_response(
+            headers,
+            service=self._audience,
+            address=self._key.address,
+            nonce=request.headers[NONCE_HEADER],
+            status=status,
+            body=body,
+        )
+
+
+class BearerToken(httpx.Auth):
+    """Sends a pool owner's token. It is not signed, so it must only go over TLS or loopback."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
+        """Adds the token."""
+        request.headers["Authorization"] = f"Bearer {self._token}"
+        yield request
+
+    def __repr__(self) -> str:
+        return "BearerToken([redacted])"
 
 
 class Unreachable(Unavailable):

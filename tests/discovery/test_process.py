@@ -25,7 +25,7 @@ from ledger.artifacts import Contract
 from ledger.devchain import ChainKind, free_port, start_chain
 from protocol.clients.discovery import DiscoveryClient
 from protocol.errors import Unavailable
-from protocol.http.auth import RequestSigner
+from protocol.http.client import RequestSigner
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.invites import Invite

@@ -18,7 +18,7 @@ from orchestrator.loops.liveness import Liveness
 from orchestrator.loops.removals import Removals
 from orchestrator.loops.scheduler import Scheduler
 from protocol.errors import Unavailable
-from protocol.http.auth import RequestSigner
+from protocol.http.client import RequestSigner
 from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain

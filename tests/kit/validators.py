@@ -23,7 +23,7 @@ from ledger.events.types import VerdictGiven
 from ledger.transactions.pending import SendPolicy
 from orchestrator.storage.local import LocalStore
 from protocol.clients import NodeClient, OrchestratorClient
-from protocol.http.auth import RequestSigner
+from protocol.http.client import RequestSigner
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import Digest, digest
 from protocol.identity.keys import Key

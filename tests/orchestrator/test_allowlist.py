@@ -13,7 +13,7 @@ import pytest
 
 from cli.shardcast.allowlist import keep_fresh, refresh
 from protocol.clients import OrchestratorClient
-from protocol.http.auth import RequestSigner
+from protocol.http.client import RequestSigner
 from protocol.identity.keys import Key
 from shardcast.allowlist import FirewallRules
 from tests.kit.memory_ledger import MANAGER, POOL, PoolUnderTest

@@ -18,7 +18,7 @@ import pytest
 from redis.asyncio import Redis
 
 from protocol.clients.orchestrator import OrchestratorClient
-from protocol.http.auth import RequestSigner
+from protocol.http.client import RequestSigner
 from protocol.http.rates import Rate
 from protocol.http.replay_guard import ReplayGuard
 from protocol.identity.keys import Key

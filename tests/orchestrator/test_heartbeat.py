@@ -14,7 +14,7 @@ from orchestrator.chain.interface import Changes, MemberEvent
 from orchestrator.domain.node_states import NodeEvent
 from orchestrator.nodes.membership import FOLLOWED_WITHIN
 from protocol.errors import Unavailable
-from protocol.http.auth import RequestSigner
+from protocol.http.client import RequestSigner
 from protocol.http.lookups import LookupLimits
 from protocol.identity.keys import Key
 from protocol.identity.signing import sign_request

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.api.logs import Backlog, reader
 from orchestrator.loops.webhooks import SIGNATURE_HEADER, TIMESTAMP_HEADER, WebhookDelivery, wants
-from protocol.http.auth import RequestSigner
+from protocol.http.client import RequestSigner
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease

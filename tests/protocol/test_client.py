@@ -11,8 +11,15 @@ import pytest
 from fastapi import FastAPI
 
 from protocol.errors import Forbidden, InvalidInput, MusterError, NotFound, RateLimited, Unauthenticated, Unprocessable
-from protocol.http.auth import BearerToken, RequestSigner
-from protocol.http.client import BadAnswer, NoAnswer, ServiceClient, Unreachable, check_service_url
+from protocol.http.client import (
+    BadAnswer,
+    BearerToken,
+    NoAnswer,
+    RequestSigner,
+    ServiceClient,
+    Unreachable,
+    check_service_url,
+)
 from protocol.http.problems import MEDIA_TYPE, Problem, error_of, problem_of
 from protocol.identity.signing import sign_response
 from protocol.runtime.clock import ManualClock

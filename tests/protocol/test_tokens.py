@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 import protocol.http.tokens
 from protocol.errors import InvalidInput, Unauthenticated
-from protocol.http.auth import RequestSigner
+from protocol.http.client import RequestSigner
 from protocol.http.tokens import OwnerRequest, TokenBook, TokenSetting, hash_token, new_token, owner_access
 from protocol.identifiers import Address
 from protocol.identity.scopes import Scope

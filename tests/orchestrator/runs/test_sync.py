@@ -8,7 +8,7 @@ import pytest
 
 from ledger.events.types import MemberJoined
 from orchestrator.domain.slots import SlotEvent
-from protocol.http.auth import RequestSigner
+from protocol.http.client import RequestSigner
 from protocol.identity.keys import Key
 from protocol.verdicts import Outcome
 from tests.kit.memory_ledger import PROVIDER
