@@ -63,6 +63,7 @@ PARTS: Parts = {
     "shardcast": ("cli.shardcast.commands", "Checkpoints: publish them, pass them on, fetch them."),
     "rollouts": ("cli.rollouts.commands", "Files of rollouts: look at them, and check them."),
     "env": ("cli.environments.commands", "Environments: families of tasks with checkable answers."),
+    "recipe": ("cli.environments.recipe", "Recipes: how rollouts of a model are generated."),
     "keys": ("cli.keys", "Make, import and show keys."),
     "stake": ("cli.ledger.stake", "Add stake, look at it, get it back."),
     "node": ("cli.ledger.node", "Register machines, redeem invites, leave pools."),

@@ -46,7 +46,7 @@ PROMPTS_FILE = "prompts.u64"
 MOST_HELD_OUT = 0.99
 _LARGEST_RECIPE = 256 * 1024
 _MOST_PROMPTS = 64 * 1024 * 1024
-_LARGEST_INDEX = 2**63 - 1
+LARGEST_INDEX = 2**63 - 1
 
 
 class _RecipeModel(BaseModel):
@@ -89,8 +89,8 @@ class PromptRange(_RecipeModel):
     """A range of `count` prompts starting at `first`."""
 
     kind: Literal["range"] = "range"
-    first: Annotated[int, Field(ge=0, le=_LARGEST_INDEX)] = 0
-    count: Annotated[int, Field(ge=1, le=_LARGEST_INDEX)]
+    first: Annotated[int, Field(ge=0, le=LARGEST_INDEX)] = 0
+    count: Annotated[int, Field(ge=1, le=LARGEST_INDEX)]
 
 
 class PromptTable(_RecipeModel):
@@ -153,7 +153,7 @@ class Recipe(_RecipeModel):
 
     @model_validator(mode="after")
     def _check_range(self) -> Self:
-        if isinstance(self.prompts, PromptRange) and self.prompts.first + self.prompts.count > _LARGEST_INDEX:
+        if isinstance(self.prompts, PromptRange) and self.prompts.first + self.prompts.count > LARGEST_INDEX:
             raise ValueError("the range of prompts ends past 2^63")
         return self
 
@@ -269,7 +269,7 @@ def eligible_prompts(folder: Path, recipe: Recipe) -> EligiblePrompts:
         raise BadVersionFolder(f"{path} can't be read: {error.strerror}") from error
     if len(indices) != prompts.count:
         raise BadVersionFolder(f"{path} was cut off while it was being read")
-    if not _increasing(indices) or int(indices[-1]) > _LARGEST_INDEX:
+    if not _increasing(indices) or int(indices[-1]) > LARGEST_INDEX:
         raise BadVersionFolder(f"the indices in {path} do not increase, or end past 2^63")
     return EligiblePrompts(indices)
 

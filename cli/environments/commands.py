@@ -108,7 +108,7 @@ def check(
     from rollouts.environments.check import CheckSettings, check_environment  # noqa: PLC0415 - starts processes
 
     settings = CheckSettings(items=items, item_timeout=timedelta(seconds=item_timeout), memory_bytes=memory_mib << 20)
-    report = check_environment(name, version=version, options=_options(option or []), settings=settings)
+    report = check_environment(name, version=version, options=parse_options(option or []), settings=settings)
     if as_json:
         show_json({**asdict(report), "passed": report.passed})
     else:
@@ -170,10 +170,15 @@ def filter_(
 
 
 def _load(name: str, version: str | None, options: list[str] | None) -> Environment:
-    return load_environment(name, version=version, options=_options(options or []))
+    return load_environment(name, version=version, options=parse_options(options or []))
 
 
-def _options(given: list[str]) -> dict[str, JsonValue]:
+def parse_options(given: list[str]) -> dict[str, JsonValue]:
+    """Returns options of an environment from `key=value` texts, with values as JSON or plain text.
+
+    Raises:
+        InvalidInput: A text has no `=`.
+    """
     found: dict[str, JsonValue] = {}
     for each in given:
         key, equals, text = each.partition("=")

@@ -61,7 +61,7 @@ class FolderTokenizer:
         """
         if not chat:
             return self._content(text, framed=True)
-        if not self._tokenizer.chat_template:
+        if not self.has_chat_template:
             raise BadVersionFolder(
                 "the recipe wants a chat, and the tokenizer has no chat template",
                 hint="add chat_template to tokenizer_config.json, or set chat to false in the recipe",
@@ -82,6 +82,11 @@ class FolderTokenizer:
             BadVersionFolder: The tokenizer makes a control token of ordinary characters.
         """
         return self._content(text)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Returns whether the tokenizer's files have a chat template."""
+        return bool(self._tokenizer.chat_template)
 
     @property
     def end_token(self) -> int | None:

@@ -6,8 +6,6 @@ import re
 from itertools import islice
 from pathlib import Path
 
-import pytest
-
 from protocol.identifiers import address, digest, run_id
 from rollouts.recipe import Recipe
 from rollouts.sampling.noise import row_keys, stream, words
@@ -48,8 +46,7 @@ def test_the_page_s_words_are_drawn() -> None:
         assert words(keys, int(token) + 1)[0, int(token)] == int(word, 16)
 
 
-@pytest.mark.parametrize("page", ["rollouts.md", "your-run.md"])
-def test_the_recipes_in_the_docs_are_recipes(page: str) -> None:
-    written = re.search(r"```json\n(\{\"format.*?)```", (DOCS / page).read_text(), re.DOTALL)
+def test_the_recipe_in_the_docs_is_valid() -> None:
+    written = re.search(r"```json\n(\{\"format.*?)```", (DOCS / "rollouts.md").read_text(), re.DOTALL)
     assert written is not None
     assert Recipe.model_validate_json(written[1]).format == 2

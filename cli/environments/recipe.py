@@ -1,0 +1,102 @@
+"""`muster recipe`: writes the recipe of a model folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import ValidationError
+
+from cli.environments.commands import OptionList, Version, parse_options
+from cli.groups import CommandGroup
+from cli.output import JsonOption, say, show_fields, show_json, warn
+from protocol.errors import Conflict, InvalidInput, plain_message
+from protocol.runtime.files import write_atomically
+
+app = CommandGroup(no_args_is_help=True, help="Recipes: how rollouts of a model are generated.")
+
+
+@app.command()
+def init(
+    folder: Annotated[
+        Path, typer.Argument(exists=True, file_okay=False, help="A model: config, weights and tokenizer.")
+    ],
+    environment: Annotated[str, typer.Option(help="The environment; `muster env list` shows those there are.")],
+    version: Version = None,
+    option: OptionList = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest answer in tokens; default: 512, or half of the context.")
+    ] = None,
+    max_prompt_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Longest prompt in tokens; default: twice the longest measured one.")
+    ] = None,
+    group_size: Annotated[int, typer.Option(min=2, max=4096, help="Samples per prompt.")] = 16,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    chat: Annotated[
+        bool | None, typer.Option("--chat/--no-chat", help="Use the chat template; default: if there is one.")
+    ] = None,
+    held_out: Annotated[float, typer.Option(min=0, max=0.99, help="Share of prompts kept from training.")] = 0.02,
+    first: Annotated[int, typer.Option(min=0, help="Index of the first prompt.")] = 0,
+    count: Annotated[
+        int | None, typer.Option(min=1, help="Number of prompts; default: all, or 20,000 of an endless environment.")
+    ] = None,
+    arithmetic: Annotated[
+        list[str] | None,
+        typer.Option(help="Engine and data type that is paid, e.g. vllm/bfloat16; repeatable. Default: float32."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing recipe.json.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Write recipe.json beside a model's weights.
+
+    The command measures prompts with the model's tokenizer and checks that prompts and answers fit into the context.
+    docs/rollouts.md describes all fields.
+    """
+    from rollouts.recipe import RECIPE_FILE  # noqa: PLC0415 - loads numpy
+    from rollouts.recipe_proposal import RecipeChoices, propose_recipe  # noqa: PLC0415 - loads transformers
+    from trainer.learning.settings import LearningSettings  # noqa: PLC0415 - loads torch
+
+    target = folder / RECIPE_FILE
+    if target.exists() and not force:
+        raise Conflict(f"{target} exists already", hint="give --force to replace it")
+    choices = RecipeChoices(
+        environment=environment,
+        version=version,
+        options=parse_options(option or []),
+        max_new_tokens=max_new_tokens,
+        max_prompt_tokens=max_prompt_tokens,
+        group_size=group_size,
+        temperature=temperature,
+        chat=chat,
+        held_out=held_out,
+        first=first,
+        count=count,
+        arithmetic=tuple(arithmetic or ()),
+    )
+    try:
+        proposed = propose_recipe(folder, choices)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(str(part) for part in found["loc"])
+        raise InvalidInput(f"{place}: {plain_message(found['msg'])}", hint="docs/rollouts.md describes it") from error
+    write_atomically(target, proposed.recipe.model_dump_json(indent=2) + "\n", mode=0o644)
+    figures = {
+        "recipe": str(target),
+        "environment": f"{environment} {proposed.recipe.environment.version}",
+        "prompts": proposed.recipe.prompts.count,
+        "chat": proposed.recipe.chat,
+        "longest_prompt_tokens": proposed.longest_prompt,
+        "measured_prompts": proposed.measured,
+        "max_prompt_tokens": proposed.recipe.max_prompt_tokens,
+        "max_new_tokens": proposed.recipe.sampling.max_new_tokens,
+        "context": proposed.context,
+        "row_tokens": proposed.row_tokens,
+    }
+    if as_json:
+        show_json(figures)
+        return
+    show_fields({name.replace("_", " "): value for name, value in figures.items()})
+    if proposed.row_tokens > LearningSettings().row_tokens and proposed.context > LearningSettings().row_tokens:
+        warn(f"set learning.row_tokens to {proposed.row_tokens} or more in the trainer's settings")
+    say(f"next: muster trainer eval {folder}")
