@@ -61,4 +61,4 @@ class Leave(TypedStruct):
     nonce: int
     """Number of times that the node joined the pool."""
     deadline: int
-    """Unix time in seconds until which it may be used."""
+    """Unix time in seconds at which it expires."""

@@ -31,7 +31,7 @@ class ReasonCode(IntEnum):
     FORMAT_SCHEMA = 201
     """Another schema version, columns missing or too many, or other types."""
     FORMAT_TOO_LARGE = 202
-    """More rows, tokens or bytes than may be."""
+    """More rows, tokens or bytes than are allowed."""
     FORMAT_NOT_FINITE = 203
     """A number is infinite or not a number."""
     FORMAT_OLD = 204

@@ -23,10 +23,10 @@ class TypedClient:
     """Client of one service, with a key or a token. Asks for the service's address if it is needed and was not pinned.
 
     Args:
-        location: Where the service is, with `#0x…` if its address is pinned.
+        location: URL of the service, followed by `#0x…` if its address is pinned.
         key: Signs every request.
         token: A pool owner's, instead of a key.
-        clock: The system's by default.
+        clock: Clock of request times; the system's by default.
         allow_plain_http: Lets `http` go beyond this machine: only inside a network that is itself encrypted.
         transport: For tests that serve the other side in the same process.
 
@@ -77,7 +77,7 @@ class TypedClient:
         return identity
 
     async def service(self) -> ServiceClient:
-        """The client below: it signs for this service and checks its signatures, or sends the token."""
+        """Returns the HTTP client, which signs requests and checks signatures, or sends the token."""
         if self._client is None:
             auth = await self._speaker()
             self._client = self._new_client(auth)

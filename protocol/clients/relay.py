@@ -17,7 +17,7 @@ class RelayClient(TypedClient):
 
         Raises:
             Forbidden: The pool's owner does not allow it.
-            InvalidInput: Nodes can't be sent to this URL.
+            InvalidInput: Nodes must not use this URL.
         """
         try:
             offer = RelayOffer(url=url)

@@ -370,7 +370,7 @@ async def _read(response: httpx.Response, limit: int) -> bytes:
 
 
 def _retry_after(text: str | None, *, now: datetime) -> timedelta | None:
-    """The header's value: seconds, or a date (RFC 9110, 10.2.3); none if it is neither."""
+    """Parses `Retry-After`: seconds or a date (RFC 9110, 10.2.3); None if it is neither."""
     if not text:
         return None
     if text.isascii() and text.isdigit() and len(text) < 9:

@@ -93,7 +93,7 @@ def hash_token(token: str) -> str:
 
 
 class TokenBook:
-    """Knows the tokens of a pool.
+    """The bearer tokens of a pool.
 
     Args:
         tokens: From settings.

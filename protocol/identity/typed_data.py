@@ -30,7 +30,7 @@ class SigningDomain:
 
     @property
     def separator(self) -> bytes:
-        """The domain's hash, 32 bytes."""
+        """Returns the domain separator of EIP-712, 32 bytes."""
         return _separator(self.chain_id, self.contract)
 
 

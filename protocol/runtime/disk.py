@@ -37,7 +37,7 @@ class DiskSpace:
 
     @property
     def left(self) -> int:
-        """Free bytes above the reserve, without those claimed by files that are being written."""
+        """Returns free bytes above the reserve, minus those claimed by files in progress."""
         return max(0, self._above_reserve() - self._claimed)
 
     def check(self, size: int) -> None:

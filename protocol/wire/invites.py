@@ -35,7 +35,7 @@ class SignedInvite(SignedModel):
 
     @classmethod
     def of(cls, invite: Invite, *, domain: SigningDomain, signature: bytes) -> Self:
-        """Writes an invite down."""
+        """Converts an invite to its wire form."""
         return cls(
             pool_id=invite.pool_id,
             domain_id=invite.domain_id,

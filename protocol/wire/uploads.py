@@ -1,4 +1,4 @@
-"""Files on their way to a pool's object store and back: requests, and the URLs that are given.
+"""Transfers to and from a pool's object store: requests and signed URLs.
 
 POST /v1/uploads          UploadRequest -> UploadTicket    signed by a node, or by a validator for its audit files
 GET  /v1/objects?key=...  ObjectLink                       for callers that may read the object

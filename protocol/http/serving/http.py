@@ -150,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._peer = peer
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # so that each byte which the kernel does not take is counted
+        transport.set_write_buffer_limits(0)  # so that all bytes that the kernel has not accepted are counted
         self._deadline = self._serving.now + HEAD_S
 
     def connection_lost(self, exc: Exception | None) -> None:
