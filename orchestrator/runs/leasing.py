@@ -322,13 +322,13 @@ class SlotLeasing:
         seat = await self.ledger.seat(node)
         if seat is None:
             raise Forbidden(f"{node} is no member of the pool", hint="it joins first", code="not-a-member")
-        await self.store.remember_seat(node, seat)
+        await self.store.cache_seat(node, seat)
         return seat
 
     async def learn_stake(self, provider: Address, state: RunState) -> None:
         """Reads from the ledger how many units a provider's stake covers, and caches it."""
         free = await self.ledger.free_stake(provider)
-        await self.store.remember_stake(provider, units_for(free, state.penalty))
+        await self.store.cache_stake(provider, units_for(free, state.penalty))
 
     def _now_ms(self) -> int:
         return unix_ms(self._clock.now())

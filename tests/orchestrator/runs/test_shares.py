@@ -23,7 +23,7 @@ async def member_of(run: RunUnderTest, provider: Key) -> Key:
     """A member whose provider is another than that of the usual ones."""
     key = await run.member()
     run.chain.seats[key.address] = replace(run.chain.seats[key.address], provider=provider.address)
-    await run.leasing.store.forget_seats([key.address])
+    await run.leasing.store.drop_cached_seats([key.address])
     return key
 
 
@@ -142,7 +142,7 @@ async def settled(make_run: MakeRun, **settings: Any) -> RunUnderTest:
     await run.sync.round()
     await run.publish(0)
     for _ in range(TIMES_KEPT):
-        await run.leasing.store.remember_time(DeliveryTime(25_000, 1))
+        await run.leasing.store.record_delivery_time(DeliveryTime(25_000, 1))
     return run
 
 
@@ -257,7 +257,7 @@ async def test_leases_that_are_too_short_grow_again(make_run: MakeRun) -> None:
     await run.publish(0)
     key = await run.member()
     for _ in range(TIMES_KEPT):
-        await run.leasing.store.remember_time(DeliveryTime(1_000, 1))
+        await run.leasing.store.record_delivery_time(DeliveryTime(1_000, 1))
     lengths = []
     for _ in range(2 * TIMES_KEPT):
         lengths.append((await run.lease(key, groups=1)).lease.expiry - int(run.pool.clock.now().timestamp()))
