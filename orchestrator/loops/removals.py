@@ -1,4 +1,4 @@
-"""Removes dead nodes from the pool on the ledger, in batches; retried until the ledger did it."""
+"""Removes dead nodes from the pool on the ledger, in batches; failed removals are retried."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Removals:
         if not dead:
             return 0
         # Postponed before the transaction, so that the nodes are due again if this process crashes.
-        await dependencies.nodes.put_off_removals(dead, until_ms=now + int(RETRY_AFTER.total_seconds() * 1000))
+        await dependencies.nodes.postpone_removals(dead, until_ms=now + int(RETRY_AFTER.total_seconds() * 1000))
         try:
             await dependencies.ledger.remove(dead, reason="silent")
         except MusterError as error:

@@ -24,7 +24,7 @@ MOST_LINES = 5000
 """Newest log lines that are kept per assignment."""
 
 MOST_LOG_BYTES = 8 << 20
-"""Bytes of log that are kept per assignment: one node's longest lines must not fill Redis."""
+"""Bytes of log that are kept per assignment, so that one node's long lines can't fill Redis."""
 
 
 class SchedulerLeaseLost(Unavailable):
@@ -49,7 +49,7 @@ class AssignmentStore:
     """Reads and writes assignments.
 
     Args:
-        database: The pool's.
+        database: Database of the pool.
     """
 
     def __init__(self, database: Database) -> None:
@@ -70,7 +70,7 @@ class AssignmentStore:
         """Assigns a task to a node; returns False if the node is no longer healthy and free.
 
         Raises:
-            LeaseLost: Another instance holds the leader lease.
+            SchedulerLeaseLost: Another instance holds the leader lease.
         """
         head = head_of(identifier=identifier, task_id=task_id, generation=1, group=group, restart_nonce=0)
         return await self._write(
@@ -90,19 +90,19 @@ class AssignmentStore:
     async def renew(
         self, row: NodeRow, *, lease: str, task_generation: int | None, restart: bool, now_ms: int, why: str, actor: str
     ) -> bool:
-        """Gives a node a new generation of its assignment; returns False if it runs something else by now.
+        """Gives a node a new generation of its assignment; returns False if it has another assignment by now.
 
         Args:
-            row: The node as it was read.
-            lease: The scheduler's; empty for a person's request.
+            row: The node's row as it was read.
+            lease: Value of the scheduler's leader lease; empty for an API request.
             task_generation: The task's new generation; None to keep the present one.
-            restart: Whether the container is replaced though its task did not change.
-            now_ms: The time.
+            restart: Whether to replace the container although its task did not change.
+            now_ms: Current time in Unix milliseconds.
             why: Reason, in words.
-            actor: Initiator.
+            actor: Initiator of the change.
 
         Raises:
-            LeaseLost: Another instance holds the leader lease.
+            SchedulerLeaseLost: Another instance holds the leader lease.
         """
         head = json.loads(f"{{{row.head}}}")
         group = None if head["group"] is None else GroupPlace.model_validate(head["group"])
@@ -142,7 +142,7 @@ class AssignmentStore:
         """Takes an assignment from its node and records how it ended; returns False if it was gone already.
 
         Raises:
-            LeaseLost: Another instance holds the leader lease.
+            SchedulerLeaseLost: Another instance holds the leader lease.
         """
         return await self._write(
             EndAssignment(
@@ -181,9 +181,9 @@ class AssignmentStore:
     async def views(self, identifiers: Sequence[str]) -> dict[str, AssignmentView]:
         """Returns the assignments that are still kept, by id."""
         hashes = await self._database.ask_many([("HGETALL", self._assignment(name)) for name in identifiers])
-        fields = (text_of(raw) for raw in hashes)
+        rows = (text_of(raw) for raw in hashes)
         return {
-            name: _view(one) for name, one in zip(identifiers, fields, strict=True) if "task" in one and "node" in one
+            name: _view(row) for name, row in zip(identifiers, rows, strict=True) if "task" in row and "node" in row
         }
 
     async def placed(self, task_id: str) -> list[Address]:
@@ -192,10 +192,10 @@ class AssignmentStore:
         return sorted(Address(member.decode()) for member in members)
 
     async def keep_lines(self, node: Address, batch: LogBatch) -> LogReceipt:
-        """Stores the lines that are new.
+        """Stores the new lines of a batch.
 
         Raises:
-            NotFound: The node never had this assignment, or it is no longer kept.
+            NotFound: The node never had this assignment, or it was deleted a week after its end.
         """
         lines = sorted(batch.lines, key=lambda one: one.sequence)
         position = await self._database.run(
@@ -211,8 +211,8 @@ class AssignmentStore:
         )
         if not position.known:
             raise NotFound(
-                f"assignment {batch.assignment_id} is none of {node}'s",
-                hint="push logs of your own assignments only, and not after a week",
+                f"{node} has no assignment {batch.assignment_id}",
+                hint="push logs of the node's own assignments, at most a week after their end",
                 code="unknown-assignment",
             )
         return LogReceipt(next_sequence=position.next_sequence, wanted_until_ms=position.wanted_until_ms)
@@ -248,7 +248,7 @@ class AssignmentStore:
     async def _write(self, call: PlaceAssignment | RenewAssignment | EndAssignment) -> bool:
         written = await self._database.run(call)
         if written is Written.LEASE_LOST:
-            raise SchedulerLeaseLost("another orchestrator took over the schedule")
+            raise SchedulerLeaseLost("another orchestrator became the scheduler")
         return written is Written.YES
 
     def _assignment(self, identifier: str) -> str:
@@ -256,10 +256,10 @@ class AssignmentStore:
 
 
 def check_renewed(done: bool, node: Address) -> None:
-    """Returns if a person's request was carried out.
+    """Raises an error unless the assignment of an API request was renewed.
 
     Raises:
-        Conflict: The node runs something else by now.
+        Conflict: The node has another assignment by now.
     """
     if not done:
         raise Conflict(f"{node} got another assignment just now", hint="look at it and try again", retryable=True)
