@@ -51,10 +51,10 @@ class PoolGauges:
             ("kind",),
             registry=registry,
         )
-        self._step = Gauge("muster_run_step", "The smallest step that wants rollouts", registry=registry)
+        self._step = Gauge("muster_run_step", "The smallest step that needs rollouts", registry=registry)
         self._version = Gauge("muster_run_version", "The newest version of the policy", registry=registry)
         self._groups = Gauge(
-            "muster_run_groups", "Groups of the smallest step that wants any", ("counted",), registry=registry
+            "muster_run_groups", "Groups of the smallest step that needs rollouts", ("counted",), registry=registry
         )
 
     async def read(self) -> None:

@@ -55,8 +55,8 @@ class MemberEvent(StrEnum):
     EVICTED = "evicted"
     BANNED = "banned"
     UNBANNED = "unbanned"
-    LOOK = "look"
-    """A reorg removed an event: the node's current standing has to be read again."""
+    REVERTED = "reverted"
+    """A reorg removed an event: the node's current state has to be read from the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,7 @@ class Removals:
         now = unix_ms(dependencies.clock.now())
         due = await dependencies.nodes.due_removals(now_ms=now, limit=BATCH)
         rows = await dependencies.nodes.get_many(due)
-        # The write that makes a returning node healthy also takes it off this list; the state is checked all the same.
+        # A node that returns is removed from this list in the same write; the state is checked again for safety.
         dead = [row.address for row in rows if row.state is NodeState.DEAD]
         await dependencies.nodes.forget_removals([row.address for row in rows if row.state is not NodeState.DEAD])
         if not dead:
@@ -63,7 +63,7 @@ class Removals:
             await dependencies.transitions.apply(
                 node,
                 NodeEvent.REMOVED,
-                cause="it was silent for too long and was taken from the pool on the ledger",
+                cause="it was silent for too long and was removed from the pool on the ledger",
                 actor=dependencies.key.address,
                 fields={"member": "0"},
             )

@@ -33,7 +33,7 @@ class EventStore:
             InvalidInput: The cursor is malformed.
         """
         if not _CURSOR.fullmatch(cursor):
-            raise InvalidInput(f"{cursor[:60]!r} is no cursor of events", hint="take it from an earlier answer")
+            raise InvalidInput(f"{cursor[:60]!r} is not a cursor of events", hint="use the cursor of an earlier answer")
         key = self._database.key("events")
         entries = await self._database.ask("XRANGE", key, f"({cursor}", "+", "COUNT", limit)
         return [_event(name.decode(), text_of(fields)) for name, fields in entries]

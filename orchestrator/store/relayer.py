@@ -63,7 +63,7 @@ class RelayerStore:
         return _row(name, queued.fields), queued.same
 
     async def requeue(self, kind: RelayedKind, name: str, *, now_ms: int) -> bool:
-        """Queues a carried transaction again after a reorg; returns False if it was not carried."""
+        """Queues a relayed transaction again after a reorg; returns False if it was not relayed."""
         return await self._database.run(RequeueTransaction(kind=kind.value, name=name, now_ms=now_ms))
 
     async def get(self, kind: RelayedKind, name: str) -> RelayedTransaction | None:

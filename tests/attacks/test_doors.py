@@ -180,7 +180,7 @@ async def test_who_keeps_one_slot_in_four_has_to_rest(make_run: MakeRun) -> None
             await run.delivered(key, grant, file=number)
     answer = await run.ask(key, groups=1)
     assert answer.status_code == 409
-    assert "rests for another" in answer.json()["detail"]
+    assert "no slots for another" in answer.json()["detail"]
 
 
 async def running(run: RunUnderTest) -> RunUnderTest:

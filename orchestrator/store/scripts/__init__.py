@@ -415,7 +415,7 @@ class QueueTransaction(ScriptCall[Queued]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueTransaction(ScriptCall[bool]):
-    """Queues a carried transaction again after a reorg; False if it was not carried."""
+    """Queues a relayed transaction again after a reorg; False if it was not relayed."""
 
     kind: str
     name: str

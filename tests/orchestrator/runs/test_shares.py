@@ -309,16 +309,16 @@ async def test_a_rest_for_bad_work_begins_with_its_verdict(make_run: MakeRun) ->
     run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.REJECTED)
     await run.sync.round()
     await run.pool.beat(key)
-    assert "rests for another 300 s" in await refused(run, key)
+    assert "no slots for another 300 s" in await refused(run, key)
 
 
 async def test_a_node_that_is_accused_of_forgery_gets_no_slots_until_that_is_settled(run: RunUnderTest) -> None:
     key = await run.member()
     work = await judged(run, key, Outcome.FORGED)
-    assert "was called forged" in await refused(run, key)
+    assert "was judged forged" in await refused(run, key)
     run.chain.happen(work, key.address, SlotEvent.DISPUTED)
     await run.sync.round()
-    assert "was called forged" in await refused(run, key), "a dispute decides nothing yet"
+    assert "was judged forged" in await refused(run, key), "a dispute decides nothing yet"
     run.chain.happen(work, key.address, SlotEvent.DECIDED, Outcome.ACCEPTED)
     run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.ACCEPTED)
     await run.sync.round()
