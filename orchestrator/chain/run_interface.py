@@ -134,7 +134,7 @@ class RunLedger(Protocol):
         ...
 
     def forget_position(self) -> None:
-        """Continues from the position that another orchestrator may have committed meanwhile."""
+        """Makes the next read start at the committed position, which another orchestrator may have moved."""
         ...
 
     async def aclose(self) -> None:

@@ -23,7 +23,7 @@ from orchestrator.store.relayer import RelayedTransaction, RelayerStore
 from protocol.errors import Conflict, Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.base import WireModel
 from protocol.wire.relayed import ReceiptState
@@ -110,7 +110,7 @@ class Relayer:
         ]
         settled = await together(self._settle_if_over(strategy, item) for item in due)
         items = [item for item, is_settled in zip(due, settled, strict=True) if not is_settled]
-        until = now + int(RETRY_PAUSE.total_seconds() * 1000)
+        until = now + milliseconds(RETRY_PAUSE)
         rows = [item.row for item in items]
         if not await self._store.postpone(strategy.kind, rows, until_ms=until, lease=self._lease.value):
             return []
@@ -188,12 +188,12 @@ class Relayer:
         now = unix_ms(self._clock.now())
         temporary = refusal.error in TEMPORARY_ERRORS
         if refusal.error in DONE_ERRORS:
-            # Another sender was first, perhaps this relayer before a crash: the next round compares with the ledger.
+            # The ledger has it from another sender, or from this relayer before a crash. The next round checks that.
             await self._store.record_temporary_refusal(
                 strategy.kind, row.name, reason="", until_ms=now, lease=self._lease.value
             )
         elif temporary and row.refusals < MAX_REFUSALS:
-            until = now + int((RETRY_PAUSE * (row.refusals + 1)).total_seconds() * 1000)
+            until = now + milliseconds(RETRY_PAUSE * (row.refusals + 1))
             await self._store.record_temporary_refusal(
                 strategy.kind, row.name, reason=refusal.reason, until_ms=until, lease=self._lease.value
             )

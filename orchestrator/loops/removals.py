@@ -11,10 +11,11 @@ from orchestrator.domain.node_states import NodeEvent
 from protocol.errors import MusterError
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
+from protocol.runtime.clock import milliseconds
 from protocol.wire.heartbeat import NodeState
 
 BATCH = 100
-"""Nodes per transaction; a removal costs some 40,000 gas."""
+"""Nodes per transaction; a removal costs about 40,000 gas."""
 
 RETRY_AFTER = timedelta(seconds=30)
 """Delay before a node that could not be removed is due again."""
@@ -52,7 +53,7 @@ class Removals:
         if not dead:
             return 0
         # Postponed before the transaction, so that the nodes are due again if this process crashes.
-        await dependencies.nodes.postpone_removals(dead, until_ms=now + int(RETRY_AFTER.total_seconds() * 1000))
+        await dependencies.nodes.postpone_removals(dead, until_ms=now + milliseconds(RETRY_AFTER))
         try:
             await dependencies.ledger.remove(dead, reason="silent")
         except MusterError as error:

@@ -51,7 +51,7 @@ from protocol.identifiers import Address, Digest
 from protocol.identity.signing import unix_ms
 from protocol.leases import WorkKey
 from protocol.redis.leader_lease import LeaderLease
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 from protocol.verdicts import Outcome
 from protocol.wire.relayed import ReceiptState
 
@@ -425,7 +425,7 @@ class RunSync:
         for row in rows:
             answer = answers.get(row.id, StoredFileState.UNKNOWN)
             slot = row.slot if answer is StoredFileState.UNKNOWN else after(row.slot, _FILE_EVENTS[answer])
-            ends = row.at_ms + int(self._leasing.terms.pending.total_seconds() * 1000)
+            ends = row.at_ms + milliseconds(self._leasing.terms.pending)
             if now >= ends:
                 slot = after(slot, SlotEvent.PENDING_OVER)
             due: int | None = ends if now < ends else None
@@ -453,7 +453,7 @@ class RunSync:
 
     async def _check_returned(self, row: SlotRow, *, now: int) -> None:
         """Frees the escrow and stake of a released lease once its work can no longer be submitted."""
-        until = row.expiry * 1000 + int(self._leasing.terms.grace.total_seconds() * 1000)
+        until = row.expiry * 1000 + milliseconds(self._leasing.terms.grace)
         if now < until:
             await self._store.postpone(row.id, until_ms=until)
         else:
@@ -461,7 +461,7 @@ class RunSync:
 
     async def _check_slot_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
         """Handles a live lease: when its step stops waiting, shortly before its end, and after its end."""
-        until = row.expiry * 1000 + int(self._leasing.terms.grace.total_seconds() * 1000)
+        until = row.expiry * 1000 + milliseconds(self._leasing.terms.grace)
         terms = self._leasing.terms
         key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index).hash
         queued = await self._relayer_store.get(RelayedKind.WORK, key)

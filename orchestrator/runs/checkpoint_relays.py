@@ -15,7 +15,7 @@ from protocol.errors import Forbidden, InvalidInput, NotFound
 from protocol.http.url_safety import is_public, parse_http_url
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 from protocol.wire.relays import KnownRelay, RelayLease
 
 LIFE = timedelta(seconds=90)
@@ -63,7 +63,7 @@ class CheckpointRelays:
             relay=relay,
             url=url,
             expires_at_ms=unix_ms(expires),
-            again_in_ms=int(RENEW_AFTER.total_seconds() * 1000),
+            again_in_ms=milliseconds(RENEW_AFTER),
         )
 
     async def leave(self, relay: Address) -> None:

@@ -20,7 +20,7 @@ from protocol.identifiers import Address, Digest
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
 from protocol.leases import Lease, SlotSalt
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 from protocol.wire.leases import MOST_UNITS as MOST_LEASED_UNITS
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import MOST_RELAYS, CheckpointRef, StepAnswer
@@ -113,7 +113,7 @@ class SlotLeasing:
             need=need,
             groups_per_slot=self.terms.groups_per_slot,
             checkpoint=checkpoint,
-            retry_after_ms=0 if need else int(self.terms.ask_again.total_seconds() * 1000),
+            retry_after_ms=0 if need else milliseconds(self.terms.ask_again),
             reason=reason,
         )
 
@@ -186,9 +186,9 @@ class SlotLeasing:
             raise NoSlot(f"block {block}, whose hash is part of the seed, is not confirmed yet")
         times = await self.store.times()
         lease = lease_length(times, least=self.terms.lease_least, most=self.terms.lease)
-        lease_ms, now = _ms(lease), self._now_ms()
+        lease_ms, now = milliseconds(lease), self._now_ms()
         # No step waits for a node on trial. Otherwise each node that fails on purpose could delay a step with one slot.
-        waits_ms = 0 if on_trial else _ms(wait_length(lease))
+        waits_ms = 0 if on_trial else milliseconds(wait_length(lease))
         leased = await self.store.lease_slot(
             LeaseSlot(
                 node=node,
@@ -209,7 +209,7 @@ class SlotLeasing:
                 most_live=1 if on_trial else self.terms.most_live,
                 beacon=beacon,
                 beacon_block=block,
-                asking_ms=max(_ms(ASKING), lease_ms),
+                asking_ms=max(milliseconds(ASKING), lease_ms),
                 holders=HOLDERS,
             )
         )
@@ -367,10 +367,6 @@ def checkpoint_of(state: RunState) -> CheckpointRef | None:
 
 def _past(rows: Sequence[SlotRow]) -> list[PastLease]:
     return [PastLease(row.slot, row.ended_ms, row.reason, row.late) for row in rows]
-
-
-def _ms(duration: timedelta) -> int:
-    return int(duration.total_seconds() * 1000)
 
 
 def _not_active(state: str) -> Forbidden:

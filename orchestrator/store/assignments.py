@@ -13,6 +13,7 @@ from orchestrator.store.scripts import EndAssignment, KeepLogLines, PlaceAssignm
 from orchestrator.store.tasks import encode_outcome
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identifiers import Address, address
+from protocol.runtime.clock import milliseconds
 from protocol.wire.heartbeat import LogBatch, LogLine, LogReceipt
 from protocol.wire.pool import AssignmentView
 from protocol.wire.tasks import AssignmentState, GroupPlace
@@ -152,7 +153,7 @@ class AssignmentStore:
                 state=state,
                 why=why,
                 now_ms=now_ms,
-                kept_ms=int(KEPT.total_seconds() * 1000),
+                kept_ms=milliseconds(KEPT),
                 outcome=None if outcome is None else encode_outcome(outcome),
             )
         )
@@ -204,7 +205,7 @@ class AssignmentStore:
                 assignment=batch.assignment_id,
                 most_lines=MOST_LINES,
                 most_bytes=MOST_LOG_BYTES,
-                kept_ms=int(KEPT.total_seconds() * 1000),
+                kept_ms=milliseconds(KEPT),
                 has_more=not batch.has_room,
                 sequences_and_lines=tuple(part for line in lines for part in (line.sequence, line.model_dump_json())),
             )
@@ -230,15 +231,15 @@ class AssignmentStore:
         return [LogLine.model_validate_json(fields[b"line"]) for _, fields in reversed(entries)]
 
     async def more_lines_come(self, identifier: str) -> bool:
-        """Returns whether the node has further lines: its last batch was full."""
+        """Returns whether the node has further log lines, because its last batch was full."""
         return bool(await self._database.ask("HGET", self._assignment(identifier), "log_more") == b"1")
 
     async def wanted_until(self, identifier: str) -> int:
-        """Returns until when a reader wants the lines, in Unix milliseconds; 0 for none."""
+        """Returns the time until which a reader wants log lines, in Unix milliseconds; 0 if none does."""
         return int(await self._database.ask("HGET", self._assignment(identifier), "log_until") or 0)
 
     async def want_lines(self, identifier: str, *, until_ms: int) -> tuple[int, int]:
-        """Records that a reader wants the lines; returns the next sequence, and until when lines were wanted before."""
+        """Records that a reader wants log lines until a time; returns the next sequence number and the former time."""
         key = self._assignment(identifier)
         following, before = await self._database.ask("HMGET", key, "log_next", "log_until")
         if await self._database.ask("EXISTS", key):

@@ -11,6 +11,7 @@ from enum import StrEnum
 from orchestrator.store.database import Database, together
 from orchestrator.store.nodes import text_of
 from orchestrator.store.scripts import QueueTransaction, RequeueTransaction, SettleTransaction, Written
+from protocol.runtime.clock import milliseconds
 from protocol.wire.relayed import ReceiptState
 
 KEPT = timedelta(days=2)
@@ -34,7 +35,7 @@ class RelayedTransaction:
     body: str
     at_ms: int
     tries: int
-    """Number of transactions that were sent with it."""
+    """Above 0 if an attempt to send it was begun; counted before the transaction is sent."""
     refusals: int
     """Number of temporary refusals by the ledger."""
     reason: str
@@ -129,7 +130,7 @@ class RelayerStore:
                 passing=passing,
                 due_ms=due,
                 refused=refused,
-                kept_ms=int(KEPT.total_seconds() * 1000),
+                kept_ms=milliseconds(KEPT),
             )
         )
         return written is not Written.LEASE_LOST

@@ -37,9 +37,9 @@ MOST_UNITS = 1 << 52
 """Upper limit of sums of units: below it, the doubles of Lua scripts hold them exactly."""
 
 
-def units_for(money: int, each: int) -> int:
-    """Returns the number of units that an amount of money is enough for, at most `MOST_UNITS`."""
-    return MOST_UNITS if each == 0 else min(MOST_UNITS, money // each)
+def units_for(amount: int, price_per_unit: int) -> int:
+    """Returns `amount // price_per_unit`, at most `MOST_UNITS`; `MOST_UNITS` if units are free."""
+    return MOST_UNITS if price_per_unit == 0 else min(MOST_UNITS, amount // price_per_unit)
 
 
 class TrainerFenced(Conflict):

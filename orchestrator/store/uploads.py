@@ -10,6 +10,7 @@ from orchestrator.store.scripts import CountUpload
 from protocol.errors import RateLimited, Unavailable
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import milliseconds
 from protocol.wire.uploads import ObjectKey
 
 SOON = timedelta(seconds=15)
@@ -52,7 +53,7 @@ class UploadStore:
             StoreUnavailable: Redis is down.
         """
         quota, now_ms = self._quota, unix_ms(now)
-        length_ms = int(quota.window.total_seconds() * 1000)
+        length_ms = milliseconds(quota.window)
         window = now_ms // length_ms
         most_account_bytes = quota.other_bytes if other else quota.bytes
         count = await self._database.run(

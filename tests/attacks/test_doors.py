@@ -89,7 +89,7 @@ async def test_a_ghost_occupies_no_place_of_its_step_and_rests(world: World, red
             assert await submitted(stage, stage.run.signed(stage.key, grant)) is WorkStatus.SUBMITTED
             assert (await stage.run.step(stage.key)).need == before, "others are asked for its groups at once"
         assert (answer.status_code, answer.json()["code"]) == (409, "no-slot")
-        assert "rests" in answer.json()["detail"]
+        assert "no slots for another" in answer.json()["detail"]
         assert stage.objects() == []
 
 
