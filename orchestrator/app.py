@@ -193,8 +193,8 @@ def build_orchestrator(
         app.state.registry,
         nodes=dependencies.nodes,
         tasks=dependencies.tasks,
-        relay=dependencies.relayer.store,
-        run=dependencies.slot_leasing,
+        relayer_store=dependencies.relayer.store,
+        slot_leasing=dependencies.slot_leasing,
     )
     if with_loops:
         add_loops(

@@ -59,7 +59,7 @@ def serve(
         confirmations=settings.confirmations,
         clock=clock,
     )
-    # It also relays joins, so it exists without a run.
+    # Created even without a run, because it also relays joins.
     run_ledger = LedgerRun(
         settings.chain_url.get_secret_value(),
         deployment,

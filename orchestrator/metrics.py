@@ -17,8 +17,8 @@ class PoolGauges:
         registry: Registry of the service.
         nodes: Store of nodes.
         tasks: Store of tasks.
-        relay: Queue of transactions to relay.
-        run: The run, if there is one.
+        relayer_store: Queue of transactions to relay.
+        slot_leasing: Leasing service of the run; None if the pool has no run.
     """
 
     def __init__(
@@ -27,13 +27,13 @@ class PoolGauges:
         *,
         nodes: NodeStore,
         tasks: TaskStore,
-        relay: RelayerStore | None = None,
-        run: SlotLeasing | None = None,
+        relayer_store: RelayerStore | None = None,
+        slot_leasing: SlotLeasing | None = None,
     ) -> None:
         self._nodes = nodes
         self._tasks = tasks
-        self._relay = relay
-        self._run = run
+        self._relayer_store = relayer_store
+        self._slot_leasing = slot_leasing
         self._known = Gauge("muster_orchestrator_nodes_known", "Nodes that the pool knows", registry=registry)
         self._expected = Gauge(
             "muster_orchestrator_nodes_expected", "Nodes from which heartbeats are expected", registry=registry
@@ -51,29 +51,29 @@ class PoolGauges:
             ("kind",),
             registry=registry,
         )
-        self._step = Gauge("muster_run_step", "The smallest step that wants rollouts", registry=registry)
+        self._step = Gauge("muster_run_step", "The smallest step that needs rollouts", registry=registry)
         self._version = Gauge("muster_run_version", "The newest version of the policy", registry=registry)
         self._groups = Gauge(
-            "muster_run_groups", "Groups of the smallest step that wants any", ("counted",), registry=registry
+            "muster_run_groups", "Groups of the smallest step that needs rollouts", ("counted",), registry=registry
         )
 
     async def read(self) -> None:
         """Reads all gauges."""
-        if self._relay is not None:
+        if self._relayer_store is not None:
             for kind in RelayedKind:
-                self._relayed.labels(kind.value).set(await self._relay.waiting(kind))
-        if self._run is not None:
-            await self._read_run(self._run)
+                self._relayed.labels(kind.value).set(await self._relayer_store.waiting(kind))
+        if self._slot_leasing is not None:
+            await self._read_run(self._slot_leasing)
         self._known.set(await self._nodes.count())
         self._expected.set(await self._nodes.expected())
         self._removals.set(await self._nodes.removals_waiting())
         self._open.set(len(await self._tasks.open_ids()))
 
-    async def _read_run(self, run: SlotLeasing) -> None:
-        answer = await run.step()
+    async def _read_run(self, leasing: SlotLeasing) -> None:
+        answer = await leasing.step()
         self._step.set(answer.step)
         if answer.checkpoint is not None:
             self._version.set(answer.checkpoint.version)
-        count = (await run.store.steps([answer.step]))[answer.step].count
+        count = (await leasing.store.steps([answer.step]))[answer.step].count
         for counted in ("demand", "need", "leased", "spare", "pending", "accepted", "rejected"):
             self._groups.labels(counted).set(getattr(count, counted))

@@ -25,7 +25,7 @@ class SecretCipher:
             self._fernet = MultiFernet([Fernet(key) for key in keys]) if keys else None
         except ValueError as error:
             raise InvalidInput(
-                "the secrets key file holds something that is no Fernet key",
+                "the secrets key file has an entry that is not a Fernet key",
                 hint="one key per line: 32 random bytes in URL-safe base64",
                 code="invalid-setting",
             ) from error
@@ -35,14 +35,14 @@ class SecretCipher:
         """Reads the key file, one key per line; creates it with a new key and mode 0600 if it does not exist.
 
         Raises:
-            InvalidInput: The file can't be read, or holds something else.
+            InvalidInput: The file can't be read or created, or has an invalid key.
         """
         try:
             if not path.exists():
                 with suppress(FileExistsError):  # another replica was first; its key is used
                     create_atomically(path, Fernet.generate_key() + b"\n")
         except OSError as error:
-            raise InvalidInput(f"can't make the secrets key file {path}: {error.strerror}") from error
+            raise InvalidInput(f"can't create the secrets key file {path}: {error.strerror}") from error
         try:
             with path.open("rb") as source:
                 data = source.read(MOST_KEY_BYTES)
@@ -58,7 +58,7 @@ class SecretCipher:
         """
         if self._fernet is None:
             raise InvalidInput(
-                "this orchestrator can't keep secrets: it has no key to encrypt them with",
+                "this orchestrator can't store secrets: it has no key to encrypt them",
                 hint="set secrets_key_file in its settings",
                 code="no-secrets-key",
             )
@@ -68,7 +68,7 @@ class SecretCipher:
         """Returns the plaintext of a Fernet token.
 
         Raises:
-            Unavailable: None of the keys fits.
+            Unavailable: No key decrypts the token.
         """
         if self._fernet is not None:
             try:
@@ -76,7 +76,7 @@ class SecretCipher:
             except InvalidToken:
                 pass
         raise Unavailable(
-            "the task's secrets can't be read with the keys of this orchestrator",
+            "the secrets can't be decrypted with the keys of this orchestrator",
             hint="give every orchestrator of the pool the same secrets_key_file, older keys included",
             code="wrong-secrets-key",
             retryable=False,

@@ -9,16 +9,17 @@ from protocol.http.url_safety import addresses_of, is_public, parse_http_url
 async def check_destination(url: str, *, allow_private: bool) -> list[str]:
     """Returns the addresses of the URL's host, if requests to all of them are allowed.
 
-    Deliver to one of these, not to the host name: the name may resolve to another address a moment later.
+    The caller must send the request to one of these addresses and not to the host name, which may resolve to another
+    address a moment later.
 
     Raises:
-        InvalidInput: It is plain http or leads into a private network, and that is not allowed; or it is no URL.
+        InvalidInput: The URL is malformed; or it is plain http or in a private network, and `allow_private` is False.
         Unavailable: The name can't be resolved.
     """
-    parts = parse_http_url(url, what="a webhook's URL", code="bad-webhook-url", query=True)
-    host, port = parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
-    if parts.scheme == "http" and not allow_private:
-        raise InvalidInput("webhooks go over https", hint="use an https receiver", code="bad-webhook-url")
+    split = parse_http_url(url, what="a webhook's URL", code="bad-webhook-url", query=True)
+    host, port = split.hostname or "", split.port or (443 if split.scheme == "https" else 80)
+    if split.scheme == "http" and not allow_private:
+        raise InvalidInput("webhooks need https", hint="use a receiver with https", code="bad-webhook-url")
     addresses = await addresses_of(host, port)
     for one in addresses:
         if not allow_private and not is_public(one):

@@ -113,7 +113,7 @@ async def dispute(signed: Node, request: Request) -> Response:
     receipt = await take_dispute(
         signed.address,
         signed.read(SignedDispute),
-        relay=dependencies.relayer,
+        relayer=dependencies.relayer,
         slots=run.store,
         domain=run.ledger.domain,
         now=dependencies.clock.now(),

@@ -55,8 +55,8 @@ class MemberEvent(StrEnum):
     EVICTED = "evicted"
     BANNED = "banned"
     UNBANNED = "unbanned"
-    LOOK = "look"
-    """A reorg removed an event: the node's current standing has to be read again."""
+    REVERTED = "reverted"
+    """A reorg removed an event: the node's current state has to be read from the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,7 +121,7 @@ class PoolLedger(Protocol):
         ...
 
     def forget_position(self) -> None:
-        """Continues from the position that another orchestrator may have committed meanwhile."""
+        """Makes the next read start at the committed position, which another orchestrator may have moved."""
         ...
 
     async def aclose(self) -> None:

@@ -69,7 +69,7 @@ class LedgerPool:
         key: The pool's orchestrator key; sends removals.
         manager: The pool's manager key; without it this orchestrator can't ban.
         redis: Keeps the position in the events, for all orchestrators of the pool.
-        confirmations: Blocks that must stand on top of a block before its events count.
+        confirmations: Number of blocks on top of a block before its events count.
         clock: Clock for role rotations and deadlines.
     """
 
@@ -170,7 +170,7 @@ class LedgerPool:
             Forbidden: This orchestrator does not have the manager's key.
         """
         ledger = await self._connected(self._manager_key())
-        with _ignoring_unchanged():
+        with _ignore_unchanged():
             await ledger.pools.ban(self._pool_id, node, reason[:MAX_REASON])
 
     async def unban(self, node: Address) -> None:
@@ -180,7 +180,7 @@ class LedgerPool:
             Forbidden: This orchestrator does not have the manager's key.
         """
         ledger = await self._connected(self._manager_key())
-        with _ignoring_unchanged():
+        with _ignore_unchanged():
             await ledger.pools.unban(self._pool_id, node)
 
     async def changes(self) -> Changes:
@@ -229,12 +229,12 @@ class LedgerPool:
             return None
         change = _change(observed.event)
         if change is not None and observed.reverted:
-            return MembershipChange(event=MemberEvent.LOOK, node=change.node, provider=change.provider)
+            return MembershipChange(event=MemberEvent.REVERTED, node=change.node, provider=change.provider)
         return change
 
 
 @contextmanager
-def _ignoring_unchanged() -> Iterator[None]:
+def _ignore_unchanged() -> Iterator[None]:
     """Ignores `BanUnchanged`: the request may be a repetition after its first result was lost."""
     try:
         yield

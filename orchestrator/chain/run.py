@@ -41,8 +41,8 @@ REQUEST_TIMEOUT = timedelta(seconds=5)
 """Time limit of one request to the chain's node."""
 
 TERMS_TTL = timedelta(seconds=8)
-"""How long pool and terms are cached. They change seldom, while the escrow, which is not cached, changes with each
-submission. It is shorter than the ten seconds between two regular readings of the funds."""
+"""Time for which pool and terms are cached; shorter than the ten seconds between two regular reads of the funds.
+The escrow is not cached, because it changes with each submission."""
 
 MAX_HASHES = 1024
 """Block hashes that are cached."""
@@ -58,7 +58,7 @@ class LedgerRun:
         run: The run's id.
         relayer: Key that pays the gas of relayed transactions.
         redis: Keeps the position in the events, for all orchestrators of the pool.
-        confirmations: Blocks that must stand on top of a block before it counts.
+        confirmations: Number of blocks on top of a block before it counts.
         clock: Clock for caches and deadlines.
         poll: Polling interval while transactions are in flight.
     """
@@ -156,7 +156,7 @@ class LedgerRun:
         )
 
     async def free_stake(self, provider: Address) -> int:
-        """Returns a provider's stake that neither memberships nor open work bind."""
+        """Returns a provider's stake that neither memberships nor open work lock."""
         return (await (await self._connected()).stake.of(provider)).free
 
     async def seat(self, node: Address) -> PoolSeat | None:

@@ -32,9 +32,9 @@ class Funds:
     """Funds, prices (in 10⁻¹⁸ MUST) and periods of a pool."""
 
     free: int
-    """The escrow that no open work reserves, less a withdrawal that the owner has announced."""
+    """Escrow that no open work reserves, minus an announced withdrawal of the owner."""
     price: int
-    """Per work unit."""
+    """Price per work unit."""
     penalty: int
     """Slash per work unit of the lease if its work is forged; the stake must cover it."""
     fees: int = 0
@@ -90,7 +90,7 @@ class RunLedger(Protocol):
         ...
 
     async def free_stake(self, provider: Address) -> int:
-        """Returns a provider's stake that neither memberships nor open work bind."""
+        """Returns a provider's stake that neither memberships nor open work lock."""
         ...
 
     async def seat(self, node: Address) -> PoolSeat | None:
@@ -134,7 +134,7 @@ class RunLedger(Protocol):
         ...
 
     def forget_position(self) -> None:
-        """Continues from the position that another orchestrator may have committed meanwhile."""
+        """Makes the next read start at the committed position, which another orchestrator may have moved."""
         ...
 
     async def aclose(self) -> None:

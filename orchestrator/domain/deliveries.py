@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Self
 
 from orchestrator.domain.slots import Slot, SlotState, StoredFileState
+from protocol.runtime.clock import milliseconds
 from protocol.verdicts import Outcome, ReasonCode
 
 JUDGED = frozenset({SlotState.PROVISIONAL, SlotState.DISPUTED, SlotState.FINAL})
@@ -138,5 +139,5 @@ def judge_deliveries(leases: Sequence[PastLease], *, terms: DeliveryTerms, now_m
     delivered = len(over) - len(failed)
     if not failed or len(over) < terms.least or delivered >= terms.threshold * len(over):
         return Delivered(delivered, len(failed), None)
-    until = max(lease.ended_ms for lease in failed) + int(terms.rest.total_seconds() * 1000)
+    until = max(lease.ended_ms for lease in failed) + milliseconds(terms.rest)
     return Delivered(delivered, len(failed), until if until > now_ms else None, on_trial=True)

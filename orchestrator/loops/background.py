@@ -96,7 +96,7 @@ def add_loops(
         run = RunSync(
             dependencies.slot_leasing,
             dependencies.run_control,
-            relay=dependencies.relayer.store,
+            relayer_store=dependencies.relayer.store,
             uploads=dependencies.uploads,
             lease=lease(RUN_LOOP),
             clock=dependencies.clock,

@@ -31,7 +31,7 @@ from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodeRecord
 
 PAGE = 100
-AT_ONCE = 8
+CONCURRENT_CHECKS = 8
 """Nodes of a page that are checked concurrently; each check reads the ledger."""
 
 MAX_INELIGIBLE = 20_000
@@ -43,8 +43,8 @@ A flood of addresses without a provider in discovery can fill these rows and not
 DISK_STEP = 1 << 30
 """Free disk is stored in whole GiB; otherwise every page would change the row of every node."""
 
-NEW_FOR = timedelta(seconds=10)
-"""Time that a new member has for its first heartbeat before it is sent another invite with our URL."""
+FIRST_HEARTBEAT_WITHIN = timedelta(seconds=10)
+"""Time in which a new member sends its first heartbeat; afterwards it gets another invite with our URL."""
 
 MAX_REMINDERS = 65_536
 """Members whose last reminder is remembered."""
@@ -72,16 +72,16 @@ class Inviter:
         self._client = client
         self._lease = lease
         self._invite_lifetime = timedelta(seconds=dependencies.settings.invite_life_s)
-        self._for_newcomers = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
-        self._for_members = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
+        self._new_node_bucket = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
+        self._member_bucket = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
         """Separate from newcomers, so that silent members don't use up the invites for new nodes."""
         self._reminders: LRUCache[Address, _Reminder] = LRUCache(MAX_REMINDERS)
 
     async def round(self) -> int:
-        """Reads every page; returns how many invites were posted.
+        """Reads every page; returns the number of posted invites.
 
         Raises:
-            Unavailable: The service or the chain is down; invites that were posted before stay.
+            Unavailable: The service or the chain is down; invites that were already posted stay valid.
         """
         if not await self._lease.hold():
             return 0
@@ -95,19 +95,19 @@ class Inviter:
 
     async def _check_page(self, records: Sequence[NodeRecord]) -> int:
         rows = await self._dependencies.nodes.get_many([record.address for record in records])
-        slots = asyncio.Semaphore(AT_ONCE)
+        concurrent = asyncio.Semaphore(CONCURRENT_CHECKS)
         down: list[Unavailable] = []
 
         async def one(record: NodeRecord, row: NodeRow) -> bool:
-            async with slots:
+            async with concurrent:
                 if down:
                     return False
                 try:
-                    return await self._consider(record, row)
+                    return await self._check_node(record, row)
                 except Unavailable as error:
                     down.append(error)
                 except MusterError as error:
-                    # One node that can't be invited (its record expired meanwhile) delays no other.
+                    # A node that can't be invited, such as one whose record has expired, must not stop the page.
                     _log.info("not-invited", node=record.address, code=error.code, reason=error.detail)
                 return False
 
@@ -116,14 +116,14 @@ class Inviter:
             raise down[0]
         return invited
 
-    async def _consider(self, record: NodeRecord, row: NodeRow) -> bool:
+    async def _check_node(self, record: NodeRecord, row: NodeRow) -> bool:
         dependencies, node = self._dependencies, record.address
         facts = _facts(record)
         if row.revision:
             await dependencies.nodes.learn(node, facts)
         if row.member:
             return await self._remind_member(record, row)
-        if row.state not in _INVITABLE or not self._rested(row):
+        if row.state not in _INVITABLE or not self._may_return(row):
             return False
         reason = await self._ineligible(record)
         if reason is not None:
@@ -134,9 +134,9 @@ class Inviter:
             elif row.revision and row.state is NodeState.DISCOVERED:
                 await dependencies.nodes.learn(node, {"reason": reason})
             return False
-        if not self._for_newcomers.take():
+        if not self._new_node_bucket.take():
             return False
-        cause = "discovery lists it, and it has what the pool asks for"
+        cause = "discovery lists it, and it meets the pool's requirements"
         _, result = await dependencies.transitions.apply(
             node, NodeEvent.SEEN, cause=cause, actor="discovery", fields=facts
         )
@@ -159,12 +159,12 @@ class Inviter:
         """
         now = self._dependencies.clock.monotonic()
         joined_for_ms = unix_ms(self._dependencies.clock.now()) - row.since_ms
-        new = row.seen_ms is None and joined_for_ms < NEW_FOR.total_seconds() * 1000
+        new = row.seen_ms is None and joined_for_ms < FIRST_HEARTBEAT_WITHIN.total_seconds() * 1000
         if row.state not in _SILENT:
             self._reminders.pop(record.address, None)
             return False
         last = self._reminders.get(record.address)
-        if new or (last is not None and now < last.next_at) or not self._for_members.take():
+        if new or (last is not None and now < last.next_at) or not self._member_bucket.take():
             return False
         await self._post(record)
         pause = (
@@ -181,7 +181,7 @@ class Inviter:
             return missing
         standing = await dependencies.standing_cache.of(record.address)
         if standing.member:
-            return "it is a member already; the orchestrator has yet to read that on the ledger"
+            return "it is a member already; the orchestrator has not read its join from the ledger yet"
         return refusal(standing, await dependencies.pool.get())
 
     async def _post(self, record: NodeRecord) -> None:
@@ -196,11 +196,11 @@ class Inviter:
             url=settings.public_url,
         )
         signature = invite.sign(dependencies.key, domain)
-        # The node may join at any moment now; its first heartbeat must not meet a cached answer that it is no member.
+        # The node may join at any time from now on. A cached "not a member" would reject its first heartbeat.
         dependencies.standing_cache.forget(record.address)
         await self._client.invite(SignedInvite.of(invite, domain=domain, signature=signature))
 
-    def _rested(self, row: NodeRow) -> bool:
+    def _may_return(self, row: NodeRow) -> bool:
         if row.state is not NodeState.EVICTED:
             return True
         return (
@@ -226,19 +226,19 @@ class _TokenBucket:
 
     def __init__(self, per_minute: float, *, clock: Clock) -> None:
         self._per_minute = per_minute
-        self._most = max(1.0, per_minute)
+        self._capacity = max(1.0, per_minute)
         self._clock = clock
-        self._left = self._most
-        self._at = clock.monotonic()
+        self._tokens = self._capacity
+        self._filled_at = clock.monotonic()
 
     def take(self) -> bool:
         """Takes a token; returns False if there is none."""
         now = self._clock.monotonic()
-        self._left = min(self._most, self._left + (now - self._at) * self._per_minute / 60)
-        self._at = now
-        if self._left < 1:
+        self._tokens = min(self._capacity, self._tokens + (now - self._filled_at) * self._per_minute / 60)
+        self._filled_at = now
+        if self._tokens < 1:
             return False
-        self._left -= 1
+        self._tokens -= 1
         return True
 
 

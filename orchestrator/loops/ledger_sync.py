@@ -16,7 +16,7 @@ from protocol.redis.leader_lease import LeaderLease
 _EVENTS = {
     MemberEvent.JOINED: (NodeEvent.JOINED, "1", "it joined the pool on the ledger"),
     MemberEvent.LEFT: (NodeEvent.LEFT, "0", "it left the pool on the ledger"),
-    MemberEvent.REMOVED: (NodeEvent.REMOVED, "0", "it was taken from the pool on the ledger"),
+    MemberEvent.REMOVED: (NodeEvent.REMOVED, "0", "it was removed from the pool on the ledger"),
     MemberEvent.EVICTED: (NodeEvent.EVICTED, "0", "it was evicted on the ledger"),
     MemberEvent.BANNED: (NodeEvent.BANNED, "0", "it was banned on the ledger"),
     MemberEvent.UNBANNED: (NodeEvent.UNBANNED, "0", "its ban was lifted on the ledger"),
@@ -55,7 +55,7 @@ class LedgerSync:
                 return read
             started_ms = unix_ms(self._dependencies.clock.now())
             found = await self._dependencies.ledger.changes()
-            for change in latest(found.changes):
+            for change in latest_changes(found.changes):
                 for node in await self._nodes_of(change):
                     self._dependencies.standing_cache.forget(node)
                     await self._apply(node, change)
@@ -68,16 +68,16 @@ class LedgerSync:
     async def _apply(self, node: Address, change: MembershipChange) -> None:
         event = change.event
         standing: NodeStanding | None = None
-        if event in {MemberEvent.LOOK, MemberEvent.JOINED, MemberEvent.UNBANNED} or change.node is None:
+        if event in {MemberEvent.REVERTED, MemberEvent.JOINED, MemberEvent.UNBANNED} or change.node is None:
             # Old events are read again after a loss of Redis, so the current state is read from the ledger.
             standing = await self._dependencies.ledger.standing(node)
-            event = _now(standing, event)
-        what, member, words = _EVENTS[event]
+            event = _present_event(standing, event)
+        node_event, member, default_cause = _EVENTS[event]
         fields = {"member": member}
         if standing is not None and standing.provider is not None:
             fields["provider"] = standing.provider
         await self._dependencies.transitions.apply(
-            node, what, cause=change.cause or words, actor="ledger", fields=fields
+            node, node_event, cause=change.cause or default_cause, actor="ledger", fields=fields
         )
 
     async def _nodes_of(self, change: MembershipChange) -> list[Address]:
@@ -92,13 +92,13 @@ class LedgerSync:
         return found
 
 
-def latest(changes: Sequence[MembershipChange]) -> list[MembershipChange]:
+def latest_changes(changes: Sequence[MembershipChange]) -> list[MembershipChange]:
     """Returns only the last change of each node and provider, in order."""
     last = {(change.node, change.provider): index for index, change in enumerate(changes)}
     return [change for index, change in enumerate(changes) if last[change.node, change.provider] == index]
 
 
-def _now(standing: NodeStanding, event: MemberEvent) -> MemberEvent:
+def _present_event(standing: NodeStanding, event: MemberEvent) -> MemberEvent:
     if standing.banned:
         return MemberEvent.BANNED
     if standing.member:

@@ -18,7 +18,7 @@ from orchestrator.store.scripts import FindOverdue, WriteTransition
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 
 AT_ONCE = 1000
 """Nodes per round trip."""
@@ -96,9 +96,9 @@ class Liveness:
             FindOverdue(
                 lease=self._lease.value,
                 now_ms=unix_ms(self._clock.now()),
-                gap_ms=_ms(gap),
-                amnesty_ms=_ms(amnesty),
-                furthest_ms=_ms(furthest),
+                gap_ms=milliseconds(gap),
+                amnesty_ms=milliseconds(amnesty),
+                furthest_ms=milliseconds(furthest),
                 limit=AT_ONCE,
             )
         )
@@ -111,7 +111,3 @@ class Liveness:
             return self._transitions.forget_deadline(row)
         result = transition(row.state, event)
         return self._transitions.change(row, event, result, cause=_CAUSES[event], actor="liveness", only_if_due=True)
-
-
-def _ms(duration: timedelta) -> int:
-    return int(duration.total_seconds() * 1000)

@@ -23,7 +23,7 @@ from orchestrator.store.relayer import RelayedTransaction, RelayerStore
 from protocol.errors import Conflict, Unavailable
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.base import WireModel
 from protocol.wire.relayed import ReceiptState
@@ -70,7 +70,7 @@ class Relayer:
         self._strategies = strategies
         self._lease = lease
         self._clock = clock
-        self._taking = {each.kind: asyncio.Lock() for each in strategies}
+        self._take_locks = {each.kind: asyncio.Lock() for each in strategies}
         self._in_flight: dict[str, set[str]] = {each.kind: set() for each in strategies}
 
     async def round(self) -> int:
@@ -88,7 +88,7 @@ class Relayer:
 
     async def _batch(self, strategy: RelayStrategy[R]) -> int:
         in_flight = self._in_flight[strategy.kind]
-        async with self._taking[strategy.kind]:  # concurrent rounds wake up together; only one may take a row
+        async with self._take_locks[strategy.kind]:  # concurrent rounds wake up together; only one may take a row
             items = await self._take(strategy)
             names = {item.row.name for item in items}
             in_flight |= names
@@ -110,9 +110,9 @@ class Relayer:
         ]
         settled = await together(self._settle_if_over(strategy, item) for item in due)
         items = [item for item, is_settled in zip(due, settled, strict=True) if not is_settled]
-        until = now + int(RETRY_PAUSE.total_seconds() * 1000)
+        until = now + milliseconds(RETRY_PAUSE)
         rows = [item.row for item in items]
-        if not await self._store.put_off(strategy.kind, rows, until_ms=until, lease=self._lease.value):
+        if not await self._store.postpone(strategy.kind, rows, until_ms=until, lease=self._lease.value):
             return []
         return [item for item in items if item.row.name not in self._in_flight[strategy.kind]]
 
@@ -141,7 +141,7 @@ class Relayer:
     async def _relay(self, strategy: RelayStrategy[R], items: Sequence[_Queued[R]]) -> int:
         """Sends one transaction; sends each half again if the whole batch reverts."""
         try:
-            refusals = await self._send_and_hold(strategy, [item.request for item in items])
+            refusals = await self._send_under_lease(strategy, [item.request for item in items])
         except TransactionReverted as error:
             if len(items) == 1:
                 subject = strategy.subject(items[0].row)
@@ -159,7 +159,7 @@ class Relayer:
         await together(self._finish(strategy, item.row, refused.get(strategy.subject(item.row))) for item in items)
         return len(items) - len(refusals)
 
-    async def _send_and_hold(self, strategy: RelayStrategy[R], requests: Sequence[R]) -> list[Refusal]:
+    async def _send_under_lease(self, strategy: RelayStrategy[R], requests: Sequence[R]) -> list[Refusal]:
         """Sends requests and renews the leader lease meanwhile.
 
         A transaction may take longer than the lease lasts, and another orchestrator would then pay for it again.
@@ -188,11 +188,13 @@ class Relayer:
         now = unix_ms(self._clock.now())
         temporary = refusal.error in TEMPORARY_ERRORS
         if refusal.error in DONE_ERRORS:
-            # Another sender was first, perhaps this relayer before a crash: the next round compares with the ledger.
-            await self._store.refused_for_now(strategy.kind, row.name, reason="", until_ms=now, lease=self._lease.value)
+            # The ledger has it from another sender, or from this relayer before a crash. The next round checks that.
+            await self._store.record_temporary_refusal(
+                strategy.kind, row.name, reason="", until_ms=now, lease=self._lease.value
+            )
         elif temporary and row.refusals < MAX_REFUSALS:
-            until = now + int((RETRY_PAUSE * (row.refusals + 1)).total_seconds() * 1000)
-            await self._store.refused_for_now(
+            until = now + milliseconds(RETRY_PAUSE * (row.refusals + 1))
+            await self._store.record_temporary_refusal(
                 strategy.kind, row.name, reason=refusal.reason, until_ms=until, lease=self._lease.value
             )
         else:

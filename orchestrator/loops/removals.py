@@ -1,4 +1,4 @@
-"""Removes dead nodes from the pool on the ledger, in batches; retried until the ledger did it."""
+"""Removes dead nodes from the pool on the ledger, in batches; failed removals are retried."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from orchestrator.domain.node_states import NodeEvent
 from protocol.errors import MusterError
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
+from protocol.runtime.clock import milliseconds
 from protocol.wire.heartbeat import NodeState
 
 BATCH = 100
-"""Nodes per transaction; a removal costs some 40,000 gas."""
+"""Nodes per transaction; a removal costs about 40,000 gas."""
 
 RETRY_AFTER = timedelta(seconds=30)
 """Delay before a node that could not be removed is due again."""
@@ -46,13 +47,13 @@ class Removals:
         now = unix_ms(dependencies.clock.now())
         due = await dependencies.nodes.due_removals(now_ms=now, limit=BATCH)
         rows = await dependencies.nodes.get_many(due)
-        # The write that makes a returning node healthy also takes it off this list; the state is checked all the same.
+        # A node that returns is removed from this list in the same write; the state is checked again for safety.
         dead = [row.address for row in rows if row.state is NodeState.DEAD]
         await dependencies.nodes.forget_removals([row.address for row in rows if row.state is not NodeState.DEAD])
         if not dead:
             return 0
         # Postponed before the transaction, so that the nodes are due again if this process crashes.
-        await dependencies.nodes.put_off_removals(dead, until_ms=now + int(RETRY_AFTER.total_seconds() * 1000))
+        await dependencies.nodes.postpone_removals(dead, until_ms=now + milliseconds(RETRY_AFTER))
         try:
             await dependencies.ledger.remove(dead, reason="silent")
         except MusterError as error:
@@ -63,7 +64,7 @@ class Removals:
             await dependencies.transitions.apply(
                 node,
                 NodeEvent.REMOVED,
-                cause="it was silent for too long and was taken from the pool on the ledger",
+                cause="it was silent for too long and was removed from the pool on the ledger",
                 actor=dependencies.key.address,
                 fields={"member": "0"},
             )

@@ -51,35 +51,35 @@ from protocol.identifiers import Address, Digest
 from protocol.identity.signing import unix_ms
 from protocol.leases import WorkKey
 from protocol.redis.leader_lease import LeaderLease
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 from protocol.verdicts import Outcome
 from protocol.wire.relayed import ReceiptState
 
-MONEY_EVERY = timedelta(seconds=10)
+FUNDS_EVERY = timedelta(seconds=10)
 """Interval at which funds are read if no event announces a change."""
 
 OVERDUE_AT_ONCE = 500
 RENEWED_EVERY = 200
-"""Events of a batch after which the loop's lease is renewed: a first reading can take longer than it lasts."""
-LOOK_AGAIN_MS = 5_000
-BEFORE_THE_END_MS = 60_000
-"""A lease is looked at a while before its end, when there is still time to carry its work again."""
-LOOKS_AT_ONCE = 16
-"""Questions to the store at a time."""
-LOOKS_WITHIN = timedelta(seconds=5)
+"""Number of events after which the leader lease is renewed: the first batch may take longer than the lease."""
+RECHECK_MS = 5_000
+BEFORE_END_MS = 60_000
+"""A lease is checked this long before its end, while there is still time to relay its work again."""
+CONCURRENT_FILE_CHECKS = 16
+"""Concurrent requests to the object store."""
+FILE_CHECK_TIMEOUT = timedelta(seconds=5)
 """If the store has not answered by then, it counts as down and the loop continues to read the ledger."""
-SOONEST_LOOK_MS, LATEST_LOOK_MS = 2_000, 60_000
-"""The store is asked for an absent file again after half of the time since the submission, between these bounds."""
+SHORTEST_RECHECK_MS, LONGEST_RECHECK_MS = 2_000, 60_000
+"""Bounds of the delay before an absent file is checked again: half of the time since its submission."""
 MOST_LIVE = 128
-"""Newest leases of a node among which its live ones are; it may hold 64."""
+"""Number of a node's newest leases that are searched for live ones; a node may hold 64 live leases."""
 MOST_LIVE_OF_PROVIDER = 500
-_TRIES = 5
+_ATTEMPTS = 5
 
 _log = structlog.get_logger(__name__)
 
 
 class RunLeaseLost(Unavailable):
-    """Another orchestrator follows the run now."""
+    """Another orchestrator holds the leader lease of this loop now."""
 
     code = "lease-lost"
 
@@ -88,43 +88,43 @@ class RunLeaseLost(Unavailable):
 class _Changes:
     """Changes of funds and work in a batch of events."""
 
-    money: bool
+    funds: bool
     nodes: set[Address]
     providers: set[Address]
 
 
 class RunSync:
-    """One reading of the ledger's events for a run.
+    """Applies the ledger's events of a run to its slots, and ends overdue leases.
 
     Args:
-        leasing: The run.
-        owner: Takes up versions.
-        relay: Work that waits to be carried is not undelivered.
-        uploads: Looks into the pool's store: work counts as pending while its file is there.
-        lease: Of this loop.
+        leasing: Leasing service of the run.
+        control: Control service of the run; provides the fields of a version.
+        relayer_store: Queue of the relayer. A lease whose work is queued there does not count as undelivered.
+        uploads: Finds files in the pool's store: work counts as pending only if its file is there.
+        lease: Leader lease of this loop.
         clock: Clock of deadlines.
     """
 
     def __init__(
         self,
         leasing: SlotLeasing,
-        owner: RunControl,
+        control: RunControl,
         *,
-        relay: RelayerStore,
+        relayer_store: RelayerStore,
         uploads: UploadService,
         lease: LeaderLease,
         clock: Clock,
     ) -> None:
         self._leasing = leasing
-        self._owner = owner
+        self._control = control
         self._store: RunStore = leasing.store
         self._ledger = leasing.ledger
-        self._relay = relay
+        self._relayer_store = relayer_store
         self._uploads = uploads
         self._lease = lease
         self._clock = clock
-        self._money_at = float("-inf")
-        self._notice_told = ""
+        self._funds_read_at = float("-inf")
+        self._logged_notice_fault = ""
         self._store_answers = True
 
     async def round(self) -> int:
@@ -145,27 +145,29 @@ class RunSync:
             self._store_answers = True
             found = await self._ledger.events()
             # Funds before counts: a submission may be counted twice for a moment, but never not at all.
-            await self._read_money(found.events)
+            await self._read_funds(found.events)
             for number, event in enumerate(found.events):
                 await self._apply(event)
                 if number % RENEWED_EVERY == RENEWED_EVERY - 1:
-                    await self._check_lease()
+                    await self._check_leader_lease()
             await found.commit()
             read += len(found.events)
             if not found.more:
                 await self._caught_up(started)
-                await self._look_at_overdue()
-                await self._forget_old()
+                await self._check_overdue()
+                await self._forget_old_steps()
                 return read
 
-    # Money and seats
+    # Funds and memberships
 
-    async def _read_money(self, observed: Sequence[ObservedEvent]) -> None:
+    async def _read_funds(self, observed: Sequence[ObservedEvent]) -> None:
         events = [each.event for each in observed]
         changes = _changes_of(events)
-        await self._store.forget_seats([event.node for event in events if isinstance(event, MemberJoined | MemberLeft)])
+        await self._store.drop_cached_seats(
+            [event.node for event in events if isinstance(event, MemberJoined | MemberLeft)]
+        )
         now = self._clock.monotonic()
-        if not changes.money and now - self._money_at < MONEY_EVERY.total_seconds():
+        if not changes.funds and now - self._funds_read_at < FUNDS_EVERY.total_seconds():
             return
         funds, state = await self._ledger.funds(), await self._store.state()
         budget = Budget.of(free=funds.free, price=funds.price, fees=funds.fees, most=MOST_UNITS)
@@ -180,71 +182,71 @@ class RunSync:
             "judged": str(int(funds.judging.total_seconds())),
             "settled": str(int(funds.settling.total_seconds())),
         }
-        self._tell_notice(notice_fault(self._leasing.terms.lease, notice_s=int(funds.notice.total_seconds())))
-        await self._change(fields)
+        self._log_notice_fault(notice_fault(self._leasing.terms.lease, notice_s=int(funds.notice.total_seconds())))
+        await self._write_state(fields)
         known = set(await self._store.known_stakes())
         seats = await self._store.seats(sorted(changes.nodes))
         if funds.penalty == state.penalty and known:
             known &= changes.providers | {seat.provider for seat in seats.values()}
         for provider in known:
             free = await self._ledger.free_stake(provider)
-            await self._store.remember_stake(provider, units_for(free, funds.penalty))
-        self._money_at = now
+            await self._store.cache_stake(provider, units_for(free, funds.penalty))
+        self._funds_read_at = now
 
-    def _tell_notice(self, fault: str) -> None:
-        """Logs once that leases are too long for the pool's terms, also when the terms change."""
-        if fault and fault != self._notice_told:
+    def _log_notice_fault(self, fault: str) -> None:
+        """Logs an error when run_lease_s exceeds the notice period, and again only when one of them changes."""
+        if fault and fault != self._logged_notice_fault:
             _log.error("lease-beyond-notice", detail=fault)
-        self._notice_told = fault
+        self._logged_notice_fault = fault
 
     # Events
 
     async def _apply(self, observed: ObservedEvent) -> None:
         match observed.event:
             case CheckpointAnnounced(version=version):
-                await self._look_at_version(version)
+                await self._check_version(version)
             case MemberJoined(node=node):
-                await self._look_at_seat(node, put_out=False)
+                await self._check_membership(node, removed_by_pool=False)
             case MemberLeft(node=node, cause=cause):
-                await self._look_at_seat(node, put_out=cause in REMOVED_BY_POOL and not observed.reverted)
+                await self._check_membership(node, removed_by_pool=cause in REMOVED_BY_POOL and not observed.reverted)
             case ProviderBanned(provider=provider) if not observed.reverted:
                 rows = await self._store.leases_of_provider(provider, limit=MOST_LIVE_OF_PROVIDER)
-                await self._set_aside(_live(rows), put_out=True)
+                await self._stop_waiting(_live(rows), removed_by_pool=True)
             case WorkSubmitted() | VerdictGiven() | WorkDisputed() | WorkFinal() | WorkExpired() as event:
                 await self._apply_work(event, reverted=observed.reverted)
 
     async def _apply_work(self, event: WorkEvent, *, reverted: bool) -> None:
         if isinstance(event, WorkFinal) and event.outcome is Outcome.FORGED:
-            # A node that had left before is not evicted again, and no other event says that its leases have ended.
-            await self._look_at_seat(event.node, put_out=True)
-        for _ in range(_TRIES):
-            if await (self._write_truth(event.key) if reverted else self._write_work(event)):
+            # If the node left before, it is not evicted, and no other event ends its leases.
+            await self._check_membership(event.node, removed_by_pool=True)
+        for _ in range(_ATTEMPTS):
+            if await (self._write_ledger_state(event.key) if reverted else self._write_work(event)):
                 return
-        await self._check_lease()
+        await self._check_leader_lease()
 
     async def _write_work(self, event: WorkEvent) -> bool:
         if isinstance(event, WorkSubmitted):
             return await self._write_submission(event)
         row = await self._store.slot_of(event.key)
         if row is None:
-            return True  # of a step so old that it was forgotten, or of another run
+            return True  # its step was deleted because of its age, or the event is of another run
         slot, verdict = row.slot, event if isinstance(event, VerdictGiven) else None
         if isinstance(event, WorkExpired) and slot.file is StoredFileState.ABSENT:
-            # The file may have come since the last look; if not, the work counts against its node for good.
-            slot = after(slot, _LOOKED[await self._look_for_file(row)])
+            # The file may have been uploaded since the last check. If not, the work finally counts as a failure.
+            slot = after(slot, _FILE_EVENTS[await self._check_file(row)])
         outcome = event.outcome if isinstance(event, VerdictGiven | WorkFinal) else None
-        then = after(slot, slot_event_of(event), outcome)
-        if then == row.slot:
+        new = after(slot, slot_event_of(event), outcome)
+        if new == row.slot:
             return True
         fields: dict[str, str] = {}
         if verdict is not None:
             fields = {"reason": str(verdict.reason), "audit": verdict.audit_hash, "judge": verdict.validator}
             if verdict.outcome is not Outcome.ACCEPTED:
                 fields["ended"] = str(self._now_ms())  # throttling of the node begins with this verdict
-        written = await self._store.write(row, then, fields, due_ms=None, lease=self._lease.value)
+        written = await self._store.write(row, new, fields, due_ms=None, lease=self._lease.value)
         first = verdict is not None and not verdict.decisive
         if written and first and outcome is Outcome.ACCEPTED and row.granted_ms:
-            await self._store.remember_time(DeliveryTime(max(0, row.at_ms - row.granted_ms), row.groups))
+            await self._store.record_delivery_time(DeliveryTime(max(0, row.at_ms - row.granted_ms), row.groups))
         return written
 
     async def _write_submission(self, event: WorkSubmitted) -> bool:
@@ -255,10 +257,10 @@ class RunSync:
             if event.step < (await self._store.state()).floor - self._leasing.terms.kept_steps:
                 return True
             row, fields = await self._rebuilt(event, name)
-        then = after(row.slot, SlotEvent.SUBMITTED)
-        if then == row.slot:
+        new = after(row.slot, SlotEvent.SUBMITTED)
+        if new == row.slot:
             return True
-        now, queued = self._now_ms(), await self._relay.get(RelayedKind.WORK, event.key)
+        now, queued = self._now_ms(), await self._relayer_store.get(RelayedKind.WORK, event.key)
         fields |= {
             "key": event.key,
             "worked": str(event.units),
@@ -271,13 +273,13 @@ class RunSync:
             "late": str(int(await self._is_late(row, queued, now=now))),
         }
         # Due at once: after all events are read, the store is asked for the files of unjudged work.
-        return await self._store.write(row, then, fields, due_ms=now, lease=self._lease.value)
+        return await self._store.write(row, new, fields, due_ms=now, lease=self._lease.value)
 
     async def _rebuilt(self, event: WorkSubmitted, name: str) -> tuple[SlotRow, dict[str, str]]:
-        """A slot that Redis lost, from the submission's event, which says everything but when the lease ended."""
+        """Rebuilds a slot that Redis lost from the submission's event, which has all but the lease's expiry."""
         seat = (await self._store.seats([event.node])).get(event.node) or await self._ledger.seat(event.node)
         if seat is not None:
-            await self._store.remember_seat(event.node, seat)
+            await self._store.cache_seat(event.node, seat)
         row = SlotRow(
             id=name,
             step=event.step,
@@ -307,52 +309,52 @@ class RunSync:
         }
         return row, fields
 
-    async def _write_truth(self, key: Digest) -> bool:
-        """After a reorg: what the ledger says now."""
+    async def _write_ledger_state(self, key: Digest) -> bool:
+        """Writes the slot's present state on the ledger after a reorg."""
         row = await self._store.slot_of(key)
         if row is None:
             return True
         now = await self._ledger.work(key)
         if now is None:
-            await self._relay.again(RelayedKind.WORK, key, now_ms=self._now_ms())
-            then = LEASED  # for as long as its step waits for it
+            await self._relayer_store.requeue(RelayedKind.WORK, key, now_ms=self._now_ms())
+            new = LEASED  # counts as a live lease again
         else:
-            then = as_on_ledger(SLOT_STATES[now.status], now.outcome)
-        due = self._now_ms() if then.state in {SlotState.LEASED, SlotState.SUBMITTED} else None
+            new = as_on_ledger(SLOT_STATES[now.status], now.outcome)
+        due = self._now_ms() if new.state in {SlotState.LEASED, SlotState.SUBMITTED} else None
         # The key may now belong to another submission.
         found = {} if now is None else {"sha256": now.sha256, "worked": str(now.units), "reason": str(now.reason)}
-        return await self._store.write(row, then, found, due_ms=due, lease=self._lease.value)
+        return await self._store.write(row, new, found, due_ms=due, lease=self._lease.value)
 
     async def _is_late(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> bool:
         """Returns whether submitted work was late through its node's fault.
 
-        Its time is that of its submission to the relayer, else of the last complete reading of the ledger without it.
+        Its time is that of its submission to the relayer, or of the last complete read of the ledger without it.
         So neither an outage of chain or orchestrator nor a reorg makes a node late.
         """
         if not row.granted_ms or row.excused:
             return False
-        came = min(now, (await self._store.state()).synced_ms)
+        arrived_ms = min(now, (await self._store.state()).synced_ms)
         if queued is not None and queued.state is not ReceiptState.REFUSED:
-            came = min(came, queued.at_ms)
-        if row.at_ms:  # a reorg took it back, and it came again
-            came = min(came, row.at_ms)
-        took = timedelta(milliseconds=came - row.granted_ms)
+            arrived_ms = min(arrived_ms, queued.at_ms)
+        if row.at_ms:  # a reorg removed it, and it was submitted again
+            arrived_ms = min(arrived_ms, row.at_ms)
+        duration = timedelta(milliseconds=arrived_ms - row.granted_ms)
         lease = timedelta(milliseconds=row.expiry * 1000 - row.granted_ms)
-        return is_late(took, await self._store.times(), lease=lease)
+        return is_late(duration, await self._store.times(), lease=lease)
 
-    async def _look_at_version(self, version: int) -> None:
-        """A version that is leased for was announced anew, or its announcement is gone from the chain."""
+    async def _check_version(self, version: int) -> None:
+        """Updates the version in use if it was announced again; stops leasing if its announcement was removed."""
         state = await self._store.state()
         if state.version != version:
             return
         announced = await self._ledger.announced(version)
         if announced is not None and announced.digest == state.digest:
-            await self._change({"attempt": str(announced.attempt), "block": str(announced.block)})
+            await self._write_state({"attempt": str(announced.attempt), "block": str(announced.block)})
         elif state.digest:
             _log.warning("version-withdrawn", version=version)
-            await self._change({"digest": ""})
+            await self._write_state({"digest": ""})
 
-    async def _look_at_seat(self, node: Address, *, put_out: bool) -> None:
+    async def _check_membership(self, node: Address, *, removed_by_pool: bool) -> None:
         """Stops steps from waiting for a former member's leases; ends leases whose work the ledger would refuse.
 
         After a node left or was removed, the ledger accepts work of leases that expire within the notice period, but
@@ -362,84 +364,84 @@ class RunSync:
         if not live or await self._ledger.seat(node) is not None:
             return
         held_until = await self._ledger.held_until(node)
-        await self._set_aside([row for row in live if row.expiry <= held_until], put_out=put_out)
+        await self._stop_waiting([row for row in live if row.expiry <= held_until], removed_by_pool=removed_by_pool)
         for row in live:
             if row.expiry > held_until:
-                await self._end(row, SlotEvent.LEASE_OVER, {"ended": str(self._now_ms())})
+                await self._write_end(row, SlotEvent.LEASE_OVER, {"ended": str(self._now_ms())})
 
-    async def _set_aside(self, rows: Sequence[SlotRow], *, put_out: bool) -> None:
-        """Stops steps from waiting for live leases; leases of a node that the pool removed are excused."""
-        fields = {"excused": "1"} if put_out else {}
+    async def _stop_waiting(self, rows: Sequence[SlotRow], *, removed_by_pool: bool) -> None:
+        """Makes steps stop waiting for live leases; excuses leases of a node that the pool removed."""
+        fields = {"excused": "1"} if removed_by_pool else {}
         for row in rows:
-            then = after(row.slot, SlotEvent.WAIT_OVER)
-            await self._store.write(row, then, fields, due_ms=self._now_ms(), lease=self._lease.value)
+            new = after(row.slot, SlotEvent.WAIT_OVER)
+            await self._store.write(row, new, fields, due_ms=self._now_ms(), lease=self._lease.value)
 
-    # Time
+    # Overdue slots
 
     async def _caught_up(self, started: int) -> None:
         state = await self._store.state()
         fields = {"synced": str(started)}
         if not state.ready:
             used = await self._store.known_steps(first=0, limit=1)
-            # What an earlier life of Redis leased must not be leased again, submitted or not.
+            # Indices that were leased before Redis lost its data must not be leased again, submitted or not.
             fields |= {"ready": "1", "base": str((1 + secrets.randbelow(1 << 20)) << 10 if used else 0)}
         units = self._leasing.terms.units_per_group
         if state.version is None and units is not None and (newest := await self._ledger.announced()) is not None:
-            fields |= await self._owner.fields_of(newest, units=units, relays=())
+            fields |= await self._control.fields_of(newest, units=units, relays=())
             fields["floor"] = str(max(state.floor, newest.version))
-        await self._change(fields)
+        await self._write_state(fields)
 
-    async def _look_at_overdue(self) -> None:
+    async def _check_overdue(self) -> None:
         now, state = self._now_ms(), await self._store.state()
         submitted = []
         for name in await self._store.due(now_ms=now, limit=OVERDUE_AT_ONCE):
             row = await self._store.slot(name)
             if row is not None and row.slot.counted is Counted.RETURNED:
-                await self._look_at_returned(row, now=now)
+                await self._check_returned(row, now=now)
             elif row is None or row.slot.state not in {SlotState.LEASED, SlotState.SUBMITTED}:
                 await self._store.drop_due(name)
             elif row.slot.state is SlotState.SUBMITTED:
                 submitted.append(row)
             else:
-                await self._look_at_lease(row, now=now, synced=state.synced_ms)
-        await self._look_for_files(submitted, now=now, judged_ms=state.judged_s * 1000)
+                await self._check_slot_lease(row, now=now, synced=state.synced_ms)
+        await self._check_files(submitted, now=now, judged_ms=state.judged_s * 1000)
 
     # Files of submitted work
 
-    async def _look_for_files(self, rows: Sequence[SlotRow], *, now: int, judged_ms: int) -> None:
-        """Asks the store for the files of submitted work, and sets the time of the next check.
+    async def _check_files(self, rows: Sequence[SlotRow], *, now: int, judged_ms: int) -> None:
+        """Asks the store for the files of submitted work, and says when each is looked at again.
 
         Work with a file is checked again when the step no longer waits for its verdict. The store is asked for an
         absent file until no validator may judge the work any more.
         """
         asked = [row for row in rows if row.slot.file is not StoredFileState.PRESENT]
-        turns = asyncio.Semaphore(LOOKS_AT_ONCE)
+        concurrent = asyncio.Semaphore(CONCURRENT_FILE_CHECKS)
 
-        async def look(row: SlotRow) -> StoredFileState:
-            async with turns:
-                return await self._look_for_file(row)
+        async def check(row: SlotRow) -> StoredFileState:
+            async with concurrent:
+                return await self._check_file(row)
 
-        answers = dict(zip((row.id for row in asked), await asyncio.gather(*map(look, asked)), strict=True))
+        answers = dict(zip((row.id for row in asked), await asyncio.gather(*map(check, asked)), strict=True))
         for row in rows:
             answer = answers.get(row.id, StoredFileState.UNKNOWN)
-            slot = row.slot if answer is StoredFileState.UNKNOWN else after(row.slot, _LOOKED[answer])
-            ends = row.at_ms + int(self._leasing.terms.pending.total_seconds() * 1000)
+            slot = row.slot if answer is StoredFileState.UNKNOWN else after(row.slot, _FILE_EVENTS[answer])
+            ends = row.at_ms + milliseconds(self._leasing.terms.pending)
             if now >= ends:
                 slot = after(slot, SlotEvent.PENDING_OVER)
             due: int | None = ends if now < ends else None
             if slot.file is not StoredFileState.PRESENT and now < max(ends, row.at_ms + judged_ms):
-                due = now + _next_look_ms(now - row.at_ms, answered=answer is not StoredFileState.UNKNOWN)
+                due = now + _recheck_after_ms(now - row.at_ms, answered=answer is not StoredFileState.UNKNOWN)
             if slot != row.slot or due is None:
                 await self._store.write(row, slot, {}, due_ms=due, lease=self._lease.value)
             else:
-                await self._store.put_off(row.id, until_ms=due)
+                await self._store.postpone(row.id, until_ms=due)
 
-    async def _look_for_file(self, row: SlotRow) -> StoredFileState:
-        """Asks the store for the file of submitted work; a store that is down is asked nothing more in this round."""
+    async def _check_file(self, row: SlotRow) -> StoredFileState:
+        """Asks the store for the file of submitted work. After a failure the store is not asked again in this round."""
         if not self._store_answers:
             return StoredFileState.UNKNOWN
         try:
-            async with asyncio.timeout(LOOKS_WITHIN.total_seconds()):
+            async with asyncio.timeout(FILE_CHECK_TIMEOUT.total_seconds()):
                 is_there = await self._uploads.has_work(row)
         except (MusterError, TimeoutError) as error:
             _log.warning("file-not-looked-up", key=row.key, error=str(error)[:200])
@@ -449,81 +451,81 @@ class RunSync:
 
     # Leases
 
-    async def _look_at_returned(self, row: SlotRow, *, now: int) -> None:
-        """Frees the escrow and stake of a lease that was given up, when it can't be used any more."""
-        until = row.expiry * 1000 + int(self._leasing.terms.grace.total_seconds() * 1000)
+    async def _check_returned(self, row: SlotRow, *, now: int) -> None:
+        """Frees the escrow and stake of a released lease once its work can no longer be submitted."""
+        until = row.expiry * 1000 + milliseconds(self._leasing.terms.grace)
         if now < until:
-            await self._store.put_off(row.id, until_ms=until)
+            await self._store.postpone(row.id, until_ms=until)
         else:
-            await self._end(row, SlotEvent.LEASE_OVER, {})
+            await self._write_end(row, SlotEvent.LEASE_OVER, {})
 
-    async def _look_at_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
-        """Moves a lease on: when its step waits no more, a while before its end, and when it is over."""
-        until = row.expiry * 1000 + int(self._leasing.terms.grace.total_seconds() * 1000)
+    async def _check_slot_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
+        """Handles a live lease: when its step stops waiting, shortly before its end, and after its end."""
+        until = row.expiry * 1000 + milliseconds(self._leasing.terms.grace)
         terms = self._leasing.terms
         key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index).hash
-        queued = await self._relay.get(RelayedKind.WORK, key)
+        queued = await self._relayer_store.get(RelayedKind.WORK, key)
         if until <= min(now, synced):
             await self._end_lease(row, queued, now=now)
             return
-        carry_again, waits_until = row.expiry * 1000 - BEFORE_THE_END_MS, _waits_until_ms(row)
-        due = next((at for at in sorted((waits_until, carry_again, until)) if at > now), now + LOOK_AGAIN_MS // 5)
+        relay_again_ms, waits_until = row.expiry * 1000 - BEFORE_END_MS, _waits_until_ms(row)
+        due = next((at for at in sorted((waits_until, relay_again_ms, until)) if at > now), now + RECHECK_MS // 5)
         if row.slot.counted is Counted.LEASED and now >= waits_until:
-            # All of its groups are asked of others from now on.
-            then = after(row.slot, SlotEvent.WAIT_OVER)
-            await self._store.write(row, then, {}, due_ms=due, lease=self._lease.value)
+            # From now on its groups are leased to other nodes.
+            new = after(row.slot, SlotEvent.WAIT_OVER)
+            await self._store.write(row, new, {}, due_ms=due, lease=self._lease.value)
         else:
-            await self._store.put_off(row.id, until_ms=due)
+            await self._store.postpone(row.id, until_ms=due)
         carried = queued is not None and queued.state is ReceiptState.CARRIED
-        if now >= carry_again and carried and await self._ledger.work(key) is None:
+        if now >= relay_again_ms and carried and await self._ledger.work(key) is None:
             # A short reorg without an event: the receipt is no longer valid.
-            await self._relay.again(RelayedKind.WORK, key, now_ms=now)
+            await self._relayer_store.requeue(RelayedKind.WORK, key, now_ms=now)
 
     async def _end_lease(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> None:
         """Ends a lease without work after the ledger was read beyond its end; undelivered if its node is at fault."""
         if queued is not None and queued.state is ReceiptState.QUEUED:
-            await self._store.put_off(row.id, until_ms=now + LOOK_AGAIN_MS)
+            await self._store.postpone(row.id, until_ms=now + RECHECK_MS)
             return
         in_time = queued is not None and tried_in_time(
             handed_in_ms=queued.at_ms, expiry_s=row.expiry, error=error_name(queued.reason)
         )
-        what = SlotEvent.LAPSED if in_time or row.excused else SlotEvent.LEASE_OVER
-        await self._end(row, what, {"ended": str(row.expiry * 1000)})
-        if what is SlotEvent.LEASE_OVER and row.granted_ms:
-            # Not delivered within its lease: counted as twice that, so that leases which are too short grow again.
-            await self._store.remember_time(DeliveryTime(2 * (row.expiry * 1000 - row.granted_ms), row.groups))
+        event = SlotEvent.LAPSED if in_time or row.excused else SlotEvent.LEASE_OVER
+        await self._write_end(row, event, {"ended": str(row.expiry * 1000)})
+        if event is SlotEvent.LEASE_OVER and row.granted_ms:
+            # Counts as a delivery that took twice the lease, so that leases that are too short become longer again.
+            await self._store.record_delivery_time(DeliveryTime(2 * (row.expiry * 1000 - row.granted_ms), row.groups))
 
-    async def _end(self, row: SlotRow, what: SlotEvent, fields: dict[str, str]) -> None:
-        then: Slot = after(row.slot, what)
-        await self._store.write(row, then, fields, due_ms=None, lease=self._lease.value)
+    async def _write_end(self, row: SlotRow, event: SlotEvent, fields: dict[str, str]) -> None:
+        new: Slot = after(row.slot, event)
+        await self._store.write(row, new, fields, due_ms=None, lease=self._lease.value)
 
-    async def _forget_old(self) -> None:
+    async def _forget_old_steps(self) -> None:
         oldest = (await self._store.state()).floor - self._leasing.terms.kept_steps
         for step in await self._store.known_steps(first=0, limit=16):
             if step >= oldest:
                 return
             await self._store.forget_step(step, lease=self._lease.value)
 
-    async def _change(self, fields: dict[str, str]) -> None:
-        """Writes fields of the run's state, whatever requests change meanwhile."""
-        for _ in range(_TRIES):
+    async def _write_state(self, fields: dict[str, str]) -> None:
+        """Writes fields of the run's state; tries again if a request changed the state meanwhile."""
+        for _ in range(_ATTEMPTS):
             state = await self._store.state()
             if await self._store.change(state, fields, now_ms=self._now_ms(), lease=self._lease.value):
                 return
-            await self._check_lease()
-        raise Unavailable("the run changes too fast", hint="the next round writes it")
+            await self._check_leader_lease()
+        raise Unavailable("the run changes too fast", hint="the next round tries again")
 
-    async def _check_lease(self) -> None:
+    async def _check_leader_lease(self) -> None:
         """Ends the round without a commit if the leader lease was lost."""
         before = self._lease.value
         if not await self._lease.hold() or self._lease.value != before:
-            raise RunLeaseLost("another orchestrator follows the run now", hint="nothing is to be done")
+            raise RunLeaseLost("another orchestrator holds the lease of the run's loop now", hint="no action is needed")
 
     def _now_ms(self) -> int:
         return unix_ms(self._clock.now())
 
 
-_LOOKED = {
+_FILE_EVENTS = {
     StoredFileState.PRESENT: SlotEvent.FILE_PRESENT,
     StoredFileState.ABSENT: SlotEvent.FILE_ABSENT,
     StoredFileState.UNKNOWN: SlotEvent.FILE_UNKNOWN,
@@ -539,13 +541,13 @@ def _live(rows: Sequence[SlotRow]) -> list[SlotRow]:
     return [row for row in rows if row.slot.state is SlotState.LEASED]
 
 
-def _next_look_ms(age_ms: int, *, answered: bool) -> int:
-    """Delay before the store is asked for the file again."""
-    return min(LATEST_LOOK_MS, max(SOONEST_LOOK_MS, age_ms // 2)) if answered else LOOK_AGAIN_MS
+def _recheck_after_ms(age_ms: int, *, answered: bool) -> int:
+    """Returns the delay before the store is asked for the file again."""
+    return min(LONGEST_RECHECK_MS, max(SHORTEST_RECHECK_MS, age_ms // 2)) if answered else RECHECK_MS
 
 
 def _changes_of(events: Sequence[LedgerEvent]) -> _Changes:
     nodes = {event.node for event in events if isinstance(event, WorkEvent)}
     providers = {event.provider for event in events if isinstance(event, StakeEvent)}
     escrow = any(isinstance(event, EscrowEvent) for event in events)
-    return _Changes(money=bool(nodes or providers or escrow), nodes=nodes, providers=providers)
+    return _Changes(funds=bool(nodes or providers or escrow), nodes=nodes, providers=providers)

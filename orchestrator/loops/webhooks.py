@@ -93,12 +93,12 @@ class WebhookDelivery:
                     failures = delivery.failures + 1
                     pause = jittered(backoff(FIRST_PAUSE, LONGEST_PAUSE, failures))
                     due = unix_ms(self._dependencies.clock.now() + pause)
-                    await store.failed(webhook.id, failures=failures, due_ms=due, error=error.detail)
+                    await store.record_failure(webhook.id, failures=failures, due_ms=due, error=error.detail)
                     _log.info("webhook-failed", webhook=webhook.id, failures=failures, reason=error.detail)
                     return
-                await store.moved(webhook.id, cursor=event.id, delivered=1)
+                await store.advance(webhook.id, cursor=event.id, delivered=1)
         if events:
-            await store.moved(webhook.id, cursor=events[-1].id, delivered=0)
+            await store.advance(webhook.id, cursor=events[-1].id, delivered=0)
 
     async def _send(self, name: str, url: str, event: PoolEvent) -> None:
         allow_private = self._dependencies.settings.webhooks_to_private_networks

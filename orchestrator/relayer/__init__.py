@@ -1,1 +1,1 @@
-"""Checks of transactions that nodes ask the orchestrator to relay to the ledger."""
+"""Checks, queue and strategies of the transactions that the relayer sends for nodes."""

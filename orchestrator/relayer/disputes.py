@@ -24,7 +24,7 @@ async def take_dispute(
     node: Address,
     dispute: SignedDispute,
     *,
-    relay: RelayerService,
+    relayer: RelayerService,
     slots: RunStore,
     domain: SigningDomain,
     now: datetime,
@@ -34,34 +34,35 @@ async def take_dispute(
     Args:
         node: The node that sent the request.
         dispute: The signed dispute.
-        relay: Queues it.
+        relayer: Queues the dispute.
         slots: Slots of the run, with their nodes and verdicts.
         domain: Signing domain of the contract that opens disputes.
         now: The current time.
 
     Raises:
-        NotFound: This orchestrator knows no such work of the node.
+        NotFound: The node submitted no such work.
         Conflict: The verdict can't be disputed, or the work was accepted.
         Unprocessable: The node did not sign the dispute, or its deadline is past or too far ahead.
     """
     row = await slots.slot_of(dispute.key)
     if row is None or row.node != node or not row.slot.state.on_ledger:
         raise NotFound(
-            f"this node has submitted no work {dispute.key}", hint="`muster worker verdicts` lists what it has"
+            f"this node has submitted no work {dispute.key}",
+            hint="`muster worker verdicts` lists the work of this node",
         )
     _check_signature(node, dispute, domain=domain, now=now)
     if row.slot.state is SlotState.DISPUTED:
         return DisputeReceipt(key=dispute.key, state=ReceiptState.CARRIED)
     if row.slot.state is not SlotState.PROVISIONAL:
         raise Conflict(
-            f"work {dispute.key} is {row.slot.state.value}: there is no verdict that can be disputed now",
-            hint="a verdict can be disputed from when it is given until the challenge period is over",
+            f"work {dispute.key} is {row.slot.state.value}: it has no verdict that can be disputed now",
+            hint="a verdict can be disputed until its challenge period ends",
             code="not-disputable",
             retryable=row.slot.state is SlotState.SUBMITTED,
         )
     if row.slot.outcome is Outcome.ACCEPTED:
         raise Conflict("the work was accepted", hint="there is nothing to dispute", code="nothing-to-dispute")
-    queued, _ = await relay.put(RelayedKind.DISPUTE, dispute.key, dispute.model_dump_json())
+    queued, _ = await relayer.put(RelayedKind.DISPUTE, dispute.key, dispute.model_dump_json())
     return DisputeReceipt(key=dispute.key, state=queued.state, reason=queued.reason)
 
 
@@ -69,8 +70,8 @@ def _check_signature(node: Address, dispute: SignedDispute, *, domain: SigningDo
     until = expiry_of(dispute)
     if not now < until <= now + MAX_VALIDITY:
         raise Unprocessable(
-            f"the dispute holds until {until:%Y-%m-%d %H:%M:%S} UTC, and it is {now:%Y-%m-%d %H:%M:%S}",
-            fields={"deadline": "it must lie ahead, within a day"},
+            f"the dispute is valid until {until:%Y-%m-%d %H:%M:%S} UTC, and it is {now:%Y-%m-%d %H:%M:%S}",
+            fields={"deadline": "it must be in the future, at most one day ahead"},
         )
     try:
         signed = Dispute(key=dispute.key, evidence_hash=dispute.evidence_hash, deadline=dispute.deadline)

@@ -1,7 +1,7 @@
 """One strategy per kind of relayed transaction: submissions, joins and disputes.
 
-The loop in `loops/relayer.py` batches, retries and settles rows. A strategy knows the request behind a row: how to
-parse it, when it needs no transaction any more, and which call of the ledger sends it.
+The loop in `loops/relayer.py` batches, retries and settles rows. A strategy defines how to parse a row's
+request, when it needs no transaction any more, and which call of the ledger sends it.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ MAX_BATCH = 64
 MAX_DISPUTES = 8
 """Disputes per round. Each is a transaction of its own, and submissions wait until all of them are sent."""
 
-EXPIRED = "its time was over before it could be carried to the ledger"
+EXPIRED = "it expired before it could be relayed to the ledger"
 DECIDED = "its verdict can't be disputed any more"
-OTHER_WORK = "other work stands on the ledger under this lease"
+OTHER_WORK = "the ledger has other work under this lease"
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,7 +72,7 @@ class RelayerService:
         Raises:
             Forbidden: The lease is for another node, pool, run or ledger, or was not signed by the pool.
             Unprocessable: There are more units than the lease allows, or the node did not sign the claim.
-            Conflict: The lease has expired, other work was submitted under it, or the file is not in the store.
+            Conflict: The lease has expired; other work was submitted under it; or its file is not in the store.
             StorageUnavailable: The object store does not answer.
         """
         work = submission.work
@@ -86,16 +86,16 @@ class RelayerService:
         if known is None and work.lease.lease.expired(self._clock.now()):
             raise Conflict(
                 f"the lease of step {work.lease.step}, index {work.lease.index} has expired",
-                hint="its slot is gone: lease another",
+                hint="lease another slot",
                 code="lease-expired",
             )
         if known is None:
             await self._check_file(node, work)
         queued, same = await self.put(RelayedKind.WORK, key, submission.model_dump_json())
-        if not same and WorkStrategy.parse(queued).work != work:  # the same work may come with other figures
+        if not same and WorkStrategy.parse(queued).work != work:  # the same work may be submitted with other metrics
             raise Conflict(
-                "other work was handed in under this lease before",
-                hint="a lease is good for one file; the first one counts",
+                "other work was submitted under this lease before",
+                hint="a lease accepts one file; the first one counts",
                 code="other-work",
             )
         return _receipt(key, queued)
@@ -111,22 +111,24 @@ class RelayerService:
             return SubmissionReceipt(key=key, state=ReceiptState.CARRIED, transaction=row.transaction or None)
         queued = await self.store.get(RelayedKind.WORK, key)
         if queued is None or WorkStrategy.parse(queued).work.lease.node != node:
-            raise NotFound(f"this node handed in no work {key}", hint="hand it in with POST /v1/submissions")
+            raise NotFound(f"this node submitted no work {key}", hint="submit it with POST /v1/submissions")
         return _receipt(key, queued)
 
     async def _check_lease(self, node: Address, work: SignedWorkClaim, *, run: Digest, domain: SigningDomain) -> None:
         lease = work.lease
-        wrong = (
-            (lease.node != node, f"the lease is for {lease.node}, and {node} speaks"),
+        errors = (
+            (lease.node != node, f"the lease is for {lease.node}, and the request is from {node}"),
             (lease.pool_id != self._pool_id, f"the lease is of pool {lease.pool_id}, not of pool {self._pool_id}"),
             (lease.run != run, "the lease is of another run"),
             (lease.domain != domain, f"the lease is for contract {lease.contract} on chain {lease.chain_id}"),
         )
-        for failed, detail in wrong:
-            if failed:
-                raise Forbidden(detail, hint="hand in what this pool leased to this node", code="foreign-lease")
+        for is_wrong, detail in errors:
+            if is_wrong:
+                raise Forbidden(
+                    detail, hint="submit work of a lease that this pool signed for this node", code="foreign-lease"
+                )
         signer = _signer(lambda: lease.lease.signer(lease.raw_signature, domain), "lease")
-        await self._check_ours(signer, "lease")
+        await self._check_signed_by_pool(signer, "lease")
 
     async def _check_file(self, node: Address, work: SignedWorkClaim) -> None:
         """Refuses work without a file: no validator could judge it, so it would expire without a penalty."""
@@ -149,15 +151,17 @@ class RelayerService:
             Conflict: The invite has expired.
         """
         invite = joining.invite
-        wrong = (
-            (invite.node != node, f"the invite is for {invite.node}, and {node} speaks"),
+        errors = (
+            (invite.node != node, f"the invite is for {invite.node}, and the request is from {node}"),
             (invite.pool_id != self._pool_id, f"the invite is of pool {invite.pool_id}, not of pool {self._pool_id}"),
             (invite.domain != self._invites, f"the invite is for contract {invite.contract}"),
         )
-        for failed, detail in wrong:
-            if failed:
-                raise Forbidden(detail, hint="take the invite that this pool left for this node", code="foreign-invite")
-        await self._check_ours(_signer(invite.signer, "invite"), "invite")
+        for is_wrong, detail in errors:
+            if is_wrong:
+                raise Forbidden(
+                    detail, hint="use the invite that this pool posted for this node", code="foreign-invite"
+                )
+        await self._check_signed_by_pool(_signer(invite.signer, "invite"), "invite")
         acceptance = Join(invite_hash=invite.invite.hash)
         raw = bytes.fromhex(joining.signature[2:])
         if _signer(lambda: acceptance.signer(raw, self._invites), "acceptance") != node:
@@ -181,15 +185,15 @@ class RelayerService:
         """
         if await self.store.waiting(kind) >= MAX_WAITING:
             raise RateLimited(
-                f"{MAX_WAITING} wait to be carried already",
+                f"{MAX_WAITING} transactions wait to be relayed already",
                 retry_after=timedelta(seconds=30),
-                hint="carry it to the ledger yourself, or try again later",
+                hint="send it to the ledger yourself, or try again later",
             )
         put = await self.store.put(kind, name, body, now_ms=unix_ms(self._clock.now()))
         self.wakeup.set()
         return put
 
-    async def _check_ours(self, signer: Address, what: str) -> None:
+    async def _check_signed_by_pool(self, signer: Address, what: str) -> None:
         if signer != self._key.address and signer != (await self._pool.get()).orchestrator:
             raise Forbidden(
                 f"the {what} was signed by {signer}, which is not the pool's orchestrator", code=f"foreign-{what}"
@@ -206,7 +210,8 @@ def on_ledger(row: SlotRow, work: SignedWorkClaim) -> SubmissionReceipt:
 def _check_work(node: Address, work: SignedWorkClaim, domain: SigningDomain) -> None:
     if work.units > work.lease.max_units:
         raise Unprocessable(
-            f"{work.units} units, where the lease allows {work.lease.max_units}", fields={"units": "too many"}
+            f"the work has {work.units} units, and the lease allows {work.lease.max_units}",
+            fields={"units": "too many"},
         )
     if _signer(lambda: work.work.signer(work.raw_signature, domain), "work") != node:
         raise Unprocessable("the work is not signed by the node", fields={"signature": "another signer"})

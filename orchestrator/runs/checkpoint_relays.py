@@ -1,9 +1,8 @@
 """Registration of checkpoint relays: the owner allows them, they renew a short lease, nodes receive their URLs.
 
 The orchestrator does not probe relays: a relay that does not serve costs a client one failed request, and its lease
-ends
-unless the relay renews it. Clients verify all that they download, so the allow list only keeps strangers from wasting
-nodes' time.
+ends unless the relay renews it. Clients verify all that they download, so the allow list only keeps strangers from
+wasting nodes' time.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from protocol.errors import Forbidden, InvalidInput, NotFound
 from protocol.http.url_safety import is_public, parse_http_url
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 from protocol.wire.relays import KnownRelay, RelayLease
 
 LIFE = timedelta(seconds=90)
-"""Duration of a relay's lease. A dead relay stays on the list for so long, and costs each node one failed request."""
+"""Duration of a relay's lease. A dead relay stays listed until it ends, and costs each node one failed request."""
 
 RENEW_AFTER = LIFE / 3
 
-_REMEMBERED = timedelta(seconds=1)
-"""Time for which the list is cached; each node that asks for the step receives it."""
+_CACHED_FOR = timedelta(seconds=1)
+"""Time for which the list is cached, as every answer of `/run/step` contains it."""
 
 
 class CheckpointRelays:
@@ -64,7 +63,7 @@ class CheckpointRelays:
             relay=relay,
             url=url,
             expires_at_ms=unix_ms(expires),
-            again_in_ms=int(RENEW_AFTER.total_seconds() * 1000),
+            again_in_ms=milliseconds(RENEW_AFTER),
         )
 
     async def leave(self, relay: Address) -> None:
@@ -98,17 +97,17 @@ class CheckpointRelays:
                 relay=row.relay,
                 url=row.url,
                 expires_at_ms=row.expires_ms if row.url else None,
-                live=_lives(row, now_ms),
+                live=_is_live(row, now_ms),
             )
             for row in await self._store.all()
         ]
 
     async def live(self) -> tuple[str, ...]:
-        """Returns the URLs of relays with a lease, from a cache of one second. Trainer and settings may name others."""
+        """Returns the URLs of relays with a live lease, at most one second old."""
         now = self._clock.monotonic()
-        if self._read_at is None or now - self._read_at >= _REMEMBERED.total_seconds():
+        if self._read_at is None or now - self._read_at >= _CACHED_FOR.total_seconds():
             now_ms = unix_ms(self._clock.now())
-            self._live = tuple(row.url for row in await self._store.all() if row.url and _lives(row, now_ms))
+            self._live = tuple(row.url for row in await self._store.all() if row.url and _is_live(row, now_ms))
             self._read_at = now
         return self._live
 
@@ -116,20 +115,19 @@ class CheckpointRelays:
 def check_relay_url(url: str, *, private: bool) -> str:
     """Returns a relay's URL without its last slash.
 
-    Host names are not resolved: a node may see other addresses, and they may change.
+    Host names are not resolved: a node may resolve them to other addresses, and they may change.
 
     Raises:
-        InvalidInput: It is not the URL of a service; or it is plain http or in a private network, and that is not
-            allowed.
+        InvalidInput: The URL is malformed; or it is plain http or in a private network, and `private` is False.
     """
-    parts = parse_http_url(url, what="a relay's URL", code="bad-relay-url")
-    host = parts.hostname or ""
-    if parts.scheme == "http" and not private:
+    split = parse_http_url(url, what="a relay's URL", code="bad-relay-url")
+    host = split.hostname or ""
+    if split.scheme == "http" and not private:
         raise InvalidInput("nodes reach relays over https", hint="serve https", code="bad-relay-url")
     if not private and not _may_be_public(host):
         raise InvalidInput(
             f"{host[:100]} is inside a private network",
-            hint="give the URL that nodes reach it by, or allow relays_in_private_networks in the settings",
+            hint="give the URL by which nodes reach it, or set relays_in_private_networks",
             code="private-relay-url",
         )
     return url.rstrip("/")
@@ -139,12 +137,12 @@ def _may_be_public(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        # Other notations of an address (0x7f000001, 2130706433, 127.1) are not names either.
+        # A last label that starts with a digit is another notation of an address (0x7f000001, 2130706433, 127.1).
         last = host.rstrip(".").rpartition(".")[2].lower()
         named = bool(last) and not last[0].isdigit()
         return named and last not in {"localhost", "local", "internal"}
     return is_public(host)
 
 
-def _lives(row: CheckpointRelayRow, now_ms: int) -> bool:
+def _is_live(row: CheckpointRelayRow, now_ms: int) -> bool:
     return row.url is not None and row.expires_ms > now_ms

@@ -1,4 +1,4 @@
-"""Control of a run: demand and versions from the trainer; progress and rollouts for its readers."""
+"""Control of a run: the trainer sets demand and version; clients read progress and rollouts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from protocol.wire.runs import CheckpointRef, Demand, NewCheckpoint, RunView, St
 SHOWN_BEFORE = 4
 """Number of closed steps in the run's view."""
 _STEPS_PER_PAGE = 256
-_TRIES = 5
+_ATTEMPTS = 5
 _CURSOR = re.compile(r"([0-9]{1,15})\.([0-9]{1,12})\.([0-9]{1,15}:0x[0-9a-fA-F]{40}:[0-9]{1,10})")
 
 WANTED = {
@@ -53,11 +53,11 @@ class RunControl:
         """Sets the trainer's demand of a step, or closes the step.
 
         Raises:
-            Conflict: It closes a step that has not begun; closed steps never open again.
+            Conflict: The request closes a step that has not begun; closed steps never open again.
             TrainerFenced: The request's trainer does not hold the run's lease.
             Unavailable: Other requests changed the run in all five attempts.
         """
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             state = await self._store.state()
             row = (await self._store.steps([demand.step]))[demand.step]
             floor = max(state.floor, state.version or 0)
@@ -94,7 +94,7 @@ class RunControl:
         if state.version is not None and step > last:
             raise Conflict(
                 f"step {step} can't be closed: with version {state.version} no step beyond {last} has begun",
-                hint="check the number; steps that are closed, and all below them, never open again",
+                hint="check the number; closed steps, and all below them, never open again",
                 code="step-not-begun",
             )
 
@@ -118,16 +118,16 @@ class RunControl:
                 code="not-announced",
                 retryable=announced is None or announced.attempt < new.attempt,
             )
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             state = await self._store.state()
             _check_forward(state, announced)
             fields = await self.fields_of(
                 announced, units=new.units_per_group, relays=new.relays, arithmetic=new.arithmetic
             )
             fields["floor"] = str(max(state.floor, new.version))
-            news = (state.version, state.attempt) != (new.version, new.attempt)
+            is_new = (state.version, state.attempt) != (new.version, new.attempt)
             detail = f"version {new.version}, attempt {new.attempt}, digest {new.digest}"
-            event = ("run.checkpoint", detail, actor) if news else ("", "", "")
+            event = ("run.checkpoint", detail, actor) if is_new else ("", "", "")
             now_ms = unix_ms(self._clock.now())
             if await self._store.change(state, fields, now_ms=now_ms, event=event, trainer=new.trainer):
                 adopted = await self._leasing.checkpoint(await self._store.state())
@@ -188,23 +188,23 @@ class RunControl:
         return await self._figures.of(await self._store.known_steps(first=start, limit=limit), floor=window.first)
 
     async def rollout(self, key: Digest) -> SlotRow:
-        """Returns one submitted work.
+        """Returns a submitted work item.
 
         Raises:
-            NotFound: No event of the ledger named such work yet, or its step was deleted.
+            NotFound: The orchestrator has read no such work from the ledger, or its step was deleted.
         """
         row = await self._store.slot_of(key)
         if row is None or not row.slot.state.on_ledger:
             raise NotFound(
-                f"no work {key} is known here",
-                hint="it is read from the ledger within seconds; old steps are forgotten",
+                f"this orchestrator knows no work {key}",
+                hint="new work is read from the ledger within seconds; old steps are deleted",
             )
         return row
 
     async def rollouts(
         self, *, step: int | None, status: str, cursor: str | None, limit: int
     ) -> tuple[list[SlotRow], str | None]:
-        """Returns submitted work in the order of leases, and the cursor of the next page.
+        """Returns submitted work in the order of leases, with the cursor of the next page.
 
         Raises:
             InvalidInput: The cursor is malformed, or belongs to another step.
@@ -212,7 +212,9 @@ class RunControl:
         at, after = _read_cursor(cursor)
         first = step if step is not None else 0 if at is None else at
         if step is not None and at not in {None, step}:
-            raise InvalidInput(f"the cursor is of step {at}, not of step {step}", hint="take both from one answer")
+            raise InvalidInput(
+                f"the cursor is of step {at}, not of step {step}", hint="use the cursor with the step of its answer"
+            )
         steps = [first] if step is not None else await self._store.known_steps(first=first, limit=_STEPS_PER_PAGE)
         found: list[SlotRow] = []
         last: SlotRow | None = None
@@ -300,5 +302,5 @@ def _read_cursor(cursor: str | None) -> tuple[int | None, tuple[int, str] | None
         return None, None
     match = _CURSOR.fullmatch(cursor)
     if match is None:
-        raise InvalidInput(f"{cursor[:80]!r} is no cursor of rollouts", hint="take it from an earlier answer")
+        raise InvalidInput(f"{cursor[:80]!r} is not a cursor of rollouts", hint="use the cursor of an earlier answer")
     return int(match[1]), (int(match[2]), match[3])

@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Links of one piece of work; None where the store has no file."""
+    """Links of one work item; None where the store has no file."""
 
     size: int | None = None
     file: str | None = None
@@ -31,10 +31,10 @@ class Links:
 
 async def links_to(rows: Sequence[SlotRow], *, objects: ObjectStore, pool_id: int, life: timedelta) -> list[Links]:
     """Returns links in the order of the rows; empty links if the store is down, so that the listing still works."""
-    turns = asyncio.Semaphore(AT_ONCE)
+    concurrent = asyncio.Semaphore(AT_ONCE)
 
     async def one(row: SlotRow) -> Links:
-        async with turns:
+        async with concurrent:
             try:
                 size, file = await read(ObjectKey(pool_id=pool_id, owner=row.node, sha256=row.sha256, audit=False))
                 audit = None

@@ -20,7 +20,7 @@ from protocol.identifiers import Address, Digest
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
 from protocol.leases import Lease, SlotSalt
-from protocol.runtime.clock import Clock
+from protocol.runtime.clock import Clock, milliseconds
 from protocol.wire.leases import MOST_UNITS as MOST_LEASED_UNITS
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import MOST_RELAYS, CheckpointRef, StepAnswer
@@ -31,7 +31,7 @@ HOLDERS = 3
 """While other providers ask for slots, a provider holds at most 1/3 of a step, so that a slow one can't block it."""
 ASKING = timedelta(minutes=1)
 """Time after its last request for which a provider counts as asking; at least the duration of a lease."""
-_TRIES = 4
+_ATTEMPTS = 4
 
 _STATES = {
     SlotState.LEASED: LeaseState.LIVE,
@@ -43,20 +43,20 @@ _STATES = {
 _REFUSALS = {
     "closed": "step {step} is closed",
     "ahead": "step {step} is too far ahead of version {version}",
-    "earlier": "step {detail} comes before step {step} and wants rollouts",
-    "enough": "step {step} has all the rollouts that it wants, or they are on their way",
+    "earlier": "step {detail}, which comes before step {step}, needs rollouts",
+    "enough": "step {step} has all the rollouts that it needs, or they are in progress",
     "busy": "the node holds {most_live} slots already",
     "share": "the node's provider holds a third of step {step} already, and other providers ask for slots",
-    "accused": "work of this node was called forged: it gets no slots until that verdict is overturned or final",
+    "accused": "work of this node was judged forged: it gets no slots until that verdict is overturned or final",
     "trial": "the node delivered too few of its leases: it holds one slot at a time until it delivers more",
-    "escrow": "the pool's escrow can't pay for more work than is open",
+    "escrow": "the pool's escrow can't pay for more work than the open work",
     "stake": "the stake of the node's provider does not cover more open work",
     "full": "the node has used all its indices of step {step}",
 }
 
 
 class NoSlot(Conflict):
-    """There is no slot for this node now. This is no failure: the answer to `/run/step` says when to ask again."""
+    """There is no slot for this node now. This is not a failure: the answer of `/run/step` has the time to wait."""
 
     code = "no-slot"
     default_hint = "ask for the step again, and for a slot when it needs rollouts"
@@ -101,9 +101,11 @@ class SlotLeasing:
             choice = choose_step(window, await self.counts(window), default_demand=self.terms.default_demand)
             step, need = choice.step, choice.need
             if not need and step not in window:
-                reason = f"steps up to {step} have what they want; version {checkpoint.version + 1} is waited for"
+                reason = (
+                    f"steps up to {step} have all their rollouts; the next ones need version {checkpoint.version + 1}"
+                )
             elif not need:
-                reason = "every open step has the rollouts that it wants, or they are on their way"
+                reason = "every open step has the rollouts that it needs, or they are in progress"
         return StepAnswer(
             run=self.terms.name,
             run_id=self.terms.run,
@@ -111,27 +113,27 @@ class SlotLeasing:
             need=need,
             groups_per_slot=self.terms.groups_per_slot,
             checkpoint=checkpoint,
-            retry_after_ms=0 if need else int(self.terms.ask_again.total_seconds() * 1000),
+            retry_after_ms=0 if need else milliseconds(self.terms.ask_again),
             reason=reason,
         )
 
     async def obstacle(self, state: RunState) -> str:
-        """Returns why no node gets slots now; empty if nodes may."""
-        if reason := self._closed(state):
+        """Returns the reason why no node gets slots now; empty if nodes get slots."""
+        if reason := self._obstacle_besides_funds(state):
             return reason
         units, leases = await self.store.open_leases()
         if not state.budget.covers(state.units, open_units=units, open_leases=leases):
-            return "the pool's escrow can't pay for more work than is open"
+            return "the pool's escrow can't pay for more work than the open work"
         return ""
 
-    def _closed(self, state: RunState) -> str:
-        """Returns why no node gets slots now, ignoring funds: a repeated request needs no further money."""
+    def _obstacle_besides_funds(self, state: RunState) -> str:
+        """Returns the same as `obstacle`, without a check of funds: a repeated request needs no further escrow."""
         if not state.ready:
             return "the orchestrator has not read the ledger to its end yet"
         if state.version is None:
             return "no version of the policy is announced yet"
         if not state.digest:
-            return f"version {state.version} is announced anew, and the trainer has not said that it is there"
+            return f"version {state.version} was announced anew, and the trainer has not switched to it yet"
         if not state.active:
             return "the pool is not active on the ledger"
         return notice_fault(self.terms.lease, notice_s=state.notice_s)
@@ -154,26 +156,26 @@ class SlotLeasing:
             NoSlot: There is no slot for the node now.
             Unavailable: The ledger's events were not read to the end, or the chain is needed and down.
         """
-        for _ in range(_TRIES):
+        for _ in range(_ATTEMPTS):
             state = await self.store.state()
-            if reason := self._closed(state):
+            if reason := self._obstacle_besides_funds(state):
                 raise NoSlot(reason)
             seat = await self._seat(node)
-            word, detail = await self._grant(node, request, state, seat)
-            if word in {"ok", "again"}:
+            outcome, detail = await self._grant(node, request, state, seat)
+            if outcome in {"ok", "again"}:
                 return self._grant_of(await self._live(detail))
-            if word == "stake-unknown":
-                await self.learn_stake(seat.provider, state)
-            elif word == "not-active":
+            if outcome == "stake-unknown":
+                await self.cache_free_stake(seat.provider, state)
+            elif outcome == "not-active":
                 raise _not_active(detail)
-            elif word in _REFUSALS:
-                told = {
+            elif outcome in _REFUSALS:
+                values = {
                     "detail": detail,
                     "step": request.step,
                     "version": state.version,
                     "most_live": self.terms.most_live,
                 }
-                raise NoSlot(_REFUSALS[word].format_map(told))
+                raise NoSlot(_REFUSALS[outcome].format_map(values))
         raise Unavailable("the run changes too fast", hint="try again")
 
     async def _grant(self, node: Address, request: SlotRequest, state: RunState, seat: PoolSeat) -> tuple[str, str]:
@@ -181,12 +183,12 @@ class SlotLeasing:
         block = max(state.block, seat.block)
         beacon = await self.ledger.block_hash(block)
         if beacon is None:
-            raise NoSlot(f"block {block}, which seeds stand on, is not confirmed yet")
+            raise NoSlot(f"block {block}, whose hash is part of the seed, is not confirmed yet")
         times = await self.store.times()
         lease = lease_length(times, least=self.terms.lease_least, most=self.terms.lease)
-        lease_ms, now = _ms(lease), self._now_ms()
+        lease_ms, now = milliseconds(lease), self._now_ms()
         # No step waits for a node on trial. Otherwise each node that fails on purpose could delay a step with one slot.
-        waits_ms = 0 if on_trial else _ms(wait_length(lease))
+        waits_ms = 0 if on_trial else milliseconds(wait_length(lease))
         leased = await self.store.lease_slot(
             LeaseSlot(
                 node=node,
@@ -207,7 +209,7 @@ class SlotLeasing:
                 most_live=1 if on_trial else self.terms.most_live,
                 beacon=beacon,
                 beacon_block=block,
-                asking_ms=max(_ms(ASKING), lease_ms),
+                asking_ms=max(milliseconds(ASKING), lease_ms),
                 holders=HOLDERS,
             )
         )
@@ -226,13 +228,13 @@ class SlotLeasing:
         for who, record in records:
             if record.resting_until_ms is not None:
                 seconds = math.ceil((record.resting_until_ms - self._now_ms()) / 1000)
-                raise NoSlot(f"{who} delivered too few of its leases and rests for another {seconds} s")
+                raise NoSlot(f"{who} delivered too few of its leases: no slots for another {seconds} s")
         return any(record.on_trial for _, record in records)
 
     async def _live(self, name: str) -> SlotRow:
         row = await self.store.slot(name)
         if row is None or row.slot.state is not SlotState.LEASED:
-            raise NoSlot("the slot of this request is over", hint="ask for another, under a request of its own")
+            raise NoSlot("the slot of this request is over", hint="ask for another slot, with a new request id")
         return row
 
     def _grant_of(self, row: SlotRow) -> SlotGrant:
@@ -289,12 +291,12 @@ class SlotLeasing:
         )
 
     async def delivered(self, node: Address) -> Delivered:
-        """Returns a node's recent deliveries."""
+        """Returns the delivery record of a node."""
         newest = self.terms.deliveries.newest + self.terms.most_live
         return self._judge(await self.store.leases_of(node, limit=newest))
 
     async def _delivered_by_provider(self, provider: Address) -> Delivered:
-        """Returns the recent deliveries of all nodes of a provider."""
+        """Returns the delivery record of all nodes of a provider together."""
         terms = self.terms.deliveries.of_provider()
         rows = await self.store.leases_of_provider(provider, limit=terms.newest + self.terms.most_live)
         return judge_deliveries(_past(rows), terms=terms, now_ms=self._now_ms())
@@ -317,25 +319,25 @@ class SlotLeasing:
         if known is not None:
             return known
         state, active = await self.store.standing(node)
-        if not active:  # otherwise any key could cause reads of the chain without limit
+        if not active:  # otherwise any key could cause unlimited reads of the chain
             raise _not_active(state)
         seat = await self.ledger.seat(node)
         if seat is None:
-            raise Forbidden(f"{node} is no member of the pool", hint="it joins first", code="not-a-member")
-        await self.store.remember_seat(node, seat)
+            raise Forbidden(f"{node} is not a member of the pool", hint="join the pool first", code="not-a-member")
+        await self.store.cache_seat(node, seat)
         return seat
 
-    async def learn_stake(self, provider: Address, state: RunState) -> None:
+    async def cache_free_stake(self, provider: Address, state: RunState) -> None:
         """Reads from the ledger how many units a provider's stake covers, and caches it."""
         free = await self.ledger.free_stake(provider)
-        await self.store.remember_stake(provider, units_for(free, state.penalty))
+        await self.store.cache_stake(provider, units_for(free, state.penalty))
 
     def _now_ms(self) -> int:
         return unix_ms(self._clock.now())
 
 
 def notice_fault(lease: timedelta, *, notice_s: int) -> str:
-    """Returns why leases may not have this duration; empty if they may.
+    """Returns the reason why leases may not have this duration; empty if they may.
 
     Escrow and membership are guaranteed for leases that end within the pool's notice period.
     """
@@ -343,8 +345,8 @@ def notice_fault(lease: timedelta, *, notice_s: int) -> str:
     if lease_s <= notice_s:
         return ""
     return (
-        f"the setting run_lease_s is {lease_s} s, and the pool's notice period only {notice_s} s: its owner has to "
-        "shorten run_lease_s"
+        f"the setting run_lease_s is {lease_s} s, and the pool's notice period only {notice_s} s: the pool's owner "
+        "has to shorten run_lease_s"
     )
 
 
@@ -365,10 +367,6 @@ def checkpoint_of(state: RunState) -> CheckpointRef | None:
 
 def _past(rows: Sequence[SlotRow]) -> list[PastLease]:
     return [PastLease(row.slot, row.ended_ms, row.reason, row.late) for row in rows]
-
-
-def _ms(duration: timedelta) -> int:
-    return int(duration.total_seconds() * 1000)
 
 
 def _not_active(state: str) -> Forbidden:

@@ -1,7 +1,7 @@
 """Metrics of a step's accepted files as nodes report them. They are unverified, and payment ignores them.
 
-Means are weighted by groups, which the lease binds, and not by the samples that a node counted itself. Values far from
-the median are left out, so that nodes with less than half of a step's groups can't distort its means arbitrarily.
+Means are weighted by groups, which the lease fixes, and not by the samples that the node itself reports. Values far
+from the median are left out, so that nodes with less than half of a step's groups can't distort its means arbitrarily.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MOST_SLOTS = 2_000
 """Maximum number of slots of one step that are read, in lease order."""
 SLOTS_AT_ONCE = 500
 LARGEST = 1e9
-"""Absolute values from this on are ignored; no honest reward or length is as large."""
+"""Values with at least this absolute value are ignored; no honest reward or length is as large."""
 DEVIATIONS = 5.0
 """Maximum distance from the median in median absolute deviations; at least the median itself, and 1."""
-REMEMBERED_STEPS = 1_000
+CACHED_STEPS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def _mean(rows: Sequence[SlotRow], name: str) -> float | None:
 
 
 def _median(weighted: Sequence[tuple[float, int]]) -> float:
-    """The lower median of values with weights above 0."""
+    """Returns the lower weighted median; weights are above 0."""
     half, below = sum(weight for _, weight in weighted) / 2, 0
     for value, weight in sorted(weighted):
         below += weight
@@ -72,7 +72,7 @@ class ReportedMetrics:
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
-        self._known: LRUCache[int, tuple[StepCount, ReportedMeans]] = LRUCache(REMEMBERED_STEPS)
+        self._cached: LRUCache[int, tuple[StepCount, ReportedMeans]] = LRUCache(CACHED_STEPS)
 
     async def of(self, steps: Sequence[int], *, floor: int) -> tuple[StepFigures, ...]:
         """Returns the means of the steps that have accepted files, in the order of `steps`."""
@@ -85,11 +85,11 @@ class ReportedMetrics:
         )
 
     async def _means(self, step: int, count: StepCount) -> ReportedMeans:
-        known = self._known.get(step)
-        if known is not None and known[0] == count:
-            return known[1]
+        cached = self._cached.get(step)
+        if cached is not None and cached[0] == count:
+            return cached[1]
         new = reported_means(await self._slots(step))
-        self._known[step] = (count, new)
+        self._cached[step] = (count, new)
         return new
 
     async def _slots(self, step: int) -> list[SlotRow]:

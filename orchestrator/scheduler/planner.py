@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from datetime import timedelta
 
 from orchestrator.domain.node_states import MEMBERS
 from orchestrator.scheduler.gangs import GangRank, plan_gang
@@ -28,6 +27,7 @@ from orchestrator.scheduler.plan import (
 )
 from orchestrator.scheduler.requirements import explain, shortfalls, size
 from protocol.identifiers import Address
+from protocol.runtime.clock import milliseconds
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.tasks import AssignmentState, GroupPlace, RestartKind, TaskState
 
@@ -134,7 +134,7 @@ class _Planner:
         if self._is_past_deadline(task):
             return "the task's deadline passed"
         if node.state is NodeState.DRAINING:
-            drain_ends_ms = node.since_ms + _ms(self.timeouts.drain)
+            drain_ends_ms = node.since_ms + milliseconds(self.timeouts.drain)
             if task.spec.restart.kind is RestartKind.ALWAYS or self.now_ms >= drain_ends_ms:
                 return "the node is draining"
         if task.spec.group_size != (placement.group.size if placement.group else 1):
@@ -278,7 +278,7 @@ class _Planner:
         failures = [outcome for outcome in self._failures(task) if outcome.node == address]
         if not failures:
             return False
-        wait = _ms(self.timeouts.retry) << min(len(failures) - 1, 10)
+        wait = milliseconds(self.timeouts.retry) << min(len(failures) - 1, 10)
         return self.now_ms < max(outcome.at_ms for outcome in failures) + wait
 
     def _failures(self, task: OpenTask) -> list[AssignmentOutcome]:
@@ -290,7 +290,7 @@ class _Planner:
 
     def _is_forgiven(self, task: OpenTask, outcome: AssignmentOutcome) -> bool:
         forgiving = task.spec.restart.kind is not RestartKind.NEVER and task.spec.replicas != "every-node"
-        return forgiving and outcome.at_ms < self.now_ms - _ms(self.timeouts.failures)
+        return forgiving and outcome.at_ms < self.now_ms - milliseconds(self.timeouts.failures)
 
     def _forget(self, task: OpenTask) -> None:
         """Drops outdated outcomes: a task that runs for months would carry all its failures in every plan."""
@@ -374,7 +374,3 @@ class _Planner:
 
     def _is_past_deadline(self, task: OpenTask) -> bool:
         return task.spec.deadline_ms is not None and self.now_ms >= task.spec.deadline_ms
-
-
-def _ms(duration: timedelta) -> int:
-    return int(duration.total_seconds() * 1000)

@@ -16,7 +16,7 @@ def check_variables(spec: TaskSpec) -> None:
     """Returns if the task uses variables of the documented list only, and sets none of them itself.
 
     Raises:
-        Unprocessable: It uses another one, or overwrites one.
+        Unprocessable: The task uses a variable that is not in the list, or sets one of the list itself.
     """
     wrong: dict[str, str] = {}
     for field, text in _texts(spec):

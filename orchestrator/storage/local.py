@@ -175,7 +175,7 @@ class LocalStore:
                 incoming.close()
 
     def path(self, key: ObjectKey) -> Path:
-        """Returns the path of an object; the checked form of its parts rules out path traversal."""
+        """Returns the path of an object. `ObjectKey` validates its parts, which rules out path traversal."""
         *folders, name = str(key).split("/")
         return self._objects.joinpath(*folders, name[:2], name)
 
@@ -253,12 +253,12 @@ class LocalStore:
             except TimeoutError:
                 if left < PIECE_TIMEOUT:
                     raise _expired(incoming) from None
-                raise UploadTooSlow(f"nothing came for {PIECE_TIMEOUT.total_seconds():.0f} s") from None
+                raise UploadTooSlow(f"no bytes arrived for {PIECE_TIMEOUT.total_seconds():.0f} s") from None
             if self._clock.now() > expires:
                 raise _expired(incoming)
             late_s = self._clock.monotonic() - started - _FIRST_MINUTE_S
             if incoming.received + len(gathered) < late_s * LEAST_RATE:
-                raise UploadTooSlow(f"fewer than {LEAST_RATE} bytes came per second")
+                raise UploadTooSlow(f"fewer than {LEAST_RATE} bytes arrived per second")
             if len(gathered) >= _AT_ONCE:
                 yield bytes(gathered)
                 gathered.clear()
@@ -290,7 +290,7 @@ def _names(directory: Path) -> list[str]:
 
 
 def _objects_in(directory: Path, owner: str) -> list[StoredObject]:
-    """Returns the objects in one directory. Other files were put there by a person and are left alone."""
+    """Returns the objects in one directory; ignores files whose name is not an object's."""
     found = []
     for name in _names(directory):
         try:

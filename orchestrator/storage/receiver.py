@@ -1,7 +1,7 @@
 """Receives an upload: bounded, hashed, synced to disk, and visible atomically.
 
 Each object has one temporary file, which the writer locks, also against other processes. So uploads in progress never
-take more disk than was announced. The next attempt removes what a crash left.
+take more disk than was announced. The next upload of the object deletes a temporary file that a crash left.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class UploadReceiver:
         """Writes the next bytes.
 
         Raises:
-            TooLarge: More bytes came than were announced.
+            TooLarge: More bytes arrived than were announced.
             StorageFull: The disk is full.
         """
         self._received += len(data)
@@ -128,7 +128,7 @@ class UploadReceiver:
 
 
 def sweep(places: Path, *, older_than_s: float) -> int:
-    """Removes old temporary files that crashes left; returns their number."""
+    """Deletes old temporary files that crashes left; returns their number."""
     removed = 0
     for place in places.iterdir():
         try:

@@ -134,7 +134,7 @@ class UploadService:
             return await self._found(owner, key, there, request.size)
         if request.slot is not None:
             await self._check_slot(row, request.slot, request)
-        # Before the quota is charged: a refusal for want of disk space must not use it up.
+        # Done before the quota is charged, so that a refusal because of a full disk does not use up the quota.
         put = await self._store.presign_put(
             key, size=request.size, content_type=request.content_type, expires=self._put_life
         )
@@ -213,7 +213,7 @@ class UploadService:
             )
         life_s = int(self._admitted_for.total_seconds())
         if live and not await self._slots.admit_file(row.id, request.sha256, life_s=life_s):
-            raise NoLease(f"{MOST_FILES} files were let in under this lease already, and one can be its work")
+            raise NoLease(f"{MOST_FILES} different files were announced under this lease already; no more are allowed")
 
     async def _may_read(self, key: ObjectKey, reader: Address) -> bool:
         """Returns whether a signer may read an object.

@@ -13,6 +13,7 @@ from orchestrator.store.scripts import EndAssignment, KeepLogLines, PlaceAssignm
 from orchestrator.store.tasks import encode_outcome
 from protocol.errors import Conflict, NotFound, Unavailable
 from protocol.identifiers import Address, address
+from protocol.runtime.clock import milliseconds
 from protocol.wire.heartbeat import LogBatch, LogLine, LogReceipt
 from protocol.wire.pool import AssignmentView
 from protocol.wire.tasks import AssignmentState, GroupPlace
@@ -24,7 +25,7 @@ MOST_LINES = 5000
 """Newest log lines that are kept per assignment."""
 
 MOST_LOG_BYTES = 8 << 20
-"""Bytes of log that are kept per assignment: one node's longest lines must not fill Redis."""
+"""Bytes of log that are kept per assignment, so that one node's long lines can't fill Redis."""
 
 
 class SchedulerLeaseLost(Unavailable):
@@ -49,7 +50,7 @@ class AssignmentStore:
     """Reads and writes assignments.
 
     Args:
-        database: The pool's.
+        database: Database of the pool.
     """
 
     def __init__(self, database: Database) -> None:
@@ -70,7 +71,7 @@ class AssignmentStore:
         """Assigns a task to a node; returns False if the node is no longer healthy and free.
 
         Raises:
-            LeaseLost: Another instance holds the leader lease.
+            SchedulerLeaseLost: Another instance holds the leader lease.
         """
         head = head_of(identifier=identifier, task_id=task_id, generation=1, group=group, restart_nonce=0)
         return await self._write(
@@ -90,19 +91,19 @@ class AssignmentStore:
     async def renew(
         self, row: NodeRow, *, lease: str, task_generation: int | None, restart: bool, now_ms: int, why: str, actor: str
     ) -> bool:
-        """Gives a node a new generation of its assignment; returns False if it runs something else by now.
+        """Gives a node a new generation of its assignment; returns False if it has another assignment by now.
 
         Args:
-            row: The node as it was read.
-            lease: The scheduler's; empty for a person's request.
+            row: The node's row as it was read.
+            lease: Value of the scheduler's leader lease; empty for an API request.
             task_generation: The task's new generation; None to keep the present one.
-            restart: Whether the container is replaced though its task did not change.
-            now_ms: The time.
+            restart: Whether to replace the container although its task did not change.
+            now_ms: Current time in Unix milliseconds.
             why: Reason as text.
-            actor: Initiator.
+            actor: Initiator of the change.
 
         Raises:
-            LeaseLost: Another instance holds the leader lease.
+            SchedulerLeaseLost: Another instance holds the leader lease.
         """
         head = json.loads(f"{{{row.head}}}")
         group = None if head["group"] is None else GroupPlace.model_validate(head["group"])
@@ -142,7 +143,7 @@ class AssignmentStore:
         """Takes an assignment from its node and records how it ended; returns False if it was gone already.
 
         Raises:
-            LeaseLost: Another instance holds the leader lease.
+            SchedulerLeaseLost: Another instance holds the leader lease.
         """
         return await self._write(
             EndAssignment(
@@ -152,7 +153,7 @@ class AssignmentStore:
                 state=state,
                 why=why,
                 now_ms=now_ms,
-                kept_ms=int(KEPT.total_seconds() * 1000),
+                kept_ms=milliseconds(KEPT),
                 outcome=None if outcome is None else encode_outcome(outcome),
             )
         )
@@ -181,9 +182,9 @@ class AssignmentStore:
     async def views(self, identifiers: Sequence[str]) -> dict[str, AssignmentView]:
         """Returns the assignments that are still kept, by id."""
         hashes = await self._database.ask_many([("HGETALL", self._assignment(name)) for name in identifiers])
-        fields = (text_of(raw) for raw in hashes)
+        rows = (text_of(raw) for raw in hashes)
         return {
-            name: _view(one) for name, one in zip(identifiers, fields, strict=True) if "task" in one and "node" in one
+            name: _view(row) for name, row in zip(identifiers, rows, strict=True) if "task" in row and "node" in row
         }
 
     async def placed(self, task_id: str) -> list[Address]:
@@ -192,10 +193,10 @@ class AssignmentStore:
         return sorted(Address(member.decode()) for member in members)
 
     async def keep_lines(self, node: Address, batch: LogBatch) -> LogReceipt:
-        """Stores the lines that are new.
+        """Stores the new lines of a batch.
 
         Raises:
-            NotFound: The node never had this assignment, or it is no longer kept.
+            NotFound: The node never had this assignment, or it was deleted a week after its end.
         """
         lines = sorted(batch.lines, key=lambda one: one.sequence)
         position = await self._database.run(
@@ -204,15 +205,15 @@ class AssignmentStore:
                 assignment=batch.assignment_id,
                 most_lines=MOST_LINES,
                 most_bytes=MOST_LOG_BYTES,
-                kept_ms=int(KEPT.total_seconds() * 1000),
+                kept_ms=milliseconds(KEPT),
                 has_more=not batch.has_room,
                 sequences_and_lines=tuple(part for line in lines for part in (line.sequence, line.model_dump_json())),
             )
         )
         if not position.known:
             raise NotFound(
-                f"assignment {batch.assignment_id} is none of {node}'s",
-                hint="push logs of your own assignments only, and not after a week",
+                f"{node} has no assignment {batch.assignment_id}",
+                hint="push logs of the node's own assignments, at most a week after their end",
                 code="unknown-assignment",
             )
         return LogReceipt(next_sequence=position.next_sequence, wanted_until_ms=position.wanted_until_ms)
@@ -230,15 +231,15 @@ class AssignmentStore:
         return [LogLine.model_validate_json(fields[b"line"]) for _, fields in reversed(entries)]
 
     async def more_lines_come(self, identifier: str) -> bool:
-        """Returns whether the node has further lines: its last batch was full."""
+        """Returns whether the node has further log lines, because its last batch was full."""
         return bool(await self._database.ask("HGET", self._assignment(identifier), "log_more") == b"1")
 
     async def wanted_until(self, identifier: str) -> int:
-        """Returns until when a reader wants the lines, in Unix milliseconds; 0 for none."""
+        """Returns the time until which a reader wants log lines, in Unix milliseconds; 0 if none does."""
         return int(await self._database.ask("HGET", self._assignment(identifier), "log_until") or 0)
 
     async def want_lines(self, identifier: str, *, until_ms: int) -> tuple[int, int]:
-        """Records that a reader wants the lines; returns the next sequence, and until when lines were wanted before."""
+        """Records that a reader wants log lines until a time; returns the next sequence number and the former time."""
         key = self._assignment(identifier)
         following, before = await self._database.ask("HMGET", key, "log_next", "log_until")
         if await self._database.ask("EXISTS", key):
@@ -248,7 +249,7 @@ class AssignmentStore:
     async def _write(self, call: PlaceAssignment | RenewAssignment | EndAssignment) -> bool:
         written = await self._database.run(call)
         if written is Written.LEASE_LOST:
-            raise SchedulerLeaseLost("another orchestrator took over the schedule")
+            raise SchedulerLeaseLost("another orchestrator became the scheduler")
         return written is Written.YES
 
     def _assignment(self, identifier: str) -> str:
@@ -256,10 +257,10 @@ class AssignmentStore:
 
 
 def check_renewed(done: bool, node: Address) -> None:
-    """Returns if a person's request was carried out.
+    """Raises an error unless the assignment of an API request was renewed.
 
     Raises:
-        Conflict: The node runs something else by now.
+        Conflict: The node has another assignment by now.
     """
     if not done:
         raise Conflict(f"{node} got another assignment just now", hint="look at it and try again", retryable=True)

@@ -12,31 +12,31 @@ from protocol.wire.relays import MOST_ALLOWED_RELAYS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointRelayRow:
-    """One relay that is allowed."""
+    """Row of an allowed relay."""
 
     relay: Address
     url: str | None
-    """None until it has said where it is."""
+    """None if the relay is not registered."""
     expires_ms: int
 
 
 class CheckpointRelayStore:
-    """Reads and writes relays. What a relay says is kept for allowed ones only, so strangers fill nothing.
+    """Reads and writes relays. Only allowed relays are registered, so strangers can't fill Redis.
 
     Args:
-        database: The pool's.
+        database: Database of the pool.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._allowed = database.key("checkpoint-relays", "allowed")
-        self._said = database.key("checkpoint-relays", "said")
+        self._registered = database.key("checkpoint-relays", "said")
 
     async def allow(self, relay: Address) -> None:
-        """Lets a relay say where it is.
+        """Allows a relay to register.
 
         Raises:
-            Conflict: So many are allowed already.
+            Conflict: The maximum number of relays is allowed already.
         """
         count, known = await self._database.ask_many([("SCARD", self._allowed), ("SISMEMBER", self._allowed, relay)])
         if count >= MOST_ALLOWED_RELAYS and not known:
@@ -49,7 +49,7 @@ class CheckpointRelayStore:
 
     async def deny(self, relay: Address) -> bool:
         """Removes a relay and its report; returns whether it was allowed."""
-        removed, _ = await self._database.ask_many([("SREM", self._allowed, relay), ("HDEL", self._said, relay)])
+        removed, _ = await self._database.ask_many([("SREM", self._allowed, relay), ("HDEL", self._registered, relay)])
         return bool(removed)
 
     async def is_allowed(self, relay: Address) -> bool:
@@ -57,21 +57,23 @@ class CheckpointRelayStore:
         return bool(await self._database.ask("SISMEMBER", self._allowed, relay))
 
     async def put(self, relay: Address, *, url: str, expires_ms: int) -> None:
-        """Notes where an allowed relay is, and until when that counts."""
-        await self._database.ask("HSET", self._said, relay, f"{expires_ms} {url}")
+        """Writes the URL of an allowed relay, and when its lease expires."""
+        await self._database.ask("HSET", self._registered, relay, f"{expires_ms} {url}")
 
     async def leave(self, relay: Address) -> None:
-        """Forgets where a relay is; it stays allowed."""
-        await self._database.ask("HDEL", self._said, relay)
+        """Deletes the URL of a relay; it stays allowed."""
+        await self._database.ask("HDEL", self._registered, relay)
 
     async def all(self) -> list[CheckpointRelayRow]:
-        """Those that are allowed now, in the order of their addresses."""
-        allowed, said = await self._database.ask_many([("SMEMBERS", self._allowed), ("HGETALL", self._said)])
-        flat = said if isinstance(said, list) else [part for pair in said.items() for part in pair]
-        words = {flat[at].decode(): flat[at + 1].decode() for at in range(0, len(flat), 2)}
-        return [_row(address(name), words.get(name, "")) for name in sorted(each.decode() for each in allowed)]
+        """Returns the allowed relays, sorted by address."""
+        allowed, registered = await self._database.ask_many(
+            [("SMEMBERS", self._allowed), ("HGETALL", self._registered)]
+        )
+        flat = registered if isinstance(registered, list) else [part for pair in registered.items() for part in pair]
+        leases = {flat[at].decode(): flat[at + 1].decode() for at in range(0, len(flat), 2)}
+        return [_row(address(name), leases.get(name, "")) for name in sorted(each.decode() for each in allowed)]
 
 
-def _row(relay: Address, said: str) -> CheckpointRelayRow:
-    expires, _, url = said.partition(" ")
+def _row(relay: Address, lease: str) -> CheckpointRelayRow:
+    expires, _, url = lease.partition(" ")
     return CheckpointRelayRow(relay=relay, url=url or None, expires_ms=int(expires or 0))

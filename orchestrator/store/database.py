@@ -1,7 +1,7 @@
-"""One pool's part of Redis: plain commands, and Lua scripts that share round trips.
+"""Redis access of one pool: plain commands, and Lua scripts that share round trips.
 
 Script calls that arrive while others are under way are sent together as soon as a connection is free. No call waits for
-a batch to fill; under load batches grow by themselves, and the cost per call in Python falls.
+a batch to fill. Under load the batches grow, which lowers the cost per call in Python.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 MOST_TOGETHER = 128
-"""Calls per batch: some ten kilobytes, and under a millisecond of Redis' time."""
+"""Calls per batch: about 10 kB, and less than a millisecond in Redis."""
 
 
 @dataclass(slots=True)
@@ -39,12 +39,12 @@ class _Call:
 class Database(ScriptRunner):
     """Redis of one pool. Redis errors are raised as `StoreUnavailable`.
 
-    Scripts of this class, unlike those of `ScriptRunner`, are not repeated after a lost answer.
+    Unlike `ScriptRunner`, this class does not repeat a script whose answer was lost.
 
     Args:
         redis: Client of the pool's Redis.
         keys: The pool's keys.
-        connections: Batches that may be under way at the same time.
+        connections: Number of batches that may be in flight at the same time.
     """
 
     def __init__(self, redis: Redis, *, keys: RedisKeys, connections: int = 2) -> None:
@@ -53,7 +53,7 @@ class Database(ScriptRunner):
         self._connections = connections
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def ask(self, *command: Argument) -> Any:  # noqa: ANN401 - what Redis answers depends on the command
+    async def ask(self, *command: Argument) -> Any:  # noqa: ANN401 - the type of the answer depends on the command
         """Runs one command and returns its answer.
 
         Raises:
@@ -77,7 +77,7 @@ class Database(ScriptRunner):
                 return list(await pipeline.execute())
 
     def key(self, *parts: str) -> str:
-        """Returns the key made of these parts, which the caller has checked."""
+        """Returns the Redis key of these parts. They are not escaped: the caller passes only checked values."""
         return self.prefix + ":".join(parts)
 
     async def run_many(self, calls: Sequence[ScriptCall[R]]) -> list[R]:
@@ -108,7 +108,7 @@ class Database(ScriptRunner):
                     while self._waiting:
                         await self._send(connection, self._take())
             except Exception as error:  # noqa: BLE001 - passed on to the callers that wait
-                # There was no free connection. The next batch tries again.
+                # No connection was available. The calls of this batch fail; the next batch tries again.
                 _fail(self._take(), error)
 
     def _take(self) -> list[_Call]:
@@ -125,38 +125,38 @@ class Database(ScriptRunner):
             await pool.release(connection)
 
     async def _send(self, connection: AbstractConnection, batch: Sequence[_Call]) -> None:
-        """Makes one round trip, and a second one for scripts that Redis lost in a restart. Settles every call."""
+        """Sends a batch, and again the scripts that Redis lost in a restart; answers every call."""
         try:
-            forgotten = await self._exchange(connection, batch)
-            if forgotten:
-                for script in {call.script.sha: call.script for call in forgotten}.values():
+            unknown = await self._exchange(connection, batch)
+            if unknown:
+                for script in {call.script.sha: call.script for call in unknown}.values():
                     await self._redis.script_load(script.text)
-                _fail(await self._exchange(connection, forgotten), NoScriptError("Redis forgets scripts at once"))
+                _fail(await self._exchange(connection, unknown), NoScriptError("Redis does not keep loaded scripts"))
         except Exception as error:  # noqa: BLE001 - passed on to the callers that wait
             _fail(batch, error)
 
     async def _exchange(self, connection: AbstractConnection, batch: Sequence[_Call]) -> list[_Call]:
-        """Sends a batch and gives each call its answer; returns the calls whose script Redis does not know.
+        """Sends a batch and hands out the answers; returns the calls whose script Redis does not know.
 
-        Packs with hiredis and reads under one timeout: redis-py's own pipeline costs as much as checking a signature.
+        Packs with hiredis and reads with one time limit, as redis-py's pipeline costs as much CPU as a signature check.
         """
-        pack: Any = hiredis.pack_command  # its annotation knows tuples of one only
+        pack: Any = hiredis.pack_command  # its annotation allows only tuples of length 1
         packed = b"".join([pack(("EVALSHA", call.script.sha, "1", self.prefix, *call.arguments)) for call in batch])
         try:
             async with asyncio.timeout(connection.socket_timeout):
                 await connection.send_packed_command(packed)
                 answers = [await _answer(connection) for _ in batch]
         except BaseException:
-            # Unread answers would be taken for those of the next batch.
+            # Otherwise the next batch would read the unread answers of this one.
             await connection.disconnect(nowait=True)
             raise
-        forgotten = []
+        unknown = []
         for call, answer in zip(batch, answers, strict=True):
             if isinstance(answer, NoScriptError):
-                forgotten.append(call)
+                unknown.append(call)
             else:
-                _settle(call, answer)
-        return forgotten
+                _resolve(call, answer)
+        return unknown
 
 
 async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
@@ -181,10 +181,10 @@ async def _answer(connection: AbstractConnection) -> object:
 
 def _fail(batch: Sequence[_Call], error: Exception) -> None:
     for call in batch:
-        _settle(call, error)
+        _resolve(call, error)
 
 
-def _settle(call: _Call, answer: object) -> None:
+def _resolve(call: _Call, answer: object) -> None:
     if call.answer.done():  # settled before, or its caller was cancelled
         return
     if isinstance(answer, Exception):

@@ -1,4 +1,4 @@
-"""The pool's events in Redis, newest twenty thousand kept, in the order in which they happened."""
+"""The pool's events in Redis, in order of time; the newest 20,000 are kept."""
 
 from __future__ import annotations
 
@@ -13,38 +13,38 @@ from protocol.wire.pool import PoolEvent
 _CURSOR = re.compile(r"[0-9]{1,20}-[0-9]{1,20}")
 
 START = "0-0"
-"""Before the first event."""
+"""Cursor before the first event."""
 
 
 class EventStore:
     """Reads events; scripts write them.
 
     Args:
-        database: The pool's.
+        database: Database of the pool.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def after(self, cursor: str, *, limit: int) -> list[PoolEvent]:
-        """The next events behind a cursor, oldest first.
+        """Returns the events after a cursor, oldest first.
 
         Raises:
-            InvalidInput: The cursor is none.
+            InvalidInput: The cursor is malformed.
         """
         if not _CURSOR.fullmatch(cursor):
-            raise InvalidInput(f"{cursor[:60]!r} is no cursor of events", hint="take it from an earlier answer")
+            raise InvalidInput(f"{cursor[:60]!r} is not a cursor of events", hint="use the cursor of an earlier answer")
         key = self._database.key("events")
         entries = await self._database.ask("XRANGE", key, f"({cursor}", "+", "COUNT", limit)
         return [_event(name.decode(), text_of(fields)) for name, fields in entries]
 
     async def last(self, *, limit: int) -> list[PoolEvent]:
-        """The newest events, oldest first."""
+        """Returns the newest events, oldest first."""
         entries = await self._database.ask("XREVRANGE", self._database.key("events"), "+", "-", "COUNT", limit)
         return [_event(name.decode(), text_of(fields)) for name, fields in reversed(entries)]
 
     async def newest(self) -> str:
-        """The cursor behind everything that has happened."""
+        """Returns the cursor after the newest event."""
         last = await self.last(limit=1)
         return last[0].id if last else START
 

@@ -29,7 +29,7 @@ class NodeRow:
 
     address: Address
     revision: str
-    """Changes with every transition; empty for a node that is not there."""
+    """Changes with every transition; empty for an unknown node."""
     state: NodeState
     since_ms: int = 0
     reason: str = ""
@@ -45,23 +45,23 @@ class NodeRow:
     last_assignment_id: str | None = None
     generation: int = 0
     head: str = ""
-    """The assignment's own part of heartbeat answers, as JSON without braces."""
+    """Fields of heartbeat answers that belong to the assignment, as JSON without braces."""
     reference: str = ""
-    """`task:generation`, which names the rest of the answer."""
+    """`task:generation`; identifies the task's fields of the answer."""
     gauges: str = ""
     """Metrics of the last heartbeat as JSON, parsed on demand: few readers of a row need them."""
 
     def metrics(self, name: str) -> dict[str, float]:
-        """Returns the metric of this name in the last heartbeat, by its name; empty if there was none."""
-        told: dict[str, float] = json.loads(self.gauges or "{}")
-        return {name: told[name]} if name in told else {}
+        """Returns a metric of the last heartbeat as `{name: value}`; empty if the heartbeat did not have it."""
+        metrics: dict[str, float] = json.loads(self.gauges or "{}")
+        return {name: metrics[name]} if name in metrics else {}
 
 
 class NodeStore:
     """Reads and writes nodes.
 
     Args:
-        database: The pool's.
+        database: Database of the pool.
     """
 
     def __init__(self, database: Database) -> None:
@@ -87,17 +87,17 @@ class NodeStore:
         return row
 
     async def get_many(self, addresses: Sequence[Address]) -> list[NodeRow]:
-        """Returns rows in the order of the addresses."""
+        """Returns the rows of nodes, in the order of the addresses."""
         raw = await self.raw_many(addresses)
         return [row_of(address, fields) for address, fields in zip(addresses, raw, strict=True)]
 
     async def raw_many(self, addresses: Sequence[Address]) -> list[dict[str, str]]:
-        """Returns hashes in the order of the addresses."""
+        """Returns the hashes of nodes, in the order of the addresses."""
         hashes = await self._database.ask_many([("HGETALL", self._node(address)) for address in addresses])
         return [text_of(fields) for fields in hashes]
 
     async def page(self, *, after: str | None, limit: int) -> list[Address]:
-        """Returns the next addresses in order, without a scan."""
+        """Returns the next addresses in ascending order."""
         low = "-" if after is None else f"({after}"
         members = await self._database.ask("ZRANGEBYLEX", self._database.key("nodes"), low, "+", "LIMIT", 0, limit)
         return [Address(member.decode()) for member in members]
@@ -123,7 +123,7 @@ class NodeStore:
         await self._database.ask("SET", self._database.key("events-read"), at_ms)
 
     async def write(self, change: WriteTransition) -> bool:
-        """Writes a transition; returns False if anything happened to the node since its row was read."""
+        """Writes a transition; returns False if the node's row changed since it was read."""
         return await self._database.run(change)
 
     async def write_many(self, changes: Sequence[WriteTransition]) -> list[bool]:
@@ -159,7 +159,7 @@ class NodeStore:
         """Leaves a command for the node's next heartbeat.
 
         Raises:
-            Conflict: Too many commands wait already.
+            Conflict: `MAX_COMMANDS` commands wait for the node already.
             NotFound: There is no such node.
         """
         outcome = await self._database.run(
@@ -170,7 +170,7 @@ class NodeStore:
         if outcome == "too-many":
             raise Conflict(
                 f"{MAX_COMMANDS} commands wait for {address} already",
-                hint="wait until the node has spoken, or look why it does not",
+                hint="wait for the node's next heartbeat, or find out why it sends none",
                 retryable=True,
             )
 
@@ -180,7 +180,7 @@ class NodeStore:
         members = await self._database.ask("ZRANGEBYSCORE", key, "-inf", now_ms, "LIMIT", 0, limit)
         return [Address(member.decode()) for member in members]
 
-    async def put_off_removals(self, addresses: Iterable[Address], *, until_ms: int) -> None:
+    async def postpone_removals(self, addresses: Iterable[Address], *, until_ms: int) -> None:
         """Postpones removals, except those that were cancelled meanwhile."""
         pairs: list[Argument] = [part for address in addresses for part in (until_ms, address)]
         if pairs:
@@ -192,7 +192,7 @@ class NodeStore:
             await self._database.ask("ZREM", self._database.key("removals"), *addresses)
 
     async def take_changed(self, *, limit: int) -> list[str]:
-        """Takes up to `limit` names of changed things off the list: addresses, or `tasks`."""
+        """Removes and returns up to `limit` entries of the list of changes: node addresses, or `tasks`."""
         members = await self._database.ask("SPOP", self._database.key("changed"), limit)
         return [member.decode() for member in members or []]
 

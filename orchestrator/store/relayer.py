@@ -11,10 +11,11 @@ from enum import StrEnum
 from orchestrator.store.database import Database, together
 from orchestrator.store.nodes import text_of
 from orchestrator.store.scripts import QueueTransaction, RequeueTransaction, SettleTransaction, Written
+from protocol.runtime.clock import milliseconds
 from protocol.wire.relayed import ReceiptState
 
 KEPT = timedelta(days=2)
-"""How long outcomes are kept."""
+"""Time that settled rows are kept."""
 
 
 class RelayedKind(StrEnum):
@@ -27,14 +28,14 @@ class RelayedKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RelayedTransaction:
-    """One thing on its way."""
+    """Row of a transaction in the relayer's queue."""
 
     name: str
     state: ReceiptState
     body: str
     at_ms: int
     tries: int
-    """Number of transactions begun with it."""
+    """Above 0 if an attempt to send it was begun; counted before the transaction is sent."""
     refusals: int
     """Number of temporary refusals by the ledger."""
     reason: str
@@ -44,22 +45,26 @@ class RelayerStore:
     """Reads and writes the relayer's queue.
 
     Args:
-        database: The pool's.
+        database: Database of the pool.
     """
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put(self, kind: RelayedKind, name: str, body: str, *, now_ms: int) -> tuple[RelayedTransaction, bool]:
-        """Queues a transaction, unless it was; returns its row, and whether the queued body is the same."""
+        """Queues a transaction unless its name was queued before.
+
+        Returns:
+            The queued row, and whether its body is the given one.
+        """
         body_hash = hashlib.sha256(body.encode()).hexdigest()
         queued = await self._database.run(
             QueueTransaction(kind=kind.value, name=name, body_hash=body_hash, body=body, now_ms=now_ms)
         )
         return _row(name, queued.fields), queued.same
 
-    async def again(self, kind: RelayedKind, name: str, *, now_ms: int) -> bool:
-        """Queues a carried transaction again after a reorg; returns False if it was not carried."""
+    async def requeue(self, kind: RelayedKind, name: str, *, now_ms: int) -> bool:
+        """Queues a relayed transaction again after a reorg; returns False if it was not relayed."""
         return await self._database.run(RequeueTransaction(kind=kind.value, name=name, now_ms=now_ms))
 
     async def get(self, kind: RelayedKind, name: str) -> RelayedTransaction | None:
@@ -81,24 +86,26 @@ class RelayerStore:
         """Returns the number of waiting rows."""
         return int(await self._database.ask("ZCARD", self._database.key("relay", kind.value)))
 
-    async def put_off(
+    async def postpone(
         self, kind: RelayedKind, rows: Sequence[RelayedTransaction], *, until_ms: int, lease: str
     ) -> bool:
-        """Records that these are about to be tried; returns False if the loop's lease was lost meanwhile."""
+        """Postpones rows that are about to be sent; returns False if the leader lease was lost meanwhile."""
         written = await together(
             self._write(kind, row.name, lease=lease, state=ReceiptState.QUEUED, reason=row.reason, due=until_ms)
             for row in rows
         )
         return all(written)
 
-    async def refused_for_now(self, kind: RelayedKind, name: str, *, reason: str, until_ms: int, lease: str) -> None:
-        """Counts a refusal by the ledger for a temporary reason."""
+    async def record_temporary_refusal(
+        self, kind: RelayedKind, name: str, *, reason: str, until_ms: int, lease: str
+    ) -> None:
+        """Counts a temporary refusal by the ledger and postpones the row."""
         await self._write(kind, name, lease=lease, state=ReceiptState.QUEUED, reason=reason, due=until_ms, refused=True)
 
     async def settle(
         self, kind: RelayedKind, name: str, state: ReceiptState, *, lease: str, reason: str = "", passing: bool = False
     ) -> None:
-        """Records that it was carried or refused; `passing` lets its node submit it again."""
+        """Records that a row was relayed or refused; `passing` lets the node submit it again."""
         await self._write(kind, name, lease=lease, state=state, reason=reason, passing=passing)
 
     async def _write(
@@ -123,7 +130,7 @@ class RelayerStore:
                 passing=passing,
                 due_ms=due,
                 refused=refused,
-                kept_ms=int(KEPT.total_seconds() * 1000),
+                kept_ms=milliseconds(KEPT),
             )
         )
         return written is not Written.LEASE_LOST

@@ -23,27 +23,27 @@ class RunState:
 
     revision: str = ""
     ready: bool = False
-    """Whether the ledger was read completely since Redis was empty; before that, accepted work is unknown."""
+    """Whether the ledger was read to its end since Redis was empty. Until then accepted work is unknown."""
     floor: int = 0
     """Steps below it are closed."""
     base: int = 0
-    """The first index of a node: one life of Redis does not lease the indices of another."""
+    """First slot index of a node. It is raised after a loss of Redis, so that no index is leased again."""
     version: int | None = None
     attempt: int = 0
     digest: Digest = NO_DIGEST
     block: int = 0
     publisher: Address | None = None
     units: int = 0
-    """The most work units of a group."""
+    """Maximum work units of a group."""
     relays: tuple[str, ...] = ()
     arithmetic: tuple[str, ...] = ()
-    """The engines and types that the version is paid for, as the trainer says; empty if it has not said."""
+    """Engines and data types for which work is paid, as set by the trainer; empty if it set none."""
     budget: Budget = field(default_factory=lambda: Budget(units=0, unit=1, lease=0))
     """Work units that the free escrow covers."""
     price: int = 0
     penalty: int = 0
     notice_s: int = 0
-    """The pool's notice period. Escrow and membership hold for leases that end within it, and for no longer ones."""
+    """Notice period of the pool. Escrow and membership are guaranteed only for leases that end within it."""
     settled_s: int = 0
     """Maximum time that work is open after submission: judge, challenge and dispute periods."""
     judged_s: int = 0
@@ -79,18 +79,18 @@ class SlotRow:
     """Unix seconds."""
     granted_ms: int = 0
     waits_until_ms: int = 0
-    """Until when its step waits for it; 0 if that was lost with Redis."""
+    """Time until which its step waits for it; 0 if Redis lost the time."""
     excused: bool = False
     """Whether the pool removed the node; the lease is then excused."""
     late: bool = False
-    """Whether its work was so late that it counts as a failure."""
+    """Whether its work arrived so late that it counts as a failure."""
     beacon: Digest = NO_DIGEST
     beacon_block: int = 0
     slot: Slot
     ended_ms: int = 0
     key: Digest = NO_DIGEST
     units: int = 0
-    """As submitted."""
+    """Submitted work units."""
     sha256: Digest = NO_DIGEST
     block: int = 0
     at_ms: int = 0
@@ -104,7 +104,7 @@ class SlotRow:
 
 
 def slot_id(step: int, node: Address, index: int) -> str:
-    """The name of a slot."""
+    """Returns the id of a slot."""
     return f"{step}:{node}:{index}"
 
 
@@ -152,8 +152,8 @@ def read_slot(name: str, fields: Mapping[str, str]) -> SlotRow:
     """Parses the hash of an existing slot."""
     outcome = Outcome(int(fields["outcome"])) if fields.get("outcome") else None
     numbers: dict[str, Any] = {
-        field: int(fields.get(told) or 0)
-        for field, told in {
+        attribute: int(fields.get(stored) or 0)
+        for attribute, stored in {
             "step": "step",
             "index": "index",
             "version": "version",
@@ -171,8 +171,8 @@ def read_slot(name: str, fields: Mapping[str, str]) -> SlotRow:
         }.items()
     }
     digests: dict[str, Any] = {
-        field: Digest(fields.get(told, ""))
-        for field, told in {
+        attribute: Digest(fields.get(stored, ""))
+        for attribute, stored in {
             "digest": "digest",
             "beacon": "beacon",
             "key": "key",

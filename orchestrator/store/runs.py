@@ -1,13 +1,13 @@
 """A run in Redis: its state, its steps' counts, its slots. All of it can be rebuilt from the ledger.
 
 Keys below `run:`: `state` (hash), `step:S` (hash: demand and counts), `steps` (set by number), `slot:S:NODE:I`
-(hash), `slots:S` (set by expiry of the lease, which is lease order), `due` (set by when a slot is looked at),
+(hash), `slots:S` (set by expiry of the lease, which is lease order), `due` (set by time of the next check),
 `node:NODE`, `provider:PROVIDER` (lists of slots, newest first), `live:NODE` (set), `accused:NODE` (set of slots whose
-work was called forged), `open` (units under live leases, in all as `*` and by provider, and the number of leases as
-`#`), `held:S` (leased groups by provider), `askers` (providers by when they asked), `times` (list of delivery times),
-`stakes` and `seats` (what the ledger said), `keys` (work key to slot), `next:S` (next index by node),
-`request:NODE:ID` (slot of a request), `named` (slot by node and file of its work), `uploads:S:NODE:I` (files that
-were let in under a lease), `discarded` (slots that ended without work, by when).
+work was judged forged), `open` (units under live leases: total as `*`, by provider, and the number of leases as
+`#`), `held:S` (leased groups by provider), `askers` (providers by time of the last request), `times` (delivery times),
+`stakes` and `seats` (cached from the ledger), `keys` (work key to slot), `next:S` (next index by node),
+`request:NODE:ID` (slot of a request), `named` (slot by node and file of its work), `uploads:S:NODE:I` (files whose
+upload was allowed under a lease), `discarded` (slots that ended without work, by time).
 """
 
 from __future__ import annotations
@@ -34,23 +34,23 @@ from protocol.errors import Conflict
 from protocol.identifiers import Address, Digest, address
 
 MOST_UNITS = 1 << 52
-"""Sums of units stay below it, so that a script's doubles hold them exactly."""
+"""Upper limit of sums of units: below it, the doubles of Lua scripts hold them exactly."""
 
 
-def units_for(money: int, each: int) -> int:
-    """Returns the number of units that an amount of money is enough for, at most `MOST_UNITS`."""
-    return MOST_UNITS if each == 0 else min(MOST_UNITS, money // each)
+def units_for(amount: int, price_per_unit: int) -> int:
+    """Returns `amount // price_per_unit`, at most `MOST_UNITS`; `MOST_UNITS` if units are free."""
+    return MOST_UNITS if price_per_unit == 0 else min(MOST_UNITS, amount // price_per_unit)
 
 
 class TrainerFenced(Conflict):
-    """The request came from a trainer that is not, or no longer, the run's trainer."""
+    """The trainer of the request does not hold the run's trainer lease."""
 
     code = "trainer-fenced"
     default_hint = "one trainer works on a run: stop one of the two"
 
 
 LOOP = "run"
-"""The loop whose lease guards writes that follow from ledger events."""
+"""Name of the loop that applies ledger events; its leader lease guards these writes."""
 
 TRAINER = "trainer"
 """Name of the trainer's lease, which is stored like a loop's and guards the trainer's requests."""
@@ -65,8 +65,8 @@ class RunStore:
     """Reads and writes the run.
 
     Args:
-        database: The pool's.
-        default_demand: Groups per step while the trainer has not said.
+        database: Database of the pool.
+        default_demand: Groups per step until the trainer states a demand.
     """
 
     def __init__(self, database: Database, *, default_demand: int) -> None:
@@ -93,12 +93,12 @@ class RunStore:
         """Writes fields of the state; returns False if it changed since it was read, or the loop's lease was lost.
 
         Args:
-            state: As read.
-            fields: To write; an empty value deletes its field.
-            now_ms: Unix milliseconds.
-            demand: A step, its demand and its rounds.
-            event: Kind, detail and actor of an event of the pool.
-            lease: Of the loop that writes; empty for a request.
+            state: State as it was read.
+            fields: Fields to write; an empty value deletes its field.
+            now_ms: Current time in Unix milliseconds.
+            demand: A step, its demand in groups, and how often the demand was raised; None to change none.
+            event: Kind, detail and actor of a pool event to append; empty for none.
+            lease: Value of the loop's leader lease; empty for a request.
             trainer: Lease of the trainer that asks for the change; empty for others.
 
         Raises:
@@ -122,7 +122,7 @@ class RunStore:
             )
         )
         if trainer and written is Written.LEASE_LOST:
-            raise TrainerFenced("another trainer works on this run, or this one's lease ran out")
+            raise TrainerFenced("another trainer works on this run, or this trainer's lease has expired")
         return written is Written.YES
 
     async def hold_trainer(self, lease: str, *, holder: str, start: str, life_ms: int) -> str:
@@ -132,8 +132,8 @@ class RunStore:
     async def steps(self, steps: Sequence[int]) -> dict[int, StepRow]:
         """Returns the counts of steps."""
         rows = await self._database.ask_many([("HGETALL", self._key("step", str(step))) for step in steps])
-        usual = self._default_demand
-        return {step: read_step(text_of(row), default_demand=usual) for step, row in zip(steps, rows, strict=True)}
+        default = self._default_demand
+        return {step: read_step(text_of(row), default_demand=default) for step, row in zip(steps, rows, strict=True)}
 
     async def known_steps(self, *, first: int, limit: int) -> list[int]:
         """Returns steps that have slots or a demand, ascending."""
@@ -195,7 +195,7 @@ class RunStore:
         found = await self._database.ask("ZRANGEBYSCORE", self._key("due"), "-inf", now_ms, "LIMIT", 0, limit)
         return [name.decode() for name in found]
 
-    async def put_off(self, name: str, *, until_ms: int) -> None:
+    async def postpone(self, name: str, *, until_ms: int) -> None:
         """Postpones the check of a slot, if one is due."""
         await self._database.ask("ZADD", self._key("due"), "XX", until_ms, name)
 
@@ -215,7 +215,7 @@ class RunStore:
 
     # Delivery times
 
-    async def remember_time(self, time: DeliveryTime) -> None:
+    async def record_delivery_time(self, time: DeliveryTime) -> None:
         """Records how long a slot took; only the newest `TIMES_KEPT` are kept."""
         key = self._key("times")
         await self._database.ask_many(
@@ -234,7 +234,7 @@ class RunStore:
 
         Args:
             slot: The slot's id.
-            sha256: Of the file.
+            sha256: Hash of the file.
             life_s: Seconds for which it is kept, longer than the node may ask for it.
         """
         key = self._key("uploads", slot)
@@ -251,7 +251,7 @@ class RunStore:
         return [Digest(each.decode()) for each in await self._database.ask("SMEMBERS", self._key("uploads", slot))]
 
     async def named(self, files: Sequence[tuple[Address, Digest]]) -> set[tuple[Address, Digest]]:
-        """Returns which of these files, each with its node, submitted work names."""
+        """Returns those of these files, each with its node, to which submitted work refers."""
         if not files:
             return set()
         found = await self._database.ask("HMGET", self._key("named"), *(f"{node}:{sha}" for node, sha in files))
@@ -288,7 +288,7 @@ class RunStore:
     # Cached ledger state
 
     async def seats(self, nodes: Sequence[Address]) -> dict[Address, PoolSeat]:
-        """Returns the cached seats."""
+        """Returns the cached memberships."""
         if not nodes:
             return {}
         found = await self._database.ask("HMGET", self._key("seats"), *nodes)
@@ -300,12 +300,12 @@ class RunStore:
         state, member = await self._database.ask("HMGET", self._database.key("node", node), "state", "member")
         return (state or b"unknown").decode(), state == b"healthy" and member == b"1"
 
-    async def remember_seat(self, node: Address, seat: PoolSeat) -> None:
-        """Caches a seat until an event changes it."""
+    async def cache_seat(self, node: Address, seat: PoolSeat) -> None:
+        """Caches a node's membership until an event changes it."""
         await self._database.ask("HSET", self._key("seats"), node, json.dumps([seat.provider, seat.block]))
 
-    async def forget_seats(self, nodes: Sequence[Address]) -> None:
-        """Drops cached seats, so that the ledger is asked again."""
+    async def drop_cached_seats(self, nodes: Sequence[Address]) -> None:
+        """Deletes cached memberships, so that they are read from the ledger again."""
         if nodes:
             await self._database.ask("HDEL", self._key("seats"), *nodes)
 
@@ -313,7 +313,7 @@ class RunStore:
         """Returns providers whose stake is cached."""
         return [address(name.decode()) for name in await self._database.ask("HKEYS", self._key("stakes"))]
 
-    async def remember_stake(self, provider: Address, units: int) -> None:
+    async def cache_stake(self, provider: Address, units: int) -> None:
         """Caches the number of units that a provider's free stake covers."""
         await self._database.ask("HSET", self._key("stakes"), provider, min(units, MOST_UNITS))
 

@@ -39,8 +39,8 @@ class TaskStore:
     """Reads and writes tasks.
 
     Args:
-        database: The pool's.
-        seal: For secrets.
+        database: Database of the pool.
+        cipher: Encrypts secrets.
         clock: Clock of time stamps.
     """
 
@@ -53,12 +53,12 @@ class TaskStore:
         """Stores a new task.
 
         Args:
-            new: The request.
-            actor: Its sender.
-            key: Idempotency key drawn by the sender: the same key of the same actor creates one task.
+            new: The task's spec and secrets.
+            actor: Sender of the request.
+            key: Idempotency key: requests of the same actor with the same key create one task.
 
         Raises:
-            Conflict: There are too many tasks; or another task was posted under this key.
+            Conflict: There are too many tasks; or another task was created with this key.
             InvalidInput: The task has secrets, and there is no key to encrypt them with.
         """
         if int(await self._database.ask("ZCARD", self._database.key("tasks"))) >= MOST_TASKS:
@@ -73,7 +73,7 @@ class TaskStore:
             "generation": "1",
             "desired": DesiredState.RUNNING,
             "state": TaskState.PENDING,
-            "reason": "no node was looked for yet",
+            "reason": "the scheduler has not planned it yet",
             "created": str(now),
             "sealed": sealed,
             "secret_names": json.dumps(sorted(new.secrets)),
@@ -86,8 +86,8 @@ class TaskStore:
         task = (await self.get(identifier)).task
         if task.spec != new.spec or task.secret_names != tuple(sorted(new.secrets)):
             raise Conflict(
-                f"task {identifier} was posted under this key, and it is another",
-                hint="draw a new key for each task",
+                f"another task, {identifier}, was created with this idempotency key",
+                hint="use a new key for each task",
                 code="idempotency-key-reused",
             )
         return task
@@ -113,12 +113,12 @@ class TaskStore:
             TaskState.FAILED,
         }
         # Replicas, priority and a stop change nothing for nodes that run, so they make no new generation.
-        renewed = _told(spec) != _told(before.spec) or starts_over
+        renewed = _spec_for_nodes(spec) != _spec_for_nodes(before.spec) or starts_over
         state, reason = before.state, before.reason
         if desired is DesiredState.STOPPED and before.state in {TaskState.PENDING, TaskState.RUNNING}:
             state, reason = TaskState.STOPPED, f"stopped by {actor}"
         elif desired is DesiredState.RUNNING and (starts_over or renewed):
-            state, reason = TaskState.PENDING, "no node was looked for yet"
+            state, reason = TaskState.PENDING, "the scheduler has not planned it yet"
         fields = {
             "name": spec.name,
             "spec": spec.model_dump_json(),
@@ -183,13 +183,13 @@ class TaskStore:
         return rows, names[limit - 1][1] if len(names) > limit else None
 
     async def open_ids(self) -> list[str]:
-        """Returns ids of tasks that are wanted and have not ended."""
+        """Returns the ids of tasks that are neither stopped, deleted nor ended."""
         return sorted(
             name.decode() for name in await self._database.ask("SMEMBERS", self._database.key("tasks", "open"))
         )
 
     async def open_tasks(self) -> list[OpenTask]:
-        """Returns tasks that are wanted and have not ended, with outcomes of their assignments."""
+        """Returns the tasks of `open_ids` with the outcomes of their assignments."""
         identifiers = await self.open_ids()
         rows = await self.get_many(identifiers)
         outcomes = await self._database.ask_many(
@@ -214,14 +214,14 @@ class TaskStore:
         """Returns the task's part of an assignment, as JSON without braces: spec, secrets, registry.
 
         Args:
-            reference: `id:generation`, as the node's row has it.
+            reference: `id:generation` of the task, from the node's row.
 
         Returns:
             None if the task is gone.
 
         Raises:
-            Unavailable: The task has another generation by now, which its nodes receive soon; or its secrets can't be
-                decrypted.
+            Unavailable: The task has a newer generation, which the scheduler sends to its nodes soon; or its secrets
+                can't be decrypted.
         """
         identifier, _, generation = reference.partition(":")
         spec, sealed, current = await self._database.ask(
@@ -231,7 +231,9 @@ class TaskStore:
             return None
         if current.decode() != generation:
             raise Unavailable(
-                f"task {identifier} was changed just now", hint="keep what runs, and ask again", code="task-changing"
+                f"task {identifier} was changed just now",
+                hint="keep the running task and send the next heartbeat",
+                code="task-changing",
             )
         secret = b'"secrets":{},"registry":null'
         if sealed:
@@ -262,8 +264,8 @@ class TaskStore:
         )
         if not await self._database.run(call):
             raise Conflict(
-                f"task {identifier} was changed by somebody else just now",
-                hint="look at it and try again",
+                f"task {identifier} was changed by another request just now",
+                hint="read the task again and retry",
                 retryable=True,
             )
 
@@ -273,7 +275,7 @@ def encode_outcome(outcome: AssignmentOutcome) -> str:
     return _OUTCOME.dump_json(outcome).decode()
 
 
-def _told(spec: TaskSpec) -> TaskSpec:
+def _spec_for_nodes(spec: TaskSpec) -> TaskSpec:
     """Returns the part of a spec that nodes receive; other changes concern only the scheduler."""
     return spec.model_copy(update={"replicas": 1, "priority": 0, "deadline_ms": None})
 

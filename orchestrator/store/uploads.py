@@ -1,4 +1,4 @@
-"""Uploads in Redis: each node's open tickets, and its use of the present window's quota."""
+"""Uploads in Redis: the open tickets of each node, and its use of the quota in the present window."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from orchestrator.store.scripts import CountUpload
 from protocol.errors import RateLimited, Unavailable
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
+from protocol.runtime.clock import milliseconds
 from protocol.wire.uploads import ObjectKey
 
 SOON = timedelta(seconds=15)
-"""Longest wait for an open ticket: it is often used long before it expires."""
+"""Longest wait that is requested while too many tickets are open; most are used long before they expire."""
 
 
 class QuotaUsed(RateLimited):
@@ -26,8 +27,8 @@ class UploadStore:
     """Counts uploads.
 
     Args:
-        database: The pool's.
-        quota: Of each node.
+        database: Database of the pool.
+        quota: Quota of each node.
     """
 
     def __init__(self, database: Database, *, quota: Quota) -> None:
@@ -41,18 +42,18 @@ class UploadStore:
 
         Args:
             owner: The node that uploads.
-            key: The object.
-            size: In bytes.
-            now: The time.
-            expires: When the ticket ends.
+            key: Key of the object.
+            size: Size in bytes.
+            now: Current time.
+            expires: Time at which the ticket expires.
             other: Whether the file is not the work of a lease; the quota of such files is smaller.
 
         Raises:
-            QuotaUsed: The quota would be exceeded; the error has the time to wait.
+            QuotaUsed: The quota would be exceeded; `retry_after` has the time to wait.
             StoreUnavailable: Redis is down.
         """
         quota, now_ms = self._quota, unix_ms(now)
-        length_ms = int(quota.window.total_seconds() * 1000)
+        length_ms = milliseconds(quota.window)
         window = now_ms // length_ms
         most_account_bytes = quota.other_bytes if other else quota.bytes
         count = await self._database.run(

@@ -26,18 +26,18 @@ class WebhookProgress:
 
     webhook: Webhook
     cursor: str
-    """The last event that was delivered, or was none of its kinds."""
+    """The last event that was delivered or skipped."""
     failures: int
     due_ms: int
-    """Not to be tried before."""
+    """Time of the next attempt at the earliest."""
 
 
 class WebhookStore:
     """Reads and writes webhooks.
 
     Args:
-        database: The pool's.
-        seal: For secrets.
+        database: Database of the pool.
+        cipher: Encrypts secrets.
         clock: Clock of time stamps.
     """
 
@@ -47,11 +47,11 @@ class WebhookStore:
         self._clock = clock
 
     async def create(self, new: NewWebhook, *, cursor: str) -> CreatedWebhook:
-        """Keeps a new webhook that gets what happens after `cursor`, and returns it with its secret, this once.
+        """Stores a new webhook for events after `cursor`; only this call returns its secret.
 
         Raises:
-            Conflict: There are too many.
-            InvalidInput: There is no key to seal its secret with.
+            Conflict: The pool has `MOST_WEBHOOKS` webhooks already.
+            InvalidInput: There is no key to encrypt the secret with.
         """
         if len(await self.ids()) >= MOST_WEBHOOKS:
             raise Conflict(f"the pool has {MOST_WEBHOOKS} webhooks", hint="delete one", code="too-many-webhooks")
@@ -77,15 +77,15 @@ class WebhookStore:
         return CreatedWebhook(webhook=(await self.get(identifier)).webhook, secret=SecretStr(secret))
 
     async def ids(self) -> list[str]:
-        """All of them."""
+        """Returns the ids of all webhooks."""
         members = await self._database.ask("SMEMBERS", self._database.key("webhooks"))
         return sorted(member.decode() for member in members)
 
     async def get(self, identifier: str) -> WebhookProgress:
-        """One webhook.
+        """Returns a webhook.
 
         Raises:
-            NotFound: There is no such one.
+            NotFound: There is no such webhook.
         """
         found = await self.get_many([identifier])
         if not found:
@@ -93,10 +93,10 @@ class WebhookStore:
         return found[0]
 
     async def get_many(self, identifiers: Sequence[str]) -> list[WebhookProgress]:
-        """Those of them that are there."""
+        """Returns the webhooks that exist, in the order of the ids."""
         hashes = await self._database.ask_many([("HGETALL", self._key(name)) for name in identifiers])
         pairs = zip(identifiers, (text_of(raw) for raw in hashes), strict=True)
-        return [_delivery(name, fields) for name, fields in pairs if "url" in fields]
+        return [_progress(name, fields) for name, fields in pairs if "url" in fields]
 
     async def secret(self, identifier: str) -> bytes:
         """Returns the secret that signs deliveries."""
@@ -104,10 +104,10 @@ class WebhookStore:
         return self._cipher.decrypt((sealed or b"").decode())
 
     async def delete(self, identifier: str) -> None:
-        """Deletes one.
+        """Deletes a webhook.
 
         Raises:
-            NotFound: There is no such one.
+            NotFound: There is no such webhook.
         """
         removed, _ = await self._database.ask_many(
             [("SREM", self._database.key("webhooks"), identifier), ("DEL", self._key(identifier))]
@@ -115,8 +115,8 @@ class WebhookStore:
         if not removed:
             raise NotFound(f"there is no webhook {identifier}", code="unknown-webhook")
 
-    async def moved(self, identifier: str, *, cursor: str, delivered: int) -> None:
-        """Notes that everything up to `cursor` was dealt with."""
+    async def advance(self, identifier: str, *, cursor: str, delivered: int) -> None:
+        """Records that all events up to `cursor` were delivered or skipped."""
         if await self._database.ask("EXISTS", self._key(identifier)):
             await self._database.ask_many(
                 [
@@ -125,8 +125,8 @@ class WebhookStore:
                 ]
             )
 
-    async def failed(self, identifier: str, *, failures: int, due_ms: int, error: str) -> None:
-        """Notes that the next event was not taken, and when to try again."""
+    async def record_failure(self, identifier: str, *, failures: int, due_ms: int, error: str) -> None:
+        """Records a failed delivery, and the time of the next attempt."""
         if await self._database.ask("EXISTS", self._key(identifier)):
             await self._database.ask(
                 "HSET", self._key(identifier), "failures", failures, "due", due_ms, "error", error[:200]
@@ -136,7 +136,7 @@ class WebhookStore:
         return self._database.key("webhook", identifier)
 
 
-def _delivery(identifier: str, fields: dict[str, str]) -> WebhookProgress:
+def _progress(identifier: str, fields: dict[str, str]) -> WebhookProgress:
     webhook = Webhook(
         id=identifier,
         url=fields["url"],

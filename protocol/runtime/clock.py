@@ -10,6 +10,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Protocol
 
 
+def milliseconds(duration: timedelta) -> int:
+    """Returns a duration in whole milliseconds, rounded down."""
+    return int(duration.total_seconds() * 1000)
+
+
 class Clock(Protocol):
     """Wall time for stamps, monotonic time for deadlines, and a sleep that follows both."""
 

@@ -89,7 +89,7 @@ async def test_a_ghost_occupies_no_place_of_its_step_and_rests(world: World, red
             assert await submitted(stage, stage.run.signed(stage.key, grant)) is WorkStatus.SUBMITTED
             assert (await stage.run.step(stage.key)).need == before, "others are asked for its groups at once"
         assert (answer.status_code, answer.json()["code"]) == (409, "no-slot")
-        assert "rests" in answer.json()["detail"]
+        assert "no slots for another" in answer.json()["detail"]
         assert stage.objects() == []
 
 
@@ -180,7 +180,7 @@ async def test_who_keeps_one_slot_in_four_has_to_rest(make_run: MakeRun) -> None
             await run.delivered(key, grant, file=number)
     answer = await run.ask(key, groups=1)
     assert answer.status_code == 409
-    assert "rests for another" in answer.json()["detail"]
+    assert "no slots for another" in answer.json()["detail"]
 
 
 async def running(run: RunUnderTest) -> RunUnderTest:

@@ -354,7 +354,7 @@ class RunUnderTest:
         self.sync = RunSync(
             self.leasing,
             dependencies.run_control,
-            relay=dependencies.relayer.store,
+            relayer_store=dependencies.relayer.store,
             uploads=dependencies.uploads,
             lease=self._lease(LOOP),
             clock=dependencies.clock,

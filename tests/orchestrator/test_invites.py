@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.chain.interface import MemberEvent
-from orchestrator.loops.invites import NEW_FOR, Inviter
+from orchestrator.loops.invites import FIRST_HEARTBEAT_WITHIN, Inviter
 from orchestrator.settings import Requirements
 from protocol.clients.discovery import DiscoveryClient
 from protocol.clients.location import ServiceLocation
@@ -120,7 +120,7 @@ async def test_a_member_that_joined_a_moment_ago_is_not_told_the_url_again(pool:
     await pool.sync.round()
     loop = inviter(pool, Listing([node]))
     assert await loop.round() == 0
-    await pool.clock.turn(NEW_FOR)
+    await pool.clock.turn(FIRST_HEARTBEAT_WITHIN)
     assert await loop.round() == 1
 
 
@@ -161,7 +161,7 @@ async def test_who_is_not_invited_stands_in_the_list_with_the_reason(
         ledger = dict(ledger)
         pool.ledger.active = ledger.pop("pool", None) is None
         pool.ledger.register(node, stake=ledger.pop("stake", 100))
-        pool.ledger.happen(node, MemberEvent.LOOK, **ledger)
+        pool.ledger.happen(node, MemberEvent.REVERTED, **ledger)
     listing = Listing([node])
     assert await inviter(pool, listing).round() == 0
     state, said = await row(pool, node)

@@ -20,7 +20,7 @@ class Written(IntEnum):
     LEASE_LOST = -1
     """Another process holds the leader lease."""
     NO = 0
-    """The row changed since it was read, or no longer fits."""
+    """The row changed since it was read, or its state does not allow the write."""
     YES = 1
 
 
@@ -33,18 +33,18 @@ class HeartbeatReply(NamedTuple):
     state: str
     """Empty for an unknown node."""
     admission: str = "admitted"
-    """The replay guard's decision; if it is another than `admitted`, nothing was recorded."""
+    """Decision of the replay guard; unless it is `admitted`, nothing was recorded."""
     wait_us: int = 0
     served: bool = False
-    """False if the node's state must change first; then only `state` is set."""
+    """False if a state transition must come first; then only `state` is set."""
     assignment_id: str = ""
     head: str = ""
-    """The assignment's own part of the answer, as JSON without braces."""
+    """Fields of the answer that belong to the assignment, as JSON without braces."""
     reference: str = ""
-    """`task:generation`, which names the rest of the answer."""
+    """`task:generation`; identifies the task's fields of the answer."""
     reason: str = ""
     failure: str = ""
-    """Name of the task that failed on this node last, and the reason; empty once another was placed."""
+    """Name of the last task that failed on this node, and the reason; empty after a new assignment."""
     interval_ms: int = 0
     commands: tuple[bytes, ...] = ()
     """JSON of the commands that wait for the node."""
@@ -52,20 +52,20 @@ class HeartbeatReply(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordHeartbeat(ScriptCall[HeartbeatReply]):
-    """Checks nonce and rate, records a heartbeat and reads what the node is to run.
+    """Checks nonce and rate, records a heartbeat, and reads the node's assignment and commands.
 
     Args:
         address: The node.
-        nonce: The request's.
-        now_us: The time.
-        admitted: The request has passed the replay guard already.
-        draining: The node takes no new work.
+        nonce: Nonce of the request.
+        now_us: Current time.
+        admitted: Whether the request has passed the replay guard already.
+        draining: Whether the node refuses new tasks.
         stretch: Random factor of the interval, so that nodes drift apart.
-        version: The worker's.
-        metrics: JSON.
+        version: Version of the worker.
+        metrics: Metrics as JSON.
         ip: Source address of the request.
         reported_assignment: Assignment that the node reports on; empty for none.
-        reported_generation: Its generation.
+        reported_generation: Generation of that assignment.
         report: JSON list of state, restarts, exit code, start and detail, stored and compared as a whole.
         acknowledged: Ids of the commands that the node has executed.
     """
@@ -87,23 +87,23 @@ class RecordHeartbeat(ScriptCall[HeartbeatReply]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTransition(ScriptCall[bool]):
-    """Writes a node's state transition; False if anything happened to the node since it was read.
+    """Writes a node's state transition; False if the node's row changed since it was read.
 
     Args:
         address: The node.
-        revision: As read; empty for a node that was not stored.
-        now_ms: The time.
+        revision: Revision as read; empty for an unknown node.
+        now_ms: Current time.
         before: State before.
         after: State after.
-        event: What caused it.
-        cause: In words.
-        actor: Initiator.
+        event: Event that causes the transition.
+        cause: Reason for the history.
+        actor: Initiator of the change.
         reason: Reason of the state, shown to the node.
-        deadline: Of the next heartbeat: milliseconds, `clear` or `keep`.
-        removal: Time of the removal from the ledger: milliseconds, `clear` or `keep`.
+        deadline: Time by which the next heartbeat is due: Unix milliseconds, `clear` or `keep`.
+        removal: Time at which the removal from the ledger is due: Unix milliseconds, `clear` or `keep`.
         only_if_due_by_ms: Writes only if the node's deadline is not later.
-        quiet: Writes no line of history.
-        fields: Other fields of the node.
+        quiet: Whether to write no history entry.
+        fields: Further fields of the node to write.
     """
 
     address: Address
@@ -135,12 +135,12 @@ class FindOverdue(ScriptCall[tuple[Address, ...]]):
     """Returns addresses of nodes whose deadline has passed; none after a lost lease or during an amnesty.
 
     Args:
-        lease: Of the liveness loop.
-        now_ms: The time.
-        gap_ms: Time since the last call from which on the loop counts as paused.
+        lease: Value of the liveness loop's leader lease.
+        now_ms: Current time.
+        gap_ms: Time between two calls after which the loop counts as paused.
         amnesty_ms: Time after a pause in which no node is overdue.
-        furthest_ms: Latest sensible deadline, from now.
-        limit: Most addresses.
+        furthest_ms: Maximum time until a deadline; later ones are brought forward.
+        limit: Maximum number of addresses.
     """
 
     lease: str
@@ -157,9 +157,9 @@ class LeaveCommand(ScriptCall[str]):
 
     Args:
         address: The node.
-        id: The command's.
-        command: As JSON.
-        most_waiting: Commands that may wait for one node.
+        id: Id of the command.
+        command: The command as JSON.
+        most_waiting: Maximum number of commands that wait for one node.
     """
 
     address: Address
@@ -177,13 +177,13 @@ class WriteTask(ScriptCall[bool]):
 
     Args:
         task: Id of the task.
-        revision: As read; empty for a new task.
-        now_ms: The time.
-        is_open: The scheduler has to look at it.
-        kind: Of the event.
-        actor: Who changed it.
-        created_ms: When it was created.
-        fields: To write.
+        revision: Revision as read; empty for a new task.
+        now_ms: Current time.
+        is_open: Whether the scheduler has to plan it.
+        kind: Kind of the pool event.
+        actor: Initiator of the change.
+        created_ms: Time of creation.
+        fields: Fields to write.
     """
 
     task: str
@@ -198,16 +198,16 @@ class WriteTask(ScriptCall[bool]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteTaskState(ScriptCall[Written]):
-    """Writes the state that the scheduler found for a task.
+    """Writes the state that the scheduler determined for a task.
 
     Args:
-        lease: Of the scheduler.
+        lease: Value of the scheduler's leader lease.
         task: Id of the task.
-        generation: Of the task that the scheduler saw.
-        state: The state.
-        reason: The reason.
-        now_ms: The time.
-        over: The state is final.
+        generation: Generation of the task that was planned.
+        state: New state.
+        reason: Reason of the state.
+        now_ms: Current time.
+        over: Whether the state is final.
     """
 
     lease: str
@@ -233,14 +233,14 @@ class PlaceAssignment(ScriptCall[Written]):
     """Gives a healthy, free node an assignment.
 
     Args:
-        lease: Of the scheduler.
+        lease: Value of the scheduler's leader lease.
         address: The node.
         assignment: Id of the new assignment.
-        head: Its own part of heartbeat answers, as JSON without braces.
+        head: Fields of heartbeat answers that belong to the assignment, as JSON without braces.
         reference: `task:generation`.
         task: Id of the task.
-        task_name: Its name.
-        now_ms: The time.
+        task_name: Name of the task.
+        now_ms: Current time.
         group: Place in a group, as JSON; empty for none.
     """
 
@@ -260,15 +260,15 @@ class RenewAssignment(ScriptCall[Written]):
     """Gives a node a new generation of its assignment.
 
     Args:
-        lease: Of the scheduler; empty for a person's request.
+        lease: Value of the scheduler's leader lease; empty for an API request.
         address: The node.
         assignment: Id of the assignment.
-        generation: As read.
-        head: Own part of heartbeat answers in the new generation.
+        generation: Generation as read.
+        head: Fields of heartbeat answers that belong to the new generation, as JSON without braces.
         reference: `task:generation`.
-        now_ms: The time.
+        now_ms: Current time.
         why: Reason as text.
-        actor: Initiator.
+        actor: Initiator of the change.
     """
 
     lease: str
@@ -287,14 +287,14 @@ class EndAssignment(ScriptCall[Written]):
     """Takes an assignment from its node.
 
     Args:
-        lease: Of the scheduler.
+        lease: Value of the scheduler's leader lease.
         address: The node.
         assignment: Id of the assignment.
-        state: Its final state.
+        state: Final state.
         why: Reason as text.
-        now_ms: The time.
-        kept_ms: How long the assignment is still kept.
-        outcome: JSON that counts for the task; None if the end does not count.
+        now_ms: Current time.
+        kept_ms: Time for which the assignment is still kept.
+        outcome: Outcome that counts for the task, as JSON; None if it does not count.
     """
 
     lease: str
@@ -318,15 +318,15 @@ class LogPosition(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepLogLines(ScriptCall[LogPosition]):
-    """Keeps the lines of an assignment's log that are new.
+    """Stores the new lines of an assignment's log.
 
     Args:
         address: The node.
         assignment: Id of the assignment.
-        most_lines: Lines that are kept.
-        most_bytes: Bytes that are kept.
-        kept_ms: How long the log is kept.
-        has_more: The node has further lines.
+        most_lines: Maximum number of stored lines.
+        most_bytes: Maximum number of stored bytes.
+        kept_ms: Time for which the log is kept.
+        has_more: Whether the node has further lines.
         sequences_and_lines: Sequence number and JSON of each line in turn, ascending.
     """
 
@@ -343,7 +343,7 @@ class KeepLogLines(ScriptCall[LogPosition]):
 
 
 class UploadCount(NamedTuple):
-    """Whether an upload fits the quota."""
+    """Result of the quota check of an upload."""
 
     exceeded: str
     """`open`, `files` or `bytes`; empty if the upload was counted."""
@@ -357,16 +357,16 @@ class CountUpload(ScriptCall[UploadCount]):
     Args:
         owner: The node.
         object: Key of the object.
-        size: In bytes.
-        now_ms: The time.
-        open_until_ms: When the ticket expires.
-        most_open: Tickets that may be open.
+        size: Size in bytes.
+        now_ms: Current time.
+        open_until_ms: Time at which the ticket expires.
+        most_open: Maximum number of open tickets.
         window: Number of the quota's window.
-        window_ends_ms: When it ends.
-        most_files: Files in a window.
-        most_bytes: Bytes in a window.
-        account: Field that counts the bytes besides: `other` or `bytes`.
-        most_account_bytes: Bytes in a window on that field.
+        window_ends_ms: End of the window.
+        most_files: Maximum number of files in a window.
+        most_bytes: Maximum number of bytes in a window.
+        account: `other` to count the bytes against a second limit too, else `bytes`.
+        most_account_bytes: Maximum number of bytes of that account in a window.
     """
 
     owner: Address
@@ -390,7 +390,7 @@ class Queued(NamedTuple):
     """A transaction in the queue."""
 
     same: bool
-    """The body that was queued under this name is the given one."""
+    """Whether the body that was queued under this name is the given one."""
     fields: dict[str, str]
 
 
@@ -399,11 +399,11 @@ class QueueTransaction(ScriptCall[Queued]):
     """Queues a transaction for the ledger, unless it was queued before.
 
     Args:
-        kind: Work, join or dispute.
-        name: Names it within its kind.
+        kind: `work`, `join` or `dispute`.
+        name: Unique name within the kind.
         body_hash: SHA-256 of the body.
-        body: JSON.
-        now_ms: The time.
+        body: Request as JSON.
+        now_ms: Current time.
     """
 
     kind: str
@@ -415,7 +415,7 @@ class QueueTransaction(ScriptCall[Queued]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequeueTransaction(ScriptCall[bool]):
-    """Queues a carried transaction again after a reorg; False if it was not carried."""
+    """Queues a relayed transaction again after a reorg; False if it was not relayed."""
 
     kind: str
     name: str
@@ -427,15 +427,15 @@ class SettleTransaction(ScriptCall[Written]):
     """Writes the state of a queued transaction.
 
     Args:
-        lease: Of the relayer.
-        kind: Work, join or dispute.
-        name: Names it within its kind.
-        state: The state.
-        reason: In words.
-        passing: The reason is temporary, and the node may submit it again.
-        due_ms: Time of the next try; None if it is settled.
-        refused: Counts a refusal by the ledger.
-        kept_ms: How long a settled transaction is kept.
+        lease: Value of the relayer's leader lease.
+        kind: `work`, `join` or `dispute`.
+        name: Unique name within the kind.
+        state: New state.
+        reason: Reason of a refusal.
+        passing: Whether the refusal is temporary, so that the node may submit it again.
+        due_ms: Time of the next attempt; None if the transaction is settled.
+        refused: Whether to count a refusal by the ledger.
+        kept_ms: Time for which a settled transaction is kept.
     """
 
     lease: str
@@ -456,9 +456,9 @@ class SlotLeased(NamedTuple):
     """Outcome of a request for a slot."""
 
     outcome: str
-    """`ok`, `again` (the same request had this slot before), or the reason for the refusal."""
+    """`ok`, `again` (this request got the slot before), or the code of the refusal."""
     slot: str
-    """Id of the slot; for `not-active` the node's state, for `earlier` the step that needs rollouts."""
+    """Id of the slot. For `not-active`: the node's state; for `earlier`: the step that needs rollouts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -466,26 +466,26 @@ class LeaseSlot(ScriptCall[SlotLeased]):
     """Leases the next slot of a node.
 
     Args:
-        node: Asks for a slot.
-        provider: The node's.
-        step: The step that it asks for.
-        groups: The most groups that it takes.
-        request: Names the request: repeated, it gets the same slot.
-        now_ms: The time.
-        waits_until_ms: Until when the step waits for the slot; `now_ms` if it does not.
-        expiry_s: When the lease ends.
-        remembered_ms: How long the request is remembered.
-        version: The version that the caller read; the script refuses another one.
-        digest: The digest of that version.
-        async_level: How many steps generation may be ahead of the version.
-        default_demand: Groups of a step for which the trainer has not said.
-        groups_per_slot: The most groups of a slot.
-        most_units: The most work units of a lease.
-        most_live: The most slots that the node may hold at a time.
-        beacon: The hash of the beacon block.
-        beacon_block: The block whose hash is part of the seed.
-        asking_ms: How long a provider counts as asking after it asked.
-        holders: While others ask, a provider holds at most this part of a step: 3 is a third.
+        node: Node that asks for a slot.
+        provider: Provider of the node.
+        step: Requested step.
+        groups: Maximum number of groups that the node takes.
+        request: Id of the request; a repeated request gets the same slot.
+        now_ms: Current time.
+        waits_until_ms: Time until which the step waits for the slot; `now_ms` if it does not wait.
+        expiry_s: End of the lease.
+        remembered_ms: Time for which the request id is stored.
+        version: Version that the caller read; the script leases no slots of another one.
+        digest: Digest of that version.
+        async_level: Number of steps by which generation may be ahead of the version.
+        default_demand: Groups of a step until the trainer states a demand.
+        groups_per_slot: Maximum groups of a slot.
+        most_units: Maximum work units of a lease.
+        most_live: Maximum number of slots that the node may hold at the same time.
+        beacon: Hash of the beacon block.
+        beacon_block: Number of the block whose hash is part of the seed.
+        asking_ms: Time after its last request for which a provider counts as asking.
+        holders: While other providers ask, a provider holds at most 1/`holders` of a step.
     """
 
     node: Address
@@ -515,14 +515,14 @@ class WriteSlot(ScriptCall[Written]):
     """Writes the state of a slot.
 
     Args:
-        loop: Loop whose lease is checked.
-        lease: Its value; empty for a request.
+        loop: Name of the leader lease to check.
+        lease: Value of that leader lease; empty for an API request.
         slot: Id of the slot.
-        revision: As read; empty for a new slot.
-        counted: Count of the step that the slot's groups belong to now.
-        due_ms: When a loop has to look at it; None for never.
-        accused: Its work was judged forged.
-        fields: To write.
+        revision: Revision as read; empty for a new slot.
+        counted: Counter of the step to which the slot's groups belong now.
+        due_ms: Time of the next check by a loop; None for no check.
+        accused: Whether its work was judged forged.
+        fields: Fields to write.
     """
 
     loop: str
@@ -540,17 +540,17 @@ class WriteRunState(ScriptCall[Written]):
     """Changes the state of the run, and the demand of one step.
 
     Args:
-        loop: Loop whose lease is checked.
-        lease: Its value; empty for a request.
-        revision: As read.
-        now_ms: The time.
+        loop: Name of the leader lease to check.
+        lease: Value of that leader lease; empty for an API request.
+        revision: Revision as read.
+        now_ms: Current time.
         step: Step of the demand; None for no step.
-        demand: Groups wanted.
+        demand: Demand in groups.
         rounds: Number of times that the trainer raised the demand.
-        kind: Of the event; empty for none.
-        detail: Of the event.
-        actor: Of the event.
-        fields: To write; an empty value deletes its field.
+        kind: Kind of the pool event; empty for none.
+        detail: Detail of the event.
+        actor: Actor of the event.
+        fields: Fields to write; an empty value deletes its field.
     """
 
     loop: str
@@ -568,13 +568,13 @@ class WriteRunState(ScriptCall[Written]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HoldTrainerLease(ScriptCall[str]):
-    """Acquires or renews the trainer's lease; replies with its value, empty while another trainer has the run.
+    """Acquires or renews the trainer's lease; replies with its value; empty while another trainer holds it.
 
     Args:
-        holder: The trainer.
-        lease: Value that it holds; empty when it starts.
+        holder: Name of the trainer.
+        lease: Value of the lease that the trainer holds; empty when it starts.
         lifetime_ms: Time until the lease expires unless renewed.
-        start: Names the start of the process; empty if it does not say.
+        start: Id of this start of the trainer's process; empty for none.
     """
 
     holder: str
@@ -585,7 +585,7 @@ class HoldTrainerLease(ScriptCall[str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForgetSlots(ScriptCall[int]):
-    """Deletes some slots of an old step; replies with the number that is left, 0 if the lease was lost."""
+    """Deletes some slots of an old step; replies with the number of slots left; 0 if the lease was lost."""
 
     loop: str
     lease: str

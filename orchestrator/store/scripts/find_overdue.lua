@@ -1,6 +1,7 @@
--- Returns nodes whose deadlines passed. Looks at nothing else: idle nodes cost nothing.
--- After a pause of the loop itself (the orchestrator or Redis was down, or the clock jumped) no node could have been
--- heard, so none is overdue until an amnesty ends. Deadlines too far ahead come from a clock that was set back.
+-- Returns the nodes whose deadlines have passed. It reads nothing else, so nodes that send heartbeats cost nothing.
+-- After a pause of the loop (the orchestrator or Redis was down, or the clock jumped) the orchestrator received no
+-- heartbeats, so no node is overdue until an amnesty ends. Deadlines that are too far ahead come from a clock that was
+-- set back.
 if not holds('liveness', lease) then return {} end
 local f = redis.call('HMGET', P .. 'liveness', 'tick', 'amnesty')
 local last, amnesty_until = tonumber(f[1] or '0'), tonumber(f[2] or '0')

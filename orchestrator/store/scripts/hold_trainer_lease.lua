@@ -1,6 +1,7 @@
--- Acquires or renews the trainer's lease; returns its value, or '' if another trainer has the run.
--- A holder that starts anew (without a lease) gets a new value at once, which fences off its former process. The same
--- `start` gets the same value: the first answer may have been lost, and that must not fence off the caller itself.
+-- Acquires or renews the trainer's lease; returns its value, or '' if another trainer holds it.
+-- A trainer that restarts (sends no lease) gets a new value at once, which fences off its former process. A repeated
+-- request with the same `start` gets the same value: the first answer may have been lost, and a new value would fence
+-- off the caller itself.
 local key, start_key = P .. 'lease:trainer', P .. 'lease:trainer:start'
 local current = redis.call('GET', key)
 if current and (current == lease or (start ~= '' and redis.call('GET', start_key) == start)) then

@@ -1,4 +1,4 @@
--- Leases the next slot of a node, if the run, the step, the node and the money allow it.
+-- Leases the next slot of a node, if run, step, node, escrow and stake allow it.
 
 local request_key = P .. 'run:request:' .. node .. ':' .. request
 local known = redis.call('GET', request_key)
@@ -19,10 +19,11 @@ if step > version + async_level then return reply{outcome = 'ahead'} end
 local function need_of(which)
   local c = redis.call('HMGET', P .. 'run:step:' .. which, 'demand', 'leased', 'pending', 'accepted')
   local demand = tonumber(c[1] or default_demand)
-  local there = tonumber(c[2] or '0') + tonumber(c[3] or '0') + tonumber(c[4] or '0')
-  return demand - there, demand
+  local covered = tonumber(c[2] or '0') + tonumber(c[3] or '0') + tonumber(c[4] or '0')
+  return demand - covered, demand
 end
--- Only the smallest step that needs rollouts is leased: a node that could choose the step could choose among seeds.
+-- Only the smallest step that needs rollouts is leased. The step is part of the seed, so a node that could choose the
+-- step could choose among several seeds.
 for before = first, step - 1 do
   if need_of(int(before)) > 0 then return reply{outcome = 'earlier', slot = int(before)} end
 end
@@ -42,7 +43,7 @@ if not stake then return reply{outcome = 'stake-unknown'} end
 local covered = math.floor((tonumber(stake) - tonumber(open[2] or '0')) / per_group)
 if covered < 1 then return reply{outcome = 'stake'} end
 
--- While other providers ask too, one may hold a share of the step only (a third): a slow one must not delay it alone.
+-- While other providers ask for slots, a provider may hold only 1/holders of the step, so that a slow one can't delay it.
 local askers, held = P .. 'run:askers', P .. 'run:held:' .. step
 redis.call('ZREMRANGEBYSCORE', askers, '-inf', now_ms - asking_ms)
 redis.call('ZADD', askers, now_ms, provider)

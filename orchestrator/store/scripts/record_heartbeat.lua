@@ -1,5 +1,5 @@
--- One heartbeat in one round trip: replay guard, deadline, the node's report, and what it is to run.
--- Constant work, whatever the size of the pool.
+-- Handles a heartbeat in one round trip: replay guard, deadline, the node's report, and its assignment and commands.
+-- The work is constant: it does not grow with the pool.
 -- Constants: nonce_kept_ms, interval_us, tolerance_us (replay guard), shortest_ms, target_rate, unhealthy_after,
 -- dead_after (`HeartbeatInterval`).
 if not admitted then
@@ -13,7 +13,7 @@ local node = P .. 'node:' .. address
 local f = redis.call('HMGET', node, 'state', 'drain', 'aid', 'agen', 'ahead', 'aref', 'afp', 'astate', 'reason',
   'failure')
 local state, assignment, generation = f[1], f[3], f[4]
--- Any other case needs a state transition, which is decided in Python.
+-- All other cases need a state transition, which Python code decides.
 if not ((state == 'healthy' and not draining) or (state == 'draining' and (draining or f[2] ~= 'node'))) then
   return reply{admission = 'admitted', state = state}
 end
@@ -24,14 +24,14 @@ local missable = state == 'healthy' and unhealthy_after or dead_after
 redis.call('ZADD', P .. 'deadlines', now + math.floor(interval * missable), address)
 redis.call('HSET', node, 'seen', now, 'interval', interval, 'version', version, 'metrics', metrics, 'ip', ip)
 
--- A report counts only for what the node is to run now: id and generation.
+-- A report counts only for the node's present assignment and its generation.
 if assignment and reported_assignment == assignment and reported_generation == tonumber(generation)
   and report ~= f[7] then
   local stored = P .. 'assignment:' .. assignment
-  local said = cjson.decode(report)
-  local task_state, detail = said[1], said[5]
+  local values = cjson.decode(report)
+  local task_state, detail = values[1], values[5]
   redis.call('HSET', node, 'afp', report, 'astate', task_state)
-  redis.call('HSET', stored, 'state', task_state, 'restarts', said[2], 'exit_code', said[3], 'started', said[4],
+  redis.call('HSET', stored, 'state', task_state, 'restarts', values[2], 'exit_code', values[3], 'started', values[4],
     'detail', detail)
   if task_state ~= f[8] then
     local task = redis.call('HGET', stored, 'task') or ''

@@ -1,4 +1,4 @@
--- Gives a node a new generation of its assignment; 0 if it runs something else by now.
+-- Gives a node a new generation of its assignment; 0 if it has another assignment by now.
 if not holds('scheduler', lease) then return -1 end
 local node, stored = P .. 'node:' .. address, P .. 'assignment:' .. assignment
 local f = redis.call('HMGET', node, 'aid', 'agen', 'astate')

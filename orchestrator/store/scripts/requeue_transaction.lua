@@ -1,4 +1,4 @@
--- Queues a transaction again that was carried and is not on the ledger after a reorg; 0 if it was not carried.
+-- Queues a relayed transaction again that a reorg removed from the ledger; 0 if it was not relayed.
 local key = P .. 'relay:' .. kind .. ':' .. name
 if redis.call('HGET', key, 'state') ~= 'carried' then return 0 end
 redis.call('HSET', key, 'state', 'queued')

@@ -1,10 +1,10 @@
--- Writes the state of a slot, and moves its groups to another count; 0 if the slot changed since it was read.
--- A new slot's fields are all of them.
+-- Writes the state of a slot, and moves its groups to another counter; 0 if the slot changed since it was read.
+-- For a new slot, `fields` has all fields.
 if not holds(loop, lease) then return -1 end
 local stored = P .. 'run:slot:' .. slot
 if (redis.call('HGET', stored, 'rev') or '') ~= revision then return 0 end
-local was = redis.call('HMGET', stored, 'counted', 'sha256')
-local before, former = was[1] or '', was[2]
+local previous = redis.call('HMGET', stored, 'counted', 'sha256')
+local before, former = previous[1] or '', previous[2]
 set_fields(stored, fields)
 redis.call('HSET', stored, 'counted', counted)
 redis.call('HINCRBY', stored, 'rev', 1)
@@ -19,8 +19,8 @@ if revision == '' then
     redis.call('LPUSH', list, slot)
     redis.call('LTRIM', list, 0, 499)
   end
-  -- It was leased before Redis lost its data, with other leases that are unknown now. The node's next index lies beyond
-  -- all of them, in the next block of 1024, as the first index after a loss does (`base`).
+  -- The slot was leased before Redis lost its data, and other leases of that time are unknown. The node's next index is
+  -- above all of them: the start of the next block of 1024, as is the first index after a loss (`base`).
   local indices, following = P .. 'run:next:' .. step, (math.floor(tonumber(index) / 1024) + 1) * 1024
   local known = redis.call('HGET', indices, node)
   if not known or tonumber(known) < following then
@@ -31,7 +31,7 @@ if f[8] then redis.call('HSET', P .. 'run:keys', f[8], slot) end
 if due_ms then redis.call('ZADD', P .. 'run:due', due_ms, slot) else redis.call('ZREM', P .. 'run:due', slot) end
 redis.call(accused and 'SADD' or 'SREM', P .. 'run:accused:' .. node, slot)
 
--- Files that submitted work names; others are deleted. A reorg may have replaced the file of this work.
+-- Files of submitted work; the sweeper deletes all others. A reorg may have replaced the file of this work.
 local files = P .. 'run:named'
 if former and former ~= f[9] and redis.call('HGET', files, node .. ':' .. former) == slot then
   redis.call('HDEL', files, node .. ':' .. former)
@@ -43,7 +43,7 @@ else
   redis.call('ZREM', P .. 'run:discarded', slot)
 end
 
--- A lease that was given up ('returned') binds escrow and stake until it expires, and nothing else.
+-- A released lease ('returned') reserves escrow and stake until it expires, and nothing else.
 local function live(what) return what == 'leased' or what == 'spare' end
 local function open(what) return live(what) or what == 'returned' end
 if before ~= counted then

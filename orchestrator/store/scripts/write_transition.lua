@@ -1,4 +1,4 @@
--- Writes one state transition of a node; 0 if anything happened to the node since it was read.
+-- Writes one state transition of a node; 0 if the node's row changed since it was read.
 local node = P .. 'node:' .. address
 
 if (redis.call('HGET', node, 'rev') or '') ~= revision then return 0 end
@@ -20,7 +20,7 @@ set_fields(node, fields)
 if not quiet then
   redis.call('XADD', P .. 'history:' .. address, 'MAXLEN', '~', HISTORY_KEPT, '*',
     'time', now_ms, 'before', before, 'after', after, 'event', event, 'cause', cause, 'actor', actor)
-  -- A node that joined is unhealthy until its first heartbeat; the event says that it joined.
+  -- A new member is unhealthy until its first heartbeat; its event is `node.joined`, not `node.unhealthy`.
   if before ~= after then emit(now_ms, 'node.' .. (event == 'joined' and event or after), cause, actor, address, '') end
 end
 changed(address)

@@ -150,7 +150,7 @@ async def test_ghosts_rest(make_run: MakeRun) -> None:
         await run.sync.round()
     answer = await run.ask(key, groups=8)
     assert answer.status_code == 409
-    assert "rests for another" in answer.json()["detail"]
+    assert "no slots for another" in answer.json()["detail"]
 
 
 async def test_a_verdict_counts_whatever_the_store_says(run: RunUnderTest) -> None:

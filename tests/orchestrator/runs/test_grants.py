@@ -34,10 +34,10 @@ async def test_a_stake_answers_for_all_open_leases_of_its_provider_together(run:
 async def test_groups_that_wait_for_a_verdict_or_have_a_good_one_are_not_leased_again(run: RunUnderTest) -> None:
     key = await run.member()
     work = await run.delivered(key, await run.lease(key, groups=8))
-    assert "has all the rollouts that it wants" in await refused(run, key)
+    assert "has all the rollouts that it needs" in await refused(run, key)
     run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()
-    assert "has all the rollouts that it wants" in await refused(run, key)
+    assert "has all the rollouts that it needs" in await refused(run, key)
     assert (await run.lease(key, step=1)).lease.step == 1
 
 

@@ -30,9 +30,9 @@ async def test_what_is_settled_stays_so_and_is_forgotten_in_time(run: RunUnderTe
     assert await queue.waiting(WORK) == 0
     name = run.pool.dependencies.database.key("relay", "work", "a")
     assert 0 < await redis.pttl(name) <= KEPT.total_seconds() * 1000
-    assert await queue.again(WORK, "a", now_ms=3_000)
+    assert await queue.requeue(WORK, "a", now_ms=3_000)
     assert await redis.pttl(name) == -1, "what waits again is not forgotten"
-    assert not await queue.again(WORK, "a", now_ms=4_000), "it was not carried"
+    assert not await queue.requeue(WORK, "a", now_ms=4_000), "it was not carried"
 
 
 async def test_a_loop_that_lost_its_lease_settles_nothing(run: RunUnderTest) -> None:

@@ -23,7 +23,7 @@ async def member_of(run: RunUnderTest, provider: Key) -> Key:
     """A member whose provider is another than that of the usual ones."""
     key = await run.member()
     run.chain.seats[key.address] = replace(run.chain.seats[key.address], provider=provider.address)
-    await run.leasing.store.forget_seats([key.address])
+    await run.leasing.store.drop_cached_seats([key.address])
     return key
 
 
@@ -142,7 +142,7 @@ async def settled(make_run: MakeRun, **settings: Any) -> RunUnderTest:
     await run.sync.round()
     await run.publish(0)
     for _ in range(TIMES_KEPT):
-        await run.leasing.store.remember_time(DeliveryTime(25_000, 1))
+        await run.leasing.store.record_delivery_time(DeliveryTime(25_000, 1))
     return run
 
 
@@ -257,7 +257,7 @@ async def test_leases_that_are_too_short_grow_again(make_run: MakeRun) -> None:
     await run.publish(0)
     key = await run.member()
     for _ in range(TIMES_KEPT):
-        await run.leasing.store.remember_time(DeliveryTime(1_000, 1))
+        await run.leasing.store.record_delivery_time(DeliveryTime(1_000, 1))
     lengths = []
     for _ in range(2 * TIMES_KEPT):
         lengths.append((await run.lease(key, groups=1)).lease.expiry - int(run.pool.clock.now().timestamp()))
@@ -309,16 +309,16 @@ async def test_a_rest_for_bad_work_begins_with_its_verdict(make_run: MakeRun) ->
     run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.REJECTED)
     await run.sync.round()
     await run.pool.beat(key)
-    assert "rests for another 300 s" in await refused(run, key)
+    assert "no slots for another 300 s" in await refused(run, key)
 
 
 async def test_a_node_that_is_accused_of_forgery_gets_no_slots_until_that_is_settled(run: RunUnderTest) -> None:
     key = await run.member()
     work = await judged(run, key, Outcome.FORGED)
-    assert "was called forged" in await refused(run, key)
+    assert "was judged forged" in await refused(run, key)
     run.chain.happen(work, key.address, SlotEvent.DISPUTED)
     await run.sync.round()
-    assert "was called forged" in await refused(run, key), "a dispute decides nothing yet"
+    assert "was judged forged" in await refused(run, key), "a dispute decides nothing yet"
     run.chain.happen(work, key.address, SlotEvent.DECIDED, Outcome.ACCEPTED)
     run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.ACCEPTED)
     await run.sync.round()

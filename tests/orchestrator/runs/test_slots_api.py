@@ -96,7 +96,7 @@ async def test_a_slot_has_no_more_groups_than_the_step_needs_and_the_pool_allows
     key = await run.member()
     assert (await run.lease(key, groups=100)).lease.groups == 6
     assert (await run.lease(key, groups=100)).lease.groups == 2
-    assert "has all the rollouts that it wants" in problem(await run.ask(key))[2]
+    assert "has all the rollouts that it needs" in problem(await run.ask(key))[2]
     assert (await run.step(key)).step == 1
 
 
@@ -105,7 +105,7 @@ async def test_a_slot_has_no_more_groups_than_the_step_needs_and_the_pool_allows
     [
         (lambda run, key: run.demand(0, 0, closed=True), 0, 409, "no-slot", "step 0 is closed"),
         (None, 3, 409, "no-slot", "too far ahead of version 0"),
-        (None, 1, 409, "no-slot", "step 0 comes before step 1 and wants rollouts"),
+        (None, 1, 409, "no-slot", "step 0, which comes before step 1, needs rollouts"),
         (lambda run, key: run.pool.owner("POST", f"/v1/nodes/{key.address}/drain"), 0, 403, "not-active", "draining"),
         (lambda run, key: run.pool.owner("POST", f"/v1/nodes/{key.address}/ban"), 0, 403, "not-active", "banned"),
         (lambda run, key: _money(run, free=399), 0, 200, "", ""),
@@ -114,7 +114,7 @@ async def test_a_slot_has_no_more_groups_than_the_step_needs_and_the_pool_allows
         (lambda run, key: _money(run, active=False), 0, 409, "no-slot", "not active on the ledger"),
         (lambda run, key: _stake(run, 199), 0, 409, "no-slot", "does not cover more open work"),
         (lambda run, key: _stake(run, 200), 0, 200, "", ""),
-        (_unseat, 0, 403, "not-a-member", "is no member"),
+        (_unseat, 0, 403, "not-a-member", "is not a member"),
     ],
 )
 async def test_who_can_have_no_slot_is_told_why(
@@ -252,7 +252,7 @@ async def test_who_delivers_too_little_rests_and_may_then_try_again(make_run: Ma
         await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": index}]})
     status, code, detail = problem(await run.ask(key))
     assert (status, code) == (409, "no-slot")
-    assert "rests for another 300 s" in detail
+    assert "no slots for another 300 s" in detail
     await run.pool.clock.turn(timedelta(seconds=301))
     await run.pool.beat(key)
     assert (await run.lease(key, groups=1)).lease.index == 2
@@ -273,7 +273,7 @@ async def test_who_hands_in_at_the_last_moment_again_and_again_has_to_rest(make_
         await run.relayer.round()
         await run.sync.round()
     assert run.chain.batches == []
-    assert "rests for another" in problem(await run.ask(key))[2]
+    assert "no slots for another" in problem(await run.ask(key))[2]
 
 
 async def test_a_node_can_not_release_what_is_anothers_or_over(run: RunUnderTest) -> None:
