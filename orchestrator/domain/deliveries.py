@@ -22,7 +22,7 @@ OWN_CHOICE = frozenset({ReasonCode.BOUNDS_ARITHMETIC, ReasonCode.BOUNDS_ENVIRONM
 They count like expired leases, without free rejections: otherwise a node could waste slots at the pool's cost."""
 
 IN_TIME = timedelta(seconds=30)
-"""Work that reaches the relayer less than this before its lease ends may miss the next block, and is not excused.
+"""Work that is submitted to the relayer later than this before its lease ends is not excused if it misses the ledger.
 
 Otherwise a node could delay steps again and again without a consequence."""
 
@@ -64,7 +64,7 @@ class PastLease:
         slot: State of the slot, with the verdict on its work.
         ended_ms: Time of its failure or delivery, in Unix milliseconds.
         reason: The verdict's reason code.
-        late: True if its work came after the step had stopped waiting for it.
+        late: True if its work arrived after the step had stopped waiting for it.
     """
 
     slot: Slot

@@ -37,7 +37,7 @@ class HeartbeatInterval:
 
         Args:
             nodes: Number of nodes that send heartbeats.
-            draw: Uniform in [0, 1); spreads the stagger.
+            draw: Random number in [0, 1) that selects the stagger; 1 for the longest interval.
         """
         base = max(self.shortest.total_seconds(), nodes / self.target_rate)
         return timedelta(seconds=base * (1 + self.stagger * draw))

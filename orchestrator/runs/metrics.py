@@ -23,7 +23,7 @@ SLOTS_AT_ONCE = 500
 LARGEST = 1e9
 """Values with at least this absolute value are ignored; no honest reward or length is as large."""
 DEVIATIONS = 5.0
-"""Maximum distance from the median in median absolute deviations; at least the median itself, and 1."""
+"""A value is kept within 5 median absolute deviations of the median; the limit is at least |median| and at least 1."""
 CACHED_STEPS = 1_000
 
 

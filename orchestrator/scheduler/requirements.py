@@ -67,7 +67,7 @@ def size(machine: NodeHardware) -> tuple[int, int, int]:
 
 
 def explain(lacking: Iterable[list[Shortfall]]) -> str:
-    """Returns why no node fits: the first requirement that all nodes miss, and the nearest amount."""
+    """Returns why no node fits: the first requirement that all nodes miss, and the amount of the nearest node."""
     nodes = list(lacking)
     if not nodes:
         return "the pool has no healthy node"

@@ -153,7 +153,7 @@ class LocalStore:
             pieces: The bytes.
 
         Raises:
-            UrlExpired: The upload was not complete by then.
+            UrlExpired: The upload was not complete when the URL expired.
             TooLarge, OtherBytes: The bytes are not the announced ones.
             Conflict: Another upload of the same object is in progress.
             UploadTooSlow: The bytes arrive too slowly.

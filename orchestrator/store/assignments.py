@@ -35,7 +35,7 @@ class SchedulerLeaseLost(Unavailable):
 
 
 def head_of(*, identifier: str, task_id: str, generation: int, group: GroupPlace | None, restart_nonce: int) -> str:
-    """Returns an assignment's own part of heartbeat answers, as JSON without braces."""
+    """Returns the fields of heartbeat answers that belong to an assignment, as JSON without braces."""
     fields = {
         "id": identifier,
         "task_id": task_id,
