@@ -1,4 +1,4 @@
-// Puts the page together: who looks, what is shown, and how it stands with the orchestrator.
+// Assembles the page: session, view and connection state.
 
 import { Access } from "./core/access.mjs";
 import { isStale, said } from "./core/connection.mjs";
@@ -40,7 +40,7 @@ async function begin(token) {
   go();
 }
 
-/** Ends the sitting: nothing of the pool stays on the page, and nothing of the token in the browser. */
+/** Ends the session and removes the pool's data from the page and the token from the browser. */
 function end(why) {
   session?.end();
   session = null;
@@ -98,7 +98,7 @@ function render() {
   view.render();
 }
 
-/** A token that was good before this page was loaded; without an answer, it is tried until there is one. */
+/** Signs in with a stored token; without an answer it retries. */
 async function resume(token) {
   part("content").replaceChildren(element("p", { class: "note", role: "status" }, "Asking the orchestrator…"));
   for (let pause = 1000; access.token === token; pause = Math.min(15_000, pause * 2)) {

@@ -1,4 +1,4 @@
-// One sitting of an owner at the page: the token, what keeps itself up to date, and how the orchestrator answers.
+// A session of the owner: the token, the polled values, and the state of the connection.
 
 import { Api } from "./core/api.mjs";
 import { BEGUN, after, isStale } from "./core/connection.mjs";
@@ -13,7 +13,7 @@ const LOOK_MS = 60_000;
 const NOT_OURS = new ApiError({ status: 0, code: "no-pool", detail: "the answer is none of this API's" });
 
 export class Session {
-  /** `refused(error)` is called once the token is refused: the sitting is over then. */
+  /** `refused(error)` is called when the token is refused, which ends the session. */
   constructor({ token, base, refused, announce }) {
     this.over = new AbortController();
     this.signal = this.over.signal;
@@ -29,7 +29,7 @@ export class Session {
     this.feeds = new Set();
   }
 
-  /** Milliseconds on the orchestrator's clock. */
+  /** Returns milliseconds on the orchestrator's clock. */
   now() {
     return Date.now() + this.ahead;
   }
@@ -38,12 +38,12 @@ export class Session {
     return this.pool?.caller.scope ?? "";
   }
 
-  /** Whether the pool works on no run. */
+  /** Returns whether the pool has no run. */
   get runless() {
     return this.pool !== null && this.pool.run === null;
   }
 
-  /** Reads the pool once, and keeps it up to date from then on. Throws ApiError if the token is refused. */
+  /** Reads the pool's overview and then polls it. Throws ApiError if the token is refused. */
   async begin() {
     this.took(await this.api.get("/v1/pool"));
     this.feed({
@@ -61,13 +61,13 @@ export class Session {
     this.place.abort();
   }
 
-  /** Ends what the last view kept up to date. */
+  /** Stops the polling of the last view. */
   leave() {
     this.place.abort();
     this.place = new AbortController();
   }
 
-  /** Keeps something up to date while the view is open; see Feed. A refused token ends the sitting, whoever hears of it. */
+  /** Polls a value while the view is open; see Feed. A refused token in any request ends the session. */
   feed({ signal = AbortSignal.any([this.signal, this.place.signal]), failed, paused = () => false, ...more }) {
     const feed = new Feed({
       ...more,
@@ -80,12 +80,12 @@ export class Session {
     return feed;
   }
 
-  /** Asks for everything at once, as when somebody comes back to the tab. */
+  /** Fetches all polled values at once, for example when the user returns to the tab. */
   refresh() {
     for (const feed of this.feeds) feed.again();
   }
 
-  /** Whether an error means that the token is good no longer. */
+  /** Returns whether an error means that the token is no longer valid. */
   refusedBy(error) {
     if (!(error instanceof ApiError) || error.kind !== "token") return false;
     if (!this.signal.aborted) this.refused(error);
@@ -101,9 +101,9 @@ export class Session {
   }
 
   /**
-   * Runs `run(signal)` while somebody looks at the tab, and again whenever they come back: a hidden tab holds no stream.
+   * Runs `run(signal)` while the tab is visible, and again when it becomes visible: a hidden tab holds no stream.
    *
-   * Until `signal` aborts, or `run` throws something of its own.
+   * Ends when `signal` aborts or `run` throws another error.
    */
   async whileLookedAt(run, signal) {
     while (!signal.aborted) {

@@ -1,10 +1,10 @@
-// The owner's token: pasted once, kept for this tab only, and given to nobody but the orchestrator's API.
+// The owner's token: pasted once, stored for this tab only, and sent only to the orchestrator's API.
 
 const KEY = "muster-token";
 const TOKEN = /^mst_[0-9a-f]{8}_[A-Za-z0-9_-]{43}$/;
 export const SCOPES = ["read", "operate", "admin"];
 
-/** The token in what was pasted (spaces and a leading `Bearer` are forgiven), or null if there is none in it. */
+/** Returns the token in a pasted text (spaces and a leading `Bearer` are ignored); null if there is none. */
 export function tokenIn(text) {
   const token = String(text)
     .trim()
@@ -15,12 +15,12 @@ export function tokenIn(text) {
 export const NO_TOKEN =
   "This is not a whole token: one reads mst_, eight digits, another underscore and 43 characters. `muster token new` makes one.";
 
-/** Whether a token of `scope` may do what needs `needed`. */
+/** Returns whether a token of scope `scope` allows actions that need `needed`. */
 export function includes(scope, needed) {
   return SCOPES.indexOf(scope) >= SCOPES.indexOf(needed) && SCOPES.includes(needed);
 }
 
-/** The token in the storage of one tab. */
+/** Stores the token for one tab. */
 export class Access {
   constructor(storage) {
     this.storage = storage;
@@ -39,7 +39,7 @@ export class Access {
     try {
       this.storage.setItem(KEY, token);
     } catch {
-      // It is good until the page is loaded again.
+      // The token is valid until the page is reloaded.
     }
   }
 
@@ -47,7 +47,7 @@ export class Access {
     try {
       this.storage.removeItem(KEY);
     } catch {
-      // Nothing was kept.
+      // Nothing was stored.
     }
   }
 }

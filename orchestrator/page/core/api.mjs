@@ -1,4 +1,4 @@
-// The one way to the orchestrator: a path of its API, the token in a header, and nowhere else.
+// HTTP client of the orchestrator's API; sends the token in a header only.
 
 import { ApiError, errorOf, noAnswer, perhapsDone } from "./problem.mjs";
 
@@ -6,7 +6,7 @@ const PATIENCE_MS = 15_000;
 const DOING_MS = 120_000; // a ban is answered when its transaction is mined, for which the orchestrator waits 90 s
 
 export class Api {
-  /** `base` is the URL that `/v1/...` hangs below; `fetch` is given by tests. */
+  /** `base` is the URL above `/v1/...`; tests pass their own `fetch`. */
   constructor({ token, base, fetch = globalThis.fetch.bind(globalThis), patienceMs = PATIENCE_MS, doingMs = DOING_MS }) {
     this.token = token;
     this.base = base;
@@ -15,12 +15,12 @@ export class Api {
     this.doingMs = doingMs;
   }
 
-  /** The JSON of an answer. Throws ApiError; if `signal` aborted it, whatever fetch throws. */
+  /** Returns the JSON of an answer. Throws ApiError, or the error of fetch if `signal` aborted the request. */
   async get(path, query = {}, { signal } = {}) {
     return this.json(path, query, { method: "GET" }, signal, this.patienceMs);
   }
 
-  /** Has something done. Where no answer comes, nobody here knows whether it was, and the error says so. */
+  /** Sends a change. Without an answer it is unknown whether the change was made, and the error says so. */
   async post(path, body, { signal } = {}) {
     const init = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
     return this.json(path, {}, init, signal, this.doingMs).catch((error) => {
@@ -28,7 +28,7 @@ export class Api {
     });
   }
 
-  /** The answer of a stream, whose body is still to be read; there is no time limit on it. */
+  /** Returns the answer of a stream with an unread body; it has no time limit. */
   async open(path, query, { signal }) {
     return this.ask(path, query, { method: "GET", signal }, signal);
   }
@@ -64,7 +64,7 @@ export class Api {
   }
 }
 
-/** A path of the API with one part that is not ours: it stays one part, whatever is in it. */
+/** Returns an API path with one encoded part, which stays one part whatever characters it has. */
 export function nodePath(address, ...rest) {
   return ["/v1/nodes", encodeURIComponent(address), ...rest].join("/");
 }

@@ -1,11 +1,11 @@
-// How it stands between this page and the orchestrator: one pure function of what happened, and what to say of it.
+// State of the connection to the orchestrator: a pure function of its events, and the text for it.
 
 import { clock } from "./format.mjs";
 import { words } from "./problem.mjs";
 
 export const BEGUN = { phase: "begun", lastGoodMs: null, sinceMs: null, untilMs: null, error: null };
 
-/** The state after an answer (`error` null) or a failure; times in milliseconds. */
+/** Returns the state after an answer (`error` is null) or a failure; times in milliseconds. */
 export function after(state, error, nowMs) {
   if (error === null) return { phase: "well", lastGoodMs: nowMs, sinceMs: null, untilMs: null, error: null };
   const phase = { token: "refused", limited: "limited", gone: "gone" }[error.kind] ?? "gone";
@@ -14,12 +14,12 @@ export function after(state, error, nowMs) {
   return { phase, lastGoodMs: state.lastGoodMs, sinceMs, untilMs, error };
 }
 
-/** Whether what is shown may be old. */
+/** Returns whether the shown values may be outdated. */
 export function isStale(state) {
   return state.phase === "gone" || state.phase === "limited";
 }
 
-/** What the page says of it; empty while all is well. It counts no seconds, or a screen reader would read it out with each. */
+/** Returns the text for the page; empty while connected. Without seconds: a screen reader would read each change. */
 export function said(state, nowMs) {
   const from = state.lastGoodMs === null ? "" : ` What is shown is from ${clock(state.lastGoodMs, nowMs)}.`;
   if (state.phase === "limited") {

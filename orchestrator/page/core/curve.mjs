@@ -1,11 +1,11 @@
-// A curve as numbers: where its points, ticks and lines are. What draws it stands elsewhere.
+// Geometry of a curve: positions of points, ticks and lines. Drawing is in view/.
 
 import { amount } from "./format.mjs";
 
 const TICKS = 4;
 const FINEST = 1e-9; // of what is shown: below it numbers hold no steps any more that could be counted
 
-/** Values between which ticks are round; both ends apart. */
+/** Returns a value range with distinct ends, for round ticks. */
 export function range(values) {
   const low = Math.min(...values);
   const high = Math.max(...values);
@@ -15,7 +15,7 @@ export function range(values) {
   return { low: low - pad, high: high + pad };
 }
 
-/** Round numbers within a range, at most six. */
+/** Returns at most six round numbers within a range. */
 export function ticks(low, high) {
   const raw = (high - low) / TICKS;
   const power = 10 ** Math.floor(Math.log10(raw));
@@ -27,9 +27,9 @@ export function ticks(low, high) {
 }
 
 /**
- * The geometry of `points` (`{x, y}` in ascending x) in a box with room for ticks: `line` is the `d` of a path.
+ * Returns the geometry of `points` (`{x, y}` in ascending x) in a box with room for ticks: `line` is the `d` of a path.
  *
- * Null if there are no two points to draw a line between.
+ * Null with fewer than two points.
  */
 export function curve(points, { width, height, left, bottom, top = 10, right = 12 }) {
   if (points.length < 2) return null;

@@ -1,16 +1,16 @@
-// Asks again and again, slower while it fails, and never twice at a time.
+// Polls, with back-off after failures and one request at a time.
 
 import { ApiError } from "./problem.mjs";
 
 const LONGEST_PAUSE_MS = 15_000;
 
-/** Milliseconds until the next try: what the service asked for, else doubled with each failure in a row. */
+/** Returns milliseconds until the next attempt: from `Retry-After`, else doubled with each failure in a row. */
 export function pauseAfter(error, failures, everyMs) {
   if (error?.retryAfterS) return Math.max(everyMs, error.retryAfterS * 1000);
   return failures === 0 ? everyMs : Math.min(LONGEST_PAUSE_MS, everyMs * 2 ** Math.min(failures, 10));
 }
 
-/** Resolves after so long, or at once when `signal` aborts. */
+/** Resolves after a time, or at once when `signal` aborts. */
 export function sleep(ms, signal) {
   return new Promise((resolve) => {
     if (signal?.aborted) return resolve();
@@ -25,9 +25,9 @@ export function sleep(ms, signal) {
 }
 
 /**
- * Keeps something up to date: `ask(signal)` gets it, `take(value)` is given it, `failed(error)` what went wrong.
+ * Keeps a value up to date: `ask(signal)` fetches it, `take(value)` receives it, `failed(error)` receives errors.
  *
- * It rests while `paused()` says so, and ends when `signal` aborts. `again()` asks at once.
+ * It pauses while `paused()` returns true, and ends when `signal` aborts. `again()` fetches at once.
  */
 export class Feed {
   constructor({ ask, take, failed, everyMs, signal, sleep: wait = sleep, paused = () => false }) {

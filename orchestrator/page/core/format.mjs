@@ -1,4 +1,4 @@
-// Times, sizes and names as a person reads them.
+// Formats times, sizes and names for people.
 
 import { numberOf, shown } from "./text.mjs";
 
@@ -20,14 +20,14 @@ export function span(seconds) {
   return `${Math.floor(whole / DAY)} d`;
 }
 
-/** `5 s ago`; both in milliseconds. A moment that is still to come is `now`: clocks differ by a little. */
+/** `5 s ago`; both in milliseconds. A time in the future is `now`, because clocks differ slightly. */
 export function ago(moment, now) {
   const from = numberOf(moment);
   if (from === null) return NOTHING;
   return now - from < 1000 ? "now" : `${span((now - from) / 1000)} ago`;
 }
 
-/** The time of day here, with the date if that is another one than `now`'s. */
+/** Returns the local time of day, with the date if it is not that of `now`. */
 export function clock(moment, now) {
   const at = numberOf(moment);
   if (at === null || Math.abs(at) > LATEST_MS) return NOTHING;
@@ -65,7 +65,7 @@ export function size(bytes) {
   return `${left.toLocaleString("en-US", { maximumFractionDigits: left < 10 && unit > 0 ? 1 : 0 })} ${units[unit]}`;
 }
 
-/** An address or a digest that is told from others at a glance; the whole of it belongs into a title. */
+/** Shortens an address or a digest; callers put the whole into a title. */
 export function short(name) {
   const text = shown(name, 80);
   return text.length > 14 ? `${text.slice(0, 6)}…${text.slice(-4)}` : text;

@@ -1,9 +1,9 @@
-// Which view is wanted: the part of the address behind `#`, which no server ever sees.
+// The selected view: the fragment of the address, which is never sent to a server.
 
 export const VIEWS = ["run", "nodes", "tasks", "rollouts", "events"];
 const ADDRESS = /^0x[0-9a-fA-F]{40}$/;
 
-/** `{view, node}` of a fragment; null if it names no view, as the link to the content does. */
+/** Returns `{view, node}` of a fragment; null if it names no view, like the skip link. */
 export function placeOf(fragment) {
   const [name, rest] = fragment.replace(/^#/, "").split("/", 2);
   if (name === "") return { view: "run", node: null };
@@ -11,7 +11,7 @@ export function placeOf(fragment) {
   return VIEWS.includes(name) ? { view: name, node: null } : null;
 }
 
-/** The fragment of a node's view; empty for what is no address. */
+/** Returns the fragment of a node's view; empty for an invalid address. */
 export function nodeLink(address) {
   return isAddress(address) ? `#node/${address}` : "";
 }

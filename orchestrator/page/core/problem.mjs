@@ -1,4 +1,4 @@
-// What went wrong, as the orchestrator or the network says it, and in a sentence for whoever keeps this page open.
+// Errors of the orchestrator and the network, and their texts for the user.
 
 import { shown } from "./text.mjs";
 
@@ -6,7 +6,7 @@ const MEDIA_TYPE = "application/problem+json";
 const LONGEST_WAIT_S = 3600;
 const MOST = 600;
 
-/** An answer that is no success, or none at all (`status` 0). */
+/** An error answer, or no answer (`status` 0). */
 export class ApiError extends Error {
   constructor({ status, code = "error", detail = "", hint = "", retryAfterS = null }) {
     super(detail);
@@ -17,7 +17,7 @@ export class ApiError extends Error {
     this.retryAfterS = retryAfterS;
   }
 
-  /** `token` | `scope` | `limited` | `gone` | `refused`: what the page does about it. */
+  /** `token` | `scope` | `limited` | `gone` | `refused`: decides the page's reaction. */
   get kind() {
     if (this.status === 401) return "token";
     if (this.status === 403 && this.code === "scope") return "scope";
@@ -27,7 +27,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Reads the error from any answer; one that is no problem JSON (a proxy's page) becomes one by its status. */
+/** Returns the error of any answer; without problem JSON (a proxy's page) it depends on the status only. */
 export async function errorOf(response) {
   const status = response.status;
   const retryAfterS = waitOf(response.headers.get("Retry-After"), Date.now());
@@ -45,27 +45,27 @@ export async function errorOf(response) {
   return new ApiError({ status, code, detail, hint, retryAfterS });
 }
 
-/** Nobody answered. */
+/** There was no answer. */
 export function noAnswer(error) {
   const late = error?.name === "TimeoutError";
   return new ApiError({ status: 0, code: "no-answer", detail: late ? "no answer in time" : "nobody answers" });
 }
 
-/** The error of a request that was to do something: without an answer, or with a proxy's, it may have been done. */
+/** Returns the error of a change: without an answer, or with a proxy's, the change may have been made. */
 export function perhapsDone(error) {
   if (error.status !== 0 && !["http-502", "http-504"].includes(error.code)) return error;
   const { status, code, detail, retryAfterS } = error;
   return new ApiError({ status, code, detail, retryAfterS, hint: "it may be done all the same: look how the node stands before you try again" });
 }
 
-/** Seconds to wait, of a `Retry-After` header: a number or a date. Null if there is none. */
+/** Returns the seconds of a `Retry-After` header, a number or a date; null if there is none. */
 export function waitOf(header, now) {
   if (header === null || header.trim() === "") return null;
   const seconds = /^\d+$/.test(header.trim()) ? Number(header) : (Date.parse(header) - now) / 1000;
   return Number.isFinite(seconds) ? Math.min(LONGEST_WAIT_S, Math.max(1, Math.ceil(seconds))) : null;
 }
 
-/** What to tell whoever gave the token that was refused. */
+/** Returns the text for a refused token. */
 export function tokenWords(error) {
   if (error.code === "no-token")
     return "The orchestrator saw no token. Does something in front of it take the Authorization header away?";
@@ -75,7 +75,7 @@ export function tokenWords(error) {
   );
 }
 
-/** One or two sentences: what happened, and what to do. */
+/** Returns one or two sentences: what happened, and what to do. */
 export function words(error) {
   if (error.kind === "token") return tokenWords(error);
   const what = error.detail || `the answer was ${error.status}`;

@@ -1,4 +1,4 @@
-// Server-sent events over fetch, because EventSource can't send a header. A reader takes pieces as they come.
+// Server-sent events over fetch, because EventSource can't send a header. The reader accepts partial data.
 
 import { pauseAfter } from "./feed.mjs";
 import { ApiError } from "./problem.mjs";
@@ -7,7 +7,7 @@ const MOST_CHARACTERS = 1 << 20;
 const SILENCE_MS = 40_000; // the orchestrator says something every 15 s
 const BROKEN = new ApiError({ status: 0, code: "broken-stream", detail: "the stream broke off" });
 
-/** Takes text in pieces and gives whole events: `{id, event, data}`. */
+/** Parses text in pieces into complete events: `{id, event, data}`. */
 export class EventParser {
   constructor() {
     this.rest = "";
@@ -33,10 +33,10 @@ function eventOf(block) {
 }
 
 /**
- * Follows a stream until `signal` aborts, and begins again where it broke off.
+ * Follows a stream until `signal` aborts; after an interruption it continues from the last item.
  *
- * `open(cursor)` resolves to the answer of a stream behind that cursor; `take(value)` is given each item, `told(error)`
- * what is wrong, or null when it goes well. Throws what no other try can mend: a token that is refused, a thing that is gone.
+ * `open(cursor)` resolves to the answer of the stream after that cursor; `take(value)` receives each item; `told(error)`
+ * receives an error, or null after recovery. Throws permanent errors: a refused token, an object that no longer exists.
  */
 export async function follow({ open, take, told, signal, sleep, cursor = null }) {
   let failures = 0;

@@ -1,6 +1,6 @@
-// What strangers wrote, made fit to be shown. Nothing here is markup: the page sets text, never HTML.
+// Makes untrusted text displayable. The page sets text, never HTML.
 
-// Control characters, halves of characters, marks that turn the direction of writing, and what nobody sees; emoji keep their look.
+// Control characters, lone surrogates, direction marks and invisible characters; emoji sequences stay intact.
 const STEERING = /[\p{Cc}\p{Cs}\u2028\u2029\ufff9-\ufffb]|(?![\ufe00-\ufe0f])\p{Default_Ignorable_Code_Point}/gu;
 const TOWERS = /(\p{M}{3})\p{M}+/gu;
 
@@ -10,7 +10,7 @@ const QUOTE = 300;
 const QUOTED_LINES = 8;
 const LONGEST = 8192;
 
-/** One line of at most `most` characters, whatever the value is; what was cut off is counted. */
+/** Returns one line of at most `most` characters for any value, with the number of characters cut off. */
 export function shown(value, most = LINE) {
   const text = value === null || value === undefined ? "" : String(value);
   const points = Array.from(text.slice(0, 2 * most + 2));
@@ -19,13 +19,13 @@ export function shown(value, most = LINE) {
   return text.length > kept.length ? `${line}… (${text.length - kept.length} more)` : line;
 }
 
-/** The last lines of a text of several, as one line: what a task wrote before it failed. */
+/** Returns the last lines of a text as one line, for the output of a failed task. */
 export function quoted(value, most = QUOTE) {
   const lines = String(value ?? "").slice(0, LONGEST).split("\n");
   return lines.slice(0, 1).concat(lines.slice(1).slice(-QUOTED_LINES)).map((line) => shown(line, most)).join(" ↵ ");
 }
 
-/** A number, or null for anything else: what is counted or compared is a number first. */
+/** Returns a number, or null for anything else. */
 export function numberOf(value) {
   return typeof value === "number" && Number.isFinite(value) ? value : null;
 }

@@ -1,4 +1,4 @@
-// What an owner can do with a node: when, under which scope, and what will happen. Only what the API has.
+// Actions of an owner on a node: in which states, with which scope, and their effect.
 
 import { includes } from "../core/access.mjs";
 import { shown } from "../core/text.mjs";
@@ -53,7 +53,7 @@ const ACTIONS = [
   },
 ];
 
-/** The actions that fit a node's state, each with whether a token of `scope` may. */
+/** Returns the actions for a node's state, each with whether a token of `scope` allows it. */
 export function actionsFor(node, scope) {
   return ACTIONS.filter((action) => action.fits(node)).map((action) => ({
     name: action.name,
@@ -67,7 +67,7 @@ export function actionsFor(node, scope) {
   }));
 }
 
-/** What is wrong with a reason, in words; empty if it can be sent. */
+/** Returns the fault of a reason as text; empty if it is valid. */
 export function reasonFault(reason, { needsReason }) {
   if (needsReason && reason.trim() === "")
     return "Say why: the reason stands in the node's history, and on the ledger.";

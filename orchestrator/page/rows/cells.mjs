@@ -1,4 +1,4 @@
-// A table as values: a row has a key and cells, a cell has text, and what it may mean besides. Drawn by view/table.mjs.
+// Tables as values: a row has a key and cells, a cell has text and attributes. view/table.mjs draws them.
 
 import { short } from "../core/format.mjs";
 import { nodeLink } from "../core/place.mjs";
@@ -13,7 +13,7 @@ export function numberCell(text) {
   return cell(text, { number: true });
 }
 
-/** A node's address, leading to its view. */
+/** A node's address with a link to its view. */
 export function nodeCell(address) {
   if (!address) return cell("–");
   return cell(short(address), { title: shown(address), href: nodeLink(address), code: true });

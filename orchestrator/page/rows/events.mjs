@@ -1,4 +1,4 @@
-// What happens in the pool: the newest events, bounded, each once.
+// The pool's newest events, bounded, without duplicates.
 
 import { clock } from "../core/format.mjs";
 import { shown } from "../core/text.mjs";
@@ -31,7 +31,7 @@ export function eventRow(event, now) {
   };
 }
 
-/** Events newest first. One that comes twice, as after a broken stream, stands there once. */
+/** Events, newest first; duplicates, as after an interrupted stream, are dropped. */
 export class EventLog {
   constructor() {
     this.events = [];

@@ -1,11 +1,11 @@
-// The log of a node's task: the newest lines, bounded, each once.
+// The log of a node's task: the newest lines, bounded, without duplicates.
 
 import { clock } from "../core/format.mjs";
 import { LOG_LINE, shown } from "../core/text.mjs";
 
 export const MOST_LINES = 1000;
 
-/** A line as it is shown; what was dropped before it is said by the worker in a line of its own. */
+/** A displayed line; the worker reports dropped lines in a line of their own. */
 export function logLine(line, now) {
   return {
     key: line.sequence,
@@ -15,7 +15,7 @@ export function logLine(line, now) {
   };
 }
 
-/** Where to go on: the number after the last line that was seen. */
+/** Position to continue from: the number after the last received line. */
 export function following(line) {
   return line.sequence + 1;
 }

@@ -45,7 +45,7 @@ function works(node) {
   return node.assignment !== null && node.assignment.ended_at_ms === null;
 }
 
-/** Why it is in its state, and what a task wrote that failed on it. */
+/** Returns the reason of the node's state, and the output of a task that failed on it. */
 function why(node) {
   const held = node.assignment;
   const failed = held && FAILED.includes(held.state) && held.detail;
@@ -53,7 +53,7 @@ function why(node) {
   return [shown(node.reason), words].filter(Boolean).join("; ");
 }
 
-/** What it runs, in words. */
+/** Returns a text for what the node runs. */
 export function runs(node) {
   if (!works(node)) return NOTHING;
   const held = node.assignment;
@@ -70,7 +70,7 @@ export function hardware(machine) {
   return [count(machine.cpu_cores, "core"), size(machine.memory_bytes), ...gpus].join(", ");
 }
 
-/** Everything of one node, as pairs of a name and a cell. */
+/** Returns all fields of one node as pairs of name and cell. */
 export function nodeFields(node, now) {
   const held = node.assignment;
   const labels = Object.entries(node.labels ?? {}).map(([name, value]) => `${shown(name, 63)}=${shown(value)}`);
@@ -118,7 +118,7 @@ export const HISTORY_COLUMNS = [
   { name: "By" },
 ];
 
-/** A change in a node's life; `index` counts from the oldest, so that a row keeps its key. */
+/** A state change of a node; `index` counts from the oldest, so that a row keeps its key. */
 export function historyRow(entry, index, now) {
   return {
     key: `${index}:${entry.time_ms}`,
@@ -132,14 +132,14 @@ export function historyRow(entry, index, now) {
   };
 }
 
-/** Gauges of the last heartbeat by name; those that say so are in bytes. */
+/** Gauges of the last heartbeat by name; names that end in bytes are formatted as sizes. */
 export function metricRows(metrics) {
   const names = Object.keys(metrics).sort();
   const value = (name) => (name.endsWith("-bytes") ? size(metrics[name]) : amount(metrics[name]));
   return names.map((name) => ({ key: name, cells: [cell(name, { code: true }), numberCell(value(name))] }));
 }
 
-/** What a page of the list holds, in words: a filter may have looked through many nodes and found none. */
+/** Returns a text for a page of the list; a filter may have searched many nodes without a match. */
 export function pageWords({ found, filtered, more }) {
   if (found === 0 && more) return "None among the nodes that were looked through; go on to the next ones.";
   if (found === 0) return filtered ? "No node is in this state." : "No node has come yet.";

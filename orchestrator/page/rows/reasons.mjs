@@ -1,4 +1,4 @@
-// Why a verdict is as it is: the numbers of the ledger in words. A test holds them to protocol/verdicts.py.
+// Texts for the ledger's reason codes of verdicts. A test compares them with protocol/verdicts.py.
 
 export const OUTCOMES = { 1: "accepted", 2: "rejected", 3: "forged" };
 

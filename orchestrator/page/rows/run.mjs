@@ -1,4 +1,4 @@
-// The run at a glance: tiles, the steps under way, and what nodes say of accepted files as a curve.
+// Overview of the run: tiles, open steps, and a curve of the metrics that nodes report for accepted files.
 
 import { NOTHING, amount, count, short } from "../core/format.mjs";
 import { shown } from "../core/text.mjs";
@@ -16,7 +16,7 @@ export const STEP_COLUMNS = [
   { name: "Mean reward", number: true },
 ];
 
-/** Tiles: what, in how much, and in other words. `run` is null where the pool works on none, or nothing is known yet. */
+/** Tiles with name, value and explanation. `run` is null if the pool has no run or none is known yet. */
 export function tiles(pool, run) {
   const found = [];
   if (pool) {
@@ -49,13 +49,13 @@ export function tiles(pool, run) {
   return found;
 }
 
-/** The step that is worked on: the first that is open, and wants anything if one does. */
+/** Returns the current step: the first open one, with demand if any has it. */
 export function current(run) {
   const open = run.steps.filter((step) => !step.closed);
   return open.find((step) => step.need > 0) ?? open[0] ?? run.steps.at(-1) ?? null;
 }
 
-/** Newest first, with the reward that nodes say. */
+/** Steps, newest first, with the reward that nodes report. */
 export function stepRows(run, rewards) {
   return [...run.steps].reverse().map((step) => ({
     key: String(step.step),
@@ -75,18 +75,18 @@ function stepState(step) {
   return step.rounds ? `open, raised ${count(step.rounds, "time")}` : "open";
 }
 
-/** Why nothing is leased, in a sentence; empty if slots are. */
+/** Returns the reason why no slots are leased; empty if they are. */
 export function pausedWords(run) {
   return run?.paused ? `No slots are leased: ${shown(run.paused)}.` : "";
 }
 
-/** Figures by step, newer answers over older ones. The last steps may still change, so they are asked for again. */
+/** Metrics by step; newer answers replace older ones. The last steps may still change and are fetched again. */
 export class Curve {
   constructor() {
     this.steps = new Map();
   }
 
-  /** From which step on to ask; null for the newest that there are. */
+  /** First step to fetch; null for the newest ones. */
   get first() {
     const last = Math.max(...this.steps.keys());
     const open = [...this.steps.values()]
@@ -101,7 +101,7 @@ export class Curve {
     for (const step of kept.slice(0, Math.max(0, kept.length - MOST_STEPS))) this.steps.delete(step);
   }
 
-  /** Points of what nodes say under this name. */
+  /** Points of the reported metric with this name. */
   points(name) {
     const known = [...this.steps.values()].filter((each) => each[name] !== null && each[name] !== undefined);
     return known.sort((a, b) => a.step - b.step).map((each) => ({ x: each.step, y: each[name] }));
@@ -116,7 +116,7 @@ const SETTLING = 8; // closed steps whose verdicts may still be turned over
 const MOST_OPEN = 50; // what is further behind was open when it was last told of, and is not any more
 const MOST_STEPS = 500;
 
-/** A curve in a sentence, for who does not see it. */
+/** Describes a curve in a sentence, for screen readers. */
 export function curveWords(points, what) {
   if (points.length < 2) return `There is no curve of ${what} yet.`;
   const [first, last] = [points[0], points.at(-1)];
@@ -125,7 +125,7 @@ export function curveWords(points, what) {
 
 export const RELAY_COLUMNS = [{ name: "Relay" }, { name: "Serves at", text: true }, { name: "State" }];
 
-/** Relays that the owner allows, and those that only the version names. */
+/** Relays that the owner allows, and relays that only the version names. */
 export function relayRows(relays, run) {
   const allowed = relays.map((relay) => ({
     key: relay.relay,

@@ -1,4 +1,4 @@
-// Draws a curve. Who does not see it hears its first and last value, and the table of steps has the others.
+// Draws a curve. Screen readers get its first and last value; the table of steps has the others.
 
 import { curve } from "../core/curve.mjs";
 import { curveWords } from "../rows/run.mjs";

@@ -1,13 +1,13 @@
-// Asks before something is done to a node: what will happen, and why it is wanted.
+// Confirms an action on a node: shows its effect and asks for a reason.
 
 import { LONGEST_REASON, reasonFault } from "../rows/actions.mjs";
 import { words } from "../core/problem.mjs";
 import { button, element, say, show } from "./dom.mjs";
 
 /**
- * Shows the question, and does it when it is answered with yes: `act(reason)` is awaited, and its failure is shown.
+ * Shows the dialog; on confirmation it awaits `act(reason)` and shows its error, if any.
  *
- * Resolves to whether it was done.
+ * Resolves to true if the action succeeded.
  */
 export function confirm(action, act) {
   const reason = element("input", { id: "reason", type: "text", autocomplete: "off", maxlength: LONGEST_REASON });

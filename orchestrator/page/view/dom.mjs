@@ -1,11 +1,11 @@
-// Elements from values. Text is always a text node; there is no way in here to hand over HTML, a style or a handler as text.
+// Creates elements from values. Text always becomes a text node; HTML, styles and handlers can't be passed as text.
 
 const ATTRIBUTES =
   /^(class|id|title|href|type|for|role|scope|tabindex|autocomplete|spellcheck|autocapitalize|maxlength|rows|value|selected|disabled|hidden|open|data-[a-z]+|aria-[a-z]+)$/;
 const SHAPES = /^(viewBox|d|x|y|x1|x2|y1|y2|cx|cy|r|class|role|text-anchor|aria-[a-z]+)$/;
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An HTML element. Children are elements or text; null and false are left out. */
+/** An HTML element. Children are elements or text; null and false are skipped. */
 export function element(name, attributes = {}, ...children) {
   return filled(document.createElement(name), attributes, ATTRIBUTES, children);
 }
@@ -26,7 +26,7 @@ function filled(made, attributes, allowed, children) {
   return made;
 }
 
-/** Sets text where it differs: what is the same stays selected, and is not read out again. */
+/** Sets text only if it differs, so that selections stay and screen readers do not repeat it. */
 export function say(target, text) {
   if (target.textContent !== text) target.textContent = text;
 }
@@ -41,7 +41,7 @@ export function button(label, onClick, attributes = {}) {
   return made;
 }
 
-/** A labelled choice; `onChange` is told the value. */
+/** A labelled select element; `onChange` receives the value. */
 export function choice(label, id, options, onChange) {
   const select = element("select", { id }, ...options.map(([value, text]) => element("option", { value }, text)));
   select.addEventListener("change", () => onChange(select.value));

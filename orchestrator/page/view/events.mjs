@@ -1,4 +1,4 @@
-// Everything that happens in the pool, as it happens.
+// The pool's events, as they arrive.
 
 import { words } from "../core/problem.mjs";
 import { COLUMNS, eventRow } from "../rows/events.mjs";

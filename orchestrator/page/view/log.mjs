@@ -1,4 +1,4 @@
-// The log of a node's task as it comes. Lines are the task's own words: text, cut to a length, the oldest let go.
+// The live log of a node's task. Lines are untrusted text, shortened; the oldest ones are dropped.
 
 import { nodePath } from "../core/api.mjs";
 import { sleep } from "../core/feed.mjs";
@@ -69,7 +69,7 @@ export function logPanel(session, address) {
 
   return {
     element: panel.element,
-    /** What the node runs now: another assignment has another log. */
+    /** Current assignment of the node; each assignment has its own log. */
     assigned(assignment) {
       if (assignment === state.assignment) return;
       Object.assign(state, { assignment, next: null });

@@ -1,4 +1,4 @@
-// One node: where it stands and why, what was done to it, what it measures, and what its task writes.
+// One node: state and reason, history, gauges, and its task's log.
 
 import { nodePath } from "../core/api.mjs";
 import { actionsFor } from "../rows/actions.mjs";

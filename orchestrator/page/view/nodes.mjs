@@ -1,4 +1,4 @@
-// The list of nodes, a page at a time: ten thousand of them are as light as a hundred.
+// The list of nodes, one page at a time, so that the cost does not depend on the size of the pool.
 
 import { isAddress, nodeLink } from "../core/place.mjs";
 import { COLUMNS, SPEED, STATES, nodeRow, pageWords } from "../rows/nodes.mjs";
@@ -68,7 +68,7 @@ export function nodesView(session) {
   };
 }
 
-/** Leads to a node whose address is known. */
+/** Form that opens the view of a node by its address. */
 function finder() {
   const field = element("input", {
     id: "address",

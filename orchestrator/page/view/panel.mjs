@@ -1,4 +1,4 @@
-// A part of the page with a heading, and a line that says what of it could not be read.
+// A section of the page with a heading and a line for errors.
 
 import { words } from "../core/problem.mjs";
 import { element, say, show } from "./dom.mjs";
@@ -10,21 +10,21 @@ export class Panel {
     this.element = element("section", { "aria-labelledby": id }, element("h2", { id }, title), this.fault, ...children);
   }
 
-  /** Says what went wrong last; null when it goes well. */
+  /** Shows the last error; null clears it. */
   failed(error) {
     say(this.fault, error === null ? "" : `This could not be read just now. ${words(error)}`);
     show(this.fault, error !== null);
   }
 }
 
-/** Pairs of a name and a value. */
+/** A list of names and values. */
 export class Fields {
   constructor() {
     this.values = new Map();
     this.element = element("dl");
   }
 
-  /** `pairs` of a name and a cell, always the same names. */
+  /** `pairs` of name and cell; the names never change. */
   show(pairs, dress) {
     for (const [name, cell] of pairs) {
       if (!this.values.has(name)) {

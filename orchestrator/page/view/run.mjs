@@ -1,4 +1,4 @@
-// The first view: the pool and its run at a glance.
+// The start view: overview of the pool and its run.
 
 import { Curve, RELAY_COLUMNS, STEP_COLUMNS, pausedWords, relayRows, stepRows, tiles } from "../rows/run.mjs";
 import { COLUMNS as EVENT_COLUMNS, eventRow } from "../rows/events.mjs";

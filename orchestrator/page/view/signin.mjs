@@ -1,4 +1,4 @@
-// Asks for a token, tries it, and says what to do about one that is refused.
+// Asks for a token, checks it, and explains a refusal.
 
 import { NO_TOKEN, tokenIn } from "../core/access.mjs";
 import { ApiError, words } from "../core/problem.mjs";
@@ -12,7 +12,7 @@ const HOW = [
   ["cat .devnet/owner-token", "shows that of a devnet, which makes one by itself"],
 ];
 
-/** The form; `attempt(token)` is awaited and throws ApiError. `why` says why the last token is gone. */
+/** The form; `attempt(token)` is awaited and throws ApiError. `why` is the reason why the last token was removed. */
 export function signIn({ attempt, why = "" }) {
   const field = element("input", {
     id: "token",

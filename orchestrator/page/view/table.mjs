@@ -1,6 +1,6 @@
-// A table that is told its rows again and again, and changes only what changed: focus and selection stay.
+// A table whose updates change only cells that differ, so that focus and selection stay.
 //
-// On a narrow screen rows become cards by CSS, which takes their meaning from the elements; so roles are written out.
+// On a narrow screen CSS turns rows into cards, which removes their implicit roles; so roles are set explicitly.
 
 import { element, say, show } from "./dom.mjs";
 
@@ -28,7 +28,7 @@ export class Table {
     this.element = element("div", {}, scroll, this.empty);
   }
 
-  /** Rows as rows/*.mjs make them; none says what the table has no rows for. */
+  /** Takes rows made by rows/*.mjs; without rows it shows the text for an empty table. */
   show(rows, empty) {
     if (empty !== undefined) say(this.empty, empty);
     show(this.empty, rows.length === 0);
@@ -77,7 +77,7 @@ function drawCell(target, cell) {
   dress(target.content, cell);
 }
 
-/** Text, meaning and link of a cell on an element. */
+/** Applies text, tone and link of a cell to an element. */
 export function dress(target, cell) {
   say(target, cell.text);
   set(target, "title", cell.title);

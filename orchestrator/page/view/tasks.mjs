@@ -1,4 +1,4 @@
-// What the owner posted, and where it is.
+// The owner's tasks and their states.
 
 import { COLUMNS, taskRow } from "../rows/tasks.mjs";
 import { button, element, show } from "./dom.mjs";
