@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Begins to compile the contracts, if a test asks whether they are what was committed."""
+    """Starts compiling the contracts if a selected test compares them with the committed artifacts."""
     if any("compiling_again" in item.name for item in session.items) and not session.config.option.collectonly:
         session.config.stash[COMPILING] = subprocess.Popen(
             ["nice", "-n", "10", sys.executable, "-m", "ledger.build", "--check"],
@@ -38,7 +38,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Ends the compiler, if nobody waited for it."""
+    """Stops the compiler if no test waited for it."""
     compiling = config.stash.get(COMPILING, None)
     if compiling is not None:
         with contextlib.suppress(ProcessLookupError):

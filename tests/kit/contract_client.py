@@ -87,7 +87,7 @@ class Line:
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def post(self, body: Any) -> Any:
-        """Posts and returns what was answered; once more if the chain had hung up because the line was idle."""
+        """Sends a request and returns the answer; retries once if the chain had closed an idle connection."""
         content = json.dumps(body).encode()
         request = f"{self._head}{len(content)}\r\n\r\n".encode() + content
         answer = self._exchange(request)
@@ -183,7 +183,7 @@ class Chain:
 
     @contextmanager
     def restored(self) -> Iterator[None]:
-        """Puts the chain back to what it was when the block ends."""
+        """Restores the chain's state when the block ends."""
         snapshot = self.rpc("evm_snapshot")
         try:
             yield
@@ -474,7 +474,7 @@ def _plain(value: Any) -> Any:
 
 
 class Record(dict[str, Any]):
-    """A struct whose members are attributes."""
+    """A struct with its members as attributes."""
 
     def __getattr__(self, name: str) -> Any:
         return self[name]

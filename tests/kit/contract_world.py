@@ -123,7 +123,7 @@ class World:
         return int(made.only("DomainSet")["domainId"])
 
     def add_validators(self, count: int) -> list[str]:
-        """Gives the pool `count` validators in all, each with money for gas; returns their names."""
+        """Adds validators with gas money until the pool has `count`; returns their names."""
         names = ["validator", *(f"validator{number}" for number in range(2, count + 1))]
         for name in names[2:]:
             self.chain.transfer(self.people[name].address, ONE)
@@ -370,7 +370,7 @@ class World:
 
     @contextmanager
     def bare_stake_manager(self) -> Iterator[None]:
-        """A second StakeManager, whose pools and work ledger are the stranger: a slash as large as one likes."""
+        """A second StakeManager with the stranger as its pools and work ledger, for slashes of any size."""
         real = self.chain.contracts[STAKE]
         arguments = (self.chain.address(MUSTER), self.stranger.address, self.stranger.address, UNBONDING)
         bare = self.chain.create(STAKE, *arguments, sender=self.stranger)
@@ -382,7 +382,7 @@ class World:
             self.chain.contracts[STAKE] = real
 
     def slash(self, amount: int, recipient: str) -> int:
-        """Has the stranger slash `provider2` in the bare StakeManager; returns what was taken."""
+        """Has the stranger slash `provider2` in the bare StakeManager; returns the slashed amount."""
         receipt = self.chain.send(STAKE, "slash", self.provider2.address, amount, recipient, sender=self.stranger)
         return int(receipt.only("Slashed")["taken"])
 

@@ -63,7 +63,7 @@ class SmallLedger:
     unstall: asyncio.Event = field(default_factory=asyncio.Event)
     pools: set[int] = field(default_factory=lambda: {POOL})
     broken: set[int] = field(default_factory=set)
-    """Pools whose roles can't be read."""
+    """Pools with unreadable roles."""
     asked: int = 0
 
     async def roles(self, pool_id: int) -> PoolRoles:
@@ -87,7 +87,7 @@ class SmallLedger:
 
 @dataclass
 class Place:
-    """A running service, and ways to speak to it."""
+    """A running service with clients for it."""
 
     app: FastAPI
     clock: ManualClock

@@ -21,7 +21,7 @@ async def one_thread() -> AsyncIterator[None]:
 
 
 async def at_rest() -> None:
-    """Returns when nothing goes on any more but what waits for the clock; with `one_thread`, and without sockets."""
+    """Returns when all tasks wait for the clock; requires the fixture `one_thread` and no open sockets."""
     for _ in range(5):
         for _ in range(_HOPS):
             await asyncio.sleep(0)

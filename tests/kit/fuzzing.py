@@ -80,7 +80,7 @@ def fuzz(
         app: The service.
         url: Where it runs.
         operation: Method and path template.
-        speakers: Who may speak, by name.
+        speakers: Allowed callers, by name.
         known: Values that exist, by parameter; used half of the time, so that cases get behind the first check.
         fixed: Values that these parameters always have.
         examples: How many cases.

@@ -17,7 +17,7 @@ def served(app: FastAPI, *, listener: socket.socket | None = None) -> Iterator[s
     """The URL of the app, which runs in a thread with an event loop of its own.
 
     Args:
-        app: What is served.
+        app: The app.
         listener: Bound already, for an app that has to know its own URL.
     """
     config = uvicorn.Config(app, port=0, log_config=None, access_log=False, timeout_graceful_shutdown=1)

@@ -124,7 +124,7 @@ class MemoryLedger:
 
 @dataclass
 class PoolUnderTest:
-    """One orchestrator served in this process, its loops turned by hand."""
+    """An orchestrator served in this process; tests run its loops step by step."""
 
     app: FastAPI
     dependencies: Dependencies
@@ -167,7 +167,7 @@ class PoolUnderTest:
         return HeartbeatAnswer.model_validate_json(answer.content)
 
     async def member(self, hardware: Hardware = HARDWARE, labels: dict[str, str] | None = None) -> Key:
-        """A node that joined on the ledger, is known from discovery, and has spoken."""
+        """Returns a node that is a member, is known from discovery and has sent a heartbeat."""
         key = Key.generate()
         self.ledger.register(key.address, member=True)
         if await self.dependencies.nodes.events_read_ms():  # from then on the events say who joined

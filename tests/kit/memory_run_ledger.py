@@ -67,7 +67,7 @@ __all__ = ["LedgerRun", "MemoryRunLedger", "RunUnderTest", "sha", "upload"]
 
 
 def sha(number: int) -> Digest:
-    """A digest that is easy to tell from others."""
+    """Returns a recognisable digest."""
     return digest(f"0x{number:064x}")
 
 
@@ -340,7 +340,7 @@ class MemoryRunLedger:
 
 @dataclass
 class RunUnderTest:
-    """An orchestrator with a run, its loops turned by hand."""
+    """An orchestrator with a run; tests run its loops step by step."""
 
     pool: PoolUnderTest
     chain: Any
@@ -411,7 +411,7 @@ class RunUnderTest:
     async def hand_in(
         self, key: Key, work: SignedWorkClaim, *, uploaded: bool = True, **figures: float
     ) -> httpx.Response:
-        """Hands work in; its file, whose bytes nothing here looks at, is in the store before."""
+        """Submits work after placing its file, with arbitrary bytes, in the store."""
         if uploaded:
             upload(self.pool.dependencies.objects, work)
         return await self.pool.send(key, "/v1/submissions", {"work": work.model_dump(mode="json"), "figures": figures})

@@ -39,7 +39,7 @@ class Front:
     doors: FirewallRules
 
     def client(self, ip: str) -> httpx.AsyncClient:
-        """Speaks from one of loopback's many addresses."""
+        """Returns a client with a loopback address of its own."""
         transport = httpx.AsyncHTTPTransport(local_address=ip)
         return httpx.AsyncClient(transport=transport, base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE)
 
@@ -54,7 +54,7 @@ class Front:
 
     @contextlib.asynccontextmanager
     async def reloading(self) -> AsyncIterator[None]:
-        """Waits, after what is done inside, until no worker of before takes connections: for a moment both do."""
+        """Waits after the block until no former worker accepts connections; for a moment old and new ones do."""
         before = self._workers()
         yield
         async with asyncio.timeout(PATIENCE):

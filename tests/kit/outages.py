@@ -19,7 +19,7 @@ class RestartedRedis:
 
     Args:
         home: Where its socket and its file are.
-        appendonly: Whether it writes down what it is told.
+        appendonly: Whether Redis persists its writes.
     """
 
     def __init__(self, home: Path, *, appendonly: bool) -> None:
@@ -67,7 +67,7 @@ class Wire:
         self.port = 0
         self.answer: Answer | None = None
         self.cut_after: bytes = b""
-        """What is sent last: the service gets it and does it, and its answer is lost."""
+        """The last request: the service executes it, and its answer is lost."""
 
     async def join(self) -> None:
         """Lets everything through, at the same port as ever."""
@@ -75,7 +75,7 @@ class Wire:
         self.port = int(self._server.sockets[0].getsockname()[1])
 
     def cut(self) -> None:
-        """Ends what is under way; from now on nothing listens."""
+        """Closes all connections and stops listening."""
         if self._server is not None:
             self._server.close()
         for writer in list(self._open):

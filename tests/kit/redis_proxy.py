@@ -20,7 +20,7 @@ class Cut(Enum):
     BEFORE = auto()
     """The command never reaches Redis."""
     AFTER = auto()
-    """Redis carries it out, and nobody hears the answer."""
+    """Redis executes the command, and the reply is lost."""
 
 
 @dataclass

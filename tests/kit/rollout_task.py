@@ -71,7 +71,7 @@ class HastyClock(SystemClock):
 
 @dataclass
 class Orchestrator:
-    """Grants what it is asked for, until the slots that it was given to lease are used up."""
+    """Grants requested slots until its supply is used up."""
 
     key: Key = field(default_factory=Key.generate)
     checkpoint: CheckpointRef | None = None
@@ -129,7 +129,7 @@ class Orchestrator:
 
 @dataclass
 class Surroundings:
-    """What a task runs in, and ways to look at what it did."""
+    """Environment of a task, with access to its results."""
 
     home: Path
     orchestrator: Orchestrator

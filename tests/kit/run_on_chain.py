@@ -31,7 +31,7 @@ from tests.kit.world import POOL, URL, World
 
 @dataclass
 class _NoLoops:
-    """Stands where loops are that these tests do not turn."""
+    """Replaces loops that these tests do not run."""
 
     async def round(self) -> int:
         return 0
@@ -41,7 +41,7 @@ class _NoLoops:
 async def orchestrating(
     world: World, redis_url: str, secrets: Path, *, public_url: str = URL
 ) -> AsyncIterator[RunUnderTest]:
-    """An orchestrator of the world's pool on its chain; its time is the chain's."""
+    """Yields an orchestrator of the world's pool on its chain; its clock follows the chain's time."""
     # The newest block is as old as the session: leases that last from its time would be over in the chain's next block.
     await world.controls.mine(1)
     now = await (await world.as_("owner")).now()
@@ -85,7 +85,7 @@ async def orchestrating(
 
 
 async def join_by_relay(run: RunUnderTest, world: World) -> Key:
-    """The world's node takes an invite and has it carried; it is heard of, and healthy."""
+    """Joins the world's node through the relayer; it has sent a heartbeat and is healthy."""
     await (await world.as_("provider")).stake.add(100 * UNIT)
     await world.register()
     key = world.keys["node"]

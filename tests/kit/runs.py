@@ -39,7 +39,7 @@ async def make_run(redis_url: str, tmp_path: Path, clock: ManualClock) -> AsyncI
 
 @pytest.fixture
 async def run(make_run: MakeRun) -> RunUnderTest:
-    """One orchestrator whose run has read the ledger and has a first version."""
+    """Yields an orchestrator with a run that has read the ledger and has a first version."""
     made = make_run()
     await made.sync.round()
     await made.publish(0)

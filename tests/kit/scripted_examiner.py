@@ -43,7 +43,7 @@ def concluded(outcome: Outcome = Outcome.ACCEPTED, reason: ReasonCode = ReasonCo
 
 @dataclass
 class ScriptedExaminer:
-    """Answers what the test says, work by work, and keeps what it was asked."""
+    """Returns scripted results per work and records its calls."""
 
     answers: dict[Digest, Answer] = field(default_factory=dict)
     otherwise: Answer = field(default_factory=concluded)

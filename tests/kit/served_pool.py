@@ -66,6 +66,6 @@ async def served_pool(world: World, redis_url: str, folder: Path) -> AsyncIterat
         try:
             yield ServedPool(TrainedPool(run, world, await join_by_relay(run, world), folder), url)
         finally:
-            app.state.stopping.set()  # who waits for news on a clock that nobody turns any more is let go
+            app.state.stopping.set()  # release streams that wait for a clock that no longer moves
             server.should_exit = True
             await serving

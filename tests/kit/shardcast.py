@@ -50,7 +50,7 @@ def write_folder(folder: Path, files: Content) -> Path:
 
 
 def read_folder(folder: Path) -> Content:
-    """What is in a folder, without what is hidden."""
+    """Returns the files of a folder, without hidden ones."""
     found = {}
     for root, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]

@@ -43,7 +43,7 @@ class SilentServer:
 
 
 async def as_it_falls_due(after_s: float) -> None:
-    """Returns in the round of the loop in which all that is due within `after_s` falls due, too."""
+    """Blocks the event loop so that all timers due within `after_s` expire in the same iteration."""
     loop = asyncio.get_running_loop()
     turn = loop.create_future()
     loop.call_later(after_s / 2, turn.set_result, None)

@@ -15,7 +15,7 @@ POOL = 1
 
 
 def sha(number: int) -> Digest:
-    """A digest that is easy to tell from others."""
+    """Returns a recognisable digest."""
     return digest(f"0x{number:064x}")
 
 

@@ -26,7 +26,7 @@ from tests.kit.world import POOL, World
 
 @dataclass
 class Terminal:
-    """Somebody who types `muster …` while the pool goes on."""
+    """Runs `muster` commands while the pool is served."""
 
     pool: PoolWithValidators
     config: Path
@@ -34,7 +34,7 @@ class Terminal:
     monkeypatch: pytest.MonkeyPatch
 
     async def muster(self, *words: str, expect: int = 0) -> str:
-        """What the command prints; its errors, if it is expected to fail."""
+        """Returns the command's output; its errors if it is expected to fail."""
         self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.config), *words])
         self.capsys.readouterr()  # what services logged until now is no part of its answer
         async with machine_time(self.pool.run.pool.clock):
@@ -57,7 +57,7 @@ def _main() -> int:
 
 @asynccontextmanager
 async def machine_time(clock: ManualClock) -> AsyncIterator[None]:
-    """Keeps a turned clock at the machine's time, which commands sign: a service refuses what is a minute off."""
+    """Keeps a manual clock at the machine's time, because services refuse requests that are a minute off."""
 
     async def follow() -> None:
         while True:
@@ -75,11 +75,11 @@ async def machine_time(clock: ManualClock) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def serving(app: FastAPI, listener: socket.socket) -> AsyncIterator[None]:
-    """Serves an app in this very loop, which its connections belong to."""
+    """Serves an app in the running event loop, to which its connections belong."""
     server = uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False, lifespan="off"))
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:
-        yield  # who comes before it has started waits in the listener's queue
+        yield  # early connections wait in the listener's queue
     finally:
         server.should_exit = True
         await task
@@ -93,7 +93,7 @@ async def terminal(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> AsyncIterator[Terminal]:
-    """A pool whose orchestrator listens, and the keys of its node."""
+    """Yields a terminal for a pool with a served orchestrator and the keys of its node."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -1,6 +1,6 @@
-"""A validator on a real Redis and a real chain, with a real orchestrator and its store; loops are turned by hand.
+"""Validators on a real Redis and a real chain, with a real orchestrator and its store.
 
-Only the examiner is a script: what it makes of real files is tested where it is.
+Tests run the loops step by step. Only the examiner is scripted; tests/validator/examination tests the real one.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SENDING = SendPolicy(poll=timedelta(milliseconds=20))
 
 @dataclass
 class ValidatorUnderTest:
-    """One validator, its loops turned by hand."""
+    """A validator; tests run its loops step by step."""
 
     app: FastAPI
     dependencies: Dependencies
@@ -157,7 +157,7 @@ class PoolWithValidators:
         return made
 
     async def turn(self, by: timedelta) -> None:
-        """Lets time pass for everybody, Redis too."""
+        """Moves the clock of all parts, including Redis' entries."""
         await self.run.pool.clock.turn(by)
         made = [each.dependencies for each in self.made]
         for one in {each.redis.connection_pool.connection_kwargs["db"]: each for each in made}.values():
@@ -196,7 +196,7 @@ class PoolWithValidators:
         return await self.world.as_("owner")
 
     async def audit(self, validator: ValidatorUnderTest, key: Digest) -> AuditFile:
-        """The evidence of a verdict, whose hash is on the ledger."""
+        """Returns the audit file of a verdict on the ledger."""
         given = [each for each in await (await self.ledger()).history(VerdictGiven, pool_id=POOL) if each.key == key]
         store = self.run.pool.dependencies.objects
         assert isinstance(store, LocalStore)

@@ -186,6 +186,6 @@ async def found(process: ChainProcess) -> Founded:
 
 @pytest.fixture
 async def world(founded: Founded, development_chain: LiveChain) -> AsyncIterator[World]:
-    """A world of its own for each test: what it does is undone."""
+    """Yields a world for one test; its changes are undone afterwards."""
     async with AsyncExitStack() as stack:
         yield World(development_chain.url, development_chain.controls, founded.deployment, founded.keys, stack)
