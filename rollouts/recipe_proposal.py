@@ -25,11 +25,11 @@ _ROUND = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeChoices:
-    """Choices of the user; None stands for a proposed value.
+    """Choices of the user; the proposal fills in fields that are None.
 
     Args:
         environment: Name of the environment.
-        version: Version of the environment; None for the installed one.
+        version: Version of the environment; None for the installed version.
         options: Options of the environment.
         max_new_tokens: Limit of answer tokens.
         max_prompt_tokens: Limit of prompt tokens.
@@ -39,7 +39,7 @@ class RecipeChoices:
         held_out: Share of prompts that is never trained on.
         first: Index of the first prompt.
         count: Number of prompts.
-        arithmetic: Accepted engines and data types; empty for float32 of either engine.
+        arithmetic: Accepted engines and data types; empty for float32 on either engine.
     """
 
     environment: str

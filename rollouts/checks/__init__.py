@@ -13,8 +13,8 @@ sampling      9  replay of the seeded noise
 logprobs     10  log-probabilities agree
 reward        7  every row scored again
 
-The checks run in this order. Scoring comes last, because it may run untrusted programs for a long time, and before the
-replay of its samples a file gives no evidence of honest work.
+The checks run in this order. Scoring comes last, because it may run untrusted programs for a long time, and a file
+gives no evidence of honest work before its samples are replayed (check 9).
 
 The validator performs check 1 (the submitted bytes) and the second half of check 3 (no copy of another submission),
 because they need more than the file.
@@ -32,7 +32,7 @@ EXACT_CHECKS: tuple[Check, ...] = (
     termination.CHECK,
     seeds.CHECK,
 )
-"""In order of increasing cost. None needs the policy's weights or executes untrusted code."""
+"""Checks in order of increasing cost. None needs the policy's weights or executes untrusted code."""
 PREFILL_CHECKS: tuple[Check, ...] = (computation.CHECK, sampling.CHECK, logprobs.CHECK)
 """These checks read `CheckInput.evidence`."""
 SCORE_CHECK: Check = reward.CHECK

@@ -183,7 +183,7 @@ class CheckInput:
     spread_factor: float = 0.0
 
     def widest(self, limit: float, own: float) -> float:
-        """Returns the larger of a limit and the verifier's own difference times `spread_factor`."""
+        """Returns the larger of `limit` and `spread_factor * own`; `own` is the verifier's own difference."""
         return max(limit, self.spread_factor * own)
 
     def finding(

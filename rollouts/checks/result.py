@@ -46,7 +46,7 @@ class CheckOutcome(StrEnum):
     PASSED = "passed"
     FAILED = "failed"
     UNKNOWN = "unknown"
-    """The check could not be judged; the note says why. Never held against the node."""
+    """The check could not be judged; the note says why. The node is not penalised."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class CheckFinding:
         group: That row's group.
         position: Output token, from 0; None if the finding concerns no single token.
         single: Whether the finding rests on one log-probability or one proof. With sharp attention, rounding alone
-            moves single ones far, so a node is never slashed for them.
+            can move one value far, so a node is never slashed for such a finding.
     """
 
     reason: ReasonCode
@@ -85,7 +85,7 @@ class CheckResult:
         found: Number of all findings.
         figures: Values measured over the file.
         rows: Values measured for single rows, by row number.
-        note: Limitation of the judgement.
+        note: Reason why the check could not be judged, or judged only in part; empty if there is none.
         broad: Whether any finding, listed or not, is not `single`.
     """
 

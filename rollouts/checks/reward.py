@@ -39,7 +39,7 @@ UNSCORED: RowScore = {
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Scores every row and compares. Check 4 reports rows whose prompt or target does not exist.
+    """Scores every row and compares with the file. Check 4 reports rows whose prompt or target does not exist.
 
     Raises:
         SandboxUnavailable: This machine has no sandbox for scoring answers.
@@ -53,7 +53,7 @@ def judge(case: CheckInput) -> CheckResult:
 
 
 def other_build(case: CheckInput) -> str:
-    """Returns a reason if the file's environment is another build, whose rewards can't be compared; else empty."""
+    """Returns why rewards can't be compared if the environment's versions differ; empty if they are equal."""
     header, here = case.file.header, case.version.environment.version
     if header.environment_version == here:
         return ""
@@ -136,7 +136,7 @@ def compared(case: CheckInput, scores: Scores) -> CheckResult:
 
 
 def undecided(score: RowScore) -> RowScore:
-    """Returns a score without task and reward."""
+    """Returns the score with `task` and `reward` set to None, so that the row is excused."""
     return {**score, "task": None, "reward": None}
 
 
@@ -146,7 +146,7 @@ def is_few(number: int, *, rows: int) -> bool:
 
 
 def _claims_less(sample: Sample, score: RowScore) -> bool:
-    """Returns whether a row claims 0, is worth 1, is otherwise right, and may have hit a limit on the node."""
+    """Returns whether a row claims 0 instead of 1, is otherwise right, and may have hit a limit on the node."""
     less = bool(score["limited"]) and (sample.task_reward, score["task"]) == (0.0, 1.0)
     return less and sample.length_penalty == score["length_penalty"]
 

@@ -29,14 +29,14 @@ MOST_RIVALS = 64.0
 """Mean candidates per row up to which this is cheaper than computing all noise. An honest draw has more once in
 10²⁷."""
 LEAST_VOCABULARY = 256
-"""With fewer tokens, computing all noise is cheaper."""
+"""Smallest vocabulary for this method; for smaller ones, computing all noise is cheaper."""
 MOST_SCORE = 2.0**16
 """Larger scores are too coarse in float32 for this comparison."""
 MOST_IN_FRONT = 1 / 8
 """Share of a vocabulary in front; beyond it, computing all noise of the row costs hardly more."""
 
 _BY_THEIR_WORDS = 16
-"""Expected candidates per row by their words."""
+"""Expected candidates per row from the comparison of words, without tokens in front."""
 _SLACK = 1e-4
 _SLACK_PER_SCORE = 2.0**-20
 """Tolerance of the comparison, in units of scores: a minimum, and a share of |s|. A score has one rounding error of

@@ -34,7 +34,7 @@ class JobLimits:
     """Resource limits of one job.
 
     Args:
-        cpu: CPU time, rounded up to seconds. The main limit of honest jobs, since it does not depend on machine load.
+        cpu: CPU time, rounded up to seconds; the main limit of honest jobs, because it does not depend on machine load.
         wall: Elapsed time, for jobs that sleep.
         memory_bytes: Address space, including the interpreter's own.
         output_bytes: Maximum of each output stream.
@@ -66,7 +66,7 @@ class Job:
         payload: Parameters, read by trusted code before anything untrusted runs.
         standard_input: Bytes, or the read end of a pipe, which the caller keeps.
         calls: Read or write end of a pipe that becomes descriptor 4; the caller keeps it.
-        answers: Write end of a pipe that becomes descriptor 3; None reads descriptor 3 into the outcome.
+        answers: Write end of a pipe that becomes descriptor 3; None to collect the output in `JobOutcome.answer`.
         keep_output: Whether the outcome includes printed output; otherwise it is discarded.
         limits: Resource limits.
     """
@@ -89,7 +89,7 @@ class JobEnding(Enum):
     OUT_OF_MEMORY = "out of memory"
     TOO_MUCH_OUTPUT = "too much output"
     KILLED = "killed"
-    """A signal ended it: it crashed, or violated a rule that the kernel enforces by a signal."""
+    """A signal ended the job: it crashed, or violated a rule that the kernel enforces by a signal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +106,9 @@ class JobOutcome:
     answer: bytes
     """Output on descriptor 3, truncated at the limit."""
     cpu: timedelta
-    """CPU time counted by the system; if the CPU limit ended the job, up to a few tenths of a second below it."""
+    """CPU time counted by the system. May be a few tenths of a second below the CPU limit that ended the job."""
     waited: bool = False
-    """True if the elapsed-time limit ended it, regardless of CPU time."""
+    """True if the elapsed-time limit ended the job, regardless of CPU time."""
 
     @property
     def succeeded(self) -> bool:

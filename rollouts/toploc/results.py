@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 WORST = 128.0
-"""Stands for an error without a mantissa difference: one more than the largest possible difference."""
+"""Value used if no mantissas could be compared: one more than the largest possible difference."""
 
 
 class Malformed(StrEnum):
@@ -31,12 +31,12 @@ class ProofResult:
     """Comparison of one interval: the verifier's largest values against the proof's values at the same indices.
 
     Args:
-        malformed: Reason why the proof is invalid; then every figure has its worst value and `points` is 0.
+        malformed: Reason why the proof is invalid; then `points` is 0, and the median and the means are `WORST`.
         points: Number of compared values.
         exponent_mismatches: Points at which the exponents differ.
         sign_mismatches: Points at which the signs differ, except where both values are zero.
         mantissa_total: Sum of the mantissas' absolute differences (0 to 127 each) over points of equal exponent.
-        mantissa_median: Median of the same; `WORST` if there is no such point.
+        mantissa_median: Median of these differences; `WORST` if there is no such point.
         distance_total: Sum over all points of the distance in units of the last place of bfloat16, at most 128 each.
             Unlike mantissa differences, it is continuous: values just across a power of two differ by one unit.
     """

@@ -118,7 +118,7 @@ def _largest_keys(bits: Patterns, k: int, keys: Keys) -> Keys:
 
 
 def _by_folding(bits: Patterns, k: int, folded: Patterns) -> tuple[Indices, Bits]:
-    """Selects from long chunks; `folded` is scratch space, (B, depth, lanes), whose padding holds -1."""
+    """Selects from long chunks; `folded`, (B, depth, lanes), is scratch space with -1 as padding."""
     count, size = bits.shape
     magnitudes = folded.reshape(count, -1)[:, :size]
     np.bitwise_and(bits, _MAGNITUDE, out=magnitudes)

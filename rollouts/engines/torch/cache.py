@@ -56,7 +56,7 @@ class RowCache(Cache):
         """Sets the positions of the next step's tokens, and grows the cache if needed.
 
         Args:
-            positions: int64 [b]; row r's token is at `positions[r]`. Rows from b on are free.
+            positions: int64 [b]; row r's token is at `positions[r]`. Rows b and above are unused.
             furthest: The largest position.
 
         Returns:

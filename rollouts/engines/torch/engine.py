@@ -30,11 +30,11 @@ from rollouts.sampling.sampler import NotANumber
 from rollouts.toploc import ProofBuilder, Unprovable
 
 _SHARE_FOR_CACHE = 0.7
-"""Share of the free memory at the start of generation; the rest is for activations and logits."""
+"""Share of the free memory for the cache, measured when a batch starts; the rest is for activations and logits."""
 
 
 class TorchEngine(BaseEngine):
-    """An `Engine` on transformers; without `cache_bytes` it takes a share of the memory free when generation begins."""
+    """An `Engine` on transformers. Its cache uses 70 % of the free memory, at most `cache_bytes`."""
 
     name = EngineName.TORCH
     _policy: Policy | None = None

@@ -1,6 +1,6 @@
-"""Job that calls an untrusted module's functions by name. It receives arguments, never expected values.
+"""Job that calls an untrusted module's functions by name. Calls contain arguments, never expected values.
 
-It reads calls from descriptor 4 and answers on descriptor 3, one line each:
+The job reads calls from descriptor 4 and answers on descriptor 3, one line each:
 
     → {"name": "add", "args": <values.encode([1, 2])>, "kwargs": <values.encode({})>}
     ← {"value": <values.encode(3)>}   or   {"error": "TypeError"}
@@ -17,7 +17,7 @@ from .program import OUT_OF_MEMORY, execute, open_standard_streams
 _ANSWERS, _CALLS = 3, 4
 
 _TYPES = {name: getattr(typing, name) for name in ("Any", "Dict", "List", "Optional", "Set", "Tuple", "Union")}
-"""Functions on the sites that such tasks come from are written as if these had been imported."""
+"""Solutions on programming sites use these names without importing them."""
 
 
 def run(payload: dict[str, str]) -> int:
