@@ -27,7 +27,7 @@ class ReasonCode(IntEnum):
     """Size or SHA-256 are not those that were submitted."""
 
     FORMAT_UNREADABLE = 200
-    """It is not Parquet, or crashes the reader."""
+    """The file is not Parquet, or crashes the reader."""
     FORMAT_SCHEMA = 201
     """Another schema version, columns missing or too many, or other types."""
     FORMAT_TOO_LARGE = 202
@@ -84,16 +84,16 @@ class ReasonCode(IntEnum):
     SAMPLING_REPLAY = 900
     """Tokens are not those that the seeded noise draws."""
     SAMPLING_DISTRIBUTION = 901
-    """Chosen tokens are less (or more) likely throughout than draws would be."""
+    """Sampled tokens are consistently less (or more) likely than honest sampling gives."""
     SAMPLING_UNCONFIRMED = 902
     """Tokens differ, but not so far or so surely that it must be forgery."""
     SAMPLING_BUDGET = 903
-    """Over the node's newest files together, near-ties went its way more often than in honest work."""
+    """Over the node's newest files together, near-ties were decided in its favour more often than in honest work."""
 
     LOG_PROBABILITIES_DIFFER = 1000
     """Recorded log-probabilities are not the policy's."""
     LOG_PROBABILITIES_UNCONFIRMED = 1001
-    """They differ, but not so far or so surely that it must be forgery."""
+    """Log-probabilities differ, but not so far or so surely that it must be forgery."""
 
     INFRASTRUCTURE = 60_000
     """Infrastructure failed. Never a reason to reject: work waits, or expires without blame."""

@@ -1,4 +1,4 @@
-"""Remembered answers of a slow source that strangers can't flood through us."""
+"""Cache in front of a slow source, with limits so that unauthenticated callers can't overload the source."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupLimits:
-    """Bounds of look-ups. Keys with a remembered answer and new keys have the first two each for themselves."""
+    """Limits of look-ups. `at_once` and `waiting` apply separately to keys with a cached answer and to new keys."""
 
     at_once: int = 8
     """Reads of the source at a time."""
     waiting: int = 256
     """Reads that run or wait for their turn; further ones are refused."""
     remembered: int = 1024
-    """Answers that are kept, and as many again for kept keys and for keys that the source does not know."""
+    """Maximum number of cached answers, and the same again for protected keys and for keys that are unknown."""
     absent: timedelta = timedelta(seconds=2)
     """Time for which a key that the source does not know is not read again."""
     answer: timedelta = timedelta(seconds=3)
     """Time limit of a read, and of a caller's wait for it."""
     rest: timedelta = timedelta(seconds=2)
-    """Pause before the source is read again after it was unavailable. Each known key has its own; new keys share one,
-    which a read that only exceeds its time limit does not start."""
+    """Pause before the source is read again after it was unavailable. Each known key has its own pause; new keys share
+    one, which a mere time-out does not start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class _Absent:
 
 
 class _Lane:
-    """Turns to read; keys that were answered before don't queue behind new ones."""
+    """Limit of concurrent reads; keys with a cached answer don't queue behind new keys."""
 
     def __init__(self, at_once: int) -> None:
         self.turns = asyncio.Semaphore(at_once)
@@ -61,12 +61,12 @@ class _Lane:
 
 
 class Lookups(Generic[K, V]):
-    """Answers from a small memory in front of a slow source.
+    """A small cache in front of a slow source.
 
     Callers that want the same key share one read. While the source is unavailable, the last answer is used for longer.
     While a read is under way or too many wait, the last answer is used for up to `CROWDED` times its usual age.
-    Answers that were not used for the longest time are dropped first. Those of keys that `keep` named are dropped only
-    for others of that kind.
+    Answers that were not used for the longest time are dropped first. Answers protected by `keep` are dropped
+    only for other protected ones.
 
     Args:
         read: Reads the source.
@@ -137,7 +137,7 @@ class Lookups(Generic[K, V]):
         return None if known is None else known.value
 
     def keep(self, key: K) -> None:
-        """Protects a cached answer from eviction by answers about strangers' keys."""
+        """Protects a cached answer: only answers that `keep` also protects can evict it."""
         known = self._known.pop(key, None)
         if known is not None:
             self._kept[key] = known

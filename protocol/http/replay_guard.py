@@ -52,8 +52,8 @@ class RequestLimits:
 class ReplayGuard:
     """Decides once per signed request whether it may be served now.
 
-    It depends on Redis' memory: a Redis that comes back empty has forgotten the nonces of the last two minutes, so it
-    must run with `appendonly yes` and without eviction.
+    A Redis that restarts empty has forgotten the nonces of the last two minutes, so Redis must run with
+    `appendonly yes` and without eviction.
 
     Args:
         redis: Shared by every instance of the service.
@@ -85,7 +85,7 @@ class ReplayGuard:
         Raises:
             Conflict: The nonce was used (`replayed`).
             RateLimited: The address called too often.
-            Unavailable: The script has no such outcome.
+            Unavailable: The outcome is unknown.
         """
         match outcome:
             case "admitted":

@@ -30,8 +30,8 @@ class StoredVersion:
     """A version on the disk.
 
     Args:
-        size: In bytes.
-        since: When it came, in seconds since 1970.
+        size: Size in bytes.
+        since: Time of arrival, in seconds since 1970.
         needed: Whether it is kept even beyond the budget.
     """
 
@@ -69,7 +69,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Versions of a folder that stay.
+    """Versions that are kept in a folder.
 
     Args:
         stays: For each version, in the order given.
@@ -140,7 +140,7 @@ class OverBudget:
     """Logs when versions that are needed begin to exceed the budget of a folder, and when they no longer do.
 
     Args:
-        folder: Where they lie.
+        folder: Folder of the versions.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -185,8 +185,8 @@ def machine_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
     """Returns the bytes of memory that this process may have: the machine's, or the least limit of its control groups.
 
     Args:
-        groups: Where control groups are mounted.
-        own: The kernel's list of this process's groups.
+        groups: Mount point of control groups.
+        own: File that lists this process's control groups, `/proc/self/cgroup`.
     """
     return min(psutil.virtual_memory().total, *(limit for limit, _ in _limits(groups, own)))
 
@@ -199,7 +199,7 @@ def free_memory(*, groups: Path = _GROUPS, own: Path = _OWN_GROUPS) -> int:
 
     Args:
         groups: Mount point of control groups.
-        own: The kernel's list of this process's groups.
+        own: File that lists this process's control groups, `/proc/self/cgroup`.
     """
     left = [max(0, limit - used) for limit, used in _limits(groups, own)]
     return min(psutil.virtual_memory().available, *left)
@@ -209,8 +209,8 @@ def weights_budget(memory: int, *, processes: int) -> int:
     """Returns the bytes of weights that each of several processes may hold.
 
     Args:
-        memory: Of the machine, or of the accelerator that they share.
-        processes: How many share it.
+        memory: Bytes of memory of the machine, or of the accelerator that the processes share.
+        processes: Number of processes that share it.
     """
     return memory // MEMORY_SHARE // processes
 

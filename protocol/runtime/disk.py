@@ -11,19 +11,19 @@ from protocol.errors import Unavailable
 
 
 class DiskReserved(Unavailable):
-    """A file does not fit on a disk beside its reserve and the files that are under way."""
+    """A file does not fit on the disk beside the reserve and the files being written."""
 
     code = "disk-full"
     default_hint = "make room on that disk, or lower its reserve"
 
 
 class DiskSpace:
-    """Counts the bytes of files under way to a disk; for one event loop.
+    """Reserves disk space for files being written; for one event loop.
 
     Writes of other processes are noticed by `writing`, which reads the free space again for each piece.
 
     Args:
-        directory: On the disk.
+        directory: Any directory on the disk.
         reserve: Bytes that stay free.
     """
 
@@ -31,7 +31,7 @@ class DiskSpace:
         self._directory = directory
         self._reserve = reserve
         self._claimed = 0
-        """Bytes that files under way may still write."""
+        """Reserved bytes that are not written yet."""
         self._writing = 0
         """Bytes that are being written now; the free space may count them or not."""
 
@@ -44,7 +44,7 @@ class DiskSpace:
         """Returns if a file could begin now.
 
         Raises:
-            DiskReserved: It does not fit.
+            DiskReserved: The file does not fit.
         """
         if size > (left := self.left):
             raise DiskReserved(
@@ -54,10 +54,10 @@ class DiskSpace:
 
     @contextmanager
     def claim(self, size: int) -> Iterator[DiskClaim]:
-        """Holds room for a file until it was written, or will not be.
+        """Reserves space for a file until the context ends.
 
         Raises:
-            DiskReserved: It does not fit.
+            DiskReserved: The file does not fit.
         """
         self.check(size)
         claim = DiskClaim(self, size)
@@ -83,11 +83,11 @@ class DiskSpace:
 
 
 class DiskClaim:
-    """Room for one file; made by `DiskSpace.claim`.
+    """Reserved space for one file; created by `DiskSpace.claim`.
 
     Args:
         space: The disk.
-        size: Of the whole file.
+        size: Size of the whole file in bytes.
     """
 
     def __init__(self, space: DiskSpace, size: int) -> None:
@@ -97,10 +97,10 @@ class DiskClaim:
 
     @contextmanager
     def writing(self, size: int) -> Iterator[None]:
-        """Surrounds the writing of the file's next bytes, which no longer count as under way afterwards.
+        """Context manager for writing the next `size` bytes; releases their reservation after success.
 
         Raises:
-            DiskReserved: Something else has filled the disk since; nothing may be written.
+            DiskReserved: The disk has been filled since the reservation; nothing may be written.
         """
         with self._space._piece(size):
             yield

@@ -93,17 +93,17 @@ async def retry(
     when: Callable[[BaseException], bool] = is_retryable,
     on_retry: Callable[[BaseException, timedelta], None] | None = None,
 ) -> T:
-    """Calls until it works, and hands on the last error when it must stop.
+    """Calls until a call succeeds; raises the last error when it stops.
 
-    It stops at an error that `when` refuses, after `backoff.attempts` calls, and as soon as the next wait would end
+    Retries stop at an error that `when` refuses, after `backoff.attempts` calls, and as soon as the next wait would end
     beyond the deadline. A `RateLimited` error is waited for as long as it asks.
 
     Args:
         call: Returns a fresh awaitable for each attempt.
         clock: Clock of pauses.
         backoff: Number of attempts and the pauses between them.
-        deadline: Time of the last attempt, which limits `backoff`.
-        when: Which errors are worth another call.
+        deadline: No retry starts after this time, even if `backoff` allows more.
+        when: Returns whether an error is retried.
         on_retry: Called with the error and the pause before each pause.
     """
     ceiling = wait_random_exponential(multiplier=backoff.first.total_seconds(), max=backoff.most.total_seconds())

@@ -131,7 +131,7 @@ class Settings(BaseSettings):
 
     @classmethod
     def _resolved(cls, layer: _Layer) -> dict[str, Any]:
-        """The layer's values with unknown keys refused and secrets read from their files."""
+        """Returns the layer's values, with secrets read from their files; raises for unknown keys."""
         values: dict[str, Any] = {}
         secrets = cls._secrets()
         allowed = [*cls.model_fields, *(key + _FILE for key in secrets)]

@@ -32,18 +32,18 @@ class PoolOverview(WireModel):
     service: WireAddress
     """The orchestrator that answers."""
     release: ShortText
-    """Of the software that it runs."""
+    """Version of the orchestrator's software."""
     run: Name | None
     """The run that the pool works on."""
     time_ms: Milliseconds
-    """The orchestrator's clock, from which ages are counted."""
+    """Time of the orchestrator's clock; ages are relative to it."""
     nodes_known: Annotated[int, Field(ge=0)]
     nodes_expected: Annotated[int, Field(ge=0)]
     """Number of healthy, unhealthy and draining nodes, from which heartbeats are expected."""
     removals_waiting: Annotated[int, Field(ge=0)]
-    """Dead nodes that the ledger still has."""
+    """Dead nodes that are still members on the ledger."""
     tasks_open: Annotated[int, Field(ge=0)]
-    """Tasks that are wanted and not over."""
+    """Tasks that should run and have not ended."""
     caller: Caller
 
 
@@ -150,7 +150,7 @@ class NodeLogs(WireModel):
     assignment_id: Identifier | None
     lines: tuple[LogLine, ...]
     next_sequence: Annotated[int, Field(ge=0)]
-    """Ask again with `since` set to this."""
+    """Value of `since` for the next request."""
 
 
 class Cause(WireModel):
@@ -187,7 +187,7 @@ class PoolEvent(WireModel):
     """Event of the pool, and body of a webhook's delivery."""
 
     id: Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}-[0-9]{1,20}$")]
-    """Grows with time; a reader continues after the last one that it has seen."""
+    """Increasing number of the event; a reader continues after the last number that it has read."""
     time_ms: Milliseconds
     kind: Annotated[str, StringConstraints(pattern=r"^[a-z]+(\.[a-z-]+)+$", max_length=64)]
     """`node.joined`, `node.healthy`, `node.dead`, `task.completed`, `assignment.failed`, `command.acknowledged`, …"""
@@ -202,7 +202,7 @@ class EventPage(WireModel):
 
     events: tuple[PoolEvent, ...]
     next_cursor: str
-    """Ask again with `after` set to this."""
+    """Value of `after` for the next request."""
 
 
 class NewWebhook(WireModel):
@@ -210,7 +210,7 @@ class NewWebhook(WireModel):
 
     url: Annotated[str, StringConstraints(max_length=2048, pattern=r"^https?://[\x21-\x7e]+$")]
     events: Annotated[tuple[Annotated[str, StringConstraints(max_length=64)], ...], Field(max_length=64)] = ()
-    """Kinds, or beginnings of kinds that end with a dot, as `node.`; empty for all."""
+    """Kinds of events, or prefixes that end with a dot, such as `node.`; empty for all."""
 
 
 class Webhook(WireModel):

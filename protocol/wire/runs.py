@@ -24,7 +24,7 @@ MOST_FIGURES = 16
 
 Step = Annotated[int, Field(ge=0, lt=1 << 48)]
 Version = Annotated[int, Field(ge=0, lt=1 << 48)]
-"""Small enough that every part's numbers hold it exactly (Redis scripts have doubles only)."""
+"""Largest number that every component represents exactly (Redis scripts have doubles only)."""
 Attempt = Annotated[int, Field(ge=0, lt=1 << 32)]
 SlotIndex = Annotated[int, Field(ge=0, lt=1 << 32)]
 SlotGroups = Annotated[int, Field(ge=1, le=MOST_GROUPS_PER_SLOT)]
@@ -58,7 +58,7 @@ class NewCheckpoint(WireModel):
     arithmetic: Arithmetic = ()
     """Arithmetic that the version's recipe accepts."""
     trainer: ShortText = ""
-    """The trainer's lease; empty for a request by a person, which no lease overrides."""
+    """The trainer's lease; empty for a request by a person, which is accepted under any lease."""
 
 
 class CheckpointRef(WireModel):
@@ -110,7 +110,7 @@ class Demand(WireModel):
     step: Step
     groups: StepGroups
     closed: bool = False
-    """The trainer has its batch: the step, and every one below it, wants nothing any more."""
+    """The trainer has its batch: the step, and every one below it, needs no more rollouts."""
     trainer: ShortText = ""
     """The trainer's lease; empty for a request by a person."""
 
@@ -162,9 +162,9 @@ class TrainerWish(WireModel):
     """Body of `PUT /v1/run/trainer`: a trainer takes, renews or releases the run's lease."""
 
     holder: Identifier
-    """The trainer, over its restarts: made once."""
+    """Id of the trainer, kept across restarts."""
     lease: ShortText = ""
-    """The lease that it has; empty when it begins."""
+    """The lease that the trainer holds; empty at its start."""
     start: Identifier | None = None
     """Random id of the trainer's start. A repeated request of one start, after a lost answer, gets the same lease."""
     life_ms: Annotated[int, Field(ge=1, le=600_000)]

@@ -26,7 +26,7 @@ class ConnectionLimits:
 
 @dataclass(slots=True, eq=False)
 class _Caller:
-    """The open connections of one address, those without a request under way once more, longest first."""
+    """Open connections of one address, and its idle ones, without a request in progress; both longest first."""
 
     address: str
     trusted: bool
@@ -35,14 +35,14 @@ class _Caller:
 
 
 class ConnectionGuard:
-    """Counts open connections and refuses those over a limit. An attempt costs the same however many are open.
+    """Counts open connections and refuses those over a limit. The cost of a check does not depend on their number.
 
-    When the total limit is reached, a new connection takes the place of one of the address that has the most: of the
-    one that has been idle for the longest, or, if each has a request under way, of the oldest. Otherwise a few
-    addresses could lock out all others. Connections of trusted proxies keep their places.
+    When the total limit is reached, a new connection replaces one of the address that has the most: the one that has
+    been idle for the longest, or the oldest if all have requests in progress. Otherwise a few addresses could lock out
+    all others. Connections of trusted proxies are never replaced.
 
     Args:
-        limits: How many.
+        limits: Maximum numbers of connections.
         callers: Knows the trusted proxies.
         refused: Called with the name of a limit each time it is reached.
     """
@@ -67,9 +67,9 @@ class ConnectionGuard:
         self._most = min(self._limits.connections, room)
 
     def admit(self, address: str, connection: asyncio.Transport) -> bool:
-        """Counts a new connection, idle at first; false if it is one too many.
+        """Counts a new connection as idle; returns False if a limit is reached.
 
-        Each one admitted must be released. One that loses its place to another is aborted, and released here.
+        The caller releases each admitted connection. A connection closed to make room is aborted and released here.
         """
         trusted = self._callers.trusts(address)
         # A proxy in a network of others must not count for them.
