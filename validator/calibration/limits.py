@@ -37,7 +37,7 @@ class ArithmeticPair:
 
     @classmethod
     def of(cls, engine: EngineName, dtype: Dtype, *, verified_in: Dtype) -> ArithmeticPair:
-        """Returns the arithmetic of a prover that torch checks."""
+        """Returns the pair of this generator and a torch verifier that computes in `verified_in`."""
         verifier = Arithmetic(engine=EngineName.TORCH, dtype=verified_in)
         return cls(Arithmetic(engine=engine, dtype=dtype), verifier)
 

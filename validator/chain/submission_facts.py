@@ -217,7 +217,7 @@ def _beacon(work: SubmittedWork, announced: Sequence[CheckpointAnnounced], joine
     again. The orchestrator chose a pair when it signed the lease.
     """
     logs = [each.log for each in (*announced, *joined)]
-    # The later one of any pair is not before the first announcement, nor before the first join.
+    # In every pair, the later event is at or after both the first announcement and the first join.
     earliest = max(min(each.log.block_number for each in events) for events in (announced, joined))
     for log in logs:
         if log.block_number == work.beacon_block and log.block_number >= earliest:

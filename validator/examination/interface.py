@@ -51,8 +51,8 @@ class Timings:
     """Costs of an examination, for metrics.
 
     Args:
-        seconds: Wall time by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`; without the
-            stages that were not reached.
+        seconds: Wall time by stage: `version`, `format`, `exact`, `policy`, `prefill`, `again`, `reward`; stages that
+            were not reached are absent.
         rows: Rows of the file.
         tokens: Generated tokens in the file.
         prefilled_rows: Recomputed rows, counted once per prefill.
@@ -81,7 +81,8 @@ class Conclusion:
         limits: The calibration entry that was used, as JSON.
         beacon_block: Beacon block of the lease; None if the file could not be read.
         environment: Name of the environment in the file.
-        near_ties: Amount that an accepted file adds to its node's budget; None if nothing in it could be steered.
+        near_ties: Near-ties that an accepted file adds to its node's budget; None if both sides computed in
+            float32, if there are no calibrated limits, or if no rows were replayed.
         timings: Costs; not part of the audit file, which must not depend on the machine.
     """
 

@@ -40,7 +40,7 @@ from validator.examination.record import ExaminationRecord, Stages, unread
 from validator.examination.scoring import scored
 
 _SLACK = 4
-"""Factor over the largest honest file up to which a file is still read, so that a check can say what is wrong."""
+"""Files are read up to this multiple of the largest honest file, so that a check can report what is wrong."""
 
 AskCopy = Callable[[Digest], bool]
 
@@ -203,7 +203,7 @@ class Procedure:
 
 
 def _lease_limits(facts: WorkFacts, version: CheckedVersion) -> ReadLimits:
-    """Returns read limits that no honest file of this slot exceeds, with room for better reasons of refusal."""
+    """Returns read limits well above an honest file of this slot, so that checks can report what is wrong."""
     recipe = version.recipe
     rows = _SLACK * facts.work.groups * recipe.group_size
     prompt, output = recipe.max_prompt_tokens, recipe.sampling.max_new_tokens

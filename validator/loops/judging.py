@@ -131,7 +131,7 @@ class Judging:
 
         Raises:
             NotSeated: The pool does not accept this key's verdicts (yet).
-            ChainUnavailable: The chain can't be asked whether it does.
+            ChainUnavailable: The chain can't be read.
             StoreUnavailable: Redis is down; leased items return when their leases expire.
         """
         taken = 0
@@ -153,10 +153,9 @@ class Judging:
         return taken
 
     async def _take(self) -> Item | None:
-        """Takes one more item if this process is well.
+        """Leases one more item if this process is healthy.
 
-        Items over which a holder died are examined one at a time: if one kills this process, too, no other suspect is
-        affected.
+        Items whose holder died are examined one at a time: if one kills this process, no other such item is lost.
         """
         async with self._taking:
             if not self._health.may_take(held=len(self._held)):
@@ -176,7 +175,7 @@ class Judging:
         looked_at = self._clock.monotonic()
         listing = asyncio.ensure_future(
             self._listed(item)
-        )  # started early: the item is nearly always examined, and both take time
+        )  # runs during the look-up in `_judge`, because nearly every item is examined
         try:
             await self._judge(item, listing, looked_at)
         finally:
@@ -222,7 +221,7 @@ class Judging:
         return item.staged is not None and item.staged.validator == self._me and item.kind not in LOOKS
 
     def _leaves_it(self, item: Item) -> bool:
-        """Returns whether the item is left to other validators or a person."""
+        """Returns whether this validator leaves the item to other validators or a person."""
         return item.spent and item.resolution is None and not self._said(item)
 
     async def _look_up(self, item: Item) -> WorkRecord | None:

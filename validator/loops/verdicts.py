@@ -31,16 +31,16 @@ NOT_OURS_STEP = Step(pause=timedelta(seconds=3), for_all=False, counted=False, g
 """Retry step for work that this validator may not judge; another one on this Redis may take it immediately."""
 
 FRESH = timedelta(seconds=2)
-"""Time after a read of the work's state in which a verdict is sent without another read."""
+"""Maximum age of the last read of the work's state; older states are read again before a verdict is sent."""
 
 TURN_PAUSE = timedelta(seconds=2)
-"""Pause after a decisive verdict was refused as out of turn. Each further wait for the same dispute doubles it, because
-a validator whose clock is ahead must not pay for a refusal every two seconds."""
+"""First pause after the ledger refused a dispute's verdict as out of turn. The pause doubles with each try, because a
+validator whose clock is ahead may be refused repeatedly, and each refusal costs gas."""
 
 LONGEST_TURN_PAUSE = timedelta(seconds=64)
 
 OVER = frozenset({"WrongStatus", "OtherSubmission", "TooLate"})
-"""Contract errors after which nothing is left to do."""
+"""Contract errors after which the item is finished."""
 
 NOT_YOUR_TURN = "NotYourTurn"
 """Contract error if other validators decide a dispute first, or if their order is not drawn yet."""

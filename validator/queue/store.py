@@ -52,7 +52,7 @@ class NewItem:
         work: The submission.
         kind: Reason of the examination.
         deadline_s: Unix time by which a verdict is due, or earlier; the earliest deadline is examined first.
-        delay: Time that other validators have before it is this one's turn.
+        delay: Time before this validator's turn, reserved for other validators.
     """
 
     work: SubmittedWork
@@ -66,7 +66,7 @@ class QueueLengths:
     """Lengths of the queue."""
 
     waiting: int
-    """Its turn, or its next try, is still to come."""
+    """Number of items whose turn or next try is still to come."""
     ready: int
     in_hand: int
     parked: int
@@ -76,19 +76,19 @@ class Put(StrEnum):
     """Destination of work that its holder could not judge."""
 
     AGAIN = "again"
-    """Back, for others or for a later try."""
+    """Back in the queue, for other processes or a later try."""
     PARKED = "parked"
-    """To a person."""
+    """Parked for the operator."""
     LOST = "lost"
-    """Nowhere: another process has leased it."""
+    """The item was left unchanged, because this process has lost the lease."""
 
 
 class WorkQueue:
-    """The queue that all validators on this Redis share. Its times are Redis' own: no host's clock counts.
+    """The queue that all validators on this Redis share. All times are of Redis' clock.
 
     Args:
         redis: Client.
-        keys: Of the pool's validators.
+        keys: Redis keys of the pool's validators.
         clock: Measures how long this process has held an item.
         lease: Time that an item stays leased without a renewal.
         member: This process.
@@ -176,11 +176,11 @@ class WorkQueue:
         return await self._settle(item, "done")
 
     async def give_back(self, item: Item) -> bool:
-        """Returns an item untried, or after a local error, so that another process can take it at once."""
+        """Ends the lease without counting a try, so that another process can take the item at once."""
         return await self._settle(item, "back")
 
     async def failed(self, item: Item, step: Step, *, code: str, why: str, hint: str = "") -> Put:
-        """Puts an item back for other processes and a later try, or parks it if none is left to try.
+        """Puts an item back for other processes and a later try, or parks it if no process may try it again.
 
         Args:
             item: The leased item.

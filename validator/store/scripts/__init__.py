@@ -18,14 +18,14 @@ from validator.domain.items import ItemId
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutItem(ScriptCall[bool]):
-    """Puts work into the queue; False if it is there already.
+    """Puts work into the queue; False if the work is already queued.
 
     Args:
-        id: Of the item.
-        work: JSON.
+        id: Id of the item.
+        work: The submission as JSON.
         kind: Reason of the examination.
         deadline_s: Time by which a verdict is due.
-        delay_ms: Time until it may be taken.
+        delay_ms: Time until the item may be taken.
     """
 
     id: str
@@ -52,7 +52,7 @@ class TakeItem(ScriptCall[TakenItem]):
         lease_ms: Length of the lease.
         token: Random, so that it differs from all tokens before a loss of Redis.
         member: The caller.
-        suspects: Items over which a holder died may be taken.
+        suspects: Whether items may be taken whose holder died.
         tries: Failures after which a member gives an item up.
         silence_ms: Time after its last sign of life in which a member counts as present.
         first_pause_ms: Pause of a dead holder after its first failure at the item.
@@ -88,11 +88,11 @@ class StageVerdict(ScriptCall[bool]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleItem(ScriptCall[bool]):
-    """Ends a lease; False if it was lost.
+    """Ends a lease; False if the lease was already lost.
 
     Args:
-        id: Of the item.
-        token: Of the lease.
+        id: Id of the item.
+        token: Token of the lease.
         outcome: `done` deletes the item, `back` returns it untried, `park` leaves it for the operator.
         code: Reason for parking.
         why: Reason as text.
@@ -112,13 +112,13 @@ class FailItem(ScriptCall[str]):
     """Puts back or parks an item that its holder could not judge; replies `again`, `parked` or `lost`.
 
     Args:
-        id: Of the item.
-        token: Of the lease.
+        id: Id of the item.
+        token: Token of the lease.
         member: The holder.
-        pause_ms: Time until the holder may take it again.
-        for_all: No other member may take it earlier either.
-        counted: It counts as a try.
-        gives_up: Reason for which the holder gives it up: `lacks`, `barred`, `ends` or empty.
+        pause_ms: Time until the holder may take the item again.
+        for_all: Whether the pause also applies to other members.
+        counted: Whether the failure counts as a try.
+        gives_up: Reason why the holder gives the item up: `lacks`, `barred`, `ends` or empty.
         tries: Failures after which a member gives an item up.
         silence_ms: Time after its last sign of life in which a member counts as present.
         code: Code of the error.
@@ -152,7 +152,7 @@ class UnparkItem(ScriptCall[bool]):
     """Puts a parked item back; False if it is not parked.
 
     Args:
-        id: Of the item.
+        id: Id of the item.
         resolution: A person's decision as JSON; None to try it anew.
     """
 
