@@ -17,7 +17,7 @@ _mounted: set[tuple[int, str]] = set()
 
 
 def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str]) -> None:
-    """Adds the parts that the arguments name, and the names of the others; completion needs them all in full."""
+    """Imports the commands that the arguments name and adds placeholders for others; completion imports all."""
     completing = "_MUSTER_COMPLETE" in os.environ
     for name, (place, summary) in parts.items():
         mounted = (id(app), name) in _mounted
@@ -27,7 +27,7 @@ def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str]) -> None:
             continue
         part = load(place, name)
         if isinstance(part, typer.Typer):
-            mount(part, parts_of(place), arguments)  # also of one that was mounted: another command of it may be named
+            mount(part, parts_of(place), arguments)  # even if mounted already: another of its commands may be named
         if mounted:
             continue
         _mounted.add((id(app), name))
@@ -38,7 +38,7 @@ def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str]) -> None:
 
 
 def load(place: str, name: str) -> typer.Typer | Callable[..., Any]:
-    """The part itself: a group of commands, or the function of one."""
+    """Imports and returns a group of commands, or the function of one command."""
     module, _, attribute = place.partition(":")
     found = import_module(module)
     part: typer.Typer | Callable[..., Any] = (
@@ -48,10 +48,10 @@ def load(place: str, name: str) -> typer.Typer | Callable[..., Any]:
 
 
 def parts_of(place: str) -> Parts:
-    """The parts of a group that has some."""
+    """Returns the commands in a group module's `PARTS`; empty if there are none."""
     parts: Parts = getattr(import_module(place.partition(":")[0]), "PARTS", {})
     return parts
 
 
 def _not_named() -> None:
-    """Stands on the help page for a part that the command line does not name."""
+    """Placeholder on the help page for a command that the arguments do not name."""

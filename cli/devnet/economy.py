@@ -52,8 +52,8 @@ RUN_TERMS = replace(
     challenge_period=timedelta(seconds=5),
     dispute_period=timedelta(seconds=10),
 )
-"""Terms of a pool with validators: shorter still, so that slashes become final within a run of minutes. The penalty is
-large enough to be visible on a stake of 100."""
+"""Terms of a pool with validators. Periods are shorter than in `TERMS`, so that slashes become final within
+minutes. The penalty is large enough to be visible on a stake of 100."""
 
 CHEATER = ("cheater-provider", "cheater")
 """Names of the keys of the worker that cheats."""

@@ -47,9 +47,9 @@ class FirstTask(StrEnum):
     """Task of the workers."""
 
     LEARN = "learn"
-    """Generate for a run that a trainer learns from and a validator checks, until its steps are done."""
+    """Generate rollouts that a validator checks and a trainer learns from, until all steps are done."""
     HELLO = "hello"
-    """Print the node's name and count: enough to try nodes, tasks, logs and events."""
+    """Print the node's name and count: exercises nodes, tasks, logs and events."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,9 +85,9 @@ class Preset:
         task: Description for the report.
         base: Name of the shipped base model: `trainer.presets.devnet_base`.
         steps: Number of steps.
-        goal: Goal after `steps`.
-        fast_steps: Number of steps with `--fast`: enough to see it learn, not to see it become good.
-        fast_goal: Goal after `fast_steps`.
+        goal: Required quality after `steps`.
+        fast_steps: Number of steps with `--fast`: enough to show that the policy learns, not to reach `goal`.
+        fast_goal: Required quality after `fast_steps`.
         learning: Learning settings that differ from the defaults in `trainer.learning.settings`.
     """
 
@@ -140,7 +140,7 @@ class RunOptions:
 
     @property
     def terms(self) -> Preset:
-        """Settings of its preset."""
+        """Settings of the run's preset."""
         return PRESETS[self.preset]
 
     @property
@@ -163,7 +163,7 @@ class DevnetOptions:
     task: FirstTask = FirstTask.LEARN
     run: RunOptions = RunOptions()
     runtime: RuntimeKind | None = None
-    """Sandbox for tasks; None takes Docker where an engine answers, else the process sandbox."""
+    """Sandbox for tasks; None selects Docker if its engine is available, else the process sandbox."""
     keep: bool = False
     keep_running: bool = False
     """Keep the network up after the run, until Ctrl-C."""

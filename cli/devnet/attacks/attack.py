@@ -28,9 +28,9 @@ class End(StrEnum):
     REFUSED = "refused"
     """Refused by store, orchestrator or ledger, so that it never becomes work."""
     EXPIRES = "expires unpaid"
-    """Becomes work that can't be judged."""
+    """The submission is recorded, but can't be judged."""
     IN_VAIN = "paid as honest work, gains nothing"
-    """Is honest work; the node's other behaviour changes nothing."""
+    """The work is honest; the node's other behaviour has no effect."""
 
 
 _COST = {
@@ -56,7 +56,7 @@ class Trick:
     """
 
     def wish(self, step: int) -> int:
-        """Returns the step of which a slot is requested, when an honest node would request one of `step`."""
+        """Returns the step to request a slot for; an honest node requests one for `step`."""
         return step
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
@@ -79,10 +79,10 @@ class Attack:
     Args:
         name: Name on the command line.
         action: What the node does, in one line.
-        motive: Why it would pay, if nothing stopped it.
-        defence: Which part stops it.
+        motive: Why the attack would pay without a defence.
+        defence: The mechanism that prevents it.
         reasons: Reasons that a verdict may give; empty if there is no verdict.
-        end: Outcome of its work.
+        end: Expected outcome of the submitted work.
         trick: Makes the changed task.
         delivery: Submits its files to the pool.
         cost: Cost for the attacker; by default the cost of the outcome.
@@ -101,7 +101,7 @@ class Attack:
     harm: str = ""
 
     def __post_init__(self) -> None:
-        """Fills in the cost and the harm of the outcome."""
+        """Sets `cost` and `harm` from the outcome if they are empty."""
         object.__setattr__(self, "cost", self.cost or _COST[self.end])
         object.__setattr__(self, "harm", self.harm or _HARM[self.end])
 

@@ -1,9 +1,8 @@
 """Tells a forged file from one that equals the honest file by chance.
 
-In a file of few short answers another temperature now and then draws the same tokens, the best of several draws is the
-first one throughout, and a group without a right answer has nothing that a cheat would report otherwise. Such a file is
-what the slot's seed asks for, to the byte, and accepting it is right. The share of forgeries that are caught is one of
-forgeries.
+In a file of few short answers, another temperature may draw the same tokens, the first of several draws may be the
+best in every group, and a cheat may have no reward to change. Such a file equals the honest file to the byte, so
+validators rightly accept it, and the detection rate does not count it as a forgery.
 """
 
 from __future__ import annotations
@@ -31,10 +30,10 @@ class Compared(Trick):
         self._honest: tuple[RolloutFile, ...] = ()
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
-        """The trick's file.
+        """Returns the trick's file, and stores the honest files to compare it with.
 
-        The honest one counts with proofs and log-probabilities of its engine and with those of a prefill, which some
-        cheats use: both are right, and differ in the last bits.
+        There are two honest files, with proofs and log-probabilities of the engine or of a prefill, which some attacks
+        use. Both are valid, and differ in the last bits.
         """
         file, honest = self._trick.make(toolkit, grant), toolkit.file(grant)
         if file is not None:

@@ -110,7 +110,7 @@ class ManyRows(Trick):
 class Bomb(Trick):
     """Submits a small file that becomes gigabytes when it is decoded.
 
-    A token that repeats takes no room: neither in the file nor in what its footer says of itself.
+    A repeated token compresses to almost nothing, and the footer states the small encoded size.
 
     Args:
         values: How many tokens the only row's prompt has.

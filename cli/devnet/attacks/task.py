@@ -34,11 +34,11 @@ class CheatingTask(RolloutTask):
     """The real task with the changes of an attack.
 
     Args:
-        trick: What this node does.
+        trick: The attack's behaviour.
         data: The task's data volume.
-        engine: What generates.
-        bridge: To the worker.
-        rest: As for the real task.
+        engine: Engine that generates answers.
+        bridge: Connection to the worker.
+        rest: Other arguments of `RolloutTask`.
     """
 
     def __init__(self, *, trick: Trick, data: Path, engine: Any, bridge: Bridge, **rest: Any) -> None:  # noqa: ANN401 - the real task's own arguments
@@ -81,7 +81,7 @@ class CheatingBridge(Bridge):
 
     Args:
         real: Bridge that requests go through.
-        trick: What this node does.
+        trick: The attack's behaviour.
     """
 
     def __init__(self, real: Bridge, trick: Trick) -> None:
@@ -99,7 +99,7 @@ class CheatingOutbox(Outbox):
     Args:
         data: The task's data volume.
         bridge: Where files are handed over.
-        trick: What this node does.
+        trick: The attack's behaviour.
     """
 
     def __init__(self, data: Path, *, bridge: Bridge, trick: Trick) -> None:
@@ -107,7 +107,7 @@ class CheatingOutbox(Outbox):
         self._trick = trick
 
     def put(self, file: RolloutFile, *, took: timedelta | None = None) -> HandOver:
-        """Hands over like the honest outbox, then again with the attack's change."""
+        """Hands the file over like the honest outbox, then overwrites file and claim as the attack does."""
         handed = super().put(file, took=took)
         path = self._data / handed.path
         self._trick.write(path, file)
@@ -136,4 +136,4 @@ if __name__ == "__main__":
     status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(status)  # as the real task ends
+    os._exit(status)  # the real task ends the same way

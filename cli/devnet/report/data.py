@@ -59,12 +59,12 @@ class PipelineStage:
     idle: float
     """Share of the run in which the stage had no work."""
     predicted_idle: float | None = None
-    """Idle share that follows from the mean times of the stages alone."""
+    """Idle share predicted from the stages' mean times."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedVerdicts:
-    """Number of files with one outcome and one reason."""
+    """Number of honest and cheating files that got the same outcome and reason."""
 
     outcome: Outcome
     reason: str

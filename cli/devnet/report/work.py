@@ -102,5 +102,10 @@ def latencies(work: Sequence[WorkTimeline]) -> list[Latency]:
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """Returns the smallest value that at least `share` of the values do not exceed; `ordered` ascends, not empty."""
+    """Returns the smallest value that at least `share` of the values do not exceed.
+
+    Args:
+        ordered: Values in ascending order; at least one.
+        share: Share of the values, 0 to 1.
+    """
     return ordered[max(0, min(len(ordered) - 1, -int(-share * len(ordered) // 1) - 1))]
