@@ -26,7 +26,7 @@ class ImageMissing(NotFound):
 
 
 class PullFailed(Unavailable):
-    """The image could not be pulled; it may exist."""
+    """The image could not be pulled for now; whether it exists is unknown."""
 
     code = "pull-failed"
     default_hint = "check that this machine reaches the registry"

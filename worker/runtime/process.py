@@ -110,7 +110,7 @@ class ProcessRuntime:
         return answer.stdout.decode(errors="replace").strip()
 
     async def pull(self, image: str, *, credentials: RegistryCredentials | None, progress: Progress) -> None:
-        """Pulls nothing and reports that."""
+        """Reports that images are not pulled, because tasks run on this machine's own programs."""
         del credentials
         progress(f"{image} is not pulled: this worker has no Docker engine and runs the command on its own programs")
 
