@@ -235,7 +235,7 @@ class Daemon:
         return changed
 
     async def _hand_over(self) -> None:
-        """Tells the orchestrator that the worker stops, ends the task, delivers queued files, and reports the final state."""
+        """Announces the stop to the orchestrator, ends the task, delivers queued files, reports the final state."""
         self.situation.phase = Phase.LEAVING if self._leaving else Phase.STOPPED
         self.situation.draining = True
         await self._send_final_heartbeat()
