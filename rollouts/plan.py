@@ -13,6 +13,7 @@ from protocol.errors import MusterError
 from rollouts.engines.interface import FinishReason, SampleRequest
 from rollouts.environments import Environment, Prompt, Reward, is_held_out, reward_of
 from rollouts.errors import BadVersionFolder
+from rollouts.models.chat import ChatFormat
 from rollouts.recipe import Recipe
 from rollouts.seeds import check_groups, draw_targets, prompt_positions
 
@@ -25,7 +26,7 @@ at most 99 %, so the expected number of skipped prompts is 99 for each group."""
 class Tokenizer(Protocol):
     """Interface of the version's tokenizer."""
 
-    def encode(self, text: str, *, chat: bool = False) -> Sequence[int]:
+    def encode(self, text: str, *, chat: bool | ChatFormat = False) -> Sequence[int]:
         """Returns the token ids of a text; `chat` wraps it as a user turn in the tokenizer's chat template."""
         ...
 

@@ -30,6 +30,7 @@ from protocol.errors import InvalidInput
 from protocol.wire.base import Name
 from rollouts.environments.rewards import LengthReward
 from rollouts.errors import BadVersionFolder
+from rollouts.models.chat import ChatFormat
 from rollouts.precision import Dtype, EngineName, arithmetic_name
 from rollouts.sampling.parameters import (
     LEAST_TEMPERATURE,
@@ -134,8 +135,8 @@ class Recipe(_RecipeModel):
     group_size: Annotated[int, Field(ge=1, le=4096)]
     """Samples per prompt."""
     max_prompt_tokens: Annotated[int, Field(ge=1, le=2**20)] = 4096
-    chat: bool = False
-    """Wraps each prompt as a user turn in the tokenizer's chat template."""
+    chat: bool | ChatFormat = False
+    """Wraps each prompt as a user turn in the tokenizer's chat template, optionally with a system turn and options."""
     length: LengthTargets | None = None
     held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.0
     """Share of prompts (by `is_held_out`) that slots skip even if `prompts` lists them; evaluations use them."""

@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from protocol.errors import InvalidInput
 from rollouts.environments import Environment, load_environment
+from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import LARGEST_INDEX, EnvironmentChoice, PromptRange, Recipe, SamplingChoice
@@ -35,7 +36,7 @@ class RecipeChoices:
         max_prompt_tokens: Limit of prompt tokens.
         group_size: Samples per prompt, at least 2.
         temperature: Sampling temperature.
-        chat: Whether prompts are wrapped in the chat template; by default if the tokenizer has one.
+        chat: Whether and how prompts are wrapped in the chat template; by default if the tokenizer has one.
         held_out: Share of prompts that is never trained on.
         first: Index of the first prompt.
         count: Number of prompts.
@@ -49,7 +50,7 @@ class RecipeChoices:
     max_prompt_tokens: int | None = None
     group_size: int = 16
     temperature: float = 1.0
-    chat: bool | None = None
+    chat: bool | ChatFormat | None = None
     held_out: float = 0.02
     first: int = 0
     count: int | None = None

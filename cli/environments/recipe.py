@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
+from pydantic import JsonValue, ValidationError
 
 from cli.environments.commands import OptionList, Version, parse_options
 from cli.groups import CommandGroup
 from cli.output import JsonOption, say, show_fields, show_json, warn
 from protocol.errors import Conflict, InvalidInput, plain_message
 from protocol.runtime.files import write_atomically
+
+if TYPE_CHECKING:
+    from rollouts.models.chat import ChatFormat
 
 app = CommandGroup(no_args_is_help=True, help="Recipes: how rollouts of a model are generated.")
 
@@ -35,6 +38,11 @@ def init(
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     chat: Annotated[
         bool | None, typer.Option("--chat/--no-chat", help="Use the chat template; default: if there is one.")
+    ] = None,
+    system_prompt: Annotated[str | None, typer.Option(help="Text of a system turn before each prompt.")] = None,
+    template_option: Annotated[
+        list[str] | None,
+        typer.Option(help="key=value for the chat template, such as enable_thinking=false; repeatable."),
     ] = None,
     held_out: Annotated[float, typer.Option(min=0, max=0.99, help="Share of prompts kept from training.")] = 0.02,
     first: Annotated[int, typer.Option(min=0, help="Index of the first prompt.")] = 0,
@@ -60,6 +68,11 @@ def init(
     target = folder / RECIPE_FILE
     if target.exists() and not force:
         raise Conflict(f"{target} exists already", hint="give --force to replace it")
+    form: bool | ChatFormat | None = chat
+    if system_prompt or template_option:
+        if chat is False:
+            raise InvalidInput("--no-chat excludes a system prompt and template options", hint="leave one of them out")
+        form = _chat_format(system_prompt or "", parse_options(template_option or []))
     choices = RecipeChoices(
         environment=environment,
         version=version,
@@ -68,7 +81,7 @@ def init(
         max_prompt_tokens=max_prompt_tokens,
         group_size=group_size,
         temperature=temperature,
-        chat=chat,
+        chat=form,
         held_out=held_out,
         first=first,
         count=count,
@@ -85,7 +98,7 @@ def init(
         "recipe": str(target),
         "environment": f"{environment} {proposed.recipe.environment.version}",
         "prompts": proposed.recipe.prompts.count,
-        "chat": proposed.recipe.chat,
+        "chat": bool(proposed.recipe.chat),
         "longest_prompt_tokens": proposed.longest_prompt,
         "measured_prompts": proposed.measured,
         "max_prompt_tokens": proposed.recipe.max_prompt_tokens,
@@ -100,3 +113,13 @@ def init(
     if proposed.row_tokens > LearningSettings().row_tokens and proposed.context > LearningSettings().row_tokens:
         warn(f"set learning.row_tokens to {proposed.row_tokens} or more in the trainer's settings")
     say(f"next: muster trainer eval {folder}")
+
+
+def _chat_format(system: str, template: dict[str, JsonValue]) -> ChatFormat:
+    from rollouts.models.chat import ChatFormat  # noqa: PLC0415 - loads transformers
+
+    try:
+        return ChatFormat(system=system, template=template)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        raise InvalidInput(f"chat: {plain_message(found['msg'])}", hint="docs/rollouts.md describes it") from error

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from pydantic import JsonValue
 from tokenizers import Encoding
 from transformers import PreTrainedTokenizerFast
 
 from rollouts.errors import BadVersionFolder
+from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import TOKENIZER_FILE
 
 _WITHOUT_CLOCK = "{%- set strftime_now = the_date_of_today -%}"
@@ -50,8 +52,11 @@ class FolderTokenizer:
         self._control = special | set(self._tokenizer.all_special_ids)
         self._encoding = threading.Lock()
 
-    def encode(self, text: str, *, chat: bool = False) -> list[int]:
+    def encode(self, text: str, *, chat: bool | ChatFormat = False) -> list[int]:
         """Returns the token ids of a text; `chat` wraps it as a user turn in the tokenizer's chat template.
+
+        A `ChatFormat` adds a system turn and passes options to the template. The system turn's text is encoded like
+        the prompt's: it can't contain control tokens either.
 
         The result does not depend on the date: a template that asks for it gets its default, or fails without one.
 
@@ -66,9 +71,11 @@ class FolderTokenizer:
                 "the recipe wants a chat, and the tokenizer has no chat template",
                 hint="add chat_template to tokenizer_config.json, or set chat to false in the recipe",
             )
-        hidden, mark, found = self._hide_control_tokens(text)
+        form = chat if isinstance(chat, ChatFormat) else ChatFormat()
+        (hidden, system), mark, found = self._hide_control_tokens([text, form.system])
+        templated = self._templated(hidden, system=system, options=form.template)
         tokens: list[int] = []
-        for place, piece in enumerate(re.split(f"{mark}([0-9]+){mark}", self._templated(hidden))):
+        for place, piece in enumerate(re.split(f"{mark}([0-9]+){mark}", templated)):
             if place % 2:
                 tokens += self._content(found[int(piece)])
             else:
@@ -125,20 +132,24 @@ class FolderTokenizer:
                 )
         return list(encoding.ids)
 
-    def _hide_control_tokens(self, text: str) -> tuple[str, str, list[str]]:
-        """Replaces control tokens in a text by numbers between marks.
+    def _hide_control_tokens(self, texts: Sequence[str]) -> tuple[list[str], str, list[str]]:
+        """Replaces control tokens in texts by numbers between marks.
 
         The tokenizer itself finds them, so that its rules about case, spaces and normal forms apply.
 
         Returns:
-            The text, the mark, and the replaced strings.
+            The texts, the mark, and the replaced strings.
         """
-        mark = next((each for each in _MARKS if each not in text), None)
+        mark = next((each for each in _MARKS if not any(each in text for text in texts)), None)
         if mark is None:
             raise BadVersionFolder(f"a prompt contains all {len(_MARKS)} characters for private use")
+        found: list[str] = []
+        return [self._hidden(text, mark, found) for text in texts], mark, found
+
+    def _hidden(self, text: str, mark: str, found: list[str]) -> str:
+        """Returns a text with its control tokens replaced, and appends them to `found`."""
         encoding = self._encode(text, split=False)
         parts: list[str] = []
-        found: list[str] = []
         end = 0
         for token, (start, stop) in zip(encoding.ids, encoding.offsets, strict=True):
             if token not in self._control or start < end:
@@ -148,16 +159,18 @@ class FolderTokenizer:
             parts += [text[end:start], f"{mark}{len(found)}{mark}"]
             found.append(text[start:stop])
             end = stop
-        return "".join([*parts, text[end:]]), mark, found
+        return "".join([*parts, text[end:]])
 
-    def _templated(self, text: str) -> str:
-        """Returns the text as a user turn in the chat template."""
+    def _templated(self, text: str, *, system: str, options: Mapping[str, JsonValue]) -> str:
+        """Returns the text as a user turn in the chat template, after a system turn if there is one."""
+        turns = [{"role": "system", "content": system}] if system else []
         try:
             templated = self._tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}],
+                [*turns, {"role": "user", "content": text}],
                 chat_template=f"{_WITHOUT_CLOCK}{self._tokenizer.get_chat_template()}",
                 tokenize=False,
                 add_generation_prompt=True,
+                **options,
             )
         except Exception as error:  # templates are programs and may raise anything
             raise BadVersionFolder(f"the tokenizer's chat template fails: {error}") from error

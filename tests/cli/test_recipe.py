@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from rollouts.environments import load_environment
+from rollouts.models.chat import ChatFormat
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.plan import SlotPlanner
 from rollouts.recipe import eligible_prompts, read_recipe
@@ -61,11 +63,23 @@ def test_a_tokenizer_with_a_chat_template_is_asked_in_chats(model: Path) -> None
     assert not read_recipe(model).chat
 
 
+def test_a_system_prompt_and_template_options_are_written(model: Path) -> None:
+    template = "{% for message in messages %}{{ message['content'] }}{% endfor %}{{ mood }}"
+    rewrite_json(model / "tokenizer_config.json", chat_template=template)
+    options = ["--system-prompt", "be brief", "--template-option", "mood=glad"]
+    assert run_muster("recipe", "init", str(model), "--environment", "letters", *options).code == 0
+    written = json.loads((model / "recipe.json").read_text())
+    assert written["chat"] == {"system": "be brief", "template": {"mood": "glad"}}
+    assert open_base(model).recipe.chat == ChatFormat(system="be brief", template={"mood": "glad"})
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
         (["--environment", "leters"], "did you mean letters"),
         (["--environment", "letters", "--chat"], "the tokenizer has no chat template"),
+        (["--environment", "letters", "--no-chat", "--system-prompt", "hi"], "--no-chat excludes"),
+        (["--environment", "letters", "--template-option", "tokenize=true"], "tokenize can't be an option"),
         (["--environment", "letters", "--max-new-tokens", "250"], "has 12 tokens, and the limit is 6"),
         (["--environment", "letters", "--max-new-tokens", "256"], "exceed the model's context of 256"),
         (["--environment", "letters", "--max-prompt-tokens", "250"], "exceed the model's context of 256"),

@@ -13,11 +13,13 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
 from rollouts.errors import BadVersionFolder
+from rollouts.models.chat import ChatFormat
 from rollouts.models.facts import read_model
 from rollouts.models.tokenizer import FolderTokenizer
 from tests.kit.tiny_model import (
@@ -291,6 +293,31 @@ def test_no_text_becomes_a_control_token(text: str, folder: Path) -> None:
     assert one.encode(text) == one.encode_answer(text) == characters
     trimmed = characters[len(text) - len(text.lstrip()) : len(text.rstrip())]
     assert one.encode(text, chat=True) == [BEGIN, *trimmed, END, BEGIN], "the template's own are control tokens"
+
+
+def test_a_chat_has_the_system_turn_and_the_options_of_the_recipe(folder: Path) -> None:
+    turns = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}\n{% endfor %}"
+    rewrite_json(folder / "tokenizer_config.json", chat_template=turns + "{{ mood | default('calm') }}> ")
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    one = FolderTokenizer(folder)
+    form = ChatFormat(system="be brief", template={"mood": "glad"})
+    assert one.decode(one.encode("hello", chat=form)) == "system: be brief\nuser: hello\nglad> "
+    assert one.decode(one.encode("hello", chat=ChatFormat())) == "user: hello\ncalm> "
+    assert one.encode("hello", chat=ChatFormat()) == one.encode("hello", chat=True)
+
+
+def test_a_system_turn_can_t_contain_a_control_token(folder: Path) -> None:
+    rewrite_json(folder / "tokenizer_config.json", chat_template=CHAT)
+    (folder / "chat_template.jinja").unlink(missing_ok=True)
+    tokens = FolderTokenizer(folder).encode("b<end>", chat=ChatFormat(system="<begin>a"))
+    characters = [[CHARACTERS.index(each) for each in text] for text in ("<begin>a", "b<end>")]
+    assert tokens == [BEGIN, *characters[0], END, *characters[1], END, BEGIN]
+
+
+@pytest.mark.parametrize("name", ["tokenize", "messages", "strftime_now", "_x", "a b", ""])
+def test_an_option_that_is_not_the_template_s_is_refused(name: str) -> None:
+    with pytest.raises(ValidationError):
+        ChatFormat(template={name: True})
 
 
 def test_a_normal_form_hides_no_control_token(folder: Path) -> None:

@@ -10,6 +10,7 @@ from protocol.errors import InvalidInput
 from rollouts.engines.interface import FinishReason
 from rollouts.environments import is_held_out, load_environment
 from rollouts.errors import BadVersionFolder
+from rollouts.models.chat import ChatFormat
 from rollouts.plan import SlotPlan, SlotPlanner
 from rollouts.recipe import EnvironmentChoice, LengthTargets, PromptRange, Recipe, SamplingChoice
 
@@ -23,8 +24,8 @@ END = 256
 class Bytes:
     """One token for each byte; a chat begins with an @."""
 
-    def encode(self, text: str, *, chat: bool = False) -> Sequence[int]:
-        return [*b"@" * chat, *text.encode()]
+    def encode(self, text: str, *, chat: bool | ChatFormat = False) -> Sequence[int]:
+        return [*b"@" * bool(chat), *text.encode()]
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(tokens).decode()

@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from rollouts.models.chat import ChatFormat
 from rollouts.models.tokenizer import FolderTokenizer
 from trainer.errors import BadExamples
 from trainer.sft.examples import Example
@@ -34,7 +35,7 @@ class FileCorpus:
         BadExamples: The file can't be read, is empty, or has an invalid row.
     """
 
-    def __init__(self, path: Path, *, tokenizer: FolderTokenizer, end: int, chat: bool = False) -> None:
+    def __init__(self, path: Path, *, tokenizer: FolderTokenizer, end: int, chat: bool | ChatFormat = False) -> None:
         self._tokenizer = tokenizer
         self._end = end
         self._chat = chat

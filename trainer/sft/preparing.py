@@ -78,7 +78,7 @@ def corpus_of(
     """Returns the examples, and a fingerprint that distinguishes corpora of equal settings."""
     match settings.examples:
         case FileExamples(path=path):
-            rows = FileCorpus(path, tokenizer=tokenizer, end=end, chat=recipe is not None and recipe.chat)
+            rows = FileCorpus(path, tokenizer=tokenizer, end=end, chat=False if recipe is None else recipe.chat)
             return rows, rows.sha256
         case EnvironmentExamples(first=first, count=count):
             if environment is None or recipe is None:
