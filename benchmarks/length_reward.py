@@ -19,10 +19,10 @@ from rich.table import Table
 
 from benchmarks.ending import end_in_order
 from benchmarks.learning_loop import LearningLoop
-from cli.devnet.options import PRESETS, PresetName
+from cli.devnet.options import LEARNING, PRESETS, PresetName
 from trainer.evaluator import Evaluation
 from trainer.learning.settings import LearningSettings
-from trainer.presets import devnet_base
+from trainer.presets import DEVNET_LENGTH, devnet_base
 
 TERMS = PRESETS[PresetName.LENGTH]
 EVERY = 10
@@ -45,13 +45,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--staleness", type=int, default=2)
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    settings = LearningSettings.model_validate(TERMS.learning)
+    settings = LearningSettings.model_validate(LEARNING)
     table = Table(*_COLUMNS, title=f"preset length, answers {options.staleness} steps old, one process")
     console = Console(width=120)
     for seed in [int(one) for one in options.seeds.split(",")]:
         with tempfile.TemporaryDirectory() as home:
             loop = LearningLoop(
-                Path(home), settings, seed=seed, staleness=options.staleness, base=devnet_base(TERMS.base)
+                Path(home), settings, seed=seed, staleness=options.staleness, base=devnet_base(DEVNET_LENGTH)
             )
             since = time.process_time()
             for step in range(options.steps + 1):

@@ -20,8 +20,28 @@ from rollouts.recipe import Recipe
 from rollouts.sampling.parameters import SamplingParameters
 
 _TAG = b"muster-evaluation-v1"
+EXAMPLES = 8
+"""Prompts whose greedy answers are kept as text."""
+_EXAMPLE_CHARACTERS = 2_000
 _LOOKED_AT_FOR_EACH = 100
 """Search limit for held-out prompts, as a multiple of the number of candidates expected to be needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AnswerExample:
+    """A held-out prompt and its greedy answer, as text for people; either is cut after 2,000 characters.
+
+    Args:
+        prompt: Text of the prompt, without the chat template.
+        answer: Decoded answer, without special tokens.
+        correct: Whether the environment scores it as solved.
+        finished: Whether the model ended the answer by itself.
+    """
+
+    prompt: str
+    answer: str
+    correct: bool
+    finished: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +60,7 @@ class Evaluation:
             without samples). None without a target length.
         lengths: Mean length of the same answers, by target length.
         undecided: Answers, greedy and sampled, that could not be checked within the limits.
+        examples: Greedy answers to the first `EXAMPLES` prompts.
     """
 
     prompts: int
@@ -52,6 +73,7 @@ class Evaluation:
     distance: float | None = None
     lengths: Mapping[int, float] = field(default_factory=dict)
     undecided: int = 0
+    examples: tuple[AnswerExample, ...] = ()
 
 
 def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, share: float | None = None) -> list[int]:
@@ -140,6 +162,7 @@ class Evaluator:
             distance=measured.distance,
             lengths=measured.mean_lengths,
             undecided=greedy.undecided + drawn.undecided,
+            examples=tuple(example for _, example in sorted(greedy.examples.items())),
         )
 
     def _plan(self, index: int) -> _Asked:
@@ -166,7 +189,7 @@ class Evaluator:
             for place, one in enumerate(asked)
             for sample in range(each)
         ]
-        tally = _Tally()
+        tally = _Tally(decode=self.tokenizer.decode)
         if requests:
             for answer in engine.generate(requests, parameters, with_proofs=False, should_stop=should_stop):
                 tally.add(answer.sample // each, asked[answer.sample // each], answer)
@@ -184,6 +207,7 @@ class _Asked:
 class _Tally:
     """Accumulates the results of answers."""
 
+    decode: Callable[[Sequence[int]], str]
     solved: Counter[int] = field(default_factory=Counter)
     tokens: int = 0
     finished: int = 0
@@ -191,6 +215,8 @@ class _Tally:
     lengths: dict[int, list[int]] = field(default_factory=dict)
     """Lengths by target length; empty without a target."""
     undecided: int = 0
+    examples: dict[int, AnswerExample] = field(default_factory=dict)
+    """The last answer to each of the first prompts, by the prompt's place."""
 
     def add(self, place: int, asked: _Asked, answer: Completion) -> None:
         reward = asked.planner.reward(asked.group.prompt, answer.tokens, answer.finish)
@@ -201,6 +227,13 @@ class _Tally:
         if reward.target is not None:
             self.lengths.setdefault(reward.target, []).append(reward.length)
         self.undecided += reward.undecided
+        if place < EXAMPLES:
+            self.examples[place] = AnswerExample(
+                prompt=asked.group.prompt.text[:_EXAMPLE_CHARACTERS],
+                answer=self.decode(answer.tokens)[:_EXAMPLE_CHARACTERS],
+                correct=reward.task == 1.0,
+                finished=answer.finish is FinishReason.EOS,
+            )
 
     @property
     def distance(self) -> float | None:

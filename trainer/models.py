@@ -55,7 +55,7 @@ def make_model(folder: Path, *, model_type: str, config: Mapping[str, JsonValue]
         BadSettings: transformers has no such model type, or the config is invalid for it.
         NotWritten: The disk is full or refuses the write.
     """
-    with whole_folder(folder) as partial, _quiet():
+    with whole_folder(folder) as partial, quiet_transformers():
         tokens = write_character_tokenizer(partial, characters)
         given = {"vocab_size": tokens, "eos_token_id": END, "pad_token_id": PAD, "bos_token_id": None} | dict(config)
         with torch.random.fork_rng():
@@ -75,7 +75,7 @@ def open_model(folder: Path, *, device: torch.device) -> tuple[PreTrainedModel, 
         BadVersionFolder: The folder can't be used, for example because the tokenizer has tokens that the model lacks.
     """
     facts = read_model(folder)
-    with _quiet():
+    with quiet_transformers():
         try:
             model, info = _MODELS.from_pretrained(
                 folder,
@@ -158,7 +158,7 @@ def write_weights(
         NotWritten: The disk is full or refuses the write.
     """
     writer: Any = form  # transformers annotates its methods in parts only
-    with whole_folder(folder) as partial, _quiet():
+    with whole_folder(folder) as partial, quiet_transformers():
         writer.save_pretrained(partial, state_dict=weights)
         for name in _COMPANIONS:
             if (start / name).is_file():
@@ -168,7 +168,7 @@ def write_weights(
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet_transformers() -> Iterator[None]:
     """Suppresses the progress bars and log messages of transformers."""
     bars, level = _LOGGING.is_progress_bar_enabled(), _LOGGING.get_verbosity()
     _LOGGING.disable_progress_bar()

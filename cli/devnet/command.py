@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from enum import StrEnum
 from importlib.util import find_spec
@@ -16,21 +17,26 @@ from cli.devnet.options import (
     DEFAULT_CHEAT,
     NO_CHEAT,
     NOT_SHOWN,
+    OWN_MODEL,
     PRESETS,
     DevnetOptions,
     FirstTask,
     Goal,
+    Preset,
     PresetName,
+    RunModel,
     RunOptions,
 )
 from cli.devnet.runner import run_devnet
 from cli.devnet.view import make_view
+from cli.environments.commands import parse_options
 from cli.output import note
 from ledger.devchain import ChainKind
 from protocol.errors import InvalidInput
 from protocol.runtime.extras import MissingExtra, require_extra
 from protocol.wire.nodes import RuntimeKind
 from rollouts.precision import EngineName
+from trainer.presets import devnet_base
 
 
 class AsynchronyChoice(StrEnum):
@@ -48,11 +54,34 @@ def devnet(
     directory: Annotated[Path, typer.Option(help="Folder for its state, keys and logs.")] = Path(".devnet"),
     chain: Annotated[ChainKind, typer.Option(help="Chain: the embedded one, or anvil.")] = ChainKind.EMBEDDED,
     block_time: Annotated[float, typer.Option(min=0.05, max=60, help="Seconds between blocks, at most.")] = 0.5,
-    workers: Annotated[int, typer.Option(min=0, max=50, help="Honest workers to run.")] = 3,
+    workers: Annotated[
+        int | None, typer.Option(min=0, max=50, help="Honest workers to run; default: 3, or 2 with a larger model.")
+    ] = None,
     cheat: Annotated[str, typer.Option(help="Attack of one more worker; `none` for no such worker.")] = DEFAULT_CHEAT,
     preset: Annotated[
-        PresetName, typer.Option(help="What the policy learns: right answers, or also their length.")
-    ] = PresetName.ANSWERS,
+        PresetName | None,
+        typer.Option(help="What the policy learns: right answers, or also their length; or a pretrained chat model."),
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(exists=True, file_okay=False, help="Model folder to train instead of a preset's model."),
+    ] = None,
+    environment: Annotated[
+        str | None, typer.Option(help="Its environment; default: what the folder's recipe.json says.")
+    ] = None,
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-o", help="key=value for the environment; repeatable.")
+    ] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="With --environment: longest answer in tokens; default: 128.")
+    ] = None,
+    group_size: Annotated[
+        int | None, typer.Option(min=2, max=4096, help="With --environment: samples per prompt; default: 8.")
+    ] = None,
+    groups: Annotated[int | None, typer.Option(min=1, help="With --model: groups of a step.")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="With --model: the learning rate; default: by the model's size.")
+    ] = None,
     validators: Annotated[int, typer.Option(min=1, max=3, help="Validators to run.")] = 1,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
     asynchrony: Annotated[
@@ -65,7 +94,9 @@ def devnet(
     ] = False,
     rise: Annotated[
         int | None,
-        typer.Option(min=-100, max=100, help="Points by which held-out greedy accuracy has to rise; by default 30."),
+        typer.Option(
+            min=-100, max=100, help="Points by which held-out greedy accuracy has to rise; default: 30, 35 or 1."
+        ),
     ] = None,
     distance: Annotated[
         float | None,
@@ -91,9 +122,21 @@ def devnet(
     submission was rejected as forged, and the cheater was slashed and evicted. The report is in DIRECTORY/report.
     """
     _check_cheat(cheat)
-    chosen = PRESETS[preset]
+    own = ModelChoice(
+        model=model,
+        environment=environment,
+        option=tuple(option or ()),
+        max_new_tokens=max_new_tokens,
+        group_size=group_size,
+        groups=groups,
+        learning_rate=learning_rate,
+    )
+    own.check(preset)
+    chosen = OWN_MODEL if model is not None else PRESETS[preset or PresetName.ANSWERS]
+    honest = chosen.workers if workers is None else workers
     run = RunOptions(
-        preset=preset,
+        name=model.name if model is not None else (preset or PresetName.ANSWERS).value,
+        task=chosen.task,
         steps=steps or (chosen.fast_steps if fast else chosen.steps),
         asynchrony=asynchrony.value,
         seed=seed,
@@ -104,7 +147,7 @@ def devnet(
         directory=directory,
         chain=chain,
         block_time=timedelta(seconds=block_time),
-        workers=workers,
+        workers=honest,
         cheat=cheat,
         validators=validators,
         task=task,
@@ -121,6 +164,8 @@ def devnet(
         require_extra("rollouts")
     if options.cheats:
         _require_attacks()
+    if options.learns:
+        options = replace(options, run=_with_model(options, chosen, own))
     with make_view(plain=plain or check) as view:
         result = asyncio.run(run_devnet(options, view))
     if result is None:
@@ -130,6 +175,68 @@ def devnet(
         missed = "; ".join(one.name for one in result.criteria if not one.met)
         note(f"the network ran, but these criteria were not met: {missed}")
         raise typer.Exit(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoice:
+    """Options for a model of the user's own."""
+
+    model: Path | None
+    environment: str | None
+    option: tuple[str, ...]
+    max_new_tokens: int | None
+    group_size: int | None
+    groups: int | None
+    learning_rate: float | None
+
+    def check(self, preset: PresetName | None) -> None:
+        """Checks that the options go together.
+
+        Raises:
+            InvalidInput: They don't.
+        """
+        if self.model is None:
+            if given := [name for name in ("environment", "option", "groups", "learning_rate") if getattr(self, name)]:
+                raise InvalidInput(
+                    f"--{given[0].replace('_', '-')} without --model",
+                    hint="a preset has all of it: add --model FOLDER",
+                )
+        elif preset is not None:
+            raise InvalidInput("--preset and --model are both given", hint="leave one out: a preset has a model")
+        if self.environment is None and (self.option or self.max_new_tokens or self.group_size):
+            raise InvalidInput(
+                "options of an environment without --environment",
+                hint="the recipe.json in the model's folder has them; give --environment NAME to replace it",
+            )
+
+
+def _with_model(options: DevnetOptions, preset: Preset, own: ModelChoice) -> RunOptions:
+    """Returns the run's options with the model and the sizes that follow from it.
+
+    Raises:
+        MusterError: The model, its environment or this machine does not suit.
+    """
+    run = options.run
+    if own.model is None and preset.base is not None:
+        return replace(run, model=RunModel(folder=devnet_base(preset.base)))
+    from cli.devnet.model import ModelChoices, size_own_model, size_smollm2  # noqa: PLC0415 - loads transformers
+
+    workers = options.workers + options.cheats
+    if own.model is None:
+        sized = size_smollm2(workers=workers, directory=options.directory, on_event=note)
+    else:
+        choices = ModelChoices(
+            folder=own.model,
+            environment=own.environment,
+            options=parse_options(list(own.option)),
+            max_new_tokens=own.max_new_tokens,
+            group_size=own.group_size,
+            groups=own.groups,
+            learning_rate=own.learning_rate,
+        )
+        sized = size_own_model(choices, workers=workers, directory=options.directory)
+    note(f"{run.name}: {sized.summary(steps=run.steps)}")
+    return replace(run, model=sized.model, scale=sized.scale, task=sized.task)
 
 
 def _goal(preset: Goal, *, rise: int | None, distance: float | None) -> Goal:

@@ -8,9 +8,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from cli.devnet.options import RunModel
 from protocol.errors import Conflict, InvalidInput
-from protocol.runtime.files import try_lock
+from protocol.runtime.files import try_lock, write_atomically
 
+RECIPE_FILE = "recipe.json"
+"""As `rollouts.recipe.RECIPE_FILE`, whose module loads numpy."""
 _MARKER = "devnet.lock"
 
 
@@ -49,6 +52,11 @@ class DevnetDirectory:
     def policies(self) -> Path:
         """Versions of the policy, each in a folder by its number; the origin publishes what appears here."""
         return self.path / "policies"
+
+    @property
+    def base(self) -> Path:
+        """Copy of the model that the run starts from, with its recipe; only if the model's folder has none."""
+        return self.path / "base"
 
     @property
     def trainer(self) -> Path:
@@ -94,6 +102,21 @@ def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
         if not keep:
             _empty(path)
         yield DevnetDirectory(path)
+
+
+def make_base(directory: DevnetDirectory, model: RunModel) -> Path:
+    """Returns the folder that the trainer starts from; makes a copy with the recipe if the model's folder has none."""
+    if model.recipe is None:
+        return model.folder
+    base, recipe = directory.base, directory.base / RECIPE_FILE
+    if not recipe.exists():
+        shutil.rmtree(base, ignore_errors=True)
+        base.mkdir(mode=0o700)
+        for path in model.folder.iterdir():
+            if path.is_file() and path.name != RECIPE_FILE:
+                shutil.copyfile(path, base / path.name)
+        write_atomically(recipe, model.recipe + "\n")
+    return base
 
 
 def _empty(path: Path) -> None:

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from cli.connection import open_chain
 from cli.devnet.directory import DevnetDirectory
+from cli.devnet.options import RunScale
 from cli.ledger.node import register_node
 from ledger.amounts import UNIT
 from ledger.client import Ledger
@@ -75,6 +76,13 @@ class Economy:
     keys: dict[str, Key]
 
 
+def run_terms(scale: RunScale) -> Terms:
+    """Returns the terms of a pool with validators, with periods that are long enough for the run's model."""
+    # The orchestrator leases no slot for longer than the notice of a change of terms.
+    notice = max(RUN_TERMS.notice_period, scale.lease)
+    return replace(RUN_TERMS, judge_period=scale.judge_period, notice_period=notice)
+
+
 def contributor_names(count: int) -> list[tuple[str, str]]:
     """Returns names of provider and node keys without a worker, for the user's own commands."""
     return [("provider", "node") if i == 1 else (f"provider-{i}", f"node-{i}") for i in range(1, count + 1)]
@@ -131,7 +139,7 @@ async def found_economy(
     await _give_gas(rpc, chain_id, [key.address for key in keys.values()])
     if directory.deployment.exists():
         return Economy(Deployment.load(directory.deployment), keys)
-    deployment = await _deploy(rpc, chain_id, keys["governor"])
+    deployment = await _deploy(rpc, chain_id, keys["governor"], unbonding=_unbonding(terms))
     on_event(f"{len(deployment.contracts)} contracts are deployed")
     async with Ledger.connect(rpc, deployment, key=keys["governor"]) as ledger:
         providers = [keys[provider].address for provider, _ in (*strangers, *pairs)]
@@ -175,9 +183,15 @@ async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key) ->
         await register_node(ledger, node)
 
 
-async def _deploy(rpc: str, chain_id: int, governor: Key) -> Deployment:
+def _unbonding(terms: Terms) -> timedelta:
+    """Returns the unbonding period: stake must stay slashable for longer than it takes until work is final."""
+    final = terms.judge_period + terms.challenge_period + terms.dispute_period + terms.notice_period
+    return max(UNBONDING, final + timedelta(seconds=1))
+
+
+async def _deploy(rpc: str, chain_id: int, governor: Key, *, unbonding: timedelta) -> Deployment:
     async with (
         open_chain(rpc, chain_id) as web3,
         TransactionSender(web3, governor.account(), chain_id=chain_id) as sender,
     ):
-        return await deploy(web3, sender, governor=governor.address, unbonding_period=UNBONDING)
+        return await deploy(web3, sender, governor=governor.address, unbonding_period=unbonding)

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from cli.connection import open_chain
 from cli.devnet.directory import DevnetDirectory
-from cli.devnet.economy import CHEATER, RUN_TERMS, TERMS, VALIDATORS, Economy, found_economy, worker_names
+from cli.devnet.economy import CHEATER, TERMS, VALIDATORS, Economy, found_economy, run_terms, worker_names
 from cli.devnet.options import DevnetOptions, FirstTask
 from cli.devnet.orphan_reaper import OrphanReaper
 from cli.devnet.redis import redis_spec
@@ -103,7 +103,7 @@ class NetworkStart:
         self._image = asyncio.create_task(self._make_image(runtime))
         rpc = await self._start_chain()
         workers = () if options.ledger_only else tuple(worker_names(options.workers, cheater=options.cheats))
-        terms = RUN_TERMS if options.learns else TERMS
+        terms = run_terms(options.run.scale) if options.learns else TERMS
         economy = await found_economy(
             rpc, CHAIN_ID, self._directory, workers=workers, terms=terms, on_event=self._view.event
         )
@@ -138,7 +138,8 @@ class NetworkStart:
         services = [discovery_spec(directory, places), orchestrator_spec(directory, places)]
         if options.learns:
             services.append(origin_spec(directory, places))
-            services += [relay_spec(directory, places, n + 1) for n in range(RELAYS)]
+            keep = options.run.scale.keep_versions
+            services += [relay_spec(directory, places, n + 1, keep=keep) for n in range(RELAYS)]
         await asyncio.gather(*[self._supervisor.start(service) for service in services])
         keys = network.economy.keys
         self._reaper.watch_containers([keys[node].address for _, node in network.workers])
@@ -161,7 +162,14 @@ class NetworkStart:
         keys = network.economy.keys
         honest = [keys[node].address for provider, node in network.workers if (provider, node) != CHEATER]
         over = self.trainer.done if self.trainer is not None else asyncio.Event()
-        await run_unless(over, await_first_rollouts(self._directory, places, nodes=honest, on_event=self._view.event))
+        waiting = await_first_rollouts(
+            self._directory,
+            places,
+            nodes=honest,
+            on_event=self._view.event,
+            within=self._options.run.scale.first_rollouts,
+        )
+        await run_unless(over, waiting)
         if not over.is_set():
             self._view.event(f"work of {len(honest)} honest nodes is on the ledger")
 
@@ -169,7 +177,7 @@ class NetworkStart:
         self.trainer, *_ = await asyncio.gather(
             self._supervisor.start(trainer_spec(self._directory, places, self._options.run)),
             *[
-                self._supervisor.start(validator_spec(self._directory, places, number + 1))
+                self._supervisor.start(validator_spec(self._directory, places, number + 1, self._options.run.scale))
                 for number in range(self._options.validators)
             ],
         )
@@ -190,7 +198,8 @@ class NetworkStart:
         if self._image is not None:
             await self._image
         learns = self._options.task is FirstTask.LEARN
-        spec = rollouts_task(network.runtime, self._options.run.engine) if learns else hello_task()
+        run = self._options.run
+        spec = rollouts_task(network.runtime, run.engine, run.scale) if learns else hello_task()
         await post_task(self._directory, places, spec)
         self._view.event(f"the task {spec.name} is posted; {network.runtime.value} runs it")
 

@@ -1,7 +1,7 @@
 """Options of a devnet, and the presets of its run.
 
 The preset `answers` rewards the right answer. `length` rewards it too, and subtracts something for each token that an
-answer is longer or shorter than its prompt requests.
+answer is longer or shorter than its prompt requests. `smollm2` rewards right answers of a pretrained chat model.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ledger.devchain import ChainKind
 from protocol.wire.nodes import RuntimeKind
-from rollouts.precision import EngineName
+from rollouts.precision import Dtype, EngineName
 
 NO_CHEAT = "none"
 DEFAULT_CHEAT = "previous-checkpoint"
@@ -75,6 +75,57 @@ class PresetName(StrEnum):
 
     ANSWERS = "answers"
     LENGTH = "length"
+    SMOLLM2 = "smollm2"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunScale:
+    """Sizes of a run that depend on the model. The defaults suit a model with less than a million parameters.
+
+    Args:
+        groups: Groups with a training signal in a step's batch.
+        groups_per_slot: Groups of a lease, so of a rollout file.
+        slots_per_node: Leases that a node may hold at a time.
+        evaluate_every: Steps between evaluations.
+        evaluation_prompts: Held-out prompts of an evaluation.
+        evaluation_samples: Sampled answers to each held-out prompt, in addition to the greedy one.
+        published: Data type of published weights.
+        keep_versions: Versions that trainer and relays keep on disk; None for their own defaults.
+        state_every: Steps between two full states of the trainer.
+        lease: Longest time for a slot.
+        judge_period: Time for a verdict on a file, on the ledger.
+        first_rollouts: Longest time until each honest node has submitted work.
+        task_memory: Memory limit of a worker's task in bytes.
+        learning: Learning settings that differ from the defaults in `trainer.learning.settings`.
+    """
+
+    groups: int = 16
+    groups_per_slot: int = 4
+    slots_per_node: int = 8
+    evaluate_every: int = 10
+    evaluation_prompts: int = 256
+    evaluation_samples: int = 4
+    published: Dtype = Dtype.FLOAT32
+    keep_versions: int | None = None
+    state_every: int = 1
+    lease: timedelta = timedelta(seconds=60)
+    judge_period: timedelta = timedelta(seconds=60)
+    first_rollouts: timedelta = timedelta(minutes=5)
+    task_memory: int = 2 << 30
+    learning: Mapping[str, object] = field(default_factory=lambda: LEARNING)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunModel:
+    """Model that a run starts from.
+
+    Args:
+        folder: The model's folder.
+        recipe: Recipe as JSON, which the devnet writes beside a copy of the model; None if the folder has one.
+    """
+
+    folder: Path
+    recipe: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,21 +134,21 @@ class Preset:
 
     Args:
         task: Description for the report.
-        base: Name of the shipped base model: `trainer.presets.devnet_base`.
+        base: Name of the shipped base model: `trainer.presets.devnet_base`; None for the pretrained SmolLM2.
         steps: Number of steps.
         goal: Required quality after `steps`.
         fast_steps: Number of steps with `--fast`: enough to show that the policy learns, not to reach `goal`.
         fast_goal: Required quality after `fast_steps`.
-        learning: Learning settings that differ from the defaults in `trainer.learning.settings`.
+        workers: Number of honest workers.
     """
 
     task: str
-    base: str
+    base: str | None
     steps: int
     goal: Goal
     fast_steps: int
     fast_goal: Goal
-    learning: Mapping[str, object] = field(default_factory=lambda: LEARNING)
+    workers: int = 3
 
 
 PRESETS: Mapping[PresetName, Preset] = {
@@ -117,31 +168,47 @@ PRESETS: Mapping[PresetName, Preset] = {
         fast_steps=15,
         fast_goal=Goal(rise=0.15, distance=1.7),
     ),
+    PresetName.SMOLLM2: Preset(
+        task="a pretrained chat model answers sums and differences, by reward",
+        base=None,
+        steps=10,
+        goal=Goal(rise=0.35),
+        fast_steps=4,
+        fast_goal=Goal(rise=0.1),
+        workers=2,
+    ),
 }
+
+
+OWN_MODEL = Preset(
+    task="a model of the user's own learns by reward",
+    base=None,
+    steps=10,
+    goal=Goal(rise=0.01),
+    fast_steps=3,
+    fast_goal=Goal(rise=0.0),
+    workers=2,
+)
+"""Defaults of a run with `--model`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
     """Settings of the run."""
 
-    preset: PresetName = PresetName.ANSWERS
+    name: str = PresetName.ANSWERS.value
+    """Name of the preset, or of the model's folder."""
+    task: str = PRESETS[PresetName.ANSWERS].task
+    """Description for the report."""
+    model: RunModel | None = None
+    """Model that the run starts from; None for the base model of the preset `answers`."""
+    scale: RunScale = RunScale()
     steps: int = PRESETS[PresetName.ANSWERS].steps
     asynchrony: str = "two-step"
     seed: int = 1
-    evaluate_every: int = 10
-    evaluation_prompts: int = 256
-    evaluation_samples: int = 4
-    """Sampled answers to each held-out prompt, in addition to the greedy one."""
-    groups: int = 16
-    """Groups with a training signal in a step's batch."""
     engine: EngineName = EngineName.TORCH
     goal: Goal = PRESETS[PresetName.ANSWERS].goal
     """Goal by which the run is judged."""
-
-    @property
-    def terms(self) -> Preset:
-        """Settings of the run's preset."""
-        return PRESETS[self.preset]
 
     @property
     def async_level(self) -> int:

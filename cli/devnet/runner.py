@@ -203,8 +203,8 @@ class _Runner:
             for provider, node in network.workers
         ]
         about = {
-            "preset": run.preset.value,
-            "task": run.terms.task,
+            "preset": run.name,
+            "task": run.task,
             "steps": str(run.steps),
             "asynchrony": run.asynchrony,
             "seed": str(run.seed),

@@ -11,7 +11,7 @@ import httpx
 
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.economy import VALIDATORS
-from cli.devnet.options import RunOptions
+from cli.devnet.options import RunOptions, RunScale
 from cli.devnet.settings import ROOT, RUN, ServicePlaces, write_trainer_settings, write_validator_settings
 from cli.devnet.supervisor import Gate, ProcessSpec
 
@@ -40,11 +40,13 @@ def origin_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpe
     return _shardcast_spec(directory, "origin", places.origin_port, "origin", "--watch", directory.policies)
 
 
-def relay_spec(directory: DevnetDirectory, places: ServicePlaces, number: int) -> ProcessSpec:
-    """`muster shardcast relay`; numbered from 1."""
+def relay_spec(
+    directory: DevnetDirectory, places: ServicePlaces, number: int, *, keep: int | None = None
+) -> ProcessSpec:
+    """`muster shardcast relay`; numbered from 1. `keep` limits the versions on its disk."""
     store = directory.path / "relays" / str(number)
     store.mkdir(parents=True, exist_ok=True, mode=0o700)
-    arguments = ("relay", "--upstream", places.origin, "--store", store)
+    arguments = ("relay", "--upstream", places.origin, "--store", store, *(("--keep", str(keep)) if keep else ()))
     return _shardcast_spec(directory, f"relay-{number}", places.relay_ports[number - 1], *arguments)
 
 
@@ -69,9 +71,11 @@ def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOpti
     )
 
 
-def validator_spec(directory: DevnetDirectory, places: ServicePlaces, number: int) -> ProcessSpec:
+def validator_spec(
+    directory: DevnetDirectory, places: ServicePlaces, number: int, scale: RunScale = RunScale()
+) -> ProcessSpec:
     """`muster validator run`; numbered from 1."""
-    settings = write_validator_settings(directory, places, number)
+    settings = write_validator_settings(directory, places, number, scale)
     return ProcessSpec(
         name=VALIDATORS[number - 1],
         command=_python("cli", "validator", "run", "--config", settings),

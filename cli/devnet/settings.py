@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.devnet.directory import DevnetDirectory
-from cli.devnet.economy import RUN_TERMS, VALIDATORS
-from cli.devnet.options import RunOptions
+from cli.devnet.directory import DevnetDirectory, make_base
+from cli.devnet.economy import VALIDATORS
+from cli.devnet.options import RunOptions, RunScale
 from protocol.http.tokens import hash_token, new_token
 from protocol.identifiers import Address
 from protocol.runtime.files import write_atomically
@@ -23,7 +23,6 @@ from trainer.presets import devnet_base
 POOL = 1
 RUN = "devnet"
 RELAYS = 2
-GROUPS_PER_SLOT = 4
 LANES = 4
 """Transactions with work, and with verdicts, in flight at a time: many nodes submit at once, and gas is free."""
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,12 +130,12 @@ def write_configuration(
             "webhooks_to_private_networks": True,
             "run": RUN,
             "run_async_level": run.async_level,
-            "run_groups": run.groups,
-            "run_groups_per_slot": GROUPS_PER_SLOT,
-            "run_slots_per_node": 8,
-            "run_lease_s": 60.0,
+            "run_groups": run.scale.groups,
+            "run_groups_per_slot": run.scale.groups_per_slot,
+            "run_slots_per_node": run.scale.slots_per_node,
+            "run_lease_s": run.scale.lease.total_seconds(),
             "run_grace_s": 10.0,
-            "run_pending_s": 90.0,
+            "run_pending_s": 1.5 * run.scale.judge_period.total_seconds(),
             "run_ask_again_s": 0.3,
             "run_kept_steps": 1_000,
             "relay_every_s": 0.5,
@@ -201,30 +200,34 @@ def write_trainer_settings(directory: DevnetDirectory, places: ServicePlaces, ru
         "deployment": directory.deployment,
         "keystore": directory.keys / "publisher.json",
         "password_file": directory.password,
-        "start": devnet_base(run.terms.base),
+        "start": devnet_base() if run.model is None else make_base(directory, run.model),
         "policies": directory.policies,
         "state": directory.trainer,
         "relays": list(places.relays),
-        "dtype": "float32",
+        "dtype": run.scale.published,
+        "keep_versions": run.scale.keep_versions,
+        "state_every": run.scale.state_every,
         "device": "cpu",
         "steps": run.steps,
         "seed": run.seed,
-        "groups_per_step": run.groups,
+        "groups_per_step": run.scale.groups,
         "asynchrony": run.asynchrony,
         "linger_s": 0.0,
         "poll_s": 0.2,
         "patience_s": 60.0,
-        "evaluate_every": run.evaluate_every,
-        "evaluation_prompts": run.evaluation_prompts,
-        "evaluation_samples": run.evaluation_samples,
-        "learning": run.terms.learning,
+        "evaluate_every": run.scale.evaluate_every,
+        "evaluation_prompts": run.scale.evaluation_prompts,
+        "evaluation_samples": run.scale.evaluation_samples,
+        "learning": run.scale.learning,
     }
     path = directory.path / "trainer.toml"
     _write_settings(path, {"trainer": table})
     return path
 
 
-def write_validator_settings(directory: DevnetDirectory, places: ServicePlaces, number: int) -> Path:
+def write_validator_settings(
+    directory: DevnetDirectory, places: ServicePlaces, number: int, scale: RunScale = RunScale()
+) -> Path:
     """Writes the settings of a validator, numbered from 1, and returns the file."""
     name = VALIDATORS[number - 1]
     home = directory.path / "validators" / str(number)
@@ -249,7 +252,7 @@ def write_validator_settings(directory: DevnetDirectory, places: ServicePlaces, 
         "first_pause_s": 0.2,
         "longest_pause_s": 2.0,
         "reserve_bytes": 0,
-        "epoch_s": RUN_TERMS.judge_period.total_seconds(),  # a validator refuses shorter ones
+        "epoch_s": scale.judge_period.total_seconds(),  # a validator refuses shorter ones
         "device": "cpu",
     }
     path = directory.path / f"{name}.toml"
@@ -275,7 +278,7 @@ def _as_toml(tables: Tables) -> str:
     lines = []
     for name, table in tables.items():
         lines.append(f"\n[{name}]")
-        lines += [f"{key} = {_value(value)}" for key, value in table.items()]
+        lines += [f"{key} = {_value(value)}" for key, value in table.items() if value is not None]
     return "\n".join(lines) + "\n"
 
 

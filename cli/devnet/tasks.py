@@ -12,7 +12,8 @@ from pathlib import Path
 from cli.devnet.containers import engine_answers
 from cli.devnet.directory import DevnetDirectory
 from cli.devnet.image import ROLLOUTS_TAG, TAG
-from cli.devnet.settings import GROUPS_PER_SLOT, ROOT, ServicePlaces
+from cli.devnet.options import RunScale
+from cli.devnet.settings import ROOT, ServicePlaces
 from cli.devnet.supervisor import ProcessFailed
 from cli.output import printable
 from cli.pool.nodes import failure_of
@@ -39,8 +40,6 @@ ROLLOUTS = "rollouts"
 VLLM_PYTHON = ROOT / ".tools" / "vllm" / "bin" / "python"
 
 _HELLO_TIMEOUT = timedelta(seconds=60)
-_ROLLOUTS_TIMEOUT = timedelta(minutes=5)
-"""Time between the first files of two nodes; a busy machine takes minutes to start ten processes that import torch."""
 _POLL = timedelta(milliseconds=300)
 
 _HELLO_PROGRAM = """
@@ -99,7 +98,7 @@ def hello_task() -> TaskSpec:
     )
 
 
-def rollouts_task(runtime: RuntimeKind, engine: EngineName) -> TaskSpec:
+def rollouts_task(runtime: RuntimeKind, engine: EngineName, scale: RunScale = RunScale()) -> TaskSpec:
     """Returns the task that generates rollouts for the run."""
     python = "python3"
     if runtime is RuntimeKind.PROCESS:
@@ -110,10 +109,10 @@ def rollouts_task(runtime: RuntimeKind, engine: EngineName) -> TaskSpec:
         command=(
             python,
             *("-m", "rollouts", "--engine", engine.value, "--dtype", "float32", "--device", "cpu", "--threads", "1"),
-            *("--groups", str(GROUPS_PER_SLOT)),
+            *("--groups", str(scale.groups_per_slot)),
         ),
         environment={"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"} if runtime is RuntimeKind.PROCESS else {},
-        resources=Resources(cpus=1.0, memory_bytes=2048 * MEBIBYTE),
+        resources=Resources(cpus=1.0, memory_bytes=scale.task_memory),
         network=NetworkMode.HOST,
         restart=RestartRule(kind=RestartKind.ALWAYS),
         stop_grace_seconds=5,
@@ -199,6 +198,7 @@ async def await_first_rollouts(
     *,
     nodes: Collection[Address],
     on_event: Callable[[str], None],
+    within: timedelta = RunScale().first_rollouts,
     clock: Clock | None = None,
 ) -> None:
     """Returns when each of these nodes has work on the ledger.
@@ -208,11 +208,13 @@ async def await_first_rollouts(
         places: Addresses of its services.
         nodes: Nodes to wait for.
         on_event: Called with the task's first failure on each of them.
+        within: Time between the first files of two nodes; a busy machine takes minutes to start ten processes that
+            import torch.
         clock: Source of time.
 
     Raises:
-        ProcessFailed: One of them has given its task up, or for five minutes no further node had work; names the
-            states of the nodes.
+        ProcessFailed: One of them has given its task up, or no further node had work in time; names the states of the
+            nodes.
     """
     clock, failures = clock or SystemClock(), FailureWatch(ROLLOUTS, on_event)
     missing, since = set(nodes), clock.monotonic()
@@ -225,7 +227,7 @@ async def await_first_rollouts(
                     continue
             known = await _known(client, missing)
             failures.check(known)
-            if clock.monotonic() > since + _ROLLOUTS_TIMEOUT.total_seconds():
+            if clock.monotonic() > since + within.total_seconds():
                 raise ProcessFailed(
                     f"{len(missing)} honest nodes have handed in no work: "
                     f"{_states(known) or 'the pool does not know them'}",

@@ -18,9 +18,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cli.devnet.report.assembly import accounts, evaluations, learned
-from cli.devnet.report.data import Latency, NodeAccount, ReportedEvaluation, ReportedStep, RunRecord
+from cli.devnet.report.data import Latency, NodeAccount, ReportedAnswer, ReportedEvaluation, ReportedStep, RunRecord
 from cli.devnet.report.pipeline import announcements, steps_before
-from cli.devnet.report.text import latency, lengths, sparkline
+from cli.devnet.report.text import latency, lengths, shorten, sparkline
 from cli.devnet.report.work import VERDICT_LATENCY, latencies, work_timelines
 from cli.devnet.supervisor import ProcessState, SupervisedProcess
 from ledger.amounts import format_amount
@@ -28,6 +28,7 @@ from protocol.runtime.clock import Clock, SystemClock
 
 _WIDTH = 40
 _RECENT = 8
+_SHOWN_ANSWERS = 2
 _TALL = 38
 """Height in lines of a terminal that has room for everything; a lower one shows less."""
 _PROCESS_COLOURS = {
@@ -248,9 +249,15 @@ def _progress(dashboard: Dashboard) -> RenderableType:
         if off:
             curve = sparkline(off, width=_WIDTH, top=max(*off, 1.0))
             grid.add_row("length", Text.assemble((curve, "magenta"), f"  {lengths(dashboard.evaluations[-1])}"))
+        for one in dashboard.evaluations[-1].answers[:_SHOWN_ANSWERS]:
+            grid.add_row("answer", Text.assemble((_example(one), "green" if one.correct else "red")))
     grid.add_row("versions", Text(_versions(dashboard)))
     grid.add_row("verdicts", Text(_verdicts(dashboard)))
     return grid
+
+
+def _example(one: ReportedAnswer) -> str:
+    return f"{shorten(one.prompt, _WIDTH)} → {shorten(one.answer, _WIDTH)}"
 
 
 def _versions(dashboard: Dashboard) -> str:
@@ -296,6 +303,7 @@ def news(before: Dashboard | None, now: Dashboard) -> list[str]:
     lines += [
         f"version {one.version}: {one.greedy:.1%} of held-out prompts answered right"
         + (f", {lengths(one)}" if one.distance is not None else "")
+        + (f"; {_example(one.answers[0])}" if one.answers else "")
         + (" (before)" if one.version < now.steps_before else "")
         for one in now.evaluations
         if one.version not in known

@@ -1,7 +1,12 @@
-"""Environment `arithmetic`: sums, differences and products of integers, such as `17*23=`."""
+"""Environment `arithmetic`: sums, differences and products of integers, such as `17*23=`.
+
+With `form = "question"` the prompt is a sentence for a chat model, such as `What is 17 + 23?`, and with
+`answer = "last-number"` the last number of an answer counts, so that `17 + 23 is 40.` is right.
+"""
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -13,6 +18,8 @@ from rollouts.environments.prng import PrngStream
 
 _MOST_DIGITS = 18
 
+_INTEGER = re.compile(r"-?[0-9]{1,40}")
+
 Operation = Literal["+", "-", "*"]
 
 
@@ -23,6 +30,12 @@ class ArithmeticOptions(Options):
     """Operations, drawn with equal probability."""
     digits: Annotated[int, Field(ge=1, le=_MOST_DIGITS)] = 3
     """Maximum digits of a number in a prompt."""
+    largest: Annotated[int | None, Field(ge=1, lt=10**_MOST_DIGITS)] = None
+    """Largest number in a prompt; all from 0 are equally probable. It replaces `digits`."""
+    form: Literal["expression", "question"] = "expression"
+    """Prompts such as `17+23=`, or such as `What is 17 + 23?`."""
+    answer: Literal["exact", "last-number"] = "exact"
+    """Whether the answer must be nothing but the number, or its last number counts."""
 
 
 class ArithmeticEnvironment:
@@ -39,15 +52,24 @@ class ArithmeticEnvironment:
         return None
 
     def prompt(self, index: int) -> Prompt:
-        """Returns two numbers of 1 to `digits` digits each and an operation."""
+        """Returns two numbers, of 1 to `digits` digits each or from 0 to `largest`, and an operation."""
         draws = PrngStream("arithmetic-prompt-v1", check_index(index, size=None))
         operation = draws.one_of(self._options.operations)
         left, right = self._number(draws), self._number(draws)
         answer = {"+": left + right, "-": left - right, "*": left * right}[operation]
-        return Prompt(index=index, text=f"{left}{operation}{right}=", data={"answer": str(answer)})
+        question = self._options.form == "question"
+        text = f"What is {left} {operation} {right}?" if question else f"{left}{operation}{right}="
+        return Prompt(index=index, text=text, data={"answer": str(answer)})
 
     def score(self, prompt: Prompt, completion: str, *, finished: bool) -> Score:
-        """Scores 1 if the completion is the number, optionally surrounded by blanks, and the model ended by itself."""
+        """Scores 1 for the right number; unless the last number counts, the model must have ended by itself.
+
+        An exact answer may have blanks around the number.
+        """
+        if self._options.answer == "last-number":
+            found = _INTEGER.findall(completion.replace(",", ""))
+            correct = bool(found) and found[-1] == prompt.data["answer"]
+            return Score(task=float(correct), parts={"finished": float(finished)})
         exact = completion.strip() == prompt.data["answer"]
         return Score(task=float(exact and finished), parts={"exact": float(exact), "finished": float(finished)})
 
@@ -56,6 +78,8 @@ class ArithmeticEnvironment:
         return str(prompt.data["answer"])
 
     def _number(self, draws: PrngStream) -> int:
+        if self._options.largest is not None:
+            return draws.below(self._options.largest + 1)
         return draws.below(10 ** draws.between(1, self._options.digits))
 
 

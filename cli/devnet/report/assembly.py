@@ -9,6 +9,7 @@ from typing import Any
 from cli.devnet.report.data import (
     Contributor,
     NodeAccount,
+    ReportedAnswer,
     ReportedEvaluation,
     ReportedStep,
     ReportedVerdicts,
@@ -73,6 +74,10 @@ def evaluations(record: RunRecord) -> list[ReportedEvaluation]:
             pass_at_1=_number((line.get("pass_at") or {}).get("1")),
             distance=_number(line.get("distance")),
             lengths={int(wanted): float(mean) for wanted, mean in (line.get("lengths") or {}).items()},
+            answers=tuple(
+                ReportedAnswer(prompt=str(one["prompt"]), answer=str(one["answer"]), correct=bool(one["correct"]))
+                for one in line.get("examples") or ()
+            ),
         )
         for line in _last_of(record.progress, "evaluation", "version")
     ]

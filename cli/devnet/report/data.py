@@ -18,6 +18,15 @@ from protocol.wire.slots import LeaseView
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReportedAnswer:
+    """Greedy answer to a held-out prompt."""
+
+    prompt: str
+    answer: str
+    correct: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedEvaluation:
     """Evaluation of a version on prompts held out of training."""
 
@@ -30,6 +39,8 @@ class ReportedEvaluation:
     """Mean distance of answers from the requested length in tokens; None if no length is requested."""
     lengths: Mapping[int, float] = field(default_factory=dict)
     """Mean length of answers, by requested length."""
+    answers: tuple[ReportedAnswer, ...] = ()
+    """Answers to a few prompts, the same ones in each evaluation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +206,14 @@ class RunReport:
         if len(self.evaluations) < 2:
             return None
         return self.evaluations[0].greedy, self.evaluations[-1].greedy
+
+    @property
+    def answer_pairs(self) -> tuple[tuple[ReportedAnswer, ReportedAnswer], ...]:
+        """Answers to the same held-out prompts in the first and the last evaluation; empty unless measured twice."""
+        if len(self.evaluations) < 2:
+            return ()
+        after = {one.prompt: one for one in self.evaluations[-1].answers}
+        return tuple((one, after[one.prompt]) for one in self.evaluations[0].answers if one.prompt in after)
 
     @property
     def distance(self) -> tuple[float, float] | None:

