@@ -18,9 +18,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
-from benchmarks.learning_loop import LearningLoop
 from trainer.learning.algorithms import algorithm_names
 from trainer.learning.settings import LearningSettings
+from trainer.presets import devnet_base
+from trainer.trial import Trial, TrialSettings
 
 STEPS = int(os.environ.get("MUSTER_STEPS", "60"))
 STALENESS = int(os.environ.get("MUSTER_STALENESS", "0"))
@@ -41,12 +42,13 @@ def main() -> None:
     for number, name in enumerate(CHOSEN):
         with tempfile.TemporaryDirectory() as scratch:
             settings = LearningSettings.model_validate(OF_DEVNET | {"algorithm": name, "old_policy": OLD_POLICY})
-            loop = LearningLoop(Path(scratch), settings, seed=SEED, staleness=STALENESS)
+            trial = TrialSettings(learning=settings, seed=SEED, staleness=STALENESS)
+            loop = Trial(Path(scratch), trial, base=devnet_base())
             if not number:
                 before = loop.evaluate()
                 table.add_row("before", f"{before.greedy:.1%}", f"{before.pass_at[1]:.1%}", *[""] * 5)
             began = time.process_time()
-            steps = [loop.step() for _ in range(STEPS)]
+            steps = [loop.step().learned for _ in range(STEPS)]
             took, after = time.process_time() - began, loop.evaluate()
             late = steps[-10:]
             table.add_row(

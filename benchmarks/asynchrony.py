@@ -1,6 +1,6 @@
 """How many steps a policy needs when its rollouts are old; `python -m benchmarks.asynchrony`.
 
-The devnet's base, task, learner, generator and batch, in one process without a network (`benchmarks.learning_loop`).
+The devnet's base, task, learner, generator and batch, in one process without a network (`trainer.trial`).
 For each level of asynchrony (steps between the policy that answers and the one that learns) and each seed: the steps
 until a fixed share of drawn answers to held-out prompts is right, and what the run reaches in the end, as a table like
 INTELLECT-2's figure 7. `--levels 0,2 --seeds 1 --steps 60` does less; some 0.7 s of one core for each step.
@@ -22,9 +22,10 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
-from benchmarks.learning_loop import LearningLoop
 from cli.devnet.options import LEARNING
 from trainer.learning.settings import LearningSettings
+from trainer.presets import devnet_base
+from trainer.trial import Trial, TrialSettings
 
 EVERY = 5
 """Steps between two evaluations."""
@@ -51,11 +52,11 @@ def run(*, level: int, seed: int, steps: int, goal: float) -> Curve:
     """One curve; told on standard error as it grows."""
     settings = LearningSettings.model_validate(LEARNING)
     with tempfile.TemporaryDirectory() as home:
-        loop = LearningLoop(Path(home), settings, seed=seed, staleness=level)
+        loop = Trial(Path(home), TrialSettings(learning=settings, seed=seed, staleness=level), base=devnet_base())
         drawn: list[tuple[int, float]] = []
         greedy, since = 0.0, time.perf_counter()
         for step in range(1, steps + 1):
-            done = loop.step()
+            done = loop.step().learned
             if step % EVERY and step < steps:
                 continue
             found = loop.evaluate()

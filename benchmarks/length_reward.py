@@ -1,6 +1,6 @@
 """How a policy learns a wanted length; `python -m benchmarks.length_reward`.
 
-The devnet's preset `length` in one process without a network (`benchmarks.learning_loop`): its base, its learner, and
+The devnet's preset `length` in one process without a network (`trainer.trial`): its base, its learner, and
 answers that are two steps old. For each seed a row every ten steps: right answers to held-out prompts, how far drawn
 answers are from the wanted length, and their mean length for each wanted one. About 0.8 s of one core for each step.
 """
@@ -18,11 +18,11 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.ending import end_in_order
-from benchmarks.learning_loop import LearningLoop
 from cli.devnet.options import LEARNING, PRESETS, PresetName
 from trainer.evaluator import Evaluation
 from trainer.learning.settings import LearningSettings
 from trainer.presets import DEVNET_LENGTH, devnet_base
+from trainer.trial import Trial, TrialSettings
 
 TERMS = PRESETS[PresetName.LENGTH]
 EVERY = 10
@@ -50,9 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console = Console(width=120)
     for seed in [int(one) for one in options.seeds.split(",")]:
         with tempfile.TemporaryDirectory() as home:
-            loop = LearningLoop(
-                Path(home), settings, seed=seed, staleness=options.staleness, base=devnet_base(DEVNET_LENGTH)
-            )
+            trial = TrialSettings(learning=settings, seed=seed, staleness=options.staleness)
+            loop = Trial(Path(home), trial, base=devnet_base(DEVNET_LENGTH))
             since = time.process_time()
             for step in range(options.steps + 1):
                 if step:

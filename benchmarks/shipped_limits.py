@@ -24,11 +24,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.ending import end_in_order
-from benchmarks.learning_loop import LearningLoop
 from cli.devnet.options import LEARNING
 from rollouts.precision import Dtype, EngineName
 from trainer.learning.settings import LearningSettings
 from trainer.presets import devnet_base
+from trainer.trial import Trial, TrialSettings
 
 ROOT = Path(__file__).parents[1]
 INTERPRETERS = {EngineName.TORCH: Path(sys.executable), EngineName.VLLM: ROOT / ".tools" / "vllm" / "bin" / "python"}
@@ -57,11 +57,12 @@ def main() -> None:
 
 def moments(home: Path, steps: list[int]) -> Iterator[Path]:
     """Versions of one run, each as soon as it is learned; 0 is the base."""
-    loop = LearningLoop(home / "loop", LearningSettings.model_validate(LEARNING))
+    settings = TrialSettings(learning=LearningSettings.model_validate(LEARNING))
+    loop = Trial(home / "loop", settings, base=devnet_base())
     for step in steps:
         while loop.steps < step:
             loop.step()
-        yield devnet_base() if step == 0 else loop.keep(home / f"step-{step}")
+        yield devnet_base() if step == 0 else loop.write(home / f"step-{step}")
 
 
 def _calibrate(model: Path, engine: EngineName, told: argparse.Namespace) -> None:

@@ -121,3 +121,9 @@ def _text(value: object) -> str:
 def printable(text: str) -> str:
     """Returns text without control characters, because terminals obey them and much text comes from strangers."""
     return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
+
+
+def shorten(text: str, width: int) -> str:
+    """Returns a text as one printable line of at most `width` characters; `⏎` stands for a line break."""
+    line = printable("⏎".join(text.strip().splitlines()))
+    return line if len(line) <= width else line[: width - 1] + "…"

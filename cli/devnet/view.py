@@ -20,9 +20,10 @@ from rich.text import Text
 from cli.devnet.report.assembly import accounts, evaluations, learned
 from cli.devnet.report.data import Latency, NodeAccount, ReportedAnswer, ReportedEvaluation, ReportedStep, RunRecord
 from cli.devnet.report.pipeline import announcements, steps_before
-from cli.devnet.report.text import latency, lengths, shorten, sparkline
+from cli.devnet.report.text import latency, lengths, sparkline
 from cli.devnet.report.work import VERDICT_LATENCY, latencies, work_timelines
 from cli.devnet.supervisor import ProcessState, SupervisedProcess
+from cli.output import shorten
 from ledger.amounts import format_amount
 from protocol.runtime.clock import Clock, SystemClock
 

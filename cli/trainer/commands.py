@@ -9,12 +9,14 @@ import typer
 
 from cli.output import JsonOption, note, say, show_json, show_table
 from cli.trainer.run import run
+from cli.trainer.trial import try_
 
 if TYPE_CHECKING:
     from trainer.evaluator import Evaluation
 
 app = typer.Typer(no_args_is_help=True, help="Models: warm them up on demonstrations, train them, evaluate them.")
 app.command()(run)
+app.command(name="try")(try_)
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator if there is one.")]
 

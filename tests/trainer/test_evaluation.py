@@ -79,6 +79,15 @@ def test_an_evaluation_does_not_depend_on_how_answers_were_batched(llama: Path) 
     assert evaluate(llama, max_batch=64) == evaluate(llama, max_batch=5)
 
 
+def test_examples_are_greedy_answers_as_text(llama: Path) -> None:
+    found = evaluate(llama, max_batch=64)
+    prompts = held_out_prompts(LETTERS, recipe_of(held_out=0.1), count=6)
+    assert [one.prompt for one in found.examples] == [LETTERS.prompt(index).text for index in prompts]
+    assert sum(one.correct for one in found.examples) / 6 == found.greedy
+    assert sum(one.finished for one in found.examples) / 6 == found.greedy_finished
+    assert found.examples == evaluate(llama, max_batch=5, samples=0).examples
+
+
 def test_pass_at_k_is_given_for_powers_of_two(llama: Path) -> None:
     assert list(evaluate(llama, max_batch=64, samples=5).pass_at) == [1, 2, 4]
     greedy_only = evaluate(llama, max_batch=64, samples=0)

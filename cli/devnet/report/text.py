@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cli.devnet.report.data import Criterion, NodeAccount, ReportedEvaluation, RunReport
-from cli.output import printable
+from cli.output import shorten
 from ledger.amounts import format_amount
 
 _SPARKS = "▁▂▃▄▅▆▇█"
@@ -123,12 +123,6 @@ def _learning(report: RunReport) -> list[str]:
         off = f", {lengths(one)}" if one.distance is not None else ""
         lines.append(f"version {one.version:>4}: greedy {one.greedy:.1%}{sampled}{off}")
     return lines
-
-
-def shorten(text: str, width: int) -> str:
-    """Returns a text as one printable line of at most `width` characters; `⏎` stands for a line break."""
-    line = printable("⏎".join(text.strip().splitlines()))
-    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def _answers(report: RunReport) -> list[str]:

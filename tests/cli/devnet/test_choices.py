@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from cli.devnet.command import AsynchronyChoice, devnet
 from cli.devnet.options import PRESETS, PresetName, RunOptions
-from protocol.errors import InvalidInput
+from protocol.errors import MusterError
 from rollouts.recipe import read_recipe
 from trainer.presets import devnet_base
 from trainer.run.asynchrony import NAMED, AsynchronyName
@@ -26,6 +26,13 @@ APP.command()(devnet)
         (["--cheat", "slow"], "a devnet can't show slow: what it hands in is honest work"),
         (["--cheat", "slot-shopper"], "its forecasts are worth nothing"),
         (["--distance", "1"], "--distance without lengths that are wanted"),
+        (["--environment", "math"], "--environment without --model"),
+        (["--groups", "4"], "--groups without --model"),
+        (["--model", str(devnet_base()), "--preset", "answers"], "--preset and --model are both given"),
+        (["--model", str(devnet_base()), "-o", "digits=1"], "options of an environment without --environment"),
+        (["--model", str(devnet_base()), "--environment", "nothing"], "there is no environment called 'nothing'"),
+        (["--model", str(devnet_base()), "--environment", "letters", "--max-new-tokens", "500"], "exceed the model's"),
+        (["--model", "/usr"], "/usr/config.json can't be read"),
     ],
 )
 def test_what_a_devnet_could_not_judge_is_refused_before_it_starts(
@@ -33,18 +40,17 @@ def test_what_a_devnet_could_not_judge_is_refused_before_it_starts(
 ) -> None:
     directory = tmp_path_factory.mktemp("devnet") / "net"
     refused = CliRunner().invoke(APP, ["--plain", "--directory", str(directory), *options])
-    assert isinstance(refused.exception, InvalidInput)
+    assert isinstance(refused.exception, MusterError)
     assert words in refused.exception.detail
     assert not directory.exists()
 
 
 @pytest.mark.parametrize("name", list(PresetName))
 def test_a_goal_has_a_distance_exactly_where_the_base_wants_lengths(name: PresetName) -> None:
-    terms = RunOptions(preset=name).terms
-    assert terms is PRESETS[name]
-    wants = read_recipe(devnet_base(terms.base)).length is not None
-    assert [goal.distance is not None for goal in (terms.goal, terms.fast_goal)] == [wants, wants]
-    assert terms.fast_steps < terms.steps
+    preset = PRESETS[name]
+    wants = preset.base is not None and read_recipe(devnet_base(preset.base)).length is not None
+    assert [goal.distance is not None for goal in (preset.goal, preset.fast_goal)] == [wants, wants]
+    assert preset.fast_steps < preset.steps
 
 
 @pytest.mark.parametrize("name", list(AsynchronyChoice))

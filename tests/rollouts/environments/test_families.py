@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import replace
 
 import pytest
 
 from rollouts.environments import Environment, load_environment
+from rollouts.environments.interface import Prompt
 from rollouts.environments.letters import VOCABULARY
 
 LETTERS = load_environment("letters")
 FILLED = load_environment("letters", options={"filler": True})
 ARITHMETIC = load_environment("arithmetic")
+QUESTIONS = load_environment(
+    "arithmetic", options={"operations": ["+", "-"], "largest": 12, "form": "question", "answer": "last-number"}
+)
 
 
 @pytest.mark.parametrize(
@@ -107,9 +112,36 @@ def test_arithmetic_takes_the_number_as_it_is_written(completion: str, task: flo
     assert ARITHMETIC.score(ARITHMETIC.prompt(1), completion, finished=True).task == task
 
 
-def test_the_teacher_of_arithmetic_is_right() -> None:
+@pytest.mark.parametrize(
+    ("completion", "task"),
+    [
+        ("-10", 1.0),
+        ("The answer is -10.", 1.0),
+        ("2 - 12 = -10\n", 1.0),
+        ("10", 0.0),
+        ("-10 or 10", 0.0),
+        ("none", 0.0),
+        ("-1,0", 1.0),
+        ("1" * 10_000, 0.0),
+    ],
+)
+def test_the_last_number_of_an_answer_counts_if_the_options_say_so(completion: str, task: float) -> None:
+    prompt = Prompt(index=0, text="What is 2 - 12?", data={"answer": "-10"})
+    assert [QUESTIONS.score(prompt, completion, finished=ended).task for ended in (True, False)] == [task, task]
+
+
+def test_questions_have_numbers_up_to_the_largest() -> None:
+    prompts = [QUESTIONS.prompt(index) for index in range(500)]
+    numbers = [int(number) for prompt in prompts for number in re.findall("[0-9]+", prompt.text)]
+    assert (min(numbers), max(numbers)) == (0, 12)
+    assert {prompt.text.split()[3] for prompt in prompts} == {"+", "-"}
+    assert all(prompt.text.startswith("What is ") and prompt.text.endswith("?") for prompt in prompts)
+
+
+@pytest.mark.parametrize("environment", [ARITHMETIC, QUESTIONS])
+def test_the_teacher_of_arithmetic_is_right(environment: Environment) -> None:
     for index in range(100):
-        prompt = ARITHMETIC.prompt(index)
-        shown = ARITHMETIC.demonstration(prompt)
+        prompt = environment.prompt(index)
+        shown = environment.demonstration(prompt)
         assert shown is not None
-        assert ARITHMETIC.score(prompt, shown, finished=True).task == 1.0
+        assert environment.score(prompt, shown, finished=True).task == 1.0

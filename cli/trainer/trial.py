@@ -1,0 +1,191 @@
+"""`muster trainer try`: the learning loop in one process, without chain and services."""
+
+from __future__ import annotations
+
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from pydantic import ValidationError
+
+from cli.environments.commands import OptionList, parse_options
+from cli.output import JsonOption, say, shorten, show_json
+from protocol.errors import InvalidInput, plain_message
+
+if TYPE_CHECKING:
+    from rollouts.recipe import Recipe
+    from trainer.evaluator import AnswerExample, Evaluation
+    from trainer.trial import TrialSettings, TrialStep
+
+_ROW = "{:>5}  {:>6}  {:>6}  {:>9}  {:>8}  {:>8}  {:>9}  {:>8}  {:>6}"
+_HEAD = ("step", "reward", "solved", "signal", "entropy", "loss", "gradient", "tokens/s", "s")
+_WIDTH = 50
+_EXAMPLES_SHOWN = 2
+
+
+def try_(
+    *,
+    folder: Annotated[Path, typer.Argument(exists=True, file_okay=False, help="A model folder.")],
+    environment: Annotated[
+        str | None, typer.Option(help="Its environment; default: what the folder's recipe.json says.")
+    ] = None,
+    option: OptionList = None,
+    max_new_tokens: Annotated[int | None, typer.Option(min=1, help="With --environment: longest answer.")] = None,
+    group_size: Annotated[int, typer.Option(min=2, help="With --environment: samples per prompt.")] = 8,
+    config: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="A trainer's settings file; its [trainer] table is used."),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Number of steps; default: 10.")] = None,
+    groups: Annotated[int | None, typer.Option(min=1, help="Groups with signal in a step; default: 16.")] = None,
+    staleness: Annotated[
+        int | None, typer.Option(min=0, max=64, help="Steps between the policy that answers and the one that learns.")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Learning rate.")] = None,
+    prompts: Annotated[int | None, typer.Option(min=1, help="Held-out prompts; default: 256.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of prompts and answers.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator.")] = None,
+    to: Annotated[Path | None, typer.Option(help="Write the trained policy as a version to this new folder.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Try a model, an environment and an algorithm: generate, reward, learn and evaluate in one process.
+
+    Prints a line and two sampled answers per step. Nothing is proved or paid: a run over the network is
+    `muster devnet --model FOLDER`. With --json, prints one JSON object per line.
+    """
+    import torch  # noqa: PLC0415 - `--help` can spare it
+
+    from rollouts.models.devices import find_device  # noqa: PLC0415
+    from trainer.trial import Trial  # noqa: PLC0415
+
+    torch.set_num_threads(1)
+    if to is not None and to.exists():
+        raise InvalidInput(f"{to} exists already", hint="give --to a folder that does not exist")
+    recipe = _recipe(folder, environment, option or [], max_new_tokens=max_new_tokens, group_size=group_size)
+    changes = {
+        "steps": steps,
+        "groups_per_step": groups,
+        "staleness": staleness,
+        "evaluation_prompts": prompts,
+        "seed": seed,
+        "device": str(find_device(device)),
+    }
+    settings = _settings(config, changes, learning_rate=learning_rate, recipe=recipe, folder=folder)
+    with tempfile.TemporaryDirectory(prefix="muster-trial-") as scratch:
+        trial = Trial(Path(scratch), settings, base=folder, recipe=recipe)
+        try:
+            _show_evaluation(0, trial.evaluate(), as_json=as_json)
+            for number in range(settings.steps):
+                if number == 0 and not as_json:
+                    say(_ROW.format(*_HEAD))
+                _show_step(trial.step(), as_json=as_json)
+            _show_evaluation(settings.steps, trial.evaluate(), as_json=as_json)
+            if to is not None:
+                trial.write(to)
+                if not as_json:
+                    say(f"{to} holds the trained version")
+        finally:
+            trial.close()
+
+
+def _recipe(
+    folder: Path, environment: str | None, option: list[str], *, max_new_tokens: int | None, group_size: int
+) -> Recipe | None:
+    """Returns a recipe for the environment; None for the one in the folder."""
+    if environment is None:
+        if option or max_new_tokens:
+            raise InvalidInput(
+                "options of an environment without --environment", hint="give --environment NAME, or leave them out"
+            )
+        return None
+    from rollouts.recipe_proposal import RecipeChoices, propose_recipe  # noqa: PLC0415 - loads transformers
+
+    choices = RecipeChoices(
+        environment=environment,
+        options=parse_options(option),
+        max_new_tokens=max_new_tokens or 128,
+        group_size=group_size,
+        held_out=0.1,
+    )
+    return propose_recipe(folder, choices).recipe
+
+
+def _settings(
+    config: Path | None,
+    changes: Mapping[str, object],
+    *,
+    learning_rate: float | None,
+    recipe: Recipe | None,
+    folder: Path,
+) -> TrialSettings:
+    """Returns the settings of the file, changed by the options; rows fit the recipe unless the file has them.
+
+    Raises:
+        InvalidInput: The file or a value is invalid.
+    """
+    from rollouts.models.facts import read_model  # noqa: PLC0415
+    from rollouts.recipe import read_recipe  # noqa: PLC0415 - loads numpy
+    from trainer.rates import default_learning_rate  # noqa: PLC0415
+    from trainer.trial import TrialSettings  # noqa: PLC0415
+
+    values: dict[str, Any] = {}
+    if config is not None:
+        try:
+            values = tomllib.loads(config.read_text()).get("trainer", {})
+        except (OSError, ValueError) as error:
+            raise InvalidInput(f"{config} can't be read: {error}", hint="give a TOML file with [trainer]") from error
+    values |= {name: value for name, value in changes.items() if value is not None}
+    learning = dict(values.get("learning", {}))
+    facts, used = read_model(folder), recipe or read_recipe(folder)
+    learning.setdefault("row_tokens", min(facts.context, used.max_prompt_tokens + used.sampling.max_new_tokens))
+    optimiser = dict(learning.get("optimiser", {}))
+    optimiser.setdefault("learning_rate", default_learning_rate(facts.parameters))
+    if learning_rate is not None:
+        optimiser["learning_rate"] = learning_rate
+    learning["optimiser"] = optimiser
+    try:
+        return TrialSettings.model_validate(values | {"learning": learning})
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        place = ".".join(map(str, found["loc"]))
+        raise InvalidInput(f"{place}: {plain_message(found['msg'])}", hint="docs/learning.md lists settings") from error
+
+
+def _show_step(step: TrialStep, *, as_json: bool) -> None:
+    if as_json:
+        show_json({"kind": "step", **asdict(step)})
+        return
+    learned = step.learned
+    say(
+        _ROW.format(
+            learned.step + 1,
+            f"{step.reward:.3f}",
+            f"{step.solved:.1%}",
+            f"{learned.groups} of {step.generated}",
+            f"{learned.entropy:.3f}",
+            f"{learned.loss:.4f}",
+            f"{learned.gradient_norm:.3f}",
+            f"{step.tokens_per_second:,.0f}",
+            f"{step.seconds:.1f}",
+        )
+    )
+    for one in step.examples[:_EXAMPLES_SHOWN]:
+        say(f"       {_example(one)}")
+
+
+def _show_evaluation(version: int, found: Evaluation, *, as_json: bool) -> None:
+    if as_json:
+        show_json({"kind": "evaluation", "version": version, **asdict(found)})
+        return
+    sampled = f", sampled {found.pass_at[1]:.1%}" if found.pass_at else ""
+    say(f"held-out prompts answered right: greedy {found.greedy:.1%}{sampled}, of {found.prompts}")
+    for one in found.examples[:_EXAMPLES_SHOWN]:
+        say(f"       {_example(one)}")
+
+
+def _example(one: AnswerExample) -> str:
+    return f"{'right' if one.correct else 'wrong'}  {shorten(one.prompt, _WIDTH)} → {shorten(one.answer, _WIDTH)}"

@@ -1,0 +1,276 @@
+"""The learning loop in one process: generates, rewards, learns and evaluates, without chain, services or proofs.
+
+It tries a model, an environment and an algorithm within minutes. `muster trainer try` prints it; benchmarks drive it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+from protocol.checkpoints import folder_files, version_digest
+from protocol.identifiers import ZERO_DIGEST
+from rollouts.engines.opening import open_engine
+from rollouts.environments import load_environment
+from rollouts.models.tokenizer import FolderTokenizer
+from rollouts.plan import PlannedGroup, SlotPlanner
+from rollouts.precision import Dtype, EngineName
+from rollouts.recipe import EligiblePrompts, Recipe, eligible_prompts, read_recipe
+from trainer.errors import BadSettings
+from trainer.evaluator import AnswerExample, Evaluation, Evaluator, held_out_prompts
+from trainer.learning.groups import TrainingGroup, TrainingSample
+from trainer.learning.learner import Learner
+from trainer.learning.metrics import LearnedStep
+from trainer.learning.settings import LearningSettings
+from trainer.models import open_model, write_version
+
+_MOST_ROUNDS = 8
+"""Rounds of generation for one step; then the step learns from the groups with signal that it has."""
+_EXAMPLES = 4
+_EXAMPLE_CHARACTERS = 2_000
+
+
+class TrialSettings(BaseModel):
+    """Settings of a trial: those of `[trainer]` that need no network. Other keys of the table are ignored.
+
+    Args:
+        steps: Number of steps.
+        seed: Seed of prompts and answers.
+        groups_per_step: Groups with signal in a step's batch.
+        staleness: Steps between the policy that generates and the one that learns.
+        evaluation_prompts: Held-out prompts of an evaluation.
+        evaluation_samples: Sampled answers to each, in addition to the greedy one.
+        device: Device, such as `cpu` or `cuda:1`.
+        learning: Settings of the learner.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    steps: Annotated[int, Field(ge=1)] = 10
+    seed: Annotated[int, Field(ge=0)] = 1
+    groups_per_step: Annotated[int, Field(ge=1)] = 16
+    staleness: Annotated[int, Field(ge=0, le=64)] = 0
+    evaluation_prompts: Annotated[int, Field(ge=1)] = 256
+    evaluation_samples: Annotated[int, Field(ge=0)] = 4
+    device: str = "cpu"
+    learning: LearningSettings = LearningSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStep:
+    """Result of a step.
+
+    Args:
+        learned: Metrics of the optimiser step.
+        reward: Mean reward of all generated answers.
+        solved: Share of all generated answers that are solved.
+        generated: Number of generated groups.
+        tokens_per_second: Generated tokens per second.
+        seconds: Duration of generation and learning.
+        examples: A few of the answers, as text.
+    """
+
+    learned: LearnedStep
+    reward: float
+    solved: float
+    generated: int
+    tokens_per_second: float
+    seconds: float
+    examples: tuple[AnswerExample, ...]
+
+
+@dataclass(slots=True)
+class _Batch:
+    """Groups of one step with the statistics of their generation."""
+
+    groups: list[TrainingGroup] = field(default_factory=list)
+    rewards: list[float] = field(default_factory=list)
+    solved: int = 0
+    generated: int = 0
+    tokens: int = 0
+    seconds: float = 0.0
+    examples: list[AnswerExample] = field(default_factory=list)
+
+
+class Trial:
+    """One trial.
+
+    Args:
+        scratch: Folder of its own, for versions.
+        settings: Settings of the trial.
+        base: Model folder that it starts from.
+        recipe: Recipe; None for the one in the folder.
+
+    Raises:
+        BadVersionFolder: The model can't be used.
+        BadSettings: A rollout of the recipe's maximum length fits no row.
+    """
+
+    def __init__(self, scratch: Path, settings: TrialSettings, *, base: Path, recipe: Recipe | None = None) -> None:
+        self._base, self._scratch, self._settings = base, scratch, settings
+        self.recipe = read_recipe(base) if recipe is None else recipe
+        longest = self.recipe.max_prompt_tokens + self.recipe.sampling.max_new_tokens
+        device = torch.device(settings.device)
+        model, facts = open_model(base, device=device)
+        if min(longest, facts.context) > settings.learning.row_tokens:
+            raise BadSettings(
+                f"prompt and answer may have {longest} tokens, and rows have {settings.learning.row_tokens}",
+                hint="raise learning.row_tokens, or lower max_prompt_tokens in the recipe",
+            )
+        reference = open_model(base, device=device)[0] if settings.learning.algorithm.kl else None
+        self._model = model
+        self.learner = Learner(
+            model, settings.learning, temperature=self.recipe.sampling.temperature, reference=reference
+        )
+        choice = self.recipe.environment
+        environment = load_environment(choice.name, version=choice.version, options=choice.options)
+        self._tokenizer = FolderTokenizer(base)
+        self._eligible: EligiblePrompts = eligible_prompts(base, self.recipe)
+        self._planner = SlotPlanner(
+            recipe=self.recipe, eligible=self._eligible, environment=environment, tokenizer=self._tokenizer
+        )
+        self._evaluator = Evaluator(
+            environment=environment,
+            recipe=self.recipe,
+            tokenizer=self._tokenizer,
+            indices=held_out_prompts(environment, self.recipe, count=settings.evaluation_prompts),
+            samples=settings.evaluation_samples,
+        )
+        self._engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, device=settings.device)
+        self._waiting: deque[_Batch] = deque()
+        self.steps = 0
+
+    def step(self) -> TrialStep:
+        """Generates until the batch is as stale as the settings say, and learns.
+
+        Groups without signal are replaced, in at most 8 rounds of generation.
+
+        Raises:
+            BadSettings: No group has signal.
+        """
+        began = time.perf_counter()
+        while len(self._waiting) <= self._settings.staleness:
+            self._waiting.append(self._generate())
+        batch = self._waiting.popleft()
+        if not batch.groups:
+            raise BadSettings(
+                f"none of {batch.generated} groups has answers with different rewards",
+                hint="use easier or harder prompts, larger groups, or a model that solves some of them",
+            )
+        learned = self.learner.learn(batch.groups, step=self.steps)
+        self.steps += 1
+        return TrialStep(
+            learned=learned,
+            reward=sum(batch.rewards) / len(batch.rewards),
+            solved=batch.solved / len(batch.rewards),
+            generated=batch.generated,
+            tokens_per_second=batch.tokens / batch.seconds,
+            seconds=time.perf_counter() - began,
+            examples=tuple(batch.examples),
+        )
+
+    def evaluate(self) -> Evaluation:
+        """Evaluates the present policy on held-out prompts."""
+        self._load()
+        return self._evaluator.evaluate(self._engine)
+
+    def write(self, folder: Path) -> Path:
+        """Writes the present policy as a version with the recipe; returns its folder.
+
+        Raises:
+            NotWritten: The disk is full or refuses the write.
+        """
+        write_version(
+            folder,
+            self._model,
+            start=self._base,
+            dtype=Dtype.FLOAT32,
+            recipe=self.recipe,
+            eligible=self._eligible,
+        )
+        return folder
+
+    def close(self) -> None:
+        """Frees the engine."""
+        self._engine.close()
+
+    def _generate(self) -> _Batch:
+        self._load()
+        batch, settings, began = _Batch(), self._settings, time.perf_counter()
+        for attempt in range(_MOST_ROUNDS):
+            if len(batch.groups) >= settings.groups_per_step:
+                break
+            said = f"{settings.seed} {self.steps} {len(self._waiting)} {attempt}"
+            self._draw(hashlib.sha256(said.encode()).digest(), batch)
+        del batch.groups[settings.groups_per_step :]
+        batch.seconds = time.perf_counter() - began
+        return batch
+
+    def _draw(self, seed: bytes, batch: _Batch) -> None:
+        """Generates the groups of a seed, and adds those with signal to the batch."""
+        plan = self._planner.plan(seed, groups=self._settings.groups_per_step)
+        answers = {
+            answer.sample: answer
+            for answer in self._engine.generate(plan.requests(), self.recipe.sampling.parameters, with_proofs=False)
+        }
+        for group in plan.groups:
+            samples = []
+            for answer in map(answers.__getitem__, group.samples):
+                reward = self._planner.reward(group.prompt, answer.tokens, answer.finish)
+                batch.rewards.append(reward.total)
+                batch.solved += reward.task == 1.0
+                batch.tokens += len(answer.tokens)
+                samples.append(
+                    TrainingSample(
+                        output_tokens=np.array(answer.tokens, dtype=np.int32),
+                        logprobs=answer.logprobs,
+                        reward=reward.total,
+                    )
+                )
+            batch.generated += 1
+            if len(batch.examples) < _EXAMPLES:
+                batch.examples.append(self._example(group, samples[0]))
+            made = TrainingGroup(
+                work=ZERO_DIGEST,
+                group=group.group,
+                prompt_index=group.prompt.index,
+                prompt_tokens=np.array(group.tokens, dtype=np.int32),
+                version=self.steps,
+                samples=tuple(samples),
+            )
+            if made.has_signal:
+                batch.groups.append(made)
+
+    def _example(self, group: PlannedGroup, sample: TrainingSample) -> AnswerExample:
+        tokens = sample.output_tokens.tolist()
+        return AnswerExample(
+            prompt=group.prompt.text[:_EXAMPLE_CHARACTERS],
+            answer=self._tokenizer.decode(tokens)[:_EXAMPLE_CHARACTERS],
+            correct=sample.reward > 0,
+            finished=len(tokens) < self.recipe.sampling.max_new_tokens,
+        )
+
+    def _load(self) -> None:
+        """Writes the present weights as a version, unless that is done, and loads it into the engine."""
+        folder = self._scratch / f"version-{self.steps}"
+        if not folder.exists():
+            write_version(folder, self._model, start=self._base, dtype=Dtype.FLOAT32, recipe=None)
+            _remove_before(self._scratch, self.steps)
+        version = version_digest(folder_files(folder))
+        if self._engine.version != version:
+            self._engine.load(folder, version=version)
+
+
+def _remove_before(scratch: Path, steps: int) -> None:
+    for old in scratch.glob("version-*"):
+        if int(old.name.removeprefix("version-")) < steps:
+            shutil.rmtree(old)
