@@ -17,7 +17,6 @@ import zipfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
-from importlib.util import find_spec
 from pathlib import Path
 
 from pydantic import JsonValue
@@ -25,6 +24,7 @@ from pydantic import JsonValue
 from cli.devnet.options import RunModel, RunScale
 from protocol.errors import InvalidInput, Unavailable
 from protocol.runtime.budgets import free_memory
+from protocol.runtime.extras import require_extra
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.precision import Dtype
 from rollouts.recipe import RECIPE_FILE, Recipe, read_recipe
@@ -178,7 +178,11 @@ def _sized(
     rate = choices.learning_rate or default_learning_rate(facts.parameters)
     row = min(facts.context, recipe.max_prompt_tokens + recipe.sampling.max_new_tokens)
     rows = max(1, min(8, _LOGITS_BYTES // (row * facts.vocabulary * 4)))
-    learning = {"row_tokens": row, "rows_at_once": rows, "optimiser": {"learning_rate": rate, "clip": 0.1}}
+    learning = {
+        "row_tokens": row,
+        "rows_at_once": rows,
+        "optimiser": {"learning_rate": rate, "clip": 0.1, "warm_up_steps": 2},
+    }
     small = facts.parameters <= _SMALL
     groups = choices.groups or (16 if small else 8)
     seconds = _seconds_per_step(facts, recipe, groups=groups)
@@ -197,6 +201,7 @@ def _sized(
         state_every=1 if small else 5,
         lease=max(timedelta(seconds=60), slow),
         judge_period=max(timedelta(seconds=60), slow),
+        polling=1.0 if small else 5.0,
         first_rollouts=max(timedelta(minutes=5), 2 * slow),
         task_memory=(2 << 30) + 6 * facts.parameters,
         learning=learning,
@@ -264,8 +269,7 @@ def _smollm2_folder(on_event: Callable[[str], None]) -> Path:
     folder = cache / "smollm2-135m-instruct"
     if folder.is_dir():
         return folder
-    if find_spec("gguf") is None:
-        raise InvalidInput("the package gguf is missing", hint=f"{sys.executable} -m pip install 'gguf>=0.19'")
+    require_extra("devnet")
     try:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:

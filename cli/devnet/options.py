@@ -94,6 +94,8 @@ class RunScale:
         state_every: Steps between two full states of the trainer.
         lease: Longest time for a slot.
         judge_period: Time for a verdict on a file, on the ledger.
+        polling: Factor of the pauses between polls of chain, orchestrator and validator. Short pauses cost CPU time,
+            which a long step needs.
         first_rollouts: Longest time until each honest node has submitted work.
         task_memory: Memory limit of a worker's task in bytes.
         learning: Learning settings that differ from the defaults in `trainer.learning.settings`.
@@ -110,6 +112,7 @@ class RunScale:
     state_every: int = 1
     lease: timedelta = timedelta(seconds=60)
     judge_period: timedelta = timedelta(seconds=60)
+    polling: float = 1.0
     first_rollouts: timedelta = timedelta(minutes=5)
     task_memory: int = 2 << 30
     learning: Mapping[str, object] = field(default_factory=lambda: LEARNING)

@@ -219,6 +219,7 @@ class _Runner:
             contributors=contributors,
             about=about,
             steps_under_way=run.async_level + 1,
+            polling=run.scale.polling,
             began=self._began,
         )
 

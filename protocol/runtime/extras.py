@@ -20,6 +20,7 @@ EXTRA_OF_MODULE = {
     "eth": "devnet",
     "eth_bloom": "devnet",
     "eth_tester": "devnet",
+    "gguf": "devnet",
     "jinja2": "devnet",
     "math_verify": "rollouts",
     "pyarrow": "rollouts",

@@ -49,6 +49,7 @@ class RunRecorder:
         contributors: All workers; their stakes are read here.
         about: Parameters of the run, for the report.
         steps_under_way: Number of steps that may be in progress at a time.
+        polling: Factor of the pauses between polls.
         began: Start of the devnet, Unix time in seconds.
         clock: Source of time.
     """
@@ -63,6 +64,7 @@ class RunRecorder:
         contributors: Sequence[Contributor],
         about: Mapping[str, str],
         steps_under_way: int,
+        polling: float = 1.0,
         began: float,
         clock: Clock | None = None,
     ) -> None:
@@ -79,6 +81,7 @@ class RunRecorder:
         self._ledger: Ledger | None = None
         self._chain: ChainWatch | None = None
         shared = {one.name: directory.path / "workers" / one.name / "shared" for one in contributors}
+        self._polling = polling
         self._arrivals = ArrivalWatch(shared, clock=self._clock)
         self._processes = ProcessWatch(supervisor, clock=self._clock)
 
@@ -88,7 +91,7 @@ class RunRecorder:
         self._contributors = [
             replace(one, stake_before=stake.active) for one, stake in zip(self._contributors, stakes, strict=True)
         ]
-        self._chain = ChainWatch(self._ledger, clock=self._clock)
+        self._chain = ChainWatch(self._ledger, every=self._polling * _CHAIN_POLL, clock=self._clock)
         for loop in (self._chain.run(), self._arrivals.run(), self._processes.run()):
             self._tasks.append(asyncio.create_task(loop))
         return self
@@ -155,11 +158,13 @@ class ChainWatch:
 
     Args:
         ledger: The contracts, opened read-only.
+        every: Pause between polls.
         clock: Source of time.
     """
 
-    def __init__(self, ledger: Ledger, *, clock: Clock) -> None:
+    def __init__(self, ledger: Ledger, *, every: timedelta = _CHAIN_POLL, clock: Clock) -> None:
         self._ledger = ledger
+        self._every = every
         self._clock = clock
         self._decoder = EventDecoder(ledger.deployment)
         source = Web3Events(ledger.web3, addresses=[ledger.deployment[contract] for contract in EVENTS])
@@ -176,7 +181,7 @@ class ChainWatch:
         while True:
             with suppress(MusterError):
                 await self.poll()
-            await self._clock.sleep(_CHAIN_POLL)
+            await self._clock.sleep(self._every)
 
     async def poll(self) -> None:
         """Reads new blocks and events.

@@ -29,7 +29,7 @@ def test_a_small_model_keeps_the_default_sizes(tmp_path: Path) -> None:
     default = RunScale()
     assert sized.model == RunModel(folder=devnet_base().absolute())
     assert (sized.scale.groups, sized.scale.published, sized.scale.lease) == (16, Dtype.FLOAT32, default.lease)
-    assert sized.scale.learning["optimiser"] == {"learning_rate": 2e-4, "clip": 0.1}
+    assert sized.scale.learning["optimiser"] == {"learning_rate": 2e-4, "clip": 0.1, "warm_up_steps": 2}
     assert "10 steps of 16 groups" in sized.summary(steps=10)
 
 
