@@ -46,9 +46,10 @@ def warn(text: str) -> None:
     _stderr.print(f"[yellow]warning:[/yellow] {_plain(text)}")
 
 
-def show_json(value: object) -> None:
+def show_json(value: object, *, one_line: bool = False) -> None:
     """Prints a value (models, dataclasses, enums and times too) as JSON. Amounts are given as decimal strings."""
-    sys.stdout.write(printable_json(json.dumps(to_jsonable_python(value), indent=2, ensure_ascii=False)) + "\n")
+    indent = None if one_line else 2
+    sys.stdout.write(printable_json(json.dumps(to_jsonable_python(value), indent=indent, ensure_ascii=False)) + "\n")
 
 
 def printable_json(text: str) -> str:

@@ -6,6 +6,7 @@ with the package `gguf`. The folder holds the dequantised weights, rounded to bf
 
 from __future__ import annotations
 
+import struct
 import sys
 from pathlib import Path
 from typing import Any
@@ -46,7 +47,7 @@ def convert_gguf(file: Path, folder: Path) -> None:
             with torch.device("meta"):
                 form = _MODELS.from_config(config)
             loaded = _load_gguf(str(file), return_tensors=True, model_to_load=form, torch_dtype=torch.bfloat16)
-        except (ValueError, KeyError, TypeError, OSError, RuntimeError, NotImplementedError) as error:
+        except (ValueError, KeyError, TypeError, OSError, RuntimeError, NotImplementedError, struct.error) as error:
             first_line = str(error).strip().split("\n")[0]
             raise BadVersionFolder(f"no model can be read from {file}: {first_line[:200]}") from error
     weights = {name: tensor.to(torch.bfloat16).contiguous() for name, tensor in loaded["tensors"].items()}

@@ -42,6 +42,8 @@ _SMOLLM2_ENVIRONMENT = RecipeChoices(
     held_out=0.2,
     count=400,
 )
+_SMOLLM2_LEARNING_RATE = 4e-5
+"""Twice the default of its size: the run is short."""
 
 _SMALL = 4_000_000
 """Parameters of a model whose runs are sized like those of the shipped base models."""
@@ -160,7 +162,7 @@ def size_smollm2(*, workers: int, directory: Path, on_event: Callable[[str], Non
     recipe = propose_recipe(folder, _SMOLLM2_ENVIRONMENT).recipe
     model = RunModel(folder=folder, recipe=recipe.model_dump_json(indent=2))
     task = "SmolLM2-135M-Instruct learns to answer sums and differences, by reward"
-    choices = ModelChoices(folder=folder)
+    choices = ModelChoices(folder=folder, learning_rate=_SMOLLM2_LEARNING_RATE)
     return _sized(model, recipe, facts, task=task, choices=choices, workers=workers, directory=directory)
 
 
@@ -188,7 +190,7 @@ def _sized(
     seconds = _seconds_per_step(facts, recipe, groups=groups)
     memory = _memory(facts, row=row, rows=rows, workers=workers)
     # A slot, a verdict and the first file of a node may each take some steps of a busy machine.
-    slow = timedelta(seconds=math.ceil(4 * seconds))  # the ledger counts whole seconds
+    slow = timedelta(seconds=math.ceil(2 * seconds))  # the ledger counts whole seconds
     scale = RunScale(
         groups=groups,
         groups_per_slot=4 if small else 2,
@@ -197,12 +199,13 @@ def _sized(
         evaluation_prompts=256 if small else 64,
         evaluation_samples=4 if small else 1,
         published=Dtype.FLOAT32 if small else Dtype.BFLOAT16,
+        relays=2 if small else 1,
         keep_versions=None if small else 5,
         state_every=1 if small else 5,
         lease=max(timedelta(seconds=60), slow),
         judge_period=max(timedelta(seconds=60), slow),
         polling=1.0 if small else 5.0,
-        first_rollouts=max(timedelta(minutes=5), 2 * slow),
+        first_rollouts=max(timedelta(minutes=5), 4 * slow),
         task_memory=(2 << 30) + 6 * facts.parameters,
         learning=learning,
     )

@@ -24,7 +24,6 @@ from cli.devnet.services import (
     worker_spec,
 )
 from cli.devnet.settings import (
-    RELAYS,
     ServicePlaces,
     write_configuration,
     write_ledger_configuration,
@@ -119,7 +118,7 @@ class NetworkStart:
             discovery_address=economy.keys["discovery"].address,
             orchestrator_port=free_port(),
             origin_port=free_port(),
-            relay_ports=tuple(free_port() for _ in range(RELAYS)),
+            relay_ports=tuple(free_port() for _ in range(options.run.scale.relays)),
             validator_ports=tuple(free_port() for _ in VALIDATORS),
         )
         honest = next((node for provider, node in workers if (provider, node) != CHEATER), None)
@@ -139,7 +138,7 @@ class NetworkStart:
         if options.learns:
             services.append(origin_spec(directory, places))
             keep = options.run.scale.keep_versions
-            services += [relay_spec(directory, places, n + 1, keep=keep) for n in range(RELAYS)]
+            services += [relay_spec(directory, places, n + 1, keep=keep) for n in range(options.run.scale.relays)]
         await asyncio.gather(*[self._supervisor.start(service) for service in services])
         keys = network.economy.keys
         self._reaper.watch_containers([keys[node].address for _, node in network.workers])

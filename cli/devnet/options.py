@@ -90,6 +90,7 @@ class RunScale:
         evaluation_prompts: Held-out prompts of an evaluation.
         evaluation_samples: Sampled answers to each held-out prompt, in addition to the greedy one.
         published: Data type of published weights.
+        relays: Number of relays; each holds several versions.
         keep_versions: Versions that trainer and relays keep on disk; None for their own defaults.
         state_every: Steps between two full states of the trainer.
         lease: Longest time for a slot.
@@ -108,6 +109,7 @@ class RunScale:
     evaluation_prompts: int = 256
     evaluation_samples: int = 4
     published: Dtype = Dtype.FLOAT32
+    relays: int = 2
     keep_versions: int | None = None
     state_every: int = 1
     lease: timedelta = timedelta(seconds=60)

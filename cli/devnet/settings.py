@@ -22,7 +22,6 @@ from trainer.presets import devnet_base
 
 POOL = 1
 RUN = "devnet"
-RELAYS = 2
 LANES = 4
 """Transactions with work, and with verdicts, in flight at a time: many nodes submit at once, and gas is free."""
 ROOT = Path(__file__).resolve().parents[2]

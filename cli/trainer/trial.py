@@ -157,7 +157,7 @@ def _settings(
 
 def _show_step(step: TrialStep, *, as_json: bool) -> None:
     if as_json:
-        show_json({"kind": "step", **asdict(step)})
+        show_json({"kind": "step", **asdict(step)}, one_line=True)
         return
     learned = step.learned
     say(
@@ -179,7 +179,7 @@ def _show_step(step: TrialStep, *, as_json: bool) -> None:
 
 def _show_evaluation(version: int, found: Evaluation, *, as_json: bool) -> None:
     if as_json:
-        show_json({"kind": "evaluation", "version": version, **asdict(found)})
+        show_json({"kind": "evaluation", "version": version, **asdict(found)}, one_line=True)
         return
     sampled = f", sampled {found.pass_at[1]:.1%}" if found.pass_at else ""
     say(f"held-out prompts answered right: greedy {found.greedy:.1%}{sampled}, of {found.prompts}")
