@@ -85,8 +85,9 @@ def devnet(
     validators: Annotated[int, typer.Option(min=1, max=3, help="Validators to run.")] = 1,
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
     asynchrony: Annotated[
-        AsynchronyChoice, typer.Option(help="Distance of generation ahead of learning.")
-    ] = AsynchronyChoice.TWO_STEP,
+        AsynchronyChoice | None,
+        typer.Option(help="Distance of generation ahead of learning; default: two-step, or one-step with a larger model."),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the trainer.")] = 1,
     engine: Annotated[EngineName, typer.Option(help="Engine that generates.")] = EngineName.TORCH,
     fast: Annotated[
@@ -138,7 +139,7 @@ def devnet(
         name=model.name if model is not None else (preset or PresetName.ANSWERS).value,
         task=chosen.task,
         steps=steps or (chosen.fast_steps if fast else chosen.steps),
-        asynchrony=asynchrony.value,
+        asynchrony=chosen.asynchrony if asynchrony is None else asynchrony.value,
         seed=seed,
         engine=engine,
         goal=_goal(chosen.fast_goal if fast else chosen.goal, rise=rise, distance=distance),

@@ -145,6 +145,8 @@ class Preset:
         fast_steps: Number of steps with `--fast`: enough to show that the policy learns, not to reach `goal`.
         fast_goal: Required quality after `fast_steps`.
         workers: Number of honest workers.
+        asynchrony: Distance of generation ahead of learning. On one machine a larger model keeps all cores busy anyway,
+            so more asynchrony would only make its rollouts older.
     """
 
     task: str
@@ -154,6 +156,7 @@ class Preset:
     fast_steps: int
     fast_goal: Goal
     workers: int = 3
+    asynchrony: str = "two-step"
 
 
 PRESETS: Mapping[PresetName, Preset] = {
@@ -181,6 +184,7 @@ PRESETS: Mapping[PresetName, Preset] = {
         fast_steps=4,
         fast_goal=Goal(rise=0.1),
         workers=2,
+        asynchrony="one-step",
     ),
 }
 
@@ -193,6 +197,7 @@ OWN_MODEL = Preset(
     fast_steps=3,
     fast_goal=Goal(rise=0.0),
     workers=2,
+    asynchrony="one-step",
 )
 """Defaults of a run with `--model`."""
 
@@ -229,6 +234,7 @@ class DevnetOptions:
     chain: ChainKind = ChainKind.EMBEDDED
     block_time: timedelta = timedelta(seconds=0.5)
     workers: int = 3
+    asynchrony: str = "two-step"
     cheat: str = DEFAULT_CHEAT
     """Attack of an additional worker; `none` for no such worker."""
     validators: int = 1
