@@ -86,7 +86,9 @@ def devnet(
     steps: Annotated[int | None, typer.Option(min=1, help="Number of steps.")] = None,
     asynchrony: Annotated[
         AsynchronyChoice | None,
-        typer.Option(help="Distance of generation ahead of learning; default: two-step, or one-step with a larger model."),
+        typer.Option(
+            help="Distance of generation ahead of learning; default: two-step, or one-step for larger models."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the trainer.")] = 1,
     engine: Annotated[EngineName, typer.Option(help="Engine that generates.")] = EngineName.TORCH,
