@@ -26,7 +26,6 @@ from protocol.errors import InvalidInput, Unavailable
 from protocol.runtime.budgets import free_memory
 from protocol.runtime.extras import require_extra
 from rollouts.models.facts import ModelFacts, read_model
-from rollouts.precision import Dtype
 from rollouts.recipe import RECIPE_FILE, Recipe, read_recipe
 from rollouts.recipe_proposal import RecipeChoices, propose_recipe
 from trainer.rates import default_learning_rate
@@ -198,9 +197,8 @@ def _sized(
         evaluate_every=10 if small else 5,
         evaluation_prompts=256 if small else 64,
         evaluation_samples=4 if small else 1,
-        published=Dtype.FLOAT32 if small else Dtype.BFLOAT16,
         relays=2 if small else 1,
-        keep_versions=None if small else 5,
+        keep_versions=None if small else 3,
         state_every=1 if small else 5,
         lease=max(timedelta(seconds=60), slow),
         judge_period=max(timedelta(seconds=60), slow),
@@ -222,9 +220,8 @@ def _check_machine(sized: SizedModel, *, directory: Path, workers: int) -> None:
             f"the run needs about {sized.memory / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free",
             hint="use a smaller model or fewer --workers",
         )
-    width = 2 if sized.scale.published is Dtype.BFLOAT16 else 4
     # Versions of trainer, relays, validator and workers, and two full states of the trainer (weights and two moments).
-    needed = sized.parameters * (width * (20 + 3 * workers) + 2 * 12)
+    needed = sized.parameters * (4 * (12 + 2 * workers) + 2 * 12)
     place = next(each for each in (directory.absolute(), *directory.absolute().parents) if each.exists())
     if needed > (left := shutil.disk_usage(place).free):
         raise InvalidInput(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from ledger.devchain import ChainKind
 from protocol.wire.nodes import RuntimeKind
-from rollouts.precision import Dtype, EngineName
+from rollouts.precision import EngineName
 
 NO_CHEAT = "none"
 DEFAULT_CHEAT = "previous-checkpoint"
@@ -89,7 +89,6 @@ class RunScale:
         evaluate_every: Steps between evaluations.
         evaluation_prompts: Held-out prompts of an evaluation.
         evaluation_samples: Sampled answers to each held-out prompt, in addition to the greedy one.
-        published: Data type of published weights.
         relays: Number of relays; each holds several versions.
         keep_versions: Versions that trainer and relays keep on disk; None for their own defaults.
         state_every: Steps between two full states of the trainer.
@@ -108,7 +107,6 @@ class RunScale:
     evaluate_every: int = 10
     evaluation_prompts: int = 256
     evaluation_samples: int = 4
-    published: Dtype = Dtype.FLOAT32
     relays: int = 2
     keep_versions: int | None = None
     state_every: int = 1

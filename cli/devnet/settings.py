@@ -203,7 +203,7 @@ def write_trainer_settings(directory: DevnetDirectory, places: ServicePlaces, ru
         "policies": directory.policies,
         "state": directory.trainer,
         "relays": list(places.relays),
-        "dtype": run.scale.published,
+        "dtype": "float32",
         "keep_versions": run.scale.keep_versions,
         "state_every": run.scale.state_every,
         "device": "cpu",

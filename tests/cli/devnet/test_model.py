@@ -17,7 +17,6 @@ from cli.devnet.options import RunModel, RunOptions, RunScale
 from cli.devnet.settings import ServicePlaces, write_trainer_settings
 from protocol.errors import InvalidInput
 from protocol.identity.keys import Key
-from rollouts.precision import Dtype
 from rollouts.recipe import RECIPE_FILE, read_recipe
 from trainer.presets import devnet_base
 from trainer.rates import default_learning_rate
@@ -28,7 +27,7 @@ def test_a_small_model_keeps_the_default_sizes(tmp_path: Path) -> None:
     sized = size_own_model(ModelChoices(folder=devnet_base()), workers=3, directory=tmp_path)
     default = RunScale()
     assert sized.model == RunModel(folder=devnet_base().absolute())
-    assert (sized.scale.groups, sized.scale.published, sized.scale.lease) == (16, Dtype.FLOAT32, default.lease)
+    assert (sized.scale.groups, sized.scale.relays, sized.scale.lease) == (16, default.relays, default.lease)
     assert sized.scale.learning["optimiser"] == {"learning_rate": 2e-4, "clip": 0.1, "warm_up_steps": 2}
     assert "10 steps of 16 groups" in sized.summary(steps=10)
 
