@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +25,7 @@ from protocol.identity.signing import unix_ms
 from protocol.invites import Invite
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import randbits
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodeRecord
@@ -191,7 +191,7 @@ class Inviter:
             pool_id=settings.pool_id,
             domain_id=(await dependencies.pool.get()).domain_id,
             node=record.address,
-            nonce=secrets.randbits(128),
+            nonce=randbits(128),
             expiry=int((dependencies.clock.now() + self._invite_lifetime).timestamp()),
             url=settings.public_url,
         )

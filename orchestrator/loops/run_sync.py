@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -52,6 +51,7 @@ from protocol.identity.signing import unix_ms
 from protocol.leases import WorkKey
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock, milliseconds
+from protocol.runtime.randomness import randbelow
 from protocol.verdicts import Outcome
 from protocol.wire.relayed import ReceiptState
 
@@ -384,7 +384,7 @@ class RunSync:
         if not state.ready:
             used = await self._store.known_steps(first=0, limit=1)
             # Indices that were leased before Redis lost its data must not be leased again, submitted or not.
-            fields |= {"ready": "1", "base": str((1 + secrets.randbelow(1 << 20)) << 10 if used else 0)}
+            fields |= {"ready": "1", "base": str((1 + randbelow(1 << 20)) << 10 if used else 0)}
         units = self._leasing.terms.units_per_group
         if state.version is None and units is not None and (newest := await self._ledger.announced()) is not None:
             fields |= await self._control.fields_of(newest, units=units, relays=())

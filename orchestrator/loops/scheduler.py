@@ -20,6 +20,7 @@ from protocol.identifiers import Address, address
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.heartbeat import Command, CommandKind, NodeState
 from protocol.wire.tasks import AssignmentState, TaskState
 
@@ -117,7 +118,7 @@ class Scheduler:
             node.state is NodeState.DRAINING and node.placement is not None for node in candidates
         )
         if len(candidates) > THREAD_ABOVE:
-            result = await asyncio.to_thread(plan, tasks, candidates, now_ms=now_ms, timeouts=self._timeouts)
+            result = await run_in_thread(plan, tasks, candidates, now_ms=now_ms, timeouts=self._timeouts)
         else:
             result = plan(tasks, candidates, now_ms=now_ms, timeouts=self._timeouts)
         await self._write_plan(result, {task.id: task for task in tasks}, now_ms)

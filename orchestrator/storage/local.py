@@ -34,6 +34,7 @@ from protocol.errors import InvalidInput, RateLimited
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
 from protocol.runtime.disk import DiskReserved, DiskSpace
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.uploads import ObjectKey
 
 T = TypeVar("T")
@@ -119,7 +120,7 @@ class LocalStore:
     async def head(self, key: ObjectKey) -> ObjectFacts | None:
         """Returns the size of the file; None if there is none."""
         try:
-            status = await asyncio.to_thread(self.path(key).stat)
+            status = await run_in_thread(self.path(key).stat)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -130,7 +131,7 @@ class LocalStore:
     async def open(self, key: ObjectKey) -> AsyncIterator[AsyncIterator[bytes]]:
         """Reads the file."""
         try:
-            file = await asyncio.to_thread(self.path(key).open, "rb")
+            file = await run_in_thread(self.path(key).open, "rb")
         except FileNotFoundError as error:
             raise ObjectMissing(f"there is no object {key}") from error
 
@@ -182,20 +183,20 @@ class LocalStore:
     async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
         """Lists directories in order, each completely; `OWNER/ab` is a cursor."""
         try:
-            return await asyncio.to_thread(self._page, pool_id, after, limit)
+            return await run_in_thread(self._page, pool_id, after, limit)
         except OSError as error:
             raise storage_error(error) from error
 
     async def delete(self, key: ObjectKey) -> None:
         """Removes the file."""
         try:
-            await asyncio.to_thread(partial(self.path(key).unlink, missing_ok=True))
+            await run_in_thread(partial(self.path(key).unlink, missing_ok=True))
         except OSError as error:
             raise storage_error(error) from error
 
     async def check(self) -> None:
         """Returns if the directory is usable."""
-        await asyncio.to_thread(lambda: self.urls)
+        await run_in_thread(lambda: self.urls)
 
     async def aclose(self) -> None:
         """Does nothing: no resources are open."""
@@ -304,7 +305,7 @@ def _objects_in(directory: Path, owner: str) -> list[StoredObject]:
 
 async def _whole(work: Callable[[], T]) -> T:
     """Runs `work` in a thread and waits for its end even if cancelled, so that its file is not closed meanwhile."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
+    running = asyncio.ensure_future(run_in_thread(work))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -29,6 +29,7 @@ from orchestrator.storage.interface import (
 from protocol.errors import InvalidInput
 from protocol.runtime.clock import Clock
 from protocol.runtime.extras import installation
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.uploads import ObjectKey
 
 T = TypeVar("T")
@@ -184,7 +185,7 @@ class S3Store:
     async def _connected(self) -> Any:  # noqa: ANN401 - boto3 makes its clients' classes when they are asked for
         async with self._connecting:
             if self._client is None:
-                self._client = await asyncio.to_thread(_client, self._bucket)
+                self._client = await run_in_thread(_client, self._bucket)
             return self._client
 
     async def _ask(self, work: Callable[[], T]) -> T:
@@ -192,7 +193,7 @@ class S3Store:
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
         try:
-            return await asyncio.to_thread(work)
+            return await run_in_thread(work)
         except ClientError as error:
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             code = str(error.response.get("Error", {}).get("Code", ""))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from protocol.redis.connection import STORE_ERRORS, RedisKeys, store_errors, store_unavailable
 from protocol.redis.script_call import Argument, Script, ScriptCall, ScriptRunner
+from protocol.runtime.randomness import token_hex
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -195,4 +195,4 @@ def _resolve(call: _Call, answer: object) -> None:
 
 def new_id() -> str:
     """Returns a random id of 128 bits."""
-    return secrets.token_hex(16)
+    return token_hex(16)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import TypeVar
@@ -14,6 +13,7 @@ from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
 from protocol.http.client import BadAnswer
 from protocol.identifiers import Address, Digest
+from protocol.runtime.randomness import token_hex
 from protocol.wire.base import parse_answer
 from protocol.wire.heartbeat import LogLine, NodeState
 from protocol.wire.listings import FiguresPage, RolloutItem, RolloutPage, StepFigures
@@ -166,7 +166,7 @@ class OrchestratorClient(TypedClient):
 
     async def create_task(self, task: NewTask) -> Task:
         """Posts a task. It is made once, however often it has to be sent until an answer comes."""
-        once = {IDEMPOTENCY_HEADER: secrets.token_hex(16)}
+        once = {IDEMPOTENCY_HEADER: token_hex(16)}
         return (await self.call("POST", "/v1/tasks", body=task, headers=once, repeatable=True)).read(Task)
 
     async def tasks(self) -> AsyncIterator[Task]:

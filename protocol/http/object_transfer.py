@@ -8,7 +8,6 @@ too large to keep is hashed alone.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import ipaddress
 import os
@@ -28,6 +27,7 @@ from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
 from protocol.runtime.disk import DiskClaim
 from protocol.runtime.retry import Deadline, DeadlinePassed
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.uploads import UploadTicket
 
 __all__ = ["BytesRefused", "ObjectTransfer", "TransferError", "UrlRefused", "UrlStale"]
@@ -156,9 +156,9 @@ class ObjectTransfer:
                     async for piece in pieces:
                         size += len(piece)
                         with nullcontext() if claim is None else claim.writing(len(piece)):
-                            await asyncio.to_thread(file.write, piece)
+                            await run_in_thread(file.write, piece)
                 file.flush()
-                await asyncio.to_thread(os.fsync, file.fileno())  # disks can be slow
+                await run_in_thread(os.fsync, file.fileno())  # disks can be slow
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
@@ -265,9 +265,9 @@ def _checked_headers(given: Mapping[str, str], size: int) -> dict[str, str]:
 
 
 async def _pieces(path: Path) -> AsyncIterator[bytes]:
-    file = await asyncio.to_thread(path.open, "rb")
+    file = await run_in_thread(path.open, "rb")
     try:
-        while piece := await asyncio.to_thread(file.read, _PIECE):
+        while piece := await run_in_thread(file.read, _PIECE):
             yield piece
     finally:
         file.close()

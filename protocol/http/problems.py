@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping
 from datetime import timedelta
 from http import HTTPStatus
@@ -29,6 +28,7 @@ from protocol.errors import (
     UpgradeRequired,
     plain_message,
 )
+from protocol.runtime.randomness import token_hex
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:muster:problem:"
@@ -134,7 +134,7 @@ def problem_response(error: MusterError, *, instance: str = "") -> Response:
 
 def unexpected(error: BaseException) -> MusterError:
     """Returns the problem of an unexpected error: an id and no internals."""
-    reference = secrets.token_hex(6)
+    reference = token_hex(6)
     _log.error("unexpected-error", reference=reference, exc_info=error)
     return MusterError(
         f"something went wrong inside (reference {reference})",

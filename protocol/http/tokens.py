@@ -24,6 +24,7 @@ from protocol.http.verification import DEFAULT_BODY_LIMIT, check_declared_size, 
 from protocol.identifiers import Address
 from protocol.identity.scopes import Scope
 from protocol.identity.signing import ADDRESS_HEADER
+from protocol.runtime.threads import run_in_thread
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -128,7 +129,7 @@ class TokenBook:
             raise _unknown()
         setting, salt, expected = entry
         async with self._turns:
-            found = await asyncio.to_thread(_stretch, match[2], salt)
+            found = await run_in_thread(_stretch, match[2], salt)
         if not hmac.compare_digest(found, expected):
             raise _unknown()
         self._known[digest] = setting

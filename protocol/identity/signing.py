@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from protocol.errors import InvalidInput, Unauthenticated
 from protocol.identifiers import Address, address
 from protocol.identity import secp256k1
 from protocol.identity.keys import Key
+from protocol.runtime.randomness import token_hex
 
 REQUEST_SCHEME = "muster-request-v1"
 RESPONSE_SCHEME = "muster-response-v1"
@@ -111,7 +111,7 @@ def sign_request(
         InvalidInput: Method or target can't be on the first line of an HTTP request.
     """
     check_request_line(method, target)
-    nonce = secrets.token_hex(16) if nonce is None else nonce
+    nonce = token_hex(16) if nonce is None else nonce
     timestamp_ms = unix_ms(at)
     message = request_message(
         audience=audience,

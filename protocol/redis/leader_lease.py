@@ -8,11 +8,11 @@ the work must be harmless when two processes do it.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from datetime import timedelta
 
 from protocol.redis.script_call import ScriptRunner
 from protocol.redis.scripts import HoldLease
+from protocol.runtime.randomness import token_hex
 
 
 class LeaderLease:
@@ -29,7 +29,7 @@ class LeaderLease:
         self._loop = loop
         self.lifetime = lifetime
         self._lifetime_ms = int(lifetime.total_seconds() * 1000)
-        self._holder = secrets.token_hex(8)
+        self._holder = token_hex(8)
         self._asking = asyncio.Lock()
         self.value = ""
         """Fencing token for scripts; empty while another process holds the lease."""

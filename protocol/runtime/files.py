@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from protocol.errors import Conflict
+from protocol.runtime.randomness import token_hex
 
 
 class FileLocked(Conflict):
@@ -66,7 +66,7 @@ def create_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
         FileExistsError: There is a file at `path`; it is unchanged.
         OSError: The disk is full or refuses.
     """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")  # several processes may try at a time
+    partial = path.with_name(f".{path.name}.{token_hex(8)}.part")  # several processes may try at a time
     descriptor = _open_new(partial, os.O_EXCL, mode=mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
