@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -110,7 +110,7 @@ def build_orchestrator(
     run_ledger: RunLedger | None = None,
     key: Key,
     clock: Clock | None = None,
-    discovery: Callable[[str], DiscoveryClient] | None = None,
+    transport: httpx.AsyncBaseTransport | None = None,
     with_loops: bool = True,
 ) -> FastAPI:
     """Returns the application; `app.state.dependencies` has its dependencies.
@@ -122,7 +122,7 @@ def build_orchestrator(
         run_ledger: The run on the ledger, also used to relay submissions and joins; None: the pool has no run.
         key: The pool's orchestrator key. It signs answers and invites; clients' requests name its address.
         clock: The system's clock by default.
-        discovery: Returns the client of a discovery service for its location.
+        transport: HTTP transport to discovery services and webhooks in the same process.
         with_loops: False to run no background loops in this process.
     """
     clock = SystemClock() if clock is None else clock
@@ -130,12 +130,11 @@ def build_orchestrator(
     verifier = RequestVerifier(
         audience=key.address, admission=dependencies.replay_guard, clock=clock, body_limit=BODY_LIMIT
     )
-    webhook_http = httpx.AsyncClient(follow_redirects=False, trust_env=False)
-
-    def dial(location: str) -> DiscoveryClient:
-        return DiscoveryClient(location, key=key, clock=clock, allow_plain_http=settings.allow_plain_http)
-
-    services = [(discovery or dial)(location) for location in settings.discovery]
+    webhook_http = httpx.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
+    services = [
+        DiscoveryClient(location, key=key, clock=clock, allow_plain_http=settings.allow_plain_http, transport=transport)
+        for location in settings.discovery
+    ]
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

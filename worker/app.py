@@ -138,7 +138,11 @@ async def run_worker(
 
         chain = await stack.enter_async_context(
             open_chain(
-                rpc=settings.chain_url.get_secret_value(), deployment=deployment, key=key, pool_id=settings.pool_id
+                rpc=settings.chain_url.get_secret_value(),
+                deployment=deployment,
+                key=key,
+                pool_id=settings.pool_id,
+                clock=clock,
             )
         )
         daemon = Daemon(

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from datetime import timedelta
 
+import httpx
 from redis.asyncio import Redis
 
 from ledger.artifacts import Contract
@@ -71,6 +72,7 @@ class LedgerPool:
         redis: Keeps the position in the events, for all orchestrators of the pool.
         confirmations: Number of blocks on top of a block before its events count.
         clock: Clock for role rotations and deadlines.
+        transport: HTTP transport to a chain in the same process.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class LedgerPool:
         redis: Redis,
         confirmations: int,
         clock: Clock,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._chain_url = chain_url
         self._deployment = deployment
@@ -91,6 +94,7 @@ class LedgerPool:
         self._key = key
         self._manager = manager
         self._clock = clock
+        self._transport = transport
         self._follower = EventFollower(
             CURSOR,
             deployment,
@@ -210,7 +214,12 @@ class LedgerPool:
         async with self._connecting:
             if name not in self._connections:
                 opening = Ledger.connect(
-                    self._chain_url, self._deployment, key=key, timeout=REQUEST_TIMEOUT, clock=self._clock
+                    self._chain_url,
+                    self._deployment,
+                    key=key,
+                    timeout=REQUEST_TIMEOUT,
+                    clock=self._clock,
+                    transport=self._transport,
                 )
                 self._connections[name] = await self._stack.enter_async_context(opening)
             return self._connections[name]

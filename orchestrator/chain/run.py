@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
+import httpx
 from cachetools import LRUCache
 from redis.asyncio import Redis
 
@@ -61,6 +62,7 @@ class LedgerRun:
         confirmations: Number of blocks on top of a block before it counts.
         clock: Clock for caches and deadlines.
         poll: Polling interval while transactions are in flight.
+        transport: HTTP transport to a chain in the same process.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class LedgerRun:
         confirmations: int,
         clock: Clock,
         poll: timedelta = timedelta(milliseconds=200),
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._chain_url = chain_url
         self._deployment = deployment
@@ -84,6 +87,7 @@ class LedgerRun:
         self._confirmations = confirmations
         self._clock = clock
         self._policy = SendPolicy(poll=poll)
+        self._transport = transport
         # The position is named after the run, so that another run reads from the beginning.
         self._follower = EventFollower(
             f"run-{run[2:18]}",
@@ -251,6 +255,7 @@ class LedgerRun:
                     timeout=REQUEST_TIMEOUT,
                     clock=self._clock,
                     policy=self._policy,
+                    transport=self._transport,
                 )
                 self._ledger = await self._stack.enter_async_context(opening)
             return self._ledger

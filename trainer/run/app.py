@@ -55,11 +55,13 @@ class Outside:
     Args:
         clock: Clock of the run.
         transport: HTTP transport to an orchestrator in the same process.
+        chain_transport: HTTP transport to a chain in the same process.
         policy: Fee, retry and time-out policy of transactions.
     """
 
     clock: Clock
     transport: httpx.AsyncBaseTransport | None = None
+    chain_transport: httpx.AsyncBaseTransport | None = None
     policy: SendPolicy | None = None
 
 
@@ -102,6 +104,7 @@ async def run_trainer(
                     key=key,
                     clock=outside.clock,
                     policy=outside.policy,
+                    transport=outside.chain_transport,
                 )
             )
             client = await stack.enter_async_context(
