@@ -47,7 +47,7 @@ async def _lines(dependencies: Dependencies, read: Read, stopping: asyncio.Event
             try:
                 found = await read()
             except MusterError as error:
-                # The client reconnects from its last id; the event tells it the reason.
+                # The event names the reason, and the client reconnects from its last id.
                 yield f"event: error\ndata: {error.code}\n\n"
                 return
             for name, value in found:

@@ -15,7 +15,7 @@ AT_ONCE = 500
 
 
 class NodeCache:
-    """Nodes that are members, or still hold an assignment.
+    """Caches the nodes that are members or still hold an assignment.
 
     Args:
         nodes: Store of nodes.

@@ -97,7 +97,7 @@ class AssignmentStore:
             row: The node's row as it was read.
             lease: Value of the scheduler's leader lease; empty for an API request.
             task_generation: The task's new generation; None to keep the present one.
-            restart: Whether to replace the container although its task did not change.
+            restart: Whether the node must replace the container although the task did not change.
             now_ms: Current time in Unix milliseconds.
             why: Reason as text.
             actor: Initiator of the change.
@@ -140,7 +140,7 @@ class AssignmentStore:
         now_ms: int,
         outcome: AssignmentOutcome | None,
     ) -> bool:
-        """Takes an assignment from its node and records how it ended; returns False if it was gone already.
+        """Ends a node's assignment and records the outcome; returns False if the node no longer holds it.
 
         Raises:
             SchedulerLeaseLost: Another instance holds the leader lease.

@@ -60,7 +60,7 @@ class RecordHeartbeat(ScriptCall[HeartbeatReply]):
         now_us: Current time.
         admitted: Whether the request has passed the replay guard already.
         draining: Whether the node refuses new tasks.
-        stretch: Random factor of the interval, so that nodes drift apart.
+        stretch: Random factor of the interval, so that nodes don't send at the same time.
         version: Version of the worker.
         metrics: Metrics as JSON.
         ip: Source address of the request.
@@ -96,7 +96,7 @@ class WriteTransition(ScriptCall[bool]):
         before: State before.
         after: State after.
         event: Event that causes the transition.
-        cause: Reason for the history.
+        cause: Reason that is stored in the node's history.
         actor: Initiator of the change.
         reason: Reason of the state, shown to the node.
         deadline: Time by which the next heartbeat is due: Unix milliseconds, `clear` or `keep`.
@@ -153,7 +153,7 @@ class FindOverdue(ScriptCall[tuple[Address, ...]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveCommand(ScriptCall[str]):
-    """Leaves a command for a node; replies `left`, `too-many` or `unknown-node`.
+    """Queues a command for a node; replies `left`, `too-many` or `unknown-node`.
 
     Args:
         address: The node.
@@ -284,7 +284,7 @@ class RenewAssignment(ScriptCall[Written]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAssignment(ScriptCall[Written]):
-    """Takes an assignment from its node.
+    """Ends a node's assignment.
 
     Args:
         lease: Value of the scheduler's leader lease.
@@ -365,7 +365,7 @@ class CountUpload(ScriptCall[UploadCount]):
         window_ends_ms: End of the window.
         most_files: Maximum number of files in a window.
         most_bytes: Maximum number of bytes in a window.
-        account: `other` to count the bytes against a second limit too, else `bytes`.
+        account: `other` if the bytes count against a second limit, too; else `bytes`.
         most_account_bytes: Maximum number of bytes of that account in a window.
     """
 
@@ -521,7 +521,7 @@ class WriteSlot(ScriptCall[Written]):
         revision: Revision as read; empty for a new slot.
         counted: Counter of the step to which the slot's groups belong now.
         due_ms: Time of the next check by a loop; None for no check.
-        accused: Whether its work was judged forged.
+        accused: Whether the slot's work was judged forged.
         fields: Fields to write.
     """
 
