@@ -12,7 +12,7 @@ from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogRec
 from protocol.wire.pool import NodeSelf
 
 HEARTBEAT = ("POST", "/v1/heartbeat")
-HISTORY_OF_ITS_OWN = 100
+HISTORY_LIMIT = 100
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
 
@@ -49,5 +49,5 @@ async def me(signed: Node, request: Request) -> Response:
     dependencies = dependencies_of(request)
     row = await dependencies.nodes.get_known(signed.address)
     view = (await node_views(dependencies, [row]))[0]
-    history = await dependencies.nodes.history(signed.address, limit=HISTORY_OF_ITS_OWN)
+    history = await dependencies.nodes.history(signed.address, limit=HISTORY_LIMIT)
     return signed.answer(dependencies.key, NodeSelf(node=view, history=history))

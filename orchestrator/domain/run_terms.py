@@ -30,8 +30,8 @@ class RunTerms:
         kept_steps: Number of closed steps whose rows are kept.
         ask_again: Pause before a node asks again when no step needs rollouts.
         relays: URLs of relays, used unless the trainer names others.
-        units_per_group: Work units per group, to use the ledger's newest version without a trainer's request; None: wait
-            for that request.
+        units_per_group: Work units per group, to use the ledger's newest version without a trainer's request; None:
+            wait for that request.
     """
 
     name: str

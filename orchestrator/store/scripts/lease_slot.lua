@@ -43,7 +43,7 @@ if not stake then return reply{outcome = 'stake-unknown'} end
 local covered = math.floor((tonumber(stake) - tonumber(open[2] or '0')) / per_group)
 if covered < 1 then return reply{outcome = 'stake'} end
 
--- While other providers ask for slots, a provider may hold only 1/holders of the step, so that slow nodes can't delay it.
+-- While other providers ask for slots, a provider may hold only 1/holders of a step, so that it can't delay the step.
 local askers, held = P .. 'run:askers', P .. 'run:held:' .. step
 redis.call('ZREMRANGEBYSCORE', askers, '-inf', now_ms - asking_ms)
 redis.call('ZADD', askers, now_ms, provider)

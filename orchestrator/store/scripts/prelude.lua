@@ -2,14 +2,14 @@
 local EVENTS_KEPT = 20000
 local HISTORY_KEPT = 256
 
--- True if the caller still holds the leader lease of a loop, or if `lease` is '' (no lease needed). The value contains a
+-- True if the caller still holds the leader lease of a loop, or if `lease` is '' (no lease needed). The value has a
 -- fencing token, so a lost lease never compares equal again, even if the same process acquires it again.
 local function holds(loop, lease)
   return lease == '' or redis.call('GET', P .. 'lease:' .. loop) == lease
 end
 
--- Appends an event of the pool with only the first line of its detail: further lines are output of a task, which must not
--- reach webhooks and event lists.
+-- Appends an event of the pool with only the first line of its detail: further lines are output of a task, which must
+-- not reach webhooks and event lists.
 local function emit(now, kind, detail, actor, node, task)
   detail = string.match(detail, '^[^\r\n]*')
   redis.call('XADD', P .. 'events', 'MAXLEN', '~', EVENTS_KEPT, '*',
