@@ -94,7 +94,7 @@ identity_router = APIRouter(prefix="/v1", tags=["identity"])
 
 @identity_router.get("/identity")
 async def identity(request: Request) -> ServiceIdentity:
-    """Return the service's address and contract. The answer is unsigned: the ledger names the orchestrator, too."""
+    """Return the service's address and contract, unsigned: callers can compare the address with the ledger."""
     dependencies = dependencies_of(request)
     domain = dependencies.ledger.domain
     return ServiceIdentity(
@@ -117,7 +117,7 @@ def build_orchestrator(
 
     Args:
         settings: Settings of the orchestrator.
-        redis: Shared by all orchestrators of the pool; closed with the application.
+        redis: Client of the Redis that all orchestrators of the pool share; closed with the application.
         ledger: The pool on the ledger.
         run_ledger: The run on the ledger, also used to relay submissions and joins; None: the pool has no run.
         key: The pool's orchestrator key. It signs answers and invites; clients name its address as the audience.

@@ -63,7 +63,7 @@ _any_signer = signed_request(body_limit=0)
 
 
 async def _object_reader(request: Request) -> SignedRequest | OwnerRequest:
-    """Accepts any signer or the owner's token; `UploadService.link` decides about each object."""
+    """Accepts any signer or the owner's token; `UploadService.link` decides about access to each object."""
     if ADDRESS_HEADER in request.headers:
         return await _any_signer(request)
     return await _owner_reads(request)

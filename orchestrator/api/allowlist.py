@@ -26,7 +26,7 @@ async def allowlist(
 ) -> AllowList:
     """List healthy, unhealthy and draining nodes with the IP of their last heartbeat, in the order of their addresses.
 
-    The IP is the source address of the connection, or the one that a trusted proxy reports. Nodes can't choose it.
+    The IP is the source address of the connection, or the one that a trusted proxy reports. Nodes can't choose this IP.
     Banned, evicted, dead and departed nodes are not on the list.
     """
     dependencies = dependencies_of(request)

@@ -26,7 +26,7 @@ def fast_heartbeat(verifier: RequestVerifier, dependencies: Dependencies) -> Fas
 async def heartbeat(request: Request) -> Response:
     """Store a node's state and return its assignment. The node signs the request, the orchestrator the answer.
 
-    The middleware serves this path with the fast route. This function describes it in OpenAPI and does the same.
+    The middleware serves this path with the fast route. This function calls the same route and describes it in OpenAPI.
     """
     answer = await fast_heartbeat(verifier_of(request), dependencies_of(request))(request.scope, request.receive)
     response = Response(answer.body, answer.status)

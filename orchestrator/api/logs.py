@@ -20,13 +20,13 @@ from protocol.wire.heartbeat import Command, CommandKind, LogLine
 from protocol.wire.pool import NodeLogs
 
 WANTED_MS = 60_000
-"""Time for which a node pushes its log after a read. A stream that follows the log renews it in time."""
+"""Time for which a node pushes its log after a read. A stream that follows the log extends this time before it ends."""
 
 LINES_AT_ONCE = 1000
 
 PUSH_MS = 2_000
 LONGEST_BACKLOG_WAIT_MS = 15_000
-"""Maximum wait for a node's first push. The next heartbeat requests it, and the push takes up to `PUSH_MS`."""
+"""Maximum wait for a node's first push. The answer to the next heartbeat requests it; it takes up to `PUSH_MS`."""
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 

@@ -67,7 +67,7 @@ async def lease(signed: Node, request: Request) -> Response:
 
 @router.post("/slots/release", response_model=Deliveries, openapi_extra=body(ReleasedSlots))
 async def release(signed: Node, request: Request) -> Response:
-    """Release slots. Their indices are not leased again, and they count as undelivered."""
+    """Release slots. Their indices are not leased again, and the leases count as undelivered."""
     dependencies = dependencies_of(request)
     run = _run(dependencies)
     await run.release(signed.address, signed.read(ReleasedSlots).slots)
@@ -220,5 +220,5 @@ def _owner(dependencies: Dependencies) -> RunControl:
 
 def _no_run() -> NotFound:
     return NotFound(
-        "this pool works on no run", hint="its orchestrator needs `run` in its settings: the run's name", code="no-run"
+        "this pool has no run", hint="the orchestrator's settings need `run`: the run's name", code="no-run"
     )

@@ -55,7 +55,7 @@ async def show(_owner: Reader, request: Request, task_id: IdentifierPath) -> Tas
 
 @router.patch("/tasks/{task_id}", openapi_extra=body(TaskPatch))
 async def change(owner: Operator, request: Request, task_id: IdentifierPath) -> Task:
-    """Change a task. A change of what nodes run makes a new generation; replicas and priority do not."""
+    """Change a task. Changes make a new generation, except those of replicas, priority and deadline."""
     patch = owner.read(TaskPatch)
     if patch.spec is not None:
         check_variables(patch.spec)

@@ -55,7 +55,10 @@ async def objects(
     request: Request,
     key: Annotated[str, Query(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256")],
 ) -> Response | ObjectLink:
-    """Return a download URL. Nodes may read their own files, any signer audit files, validators and owner all."""
+    """Return a download URL.
+
+    Nodes may read their own files. Any signer may read audit files. Validators, manager and owner may read all files.
+    """
     dependencies = dependencies_of(request)
     signed = reader if isinstance(reader, SignedRequest) else None
     link = await dependencies.uploads.link(ObjectKey.parse(key), reader=signed.address if signed else None)

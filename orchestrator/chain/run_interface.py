@@ -55,7 +55,7 @@ class PoolSeat:
 
     provider: Address
     block: int
-    """The block in which it joined."""
+    """The block in which the node joined."""
 
 
 @dataclass(frozen=True, slots=True)

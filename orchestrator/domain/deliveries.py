@@ -51,7 +51,7 @@ class DeliveryTerms:
     rest: timedelta
 
     def of_provider(self) -> Self:
-        """Returns the terms for all nodes of a provider: a longer window, with free rejections in proportion."""
+        """Returns the terms for all nodes of a provider: a longer window, with proportionally more free rejections."""
         free = self.rejections * self.provider_newest // self.newest
         return replace(self, newest=self.provider_newest, rejections=free)
 
@@ -62,9 +62,9 @@ class PastLease:
 
     Args:
         slot: State of the slot, with the verdict on its work.
-        ended_ms: Time of its failure or delivery, in Unix milliseconds.
+        ended_ms: Time of the lease's failure or delivery, in Unix milliseconds.
         reason: The verdict's reason code.
-        late: True if its work arrived after the step had stopped waiting for it.
+        late: True if the work arrived after the step had stopped waiting for it.
     """
 
     slot: Slot
@@ -74,7 +74,7 @@ class PastLease:
 
     @property
     def counts(self) -> bool:
-        """True if the lease counts for the delivery rate; live and excused leases and expired work do not."""
+        """True if the lease counts for the delivery rate. Live and excused leases don't; expired work does if failed."""
         if self.slot.state is SlotState.EXPIRED:
             return self.failed
         return self.slot.state not in {SlotState.LEASED, SlotState.LAPSED}

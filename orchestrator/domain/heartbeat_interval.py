@@ -43,9 +43,9 @@ class HeartbeatInterval:
         return timedelta(seconds=base * (1 + self.stagger * draw))
 
     def unhealthy_in(self, interval: timedelta) -> timedelta:
-        """Returns the time after its last heartbeat at which a node becomes unhealthy."""
+        """Returns the time from a node's last heartbeat until the node becomes unhealthy."""
         return interval * self.unhealthy_after
 
     def dead_in(self, interval: timedelta) -> timedelta:
-        """Returns the time after its last heartbeat at which a node becomes dead."""
+        """Returns the time from a node's last heartbeat until the node becomes dead."""
         return interval * self.dead_after

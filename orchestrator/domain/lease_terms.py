@@ -47,7 +47,7 @@ def lease_length(times: Sequence[DeliveryTime], *, least: timedelta, most: timed
 
 
 def wait_length(lease: timedelta) -> timedelta:
-    """Returns the time that a step waits for a slot: half of its lease. Then its groups are leased to other nodes.
+    """Returns the time that a step waits for a slot: half of its lease. Then other nodes get its groups.
 
     The time does not depend on the median delivery time. Otherwise slow nodes that ask first would set the median, and
     every step would wait for them.
@@ -74,7 +74,7 @@ class Budget:
 
     Args:
         units: The free escrow divided by the price of a work unit. In a pool with a price of 0 it is divided by the
-            verdict fees of one work item; if these fees are 0 too, the number has no bound but `MOST_UNITS`.
+            verdict fees of one work item; if these fees are 0 too, it is `MOST_UNITS`.
         unit: Cost of a work unit, measured like `units`: 1, or 0 in a pool with a price of 0.
         lease: Cost of the verdict fees of one lease, measured like `units` and rounded up.
     """

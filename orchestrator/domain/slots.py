@@ -1,4 +1,4 @@
-"""State machine of a slot, from its lease to payment. Also selects the step's counter for the slot. No I/O.
+"""State machine of a slot, from its lease to payment, and the step counter in which a slot counts. No I/O.
 
 Ledger events are delivered at least once, so repeated and outdated ones change nothing. Submitted work counts as
 pending only while the store has its file, because a hash can be submitted to the ledger without an upload.
@@ -97,7 +97,7 @@ class SlotEvent(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """State of a slot, with the step's counter for it."""
+    """State of a slot, with the counter in which the step counts it."""
 
     state: SlotState
     counted: Counted
@@ -143,7 +143,7 @@ _FIXED: Mapping[SlotEvent, Slot] = {
     SlotEvent.FILE_ABSENT: Slot(SlotState.SUBMITTED, Counted.NOTHING, file=StoredFileState.ABSENT),
     SlotEvent.FILE_UNKNOWN: Slot(SlotState.SUBMITTED, Counted.PENDING),
 }
-"""Events whose result does not depend on the slot's counter. If a file is found after the step stopped waiting for a
+"""Resulting slots of events that ignore the counter before. If a file is found after the step stopped waiting for a
 verdict, the slot counts as pending until the next `PENDING_OVER`."""
 
 _JUDGES = frozenset({SlotEvent.JUDGED, SlotEvent.DECIDED, SlotEvent.FINAL})

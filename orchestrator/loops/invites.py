@@ -37,20 +37,20 @@ CONCURRENT_CHECKS = 8
 MAX_INELIGIBLE = 20_000
 """Ineligible nodes are stored, with the reason, only while the pool knows fewer nodes than this.
 
-So a flood of addresses in discovery, none of them with a provider, can use up only these rows.
+So a flood of addresses without a provider can fill at most this many rows.
 """
 
 DISK_STEP = 1 << 30
 """Free disk is stored in whole GiB; otherwise every page would change the row of every node."""
 
 FIRST_HEARTBEAT_WITHIN = timedelta(seconds=10)
-"""Time for a new member's first heartbeat; without one, it gets another invite with the orchestrator's URL."""
+"""A new member that sends no heartbeat within this time gets another invite with the orchestrator's URL."""
 
 MAX_REMINDERS = 65_536
 """Maximum number of members whose last reminder is remembered."""
 
 LONGEST_PAUSE = timedelta(hours=1)
-"""Longest pause between two invites for a silent member. The pause doubles, beginning with an invite's lifetime."""
+"""Longest pause between two invites for a silent member. The first pause is an invite's lifetime; then it doubles."""
 
 _SILENT = frozenset({NodeState.UNHEALTHY, NodeState.DEAD})
 _INVITABLE = frozenset({NodeState.DISCOVERED, NodeState.DEAD, NodeState.EVICTED})

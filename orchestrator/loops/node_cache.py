@@ -38,7 +38,7 @@ class NodeCache:
             after = page[-1]
 
     async def read(self, addresses: Collection[Address]) -> None:
-        """Reads these nodes again."""
+        """Reads the given nodes again."""
         ordered = sorted(addresses)
         for start in range(0, len(ordered), AT_ONCE):
             await self._read_some(ordered[start : start + AT_ONCE])

@@ -1,7 +1,7 @@
 """Sends queued submissions, joins and disputes to the ledger, so that nodes need no gas.
 
-A row is postponed before it is sent, so that it comes up again even if this process crashes. It is then looked up on
-the ledger before it is sent again. The contracts accept each work item once, from any sender.
+A row is postponed before it is sent, so that it becomes due again even if this process crashes. Before it is sent
+again, it is looked up on the ledger. The contracts accept each work item once, from any sender.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Relayer:
 
     Args:
         store: The queue.
-        strategies: One for each kind, in the order in which they are served.
+        strategies: One strategy per kind of transaction, in the order in which each round serves them.
         lease: Leader lease of this loop.
         clock: Clock for retries.
     """
@@ -99,7 +99,7 @@ class Relayer:
             in_flight -= names
 
     async def _take(self, strategy: RelayStrategy[R]) -> list[_Queued[R]]:
-        """Takes due rows and postpones them for other instances; empty if the leader lease was lost.
+        """Takes due rows and postpones them, so that no other instance takes them; none after a lost leader lease.
 
         A row whose transaction is not mined after `RETRY_PAUSE` is postponed again. The round that sent it settles it.
         """
@@ -188,7 +188,7 @@ class Relayer:
         now = unix_ms(self._clock.now())
         temporary = refusal.error in TEMPORARY_ERRORS
         if refusal.error in DONE_ERRORS:
-            # Another sender, or this relayer before a crash, may have sent it. The next round reads the ledger.
+            # Another sender, or this relayer before a crash, may have sent the row. The next round checks that.
             await self._store.record_temporary_refusal(
                 strategy.kind, row.name, reason="", until_ms=now, lease=self._lease.value
             )

@@ -65,7 +65,7 @@ RECHECK_MS = 5_000
 BEFORE_END_MS = 60_000
 """A lease is checked this long before its end, while its work can still be relayed again."""
 CONCURRENT_FILE_CHECKS = 16
-"""Concurrent requests to the object store."""
+"""Maximum number of concurrent requests to the object store."""
 FILE_CHECK_TIMEOUT = timedelta(seconds=5)
 """If the object store has not answered by then, it counts as down and the loop continues to read the ledger."""
 SHORTEST_RECHECK_MS, LONGEST_RECHECK_MS = 2_000, 60_000
@@ -229,7 +229,7 @@ class RunSync:
             return await self._write_submission(event)
         row = await self._store.slot_of(event.key)
         if row is None:
-            return True  # its step was deleted because of its age, or the event is of another run
+            return True  # the slot's step was deleted because of its age, or the event is of another run
         slot, verdict = row.slot, event if isinstance(event, VerdictGiven) else None
         if isinstance(event, WorkExpired) and slot.file is StoredFileState.ABSENT:
             # The file may have been uploaded since the last check. If not, the work finally counts as a failure.
@@ -276,7 +276,7 @@ class RunSync:
         return await self._store.write(row, new, fields, due_ms=now, lease=self._lease.value)
 
     async def _rebuilt(self, event: WorkSubmitted, name: str) -> tuple[SlotRow, dict[str, str]]:
-        """Rebuilds a slot that Redis lost. The submission's event has all its fields except the lease's expiry."""
+        """Rebuilds a slot that Redis lost. The submission's event has all fields of the slot except the expiry."""
         seat = (await self._store.seats([event.node])).get(event.node) or await self._ledger.seat(event.node)
         if seat is not None:
             await self._store.cache_seat(event.node, seat)
@@ -317,19 +317,19 @@ class RunSync:
         now = await self._ledger.work(key)
         if now is None:
             await self._relayer_store.requeue(RelayedKind.WORK, key, now_ms=self._now_ms())
-            new = LEASED  # counts as a live lease again
+            new = LEASED  # the slot counts as a live lease again
         else:
             new = as_on_ledger(SLOT_STATES[now.status], now.outcome)
         due = self._now_ms() if new.state in {SlotState.LEASED, SlotState.SUBMITTED} else None
-        # The key may now belong to another submission.
+        # After the reorg, the ledger may have another submission under this work key.
         found = {} if now is None else {"sha256": now.sha256, "worked": str(now.units), "reason": str(now.reason)}
         return await self._store.write(row, new, found, due_ms=due, lease=self._lease.value)
 
     async def _is_late(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> bool:
         """Returns whether submitted work was late through its node's fault.
 
-        The work's time is the earliest of its submission to the relayer, the last complete read of the ledger and its
-        first appearance there. So outages of the chain or the orchestrator, and reorgs, don't make a node late.
+        The arrival time is the earliest of three: the submission to the relayer, the last complete read of the ledger,
+        and the first read of the work. So outages of the chain or the orchestrator, and reorgs, make no node late.
         """
         if not row.granted_ms or row.excused:
             return False
@@ -343,7 +343,7 @@ class RunSync:
         return is_late(duration, await self._store.times(), lease=lease)
 
     async def _check_version(self, version: int) -> None:
-        """Updates the version in use if it was announced again; stops leasing if its announcement was removed."""
+        """Updates the version in use if it was announced again; stops leasing if the ledger lost its digest."""
         state = await self._store.state()
         if state.version != version:
             return

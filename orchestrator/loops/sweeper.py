@@ -18,9 +18,9 @@ from protocol.runtime.clock import Clock
 from protocol.wire.uploads import ObjectKey
 
 PAGE = 500
-"""Objects that are checked in one round."""
+"""Maximum number of objects that are checked in one round."""
 DISCARDED_AT_ONCE = 100
-"""Slots without work whose files are deleted in one round."""
+"""Maximum number of slots without work whose files are deleted in one round."""
 
 _log = structlog.get_logger(__name__)
 
@@ -41,8 +41,8 @@ class Sweeper:
         longest_lease: Longest lease time of a slot.
         kept: Shortest time for which unused files are kept; 0: files are never deleted, for example because the
             bucket's key may not delete.
-        discard_after: Time for which the files of a slot that ended without work are kept, because its submission may
-            still be read from the ledger.
+        discard_after: Time for which the files of a slot that ended without work are kept, because a submission
+            of the slot may still be read from the ledger.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ class HeartbeatService:
         )
 
     async def answer(self, signed: SignedRequest, ip: str) -> bytes:
-        """Returns the body of the answer to a heartbeat. Its signature was checked before, its nonce and rate not yet.
+        """Checks the nonce and rate of a heartbeat, records it, and returns the body of the answer.
 
         Args:
             signed: The request, with a verified signature.
@@ -156,7 +156,7 @@ class HeartbeatService:
             return True
         if state is NodeState.DRAINING:
             await self._transitions.apply(
-                address, NodeEvent.RESUME, cause="the contributor stays", actor=address, fields={"drain": ""}
+                address, NodeEvent.RESUME, cause="the worker accepts tasks again", actor=address, fields={"drain": ""}
             )
             return True
         if not (await self._standing_cache.membership(row)).member:
@@ -201,7 +201,7 @@ class HeartbeatService:
             else:
                 assignment, reason = b"{" + reply.head.encode() + b"," + fragment + b"}", ""
         elif reply.state == NodeState.HEALTHY:
-            reason = f"no task wants this node now; {reply.failure}" if reply.failure else "no task wants this node now"
+            reason = f"no task needs this node now; {reply.failure}" if reply.failure else "no task needs this node now"
         return (
             b'{"state":"%b","assignment":%b,"reason":%b,"commands":[%b],"next_interval_seconds":%b,"server_time_ms":%d}'
             % (

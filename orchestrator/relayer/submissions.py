@@ -72,7 +72,7 @@ class RelayerService:
         Raises:
             Forbidden: The lease is for another node, pool, run or ledger, or was not signed by the pool.
             Unprocessable: There are more units than the lease allows, or the node did not sign the claim.
-            Conflict: The lease has expired; other work was submitted under it; or its file is not in the store.
+            Conflict: The lease has expired; other work was submitted under it; or the work's file is not in the store.
             StorageUnavailable: The object store does not answer.
         """
         work = submission.work

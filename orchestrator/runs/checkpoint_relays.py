@@ -113,7 +113,7 @@ class CheckpointRelays:
 
 
 def check_relay_url(url: str, *, private: bool) -> str:
-    """Returns a relay's URL without its last slash.
+    """Checks a relay's URL; returns it without a trailing slash.
 
     Host names are not resolved: a node may resolve them to other addresses, and they may change.
 

@@ -372,7 +372,7 @@ def _past(rows: Sequence[SlotRow]) -> list[PastLease]:
 def _not_active(state: str) -> Forbidden:
     return Forbidden(
         f"the node is {state}, and only healthy members lease slots",
-        hint="look at its state: `muster worker status`",
+        hint="`muster worker status` shows its state",
         code="not-active",
     )
 

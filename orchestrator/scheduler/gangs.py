@@ -24,7 +24,7 @@ class GangRank:
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """Plan of a gang: ranks to assign, ranks to release, and what is still missing."""
+    """Plan of a task's groups: ranks to assign, groups to dissolve, and the number of missing members."""
 
     starts: tuple[tuple[Address, GroupPlace], ...]
     dissolved: tuple[str, ...]

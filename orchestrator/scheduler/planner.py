@@ -128,7 +128,7 @@ class _Planner:
 
     def _cause_to_stop(self, node: Candidate, placement: TaskPlacement, task: OpenTask | None) -> str | None:
         if task is None:
-            return "the task is not wanted any more"
+            return "the task was stopped or deleted, or has ended"
         if node.state not in MEMBERS:
             return f"the node is {node.state}"
         if self._is_past_deadline(task):
@@ -143,7 +143,7 @@ class _Planner:
 
     def _serve(self, task: OpenTask) -> None:
         if self._is_past_deadline(task):
-            self._say(task, TaskState.FAILED, "its deadline passed before it was done")
+            self._say(task, TaskState.FAILED, "its deadline passed before it was completed")
             return
         self._renew(task)
         reason = self._serve_gangs(task) if task.spec.group_size > 1 else self._serve_nodes(task)
@@ -159,12 +159,12 @@ class _Planner:
         if again:
             first = min(again, key=lambda node: node.address)
             detail = brief(self.held[first.address].detail)
-            return f"{len(again)} of {len(held)} nodes start it again, such as {first.address}: {detail}"
+            return f"{len(again)} of {len(held)} nodes restart it, such as {first.address}: {detail}"
         failed = self._failures(task)
         if not failed:
             return ""
         last = max(failed, key=lambda outcome: (outcome.at_ms, outcome.node))
-        return f"it failed last on {last.node}: {brief(last.detail)}"
+        return f"the last failure was on {last.node}: {brief(last.detail)}"
 
     def _renew(self, task: OpenTask) -> None:
         for node in list(self.by_task[task.id]):
@@ -202,7 +202,7 @@ class _Planner:
                 self._stop(node, "the task is completed")
             return None
         for node in self._surplus(held, -need):
-            self._stop(node, "fewer replicas are wanted")
+            self._stop(node, "the task has fewer replicas now")
         for node in self._fitting(task)[: max(0, need)] if need > 0 else ():
             self._start(task, node)
             need -= 1
@@ -228,7 +228,7 @@ class _Planner:
         for node in list(self.by_task[task.id]):
             group = self.held[node.address].group
             if group is not None and group.id in gang.dissolved:
-                self._stop(node, "its group is dissolved: too few nodes, or fewer groups are wanted")
+                self._stop(node, "its group is dissolved: too few nodes, or the task has fewer groups now")
         for address, place in gang.starts:
             self._start(task, by_address[address], place)
         if wanted is not None and gang.completed >= wanted:
@@ -351,7 +351,7 @@ class _Planner:
         resting = sum(self._cools_off(task, node.address) for node in fit)
         busy = sum(self.held.get(node.address) is not None for node in fit)
         if resting:
-            return f"{resting} of {len(fit)} fitting nodes failed it and rest before the next attempt"
+            return f"{resting} of {len(fit)} fitting nodes failed it and wait for the next attempt"
         return f"{busy} of {len(fit)} fitting nodes run tasks that are at least as urgent"
 
     def _conclude_every_node(

@@ -26,11 +26,11 @@ class Shortfall:
     """One thing that a task needs and a node lacks."""
 
     need: str
-    """`8 GPUs with 80 GiB`, `label zone=eu`."""
+    """The requirement as text, such as `8 GPUs with 80 GiB` or `label zone=eu`."""
     has: float
     """Amount that the node has, used to find the node that comes closest."""
     found: str
-    """The amount as text: `2`."""
+    """The amount as text, such as `2`."""
 
 
 def shortfalls(machine: NodeHardware, spec: TaskSpec) -> list[Shortfall]:
@@ -67,7 +67,7 @@ def size(machine: NodeHardware) -> tuple[int, int, int]:
 
 
 def explain(lacking: Iterable[list[Shortfall]]) -> str:
-    """Returns why no node fits: the first requirement that all nodes miss, and the amount of the nearest node."""
+    """Returns why no node fits: the first requirement that all nodes miss, and the amount of the closest node."""
     nodes = list(lacking)
     if not nodes:
         return "the pool has no healthy node"

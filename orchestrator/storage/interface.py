@@ -66,7 +66,7 @@ class StoredObject:
 
     Args:
         key: Name of the object.
-        modified: Time of the write by the store's clock.
+        modified: Time at which the object was written, by the store's clock.
     """
 
     key: ObjectKey

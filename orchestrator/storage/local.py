@@ -149,7 +149,7 @@ class LocalStore:
         Args:
             key: Name of the object.
             size: Announced size; this much disk space is reserved until the upload ends.
-            expires: Expiry of the URL, at which the upload is cut off.
+            expires: Expiry of the URL; an upload that is incomplete then fails.
             pieces: The bytes.
 
         Raises:
@@ -165,7 +165,7 @@ class LocalStore:
         with self._place_for(key.owner), _full():
             incoming = await _whole(partial(UploadReceiver, place, self.path(key), size=size, sha256=key.sha256[2:]))
             try:
-                # Uploads of a stored object reserve no space: slow repeated ones could reserve the whole disk.
+                # An upload of a stored object reserves no space: slow repetitions could reserve the whole disk.
                 with self._space.claim(0 if incoming.is_there else size) as claim:
                     async for block in self._blocks(pieces, incoming, expires):
                         with nullcontext() if incoming.is_there else claim.writing(len(block)):

@@ -47,7 +47,7 @@ class Bucket:
         name: Name of the bucket, which must exist.
         endpoint: URL of the store; None for Amazon S3.
         region: Region used in request signatures.
-        access_key: Access key; None for the credentials that boto3 finds (machine role, environment, its files).
+        access_key: Access key; None for the credentials that boto3 finds (machine role, environment, boto3's files).
         secret_key: Secret of the access key.
         checks_sha256: True if the store refuses bytes with another SHA-256 than announced.
         checks_absence: True if the store refuses to overwrite an object, by `If-None-Match: *`.
@@ -103,7 +103,7 @@ class S3Store:
         return PresignedPut(url=url, headers=headers, expires=until)
 
     async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
-        """Returns a URL of the store; it makes browsers save the file instead of showing it."""
+        """Returns a URL of the store, with which browsers save the file instead of showing it."""
         terms = {**self._named(key), "ResponseContentDisposition": "attachment"}
         return await self._presigned("get_object", terms, expires)
 
@@ -123,7 +123,7 @@ class S3Store:
 
     @asynccontextmanager
     async def open(self, key: ObjectKey) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Reads from the store."""
+        """Opens the object; yields its bytes in pieces."""
         client = await self._connected()
         found = await self._ask(lambda: client.get_object(**self._named(key)))
         body = found["Body"]

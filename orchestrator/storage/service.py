@@ -36,7 +36,7 @@ class UploadLimits:
     """Size limits of files, in bytes.
 
     Args:
-        largest: Maximum of any file.
+        largest: Maximum size of any file.
         unit: Allowance of a rollout file for each work unit of its lease.
         group: Further allowance of a rollout file for each group of its lease.
     """
@@ -100,7 +100,7 @@ class UploadService:
     async def has_work(self, row: SlotRow) -> bool:
         """Returns whether the store has the file of submitted work.
 
-        A file that is larger than the lease allows does not count. It was uploaded as a file of another kind, and
+        A file that is larger than the lease allows does not count. Such a file was uploaded as another kind, and
         validators judge it forged because of its size, so no step waits for it.
 
         Raises:

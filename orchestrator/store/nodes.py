@@ -97,7 +97,7 @@ class NodeStore:
         return [text_of(fields) for fields in hashes]
 
     async def page(self, *, after: str | None, limit: int) -> list[Address]:
-        """Returns the next addresses in ascending order."""
+        """Returns known addresses greater than `after`, in ascending order."""
         low = "-" if after is None else f"({after}"
         members = await self._database.ask("ZRANGEBYLEX", self._database.key("nodes"), low, "+", "LIMIT", 0, limit)
         return [Address(member.decode()) for member in members]

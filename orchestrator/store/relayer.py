@@ -35,7 +35,7 @@ class RelayedTransaction:
     body: str
     at_ms: int
     tries: int
-    """Number of times that the row was postponed; above 0 before its first transaction is sent."""
+    """Number of times that the row was postponed. Each row is postponed before its first transaction is sent."""
     refusals: int
     """Number of temporary refusals by the ledger."""
     reason: str

@@ -43,7 +43,7 @@ class RunState:
     price: int = 0
     penalty: int = 0
     notice_s: int = 0
-    """Notice period of the pool. Escrow and membership are guaranteed only for leases that end within it."""
+    """Notice period of the pool. Escrow and membership are guaranteed only for leases that end within this period."""
     settled_s: int = 0
     """Maximum time that work is open after submission: judge, challenge and dispute periods."""
     judged_s: int = 0

@@ -1,13 +1,13 @@
-"""A run in Redis: its state, its steps' counts, its slots. All of it can be rebuilt from the ledger.
+"""A run in Redis: its state, the counts of its steps, and its slots. All these data can be rebuilt from the ledger.
 
-Keys below `run:`: `state` (hash), `step:S` (hash: demand and counts), `steps` (set by number), `slot:S:NODE:I`
-(hash), `slots:S` (set by expiry of the lease, which is lease order), `due` (set by time of the next check),
+Keys below `run:`: `state` (hash), `step:S` (hash: demand and counts), `steps` (sorted by number), `slot:S:NODE:I`
+(hash), `slots:S` (sorted by lease expiry, which is lease order), `due` (slots sorted by time of the next check),
 `node:NODE`, `provider:PROVIDER` (lists of slots, newest first), `live:NODE` (set), `accused:NODE` (set of slots whose
 work was judged forged), `open` (units under live leases: total as `*`, by provider, and the number of leases as
-`#`), `held:S` (leased groups by provider), `askers` (providers by time of the last request), `times` (delivery times),
+`#`), `held:S` (leased groups by provider), `askers` (providers sorted by last request), `times` (delivery times),
 `stakes` and `seats` (cached from the ledger), `keys` (work key to slot), `next:S` (next index by node),
 `request:NODE:ID` (slot of a request), `named` (slot by node and file of its work), `uploads:S:NODE:I` (files whose
-upload was allowed under a lease), `discarded` (slots that ended without work, by time).
+upload was allowed under a lease), `discarded` (slots that ended without work, sorted by time).
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class RunStore:
         lease: str = "",
         trainer: str = "",
     ) -> bool:
-        """Writes fields of the state; returns False if it changed since it was read, or the loop's lease was lost.
+        """Writes fields of the state; returns False if the state changed since it was read, or the lease was lost.
 
         Args:
             state: State as it was read.
@@ -102,7 +102,7 @@ class RunStore:
             trainer: Trainer lease of the caller; empty if the caller is not a trainer.
 
         Raises:
-            TrainerFenced: Another trainer holds the lease, or this trainer's expired.
+            TrainerFenced: Another trainer holds the trainer's lease, or the caller's lease expired.
         """
         step, groups, rounds = (None, 0, 0) if demand is None else demand
         kind, detail, actor = event
@@ -174,7 +174,7 @@ class RunStore:
     async def write(
         self, row: SlotRow, slot: Slot, fields: Mapping[str, str], *, due_ms: int | None, lease: str = ""
     ) -> bool:
-        """Writes a slot's state; returns False if it changed since it was read, or the loop's lease was lost."""
+        """Writes a slot's state; returns False if the slot changed since it was read, or the leader lease was lost."""
         outcome = "" if slot.outcome is None else str(int(slot.outcome))
         written = await self._database.run(
             WriteSlot(
@@ -270,7 +270,7 @@ class RunStore:
     # Listings
 
     async def page(self, step: int, *, after: tuple[int, str] | None, limit: int) -> list[SlotRow]:
-        """Returns slots of a step in the order of lease expiry and id, from the pair `after` on, which is excluded."""
+        """Returns slots of a step, sorted by lease expiry and id, that follow the pair `after` of expiry and id."""
         low, skip = (0, "") if after is None else after
         found: list[str] = []
         offset = 0

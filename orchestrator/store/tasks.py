@@ -217,7 +217,7 @@ class TaskStore:
             reference: `id:generation` of the task, from the node's row.
 
         Returns:
-            None if the task is gone.
+            The part; None if the task was deleted.
 
         Raises:
             Unavailable: The task has a newer generation, which the scheduler sends to its nodes soon; or its secrets

@@ -101,7 +101,7 @@ class WriteTransition(ScriptCall[bool]):
         reason: Reason of the state, shown to the node.
         deadline: Time by which the next heartbeat is due: Unix milliseconds, `clear` or `keep`.
         removal: Time at which the removal from the ledger is due: Unix milliseconds, `clear` or `keep`.
-        only_if_due_by_ms: Writes only if the node's deadline is not later.
+        only_if_due_by_ms: Latest deadline of the node for which the transition is written; None: any deadline.
         quiet: Whether to write no history entry.
         fields: Further fields of the node to write.
     """
@@ -179,7 +179,7 @@ class WriteTask(ScriptCall[bool]):
         task: Id of the task.
         revision: Revision as read; empty for a new task.
         now_ms: Current time.
-        is_open: Whether the scheduler has to plan it.
+        is_open: Whether the scheduler has to plan the task.
         kind: Kind of the pool event.
         actor: Initiator of the change.
         created_ms: Time of creation.
@@ -475,7 +475,7 @@ class LeaseSlot(ScriptCall[SlotLeased]):
         waits_until_ms: Time until which the step waits for the slot; `now_ms` if it does not wait.
         expiry_s: End of the lease.
         remembered_ms: Time for which the request id is stored.
-        version: Version that the caller read; the script leases no slots of another one.
+        version: Version that the caller read; the script leases no slots for another version.
         digest: Digest of that version.
         async_level: Number of steps by which generation may be ahead of the version.
         default_demand: Groups of a step until the trainer states a demand.
@@ -484,7 +484,7 @@ class LeaseSlot(ScriptCall[SlotLeased]):
         most_live: Maximum number of slots that the node may hold at the same time.
         beacon: Hash of the beacon block.
         beacon_block: Number of the block whose hash is part of the seed.
-        asking_ms: Time after its last request for which a provider counts as asking.
+        asking_ms: Time after its last request for which a provider counts as asking for slots.
         holders: While other providers ask, a provider holds at most 1/`holders` of a step.
     """
 

@@ -109,7 +109,7 @@ const REFUSALS = [
     "gone",
     /^Redis is down\. Try again\.$/,
   ],
-  [problem(404, { code: "no-run", detail: "this pool works on no run" }), "refused", /no run/],
+  [problem(404, { code: "no-run", detail: "this pool has no run" }), "refused", /no run/],
   [
     answering(502, "<html>nginx</html>", { "Content-Type": "text/html" }),
     "gone",

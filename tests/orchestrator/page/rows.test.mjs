@@ -79,7 +79,7 @@ test("a task that failed on a node is quoted with the last lines that it wrote",
   assert.equal(why.match(/early/g).length, 7);
   const fields = Object.fromEntries(nodeFields(broken, NOW));
   assert.match(fields["Report"].text, /<b>no<\/b>/);
-  assert.match(texts(taskRow({ ...TASK, reason: `1 of 2 nodes start it again: ${detail}` }, NOW))[2], /execvp/);
+  assert.match(texts(taskRow({ ...TASK, reason: `1 of 2 nodes restart it: ${detail}` }, NOW))[2], /execvp/);
   assert.equal(texts(nodeRow(node({ assignment: assignment({ detail }) }), NOW))[2], "it sent a heartbeat");
 });
 
