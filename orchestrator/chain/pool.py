@@ -27,13 +27,13 @@ from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import Clock
 
 REQUEST_TIMEOUT = timedelta(seconds=5)
-"""Time limit of one request to the chain's node."""
+"""Time limit of one request to the RPC endpoint."""
 
 CURSOR = "membership"
 """Name of the stored position in the events."""
 
 MAX_REASON = 200
-"""Characters of a reason that are written to the ledger."""
+"""Maximum characters of a reason that are written to the ledger."""
 
 FOLLOWED: tuple[type[LedgerEvent], ...] = (
     event_types.MemberJoined,
@@ -69,7 +69,7 @@ class LedgerPool:
         pool_id: The pool.
         key: The pool's orchestrator key; sends removals.
         manager: The pool's manager key; without it this orchestrator can't ban.
-        redis: Keeps the position in the events, for all orchestrators of the pool.
+        redis: Stores the position in the events, which all orchestrators of the pool share.
         confirmations: Number of blocks on top of a block before its events count.
         clock: Clock for role rotations and deadlines.
         transport: HTTP transport to a chain in the same process.
@@ -206,7 +206,7 @@ class LedgerPool:
         return await self._opened(key or self._key)
 
     async def _connected_for_nodes(self) -> Ledger:
-        """Returns a connection without a key, so that reads caused by strangers' requests delay no other reads."""
+        """Returns a connection without a key, so that reads for strangers' requests don't delay other reads."""
         return await self._opened(None)
 
     async def _opened(self, key: Key | None) -> Ledger:
@@ -244,7 +244,7 @@ class LedgerPool:
 
 @contextmanager
 def _ignore_unchanged() -> Iterator[None]:
-    """Ignores `BanUnchanged`: the request may be a repetition after its first result was lost."""
+    """Ignores `BanUnchanged`: the request may repeat one whose result was lost."""
     try:
         yield
     except TransactionReverted as error:

@@ -39,14 +39,14 @@ from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinRequest, SignedDispute
 
 REQUEST_TIMEOUT = timedelta(seconds=5)
-"""Time limit of one request to the chain's node."""
+"""Time limit of one request to the RPC endpoint."""
 
 TERMS_TTL = timedelta(seconds=8)
 """Time for which pool and terms are cached; shorter than the ten seconds between two regular reads of the funds.
 The escrow is not cached, because it changes with each submission."""
 
 MAX_HASHES = 1024
-"""Block hashes that are cached."""
+"""Maximum number of cached block hashes."""
 
 
 class LedgerRun:
@@ -58,7 +58,7 @@ class LedgerRun:
         pool_id: The pool.
         run: The run's id.
         relayer: Key that pays the gas of relayed transactions.
-        redis: Keeps the position in the events, for all orchestrators of the pool.
+        redis: Stores the position in the events, which all orchestrators of the pool share.
         confirmations: Number of blocks on top of a block before it counts.
         clock: Clock for caches and deadlines.
         poll: Polling interval while transactions are in flight.
@@ -123,7 +123,7 @@ class LedgerRun:
         return AnnouncedCheckpoint(version=found.version, attempt=found.attempt, digest=found.digest, block=found.block)
 
     async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
-        """Returns the key that announced a version; the publisher's former key counts during rotation."""
+        """Returns the key that announced a version: the publisher's, or its former key during a rotation."""
         ledger = await self._connected()
         seat = await ledger.pools.seat(self._pool_id, Role.PUBLISHER)
         if seat.previous == ZERO_ADDRESS or seat.previous_until <= await ledger.now():
@@ -192,15 +192,15 @@ class LedgerRun:
         return await (await self._connected()).work.get(key)
 
     async def submit_work(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
-        """Submits work for its nodes in one transaction."""
+        """Submits work of several nodes in one transaction; returns the refused items."""
         return await (await self._connected()).work.submit_batch(claims)
 
     async def redeem_invites(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
-        """Redeems invites for their nodes in one transaction."""
+        """Redeems invites of several nodes in one transaction; returns the refused ones."""
         return await (await self._connected()).pools.join_batch(joins)
 
     async def open_disputes(self, disputes: Sequence[SignedDispute]) -> list[Refusal]:
-        """Opens disputes for their nodes, a transaction each."""
+        """Opens disputes for nodes, each in its own transaction; returns the refused ones."""
         found = await asyncio.gather(*(self._open_dispute(each) for each in disputes))
         return [each for each in found if each is not None]
 

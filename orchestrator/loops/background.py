@@ -1,4 +1,4 @@
-"""Background loops, their intervals, and those that run under a leader lease."""
+"""Adds the background loops of an orchestrator, with their intervals and leader leases."""
 
 from __future__ import annotations
 

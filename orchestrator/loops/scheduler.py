@@ -25,12 +25,12 @@ from protocol.wire.heartbeat import Command, CommandKind, NodeState
 from protocol.wire.tasks import AssignmentState, TaskState
 
 MAX_CHANGES = 5000
-"""Changes that one round takes from the list."""
+"""Maximum number of changed nodes that one round takes from the list of changes."""
 THREAD_ABOVE = 500
-"""Pools larger than this are planned in a thread, so that the event loop answers heartbeats meanwhile."""
+"""Pools with more nodes are planned in a thread, so that the event loop answers heartbeats meanwhile."""
 
 REPLAN_EVERY = timedelta(seconds=5)
-"""Interval of plans without a change, while deadlines, failed tasks or drains make the plan depend on time."""
+"""Interval of plans without a change, if deadlines, failed tasks or drains make the plan depend on time."""
 
 REREAD_EVERY = timedelta(minutes=10)
 """Interval of complete re-reads, in case a change was missed."""
@@ -76,7 +76,7 @@ class Scheduler:
         self._time_dependent = True
 
     async def tick(self) -> bool:
-        """Makes and writes a plan if anything changed; returns whether it did.
+        """Makes and writes a plan if anything changed; returns whether it made one.
 
         Raises:
             StoreUnavailable: Redis is down; the next round reads everything again.
