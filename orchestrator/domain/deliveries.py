@@ -74,7 +74,7 @@ class PastLease:
 
     @property
     def counts(self) -> bool:
-        """True if the lease counts for the delivery rate. Live and excused leases don't; expired work does if failed."""
+        """True if the lease counts for the delivery rate: not if it is live or excused; expired work if it failed."""
         if self.slot.state is SlotState.EXPIRED:
             return self.failed
         return self.slot.state not in {SlotState.LEASED, SlotState.LAPSED}
