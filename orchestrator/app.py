@@ -1,9 +1,9 @@
-"""Builds the service."""
+"""Builds the orchestrator's FastAPI application."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -61,8 +61,8 @@ from protocol.wire.uploads import UploadRequest
 DESCRIPTION = """Nodes of a pool send heartbeats and receive assignments. The pool's owner posts tasks, sees nodes,
 logs, metrics and events, and restarts, drains or bans nodes.
 
-Nodes sign their requests, and answers to them are signed. The owner's API takes a bearer token, or a request that is
-signed by the pool's manager."""
+Nodes sign their requests, and the orchestrator signs its answers to nodes. The owner's API takes a bearer token, or a
+request that is signed by the pool's manager."""
 
 BODY_LIMIT = 1024 * 1024
 
@@ -94,7 +94,7 @@ identity_router = APIRouter(prefix="/v1", tags=["identity"])
 
 @identity_router.get("/identity")
 async def identity(request: Request) -> ServiceIdentity:
-    """Return the service's address and contract. Unsigned: the ledger names the pool's orchestrator."""
+    """Return the service's address and contract, unsigned: callers can compare the address with the ledger."""
     dependencies = dependencies_of(request)
     domain = dependencies.ledger.domain
     return ServiceIdentity(
@@ -110,19 +110,19 @@ def build_orchestrator(
     run_ledger: RunLedger | None = None,
     key: Key,
     clock: Clock | None = None,
-    discovery: Callable[[str], DiscoveryClient] | None = None,
+    transport: httpx.AsyncBaseTransport | None = None,
     with_loops: bool = True,
 ) -> FastAPI:
-    """Returns the application; `app.state.dependencies` has its dependencies.
+    """Returns the application, with its dependencies in `app.state.dependencies`.
 
     Args:
-        settings: Settings.
-        redis: Shared by all orchestrators of the pool; closed with the application.
+        settings: Settings of the orchestrator.
+        redis: Client of the Redis that all orchestrators of the pool share; closed with the application.
         ledger: The pool on the ledger.
         run_ledger: The run on the ledger, also used to relay submissions and joins; None: the pool has no run.
-        key: The pool's orchestrator key. It signs answers and invites; clients' requests name its address.
+        key: The pool's orchestrator key. It signs answers and invites; clients name its address as the audience.
         clock: The system's clock by default.
-        discovery: Returns the client of a discovery service for its location.
+        transport: HTTP transport to discovery services and webhooks in the same process.
         with_loops: False to run no background loops in this process.
     """
     clock = SystemClock() if clock is None else clock
@@ -130,12 +130,11 @@ def build_orchestrator(
     verifier = RequestVerifier(
         audience=key.address, admission=dependencies.replay_guard, clock=clock, body_limit=BODY_LIMIT
     )
-    webhook_http = httpx.AsyncClient(follow_redirects=False, trust_env=False)
-
-    def dial(location: str) -> DiscoveryClient:
-        return DiscoveryClient(location, key=key, clock=clock, allow_plain_http=settings.allow_plain_http)
-
-    services = [(discovery or dial)(location) for location in settings.discovery]
+    webhook_http = httpx.AsyncClient(transport=transport, follow_redirects=False, trust_env=False)
+    services = [
+        DiscoveryClient(location, key=key, clock=clock, allow_plain_http=settings.allow_plain_http, transport=transport)
+        for location in settings.discovery
+    ]
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
@@ -204,7 +203,7 @@ def build_orchestrator(
 
 
 async def _check_store(objects: ObjectStore) -> None:
-    """Checks the object store at start and logs an error. The service starts without waiting for it."""
+    """Checks the object store and logs an error. The service starts without waiting for the result."""
     try:
         await objects.check()
     except MusterError as error:
@@ -212,7 +211,7 @@ async def _check_store(objects: ObjectStore) -> None:
 
 
 def _declare_bodies(app: FastAPI, models: Sequence[type[BaseModel]]) -> None:
-    """Adds schemas of request bodies to OpenAPI. FastAPI can't see them, as routes verify bodies before parsing."""
+    """Adds schemas of request bodies to OpenAPI. FastAPI can't infer them, because routes parse bodies themselves."""
     plain = app.openapi
 
     def openapi() -> dict[str, Any]:

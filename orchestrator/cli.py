@@ -24,7 +24,7 @@ from protocol.runtime.configuration_file import ConfigOption
 from protocol.runtime.logs import configure_logs
 
 LONGEST_POLL = timedelta(milliseconds=200)
-"""Maximum pause between two checks whether a transaction is mined; at most a fifth of the relayer's interval."""
+"""Longest pause between two checks whether a transaction is mined; `relay_every_s / 5` if that is shorter."""
 
 app = typer.Typer(name="orchestrator", no_args_is_help=True, help="Run a pool's orchestrator.")
 
@@ -59,7 +59,7 @@ def serve(
         confirmations=settings.confirmations,
         clock=clock,
     )
-    # Created even without a run, because it also relays joins.
+    # Created even if the pool has no run, because joins are also relayed through this object.
     run_ledger = LedgerRun(
         settings.chain_url.get_secret_value(),
         deployment,
@@ -86,7 +86,7 @@ def _relayer(settings: OrchestratorSettings) -> Key | None:
 
 
 def _manager(settings: OrchestratorSettings) -> Key | None:
-    """Returns the manager's key, if this orchestrator has it."""
+    """Returns the manager's key; None if this orchestrator does not hold that key."""
     try:
         return find_key("manager", keystore=settings.manager_keystore, password_file=settings.manager_password_file)
     except NotFound:

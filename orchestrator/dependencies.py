@@ -81,7 +81,7 @@ def build_dependencies(
     key: Key,
     clock: Clock,
 ) -> Dependencies:
-    """Builds all objects of an orchestrator; starts nothing."""
+    """Builds all objects of an orchestrator without starting any background work."""
     keys = RedisKeys(f"pool-{settings.pool_id}")
     database = Database(redis, keys=keys)
     cipher = SecretCipher.from_file(settings.secrets_key_file) if settings.secrets_key_file else SecretCipher([])

@@ -58,7 +58,7 @@ class PoolGauges:
         )
 
     async def read(self) -> None:
-        """Reads all gauges."""
+        """Sets all gauges from the stores."""
         if self._relayer_store is not None:
             for kind in RelayedKind:
                 self._relayed.labels(kind.value).set(await self._relayer_store.waiting(kind))

@@ -14,7 +14,7 @@ MOST_KEY_BYTES = 4096
 
 
 class SecretCipher:
-    """Encrypts with the first key and decrypts with any of them.
+    """Encrypts secrets with the first key and decrypts them with any of the keys.
 
     Args:
         keys: Fernet keys (32 bytes in URL-safe base64), newest first; without keys, encryption is refused.
@@ -39,7 +39,7 @@ class SecretCipher:
         """
         try:
             if not path.exists():
-                with suppress(FileExistsError):  # another replica was first; its key is used
+                with suppress(FileExistsError):  # another replica created the file first
                     create_atomically(path, Fernet.generate_key() + b"\n")
         except OSError as error:
             raise InvalidInput(f"can't create the secrets key file {path}: {error.strerror}") from error

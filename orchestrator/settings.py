@@ -40,7 +40,7 @@ class Requirements(BaseModel):
 
     min_gpus: int = Field(0, ge=0, description="GPUs that a machine needs to be invited")
     min_gpu_memory_bytes: int = Field(
-        0, ge=0, description="Minimum memory of a GPU, in bytes; smaller ones don't count"
+        0, ge=0, description="Minimum memory of a GPU, in bytes; GPUs with less don't count"
     )
     gpu_models: tuple[ShortText, ...] = Field(
         (), description="GPU models that count, as named by the driver; default: all"
@@ -69,11 +69,15 @@ class OrchestratorSettings(Settings):
     keystore: Path | None = Field(
         None, description="Keystore file of the pool's orchestrator key; or MUSTER_ORCHESTRATOR_KEY"
     )
-    password_file: Path | None = Field(None, description="File with its password; or MUSTER_ORCHESTRATOR_PASSWORD")
+    password_file: Path | None = Field(
+        None, description="File with the password of `keystore`; or MUSTER_ORCHESTRATOR_PASSWORD"
+    )
     manager_keystore: Path | None = Field(
         None, description="Keystore file of the pool's manager, needed to ban nodes from here; or MUSTER_MANAGER_KEY"
     )
-    manager_password_file: Path | None = Field(None, description="File with its password; or MUSTER_MANAGER_PASSWORD")
+    manager_password_file: Path | None = Field(
+        None, description="File with the password of `manager_keystore`; or MUSTER_MANAGER_PASSWORD"
+    )
     discovery: tuple[str, ...] = Field(
         (), description="URLs of discovery services; `#0x…` at the end pins the service's address"
     )
@@ -96,15 +100,15 @@ class OrchestratorSettings(Settings):
     target_rate: float = Field(
         500.0, gt=0, description="Heartbeats per second of the whole pool; the interval grows with the number of nodes"
     )
-    stagger: float = Field(0.1, ge=0, le=1, description="Random share that is added to the interval")
-    unhealthy_after: float = Field(2.0, gt=1, description="Missed intervals until a node is unhealthy")
-    dead_after: float = Field(5.0, gt=1, description="Missed intervals until a node is dead")
+    stagger: float = Field(0.1, ge=0, le=1, description="Largest random extension of the interval, as a fraction of it")
+    unhealthy_after: float = Field(2.0, gt=1, description="Intervals without a heartbeat until a node is unhealthy")
+    dead_after: float = Field(5.0, gt=1, description="Intervals without a heartbeat until a node is dead")
 
     invite_life_s: float = Field(300.0, ge=10, le=86_400, description="Validity of an invite, in seconds")
     invites_per_minute: float = Field(
         120.0,
         gt=0,
-        description="Invites per minute for new nodes, and as many for silent members, at each discovery service",
+        description="Invites per minute for new nodes, and as many again for silent members, at each discovery service",
     )
     eviction_rest_s: float = Field(
         3600.0, ge=0, description="Time until an evicted node may be invited again, in seconds"
@@ -119,7 +123,9 @@ class OrchestratorSettings(Settings):
     schedule_every_s: float = Field(0.25, ge=0.05, description="Pause between two runs of the scheduler, in seconds")
     liveness_every_s: float = Field(0.5, ge=0.05, description="Pause between two checks for overdue nodes, in seconds")
     lease_s: float = Field(
-        10.0, ge=1, description="Duration of a loop's leader lease, in seconds; another replica takes over after it"
+        10.0,
+        ge=1,
+        description="Duration of a loop's leader lease, in seconds; after its end another replica takes over",
     )
     drain_patience_s: float = Field(
         600.0, ge=0, description="Time that a task may take to finish on a draining node, in seconds"
@@ -142,7 +148,7 @@ class OrchestratorSettings(Settings):
         30.0,
         ge=1,
         le=86_400,
-        description="Shortest lease, in seconds; between the two a lease is four times the median delivery time",
+        description="Shortest lease, in seconds; a lease is four times the median delivery time, within these bounds",
     )
     run_grace_s: float = Field(
         30.0,
@@ -161,20 +167,23 @@ class OrchestratorSettings(Settings):
         description="Newest leases of all nodes of a provider that count for their common delivery rate",
     )
     run_free_rejections: int = Field(
-        2, ge=0, le=200, description="Rejected works among a node's newest leases that don't count as failures"
+        2, ge=0, le=200, description="Rejected work items among a node's newest leases that don't count as failures"
     )
     run_delivery_least: int = Field(
-        5, ge=1, le=200, description="Leases from which the delivery rate counts; nodes with fewer are not throttled"
+        5,
+        ge=1,
+        le=200,
+        description="Number of leases from which a node's delivery rate counts; below it no node is throttled",
     )
     run_delivery_threshold: float = Field(
         0.5, ge=0, le=1, description="Delivery rate below which a node gets no leases for a while"
     )
-    run_rest_s: float = Field(600.0, ge=0, description="Time without leases for such a node, in seconds")
+    run_rest_s: float = Field(600.0, ge=0, description="Time for which a throttled node gets no leases, in seconds")
     run_kept_steps: int = Field(
         64, ge=1, le=100_000, description="Number of closed steps whose rollouts are still listed"
     )
     run_ask_again_s: float = Field(
-        2.0, ge=0.05, le=3600, description="Pause of a task that has nothing to do, in seconds"
+        2.0, ge=0.05, le=3600, description="Pause before a node asks again when no step needs rollouts, in seconds"
     )
     run_relays: tuple[RelayUrl, ...] = Field((), description="URLs of relays, used if the trainer names none")
     relays_in_private_networks: bool = Field(
@@ -184,23 +193,29 @@ class OrchestratorSettings(Settings):
         None,
         ge=1,
         le=MOST_UNITS_PER_GROUP,
-        description="Use the ledger's newest version without the trainer, with this many work units per group",
+        description="Work units per group; if set, the ledger's newest version is used without a trainer",
     )
     relayer_keystore: Path | None = Field(
-        None, description="Keystore file of the relayer, which pays gas; or MUSTER_RELAYER_KEY; default: our own key"
+        None,
+        description="Keystore file of the relayer, which pays gas; or MUSTER_RELAYER_KEY; default: orchestrator key",
     )
-    relayer_password_file: Path | None = Field(None, description="File with its password; or MUSTER_RELAYER_PASSWORD")
+    relayer_password_file: Path | None = Field(
+        None, description="File with the password of `relayer_keystore`; or MUSTER_RELAYER_PASSWORD"
+    )
     relay_every_s: float = Field(
-        1.0, ge=0.05, description="Pause between two relayed batches, in seconds; new work ends it early"
+        1.0, ge=0.05, description="Pause between two relayed batches, in seconds; a newly queued request ends it early"
     )
     relay_transactions: int = Field(
-        2, ge=1, le=16, description="Relayed transactions in flight at the same time; more are faster and cost more gas"
+        2,
+        ge=1,
+        le=16,
+        description="Relayed transactions in flight at the same time; a higher number is faster and costs more gas",
     )
 
     node_rate_per_s: float = Field(5.0, gt=0, description="Requests per second of one node")
     node_burst: int = Field(50, ge=1, description="Burst of requests of one node")
     role_rate_per_s: float = Field(200.0, gt=0, description="Requests per second of a validator, publisher or manager")
-    role_burst: int = Field(1000, ge=1, description="Burst of requests of one of them")
+    role_burst: int = Field(1000, ge=1, description="Burst of requests of a validator, publisher or manager")
     ip_rate_per_s: float = Field(1000.0, gt=0, description="Requests per second of one IP")
     ip_burst: int = Field(5000, ge=1, description="Burst of requests of one IP")
     connections: int = Field(
@@ -220,15 +235,17 @@ class OrchestratorSettings(Settings):
     storage_reserve_bytes: int = Field(
         GIBIBYTE,
         ge=0,
-        description="Bytes of that disk that stay free, in addition to the space of uploads in progress",
+        description="Bytes of the directory's disk that stay free, in addition to the space of uploads in progress",
     )
     storage_bucket: str | None = Field(None, description="Bucket of an S3-compatible store for uploaded files")
-    storage_endpoint: str | None = Field(None, description="URL of that store, as nodes reach it; default: Amazon S3")
-    storage_region: str = Field("us-east-1", description="Region of the store's signatures")
+    storage_endpoint: str | None = Field(
+        None, description="URL of the S3-compatible store, as nodes reach it; default: Amazon S3"
+    )
+    storage_region: str = Field("us-east-1", description="Region of the bucket, used in request signatures")
     storage_access_key: SecretStr | None = Field(
         None, description="Access key of the store; default: credentials that boto3 finds (role, environment)"
     )
-    storage_secret_key: SecretStr | None = Field(None, description="Secret of that access key")
+    storage_secret_key: SecretStr | None = Field(None, description="Secret of storage_access_key")
     storage_checks_sha256: bool = Field(
         True, description="True if the store checks x-amz-checksum-sha256; Google's does not"
     )
@@ -239,10 +256,10 @@ class OrchestratorSettings(Settings):
         2 * GIBIBYTE, ge=1, le=LARGEST_OBJECT, description="Largest file that may be uploaded, in bytes"
     )
     upload_bytes_per_unit: int = Field(
-        256, ge=1, le=1 << 20, description="Bytes of a rollout file allowed for each work unit of its lease"
+        256, ge=1, le=1 << 20, description="Bytes of a rollout file allowed for each work unit of the file's lease"
     )
     upload_bytes_per_group: int = Field(
-        1 << 20, ge=0, le=1 << 32, description="Further bytes allowed for each group of its lease: prompts and names"
+        1 << 20, ge=0, le=1 << 32, description="Further bytes allowed for each group of the lease: prompts and names"
     )
     upload_url_life_s: float = Field(
         900.0, ge=10, le=604_800, description="Time within which a file must be uploaded completely, in seconds"
@@ -251,7 +268,7 @@ class OrchestratorSettings(Settings):
     uploads_per_hour: int = Field(1000, ge=1, description="Files that one node may upload in an hour")
     upload_bytes_per_hour: int = Field(50 * GIBIBYTE, ge=1, description="Bytes that one node may upload in an hour")
     upload_other_bytes_per_hour: int = Field(
-        GIBIBYTE, ge=1, description="Part of these for files that are not the work of a lease"
+        GIBIBYTE, ge=1, description="Part of upload_bytes_per_hour for files that are not the work of a lease"
     )
     upload_kept_s: float = Field(
         7 * 86_400.0,

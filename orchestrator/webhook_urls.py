@@ -14,7 +14,7 @@ async def check_destination(url: str, *, allow_private: bool) -> list[str]:
 
     Raises:
         InvalidInput: The URL is malformed; or it is plain http or in a private network, and `allow_private` is False.
-        Unavailable: The name can't be resolved.
+        Unavailable: The host name can't be resolved.
     """
     split = parse_http_url(url, what="a webhook's URL", code="bad-webhook-url", query=True)
     host, port = split.hostname or "", split.port or (443 if split.scheme == "https" else 80)

@@ -1,7 +1,7 @@
 """Digest of a policy version, by which seeds, leases and the ledger name it.
 
-A version is a folder of files. Its digest is over what they hold once they are whole, so it is the same however they
-travelled: in one piece, in blocks, or as what changed since another version.
+A version is a folder of files. The digest covers the complete files. It does not depend on how they were transferred:
+whole, in blocks, or as a delta.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ class VersionFile:
     """One file of a version.
 
     Args:
-        path: Relative to the version's folder, with `/` between its parts; see `check_path`.
+        path: Path relative to the version's folder, with `/` as separator; see `check_path`.
         size: In bytes.
-        sha256: Of all its bytes, 64 hex digits in lower case.
+        sha256: SHA-256 of the file, 64 lower-case hex digits.
     """
 
     path: str
@@ -38,10 +38,10 @@ class VersionFile:
 
 
 def check_path(path: str) -> str:
-    """Returns the path if it is allowed in a version: parts of letters, digits and `_.+-`, begun by no dot or dash.
+    """Returns the path if a version may contain it: parts of letters, digits and `_.+-`, without a leading dot or dash.
 
     Raises:
-        InvalidInput: It may not; nothing outside the version's folder can be named.
+        InvalidInput: The path is not allowed, for example because it could lead out of the folder.
     """
     parts = path.split("/")
     if len(path) > LONGEST_NAME or not all(_PART.fullmatch(part) for part in parts):
@@ -56,8 +56,8 @@ def version_digest(files: Iterable[VersionFile]) -> Digest:
     """Returns SHA-256 over the lines `path size sha256`, sorted by path's bytes, each ended by a line feed.
 
     Raises:
-        InvalidInput: There is no file, one stands twice, there are more than `MOST_FILES`, or one's path, size or hash
-            is malformed.
+        InvalidInput: There are no files, more than `MOST_FILES`, or two of one path; or a path, size or hash is
+            malformed.
     """
     listed = sorted(files, key=lambda file: file.path.encode())
     if not 0 < len(listed) <= MOST_FILES:
@@ -76,7 +76,7 @@ def folder_files(folder: Path) -> list[VersionFile]:
     """Hashes every file under a folder. Hidden files and folders (a leading dot) are no part of a version.
 
     Raises:
-        InvalidInput: Something in it is neither a plain file nor a folder, or has a name that no version may hold.
+        InvalidInput: An entry is neither a regular file nor a folder, or its name is not allowed in a version.
     """
     found = []
     for path in sorted(folder.rglob("*")):

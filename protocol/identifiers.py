@@ -28,8 +28,8 @@ ZERO_DIGEST = Digest("0x" + "00" * 32)
 def address(text: str) -> Address:
     """Returns the one canonical form of an address.
 
-    All-lower and all-upper hex are taken as they are; mixed case must carry the right EIP-55 checksum, because a wrong
-    one is a typing error.
+    Hex in one case is accepted without a checksum. Mixed case must have the right EIP-55 checksum, which detects typing
+    errors.
 
     Raises:
         InvalidInput: `text` is not 0x and 40 hex digits, or its checksum is wrong.

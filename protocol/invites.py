@@ -1,4 +1,4 @@
-"""Invites: a pool's orchestrator asks a node in, the node redeems it on the ledger (`ComputePools`)."""
+"""Invites: a pool's orchestrator invites a node, which redeems the invite on the ledger (`ComputePools`)."""
 
 from __future__ import annotations
 

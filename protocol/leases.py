@@ -14,7 +14,7 @@ from protocol.identity.typed_data import SigningDomain, TypedStruct, abi_hash
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkKey:
-    """The name of a piece of work: no two submissions share one."""
+    """Identity of a piece of work; unique among all submissions."""
 
     pool_id: int
     run: Digest
@@ -48,17 +48,17 @@ class Lease(TypedStruct):
     beacon_block: int
     """The block whose hash is part of the slot's seed."""
     salt: Digest
-    """The part of the slot's seed that only the orchestrator knows before it signs the lease."""
+    """Secret part of the slot's seed, which the orchestrator reveals with the signed lease."""
     groups: int
     """The number of groups in the slot."""
     max_units: int
-    """The most work units that may be submitted. The penalty is locked for all of them."""
+    """Maximum number of work units. The ledger locks the penalty for all of them."""
     expiry: int
     """Unix time in seconds until which work may be submitted."""
 
     @property
     def key(self) -> WorkKey:
-        """The work that is done under it."""
+        """Returns the identity of the work under this lease."""
         return WorkKey(pool_id=self.pool_id, run=self.run, node=self.node, step=self.step, index=self.index)
 
     @property

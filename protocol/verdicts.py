@@ -1,4 +1,7 @@
-"""Verdicts: what a validator says of work, and why. Numbers are on the ledger for ever: add, never renumber."""
+"""Verdicts of validators on work: outcome and reason.
+
+The ledger stores these numbers permanently: add new ones, never change one.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class ReasonCode(IntEnum):
     """Accepted, but many rows took too long to score: they have no reward. Repeated, it counts against delivery."""
 
     FETCH_OTHER_BYTES = 100
-    """Size or SHA-256 are not those that were submitted."""
+    """Size or SHA-256 differ from the submitted ones."""
 
     FORMAT_UNREADABLE = 200
     """The file is not Parquet, or crashes the reader."""
@@ -72,31 +75,31 @@ class ReasonCode(IntEnum):
     """EOS was less likely than the pool's floor."""
 
     REWARD_DIFFERS = 700
-    """Scored again, a row has another reward."""
+    """The validator computes another reward for a row."""
 
     COMPUTATION_PROOF_MALFORMED = 800
     """A proof has the wrong length, count or modulus, or is no proof at all."""
     COMPUTATION_OTHER_MODEL = 801
     """Proofs do not fit the policy's hidden states."""
     COMPUTATION_UNCONFIRMED = 802
-    """Proofs do not fit, but not so far or so surely that it must be forgery."""
+    """Proofs differ, but not by enough, or not with enough certainty, to prove forgery."""
 
     SAMPLING_REPLAY = 900
     """Tokens are not those that the seeded noise draws."""
     SAMPLING_DISTRIBUTION = 901
     """Sampled tokens are consistently less (or more) likely than honest sampling gives."""
     SAMPLING_UNCONFIRMED = 902
-    """Tokens differ, but not so far or so surely that it must be forgery."""
+    """Tokens differ, but not by enough, or not with enough certainty, to prove forgery."""
     SAMPLING_BUDGET = 903
     """Over the node's newest files together, near-ties were decided in its favour more often than in honest work."""
 
     LOG_PROBABILITIES_DIFFER = 1000
     """Recorded log-probabilities are not the policy's."""
     LOG_PROBABILITIES_UNCONFIRMED = 1001
-    """Log-probabilities differ, but not so far or so surely that it must be forgery."""
+    """Log-probabilities differ, but not by enough, or not with enough certainty, to prove forgery."""
 
     INFRASTRUCTURE = 60_000
-    """Infrastructure failed. Never a reason to reject: work waits, or expires without blame."""
+    """Infrastructure failed. Never a reason to reject: the work waits, or expires without a penalty."""
     RESOLVED_BY_HAND = 60_001
     """A person decided (`muster validator resolve`)."""
 
@@ -155,7 +158,7 @@ _WORDS = {
     ReasonCode.TERMINATION_EARLY: "A sample ends without EOS, and below the limit.",
     ReasonCode.TERMINATION_LATE: "Tokens follow EOS.",
     ReasonCode.TERMINATION_UNLIKELY: "EOS was less likely than the pool's floor.",
-    ReasonCode.REWARD_DIFFERS: "Scored again, a row has another reward.",
+    ReasonCode.REWARD_DIFFERS: "The validator computes another reward for a row.",
     ReasonCode.COMPUTATION_PROOF_MALFORMED: "A proof is none: its length, count or modulus is wrong.",
     ReasonCode.COMPUTATION_OTHER_MODEL: "The proofs do not fit the policy's hidden states.",
     ReasonCode.COMPUTATION_UNCONFIRMED: "The proofs fit badly, though not so surely that it must be forgery.",

@@ -11,7 +11,6 @@ beside it, and the next fetch continues with it.
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 import ssl
 from collections.abc import AsyncGenerator, Sequence
@@ -29,6 +28,7 @@ from protocol.identifiers import Address, run_id
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.randomness import Random
 from protocol.runtime.retry import Deadline, DeadlinePassed
+from protocol.runtime.threads import run_in_thread
 from shardcast.download.context import DownloadContext, RequestLimits
 from shardcast.download.download import Download, Fetched, OnProgress
 from shardcast.download.peer_catalog import PeerCatalog
@@ -238,7 +238,7 @@ class Client:
                 continue
             last = key
             skipped = {each for each in skipped if each > key}
-            await asyncio.to_thread(_prune, to, keep)
+            await run_in_thread(_prune, to, keep)
             yield fetched
 
     def _download(

@@ -22,6 +22,7 @@ import structlog
 from watchfiles import Change, awatch
 
 from protocol.errors import InvalidInput, MusterError
+from protocol.runtime.threads import run_in_thread
 from shardcast.origin import KEPT_VERSIONS, STATE_FOLDER, Origin, file_sizes
 from shardcast.publish.anchors import next_form
 from shardcast.publish.publication import Publication
@@ -88,7 +89,7 @@ class FolderWatcher:
 
     async def look(self) -> None:
         """Scans the folder once and publishes new data."""
-        found = await asyncio.to_thread(_versions, self._origin.folder)
+        found = await run_in_thread(_versions, self._origin.folder)
         for version in set(self._seen) - set(found):
             self._withdraw(version)
             del self._seen[version]
@@ -102,13 +103,13 @@ class FolderWatcher:
 
     async def _advance(self, version: int, folder: Path) -> None:
         # Read before the files: later writes are seen with the next notification.
-        made, growing = await asyncio.to_thread(_state_of, folder)
+        made, growing = await run_in_thread(_state_of, folder)
         seen = self._seen.get(version)
         if seen is None or seen.made != made or (seen.publication is None and growing and not seen.refused):
             if seen is None and not growing and self._is_held(version, folder):
                 self._seen[version] = _Seen(made, None)
                 return
-            sizes = await asyncio.to_thread(published_sizes, folder)
+            sizes = await run_in_thread(published_sizes, folder)
             if not sizes and not growing:
                 return  # just created: its files, or `.writing`, are still to come
             if self._anchor_every > 1:
@@ -118,7 +119,7 @@ class FolderWatcher:
             seen = self._seen[version] = _Seen(made, self._origin.begin(version, folder=folder))
         if seen.publication is None:
             return
-        sizes = await asyncio.to_thread(published_sizes, folder)
+        sizes = await run_in_thread(published_sizes, folder)
         if missing := set(seen.publication.paths) - set(sizes):
             raise InvalidInput(f"{min(missing)} was published and was deleted")
         for path, size in sizes.items():

@@ -30,6 +30,7 @@ from protocol.identifiers import Address, address, run_id
 from protocol.identity.keys import Key
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.files import write_atomically
+from protocol.runtime.threads import run_in_thread
 from shardcast.errors import VersionGone
 from shardcast.local_version import LocalVersion, Locate
 from shardcast.manifest.manifest import BlockSpan, Manifest, VersionKey
@@ -110,7 +111,7 @@ class Origin:
         return next((published_of(local.manifest) for local in self.versions if local.manifest.sealed), None)
 
     async def __aenter__(self) -> Self:
-        await asyncio.to_thread(self._make_state_folder)
+        await run_in_thread(self._make_state_folder)
         await self._resume()
         await self._stack.enter_async_context(self.server)
         return self
@@ -130,7 +131,7 @@ class Origin:
         When the block ends with an error, the version stays unsealed: no reader uses it, and the next attempt voids it.
         """
         folder = self._state / "files" / str(version)
-        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+        await run_in_thread(shutil.rmtree, folder, ignore_errors=True)
         folder.mkdir(parents=True)
         publication = self.begin(version, folder=folder, base=base)
         writer = VersionWriter(folder, publication)
@@ -166,7 +167,7 @@ class Origin:
             VersionGone: The origin does not hold the base, or holds it incomplete.
         """
         if sizes is None:
-            sizes = await asyncio.to_thread(file_sizes, folder)
+            sizes = await run_in_thread(file_sizes, folder)
         based = None if base is None else self._base(base)
         publication = self.begin(version, folder=folder, base=based)
         deltas: set[str] = set()
@@ -306,7 +307,7 @@ class Origin:
     async def _verify_on_disk(self, local: LocalVersion, spans: list[BlockSpan]) -> None:
         for span in spans:
             for part in span.parts(_CHECK_BLOCKS):
-                good = await asyncio.to_thread(local.check, part)
+                good = await run_in_thread(local.check, part)
                 for block in good:
                     local.set_present(span.file, block)
                 if len(good) != part.count:

@@ -30,6 +30,7 @@ from protocol.runtime.backoff import backoff
 from protocol.runtime.budgets import KeepRule, Needs, OverBudget, StoredVersion
 from protocol.runtime.clock import Clock, SystemClock
 from protocol.runtime.randomness import Random
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import wait_first
 from shardcast.delta.selection import stands_alone
 from shardcast.download.context import DownloadContext, RequestLimits
@@ -323,7 +324,7 @@ class Relay:
         try:
             await transfer.run(self._known[local])
             for file in local.manifest.files:
-                await asyncio.to_thread(local.truncate, file.index)
+                await run_in_thread(local.truncate, file.index)
         except MusterError as error:
             await self._record_failure(local, error)
         else:
@@ -345,7 +346,7 @@ class Relay:
         _log.warning("version-incomplete", version=str(key), why=error.detail, again_in_s=wait.total_seconds())
         if isinstance(error, VersionDiskFull):
             self.versions.remove(local)
-            await asyncio.to_thread(shutil.rmtree, self._store / str(key), ignore_errors=True)
+            await run_in_thread(shutil.rmtree, self._store / str(key), ignore_errors=True)
         else:
             self._known[local] = local.missing()
 
@@ -366,7 +367,7 @@ class Relay:
     async def _remove(self, local: LocalVersion) -> None:
         await self._stop(local)
         self.versions.remove(local)
-        await asyncio.to_thread(shutil.rmtree, self._store / str(local.manifest.key), ignore_errors=True)
+        await run_in_thread(shutil.rmtree, self._store / str(local.manifest.key), ignore_errors=True)
         _log.info("version-removed", version=local.manifest.key.version)
 
     async def _stop(self, local: LocalVersion) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
+from protocol.redis.outages import patient
 from protocol.runtime.loops import BackgroundLoops
-from protocol.runtime.outages import patient
 from validator.audit_loops import Looking
 from validator.dependencies import Dependencies
 from validator.queue_metrics import QueueMetrics

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
-import secrets
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -17,6 +15,8 @@ from protocol.http.object_store_errors import BytesRefused, UrlStale
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.identifiers import Address, Digest, digest
 from protocol.runtime.disk import DiskReserved, DiskSpace
+from protocol.runtime.randomness import token_bytes, token_hex
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.audits import LARGEST_AUDIT_FILE, AuditFile
 from protocol.wire.listings import RolloutItem
 from protocol.wire.uploads import LARGEST_OBJECT, ObjectKey, UploadKind, UploadRequest
@@ -122,7 +122,7 @@ class WorkFiles:
         free = shutil.disk_usage(self._directory).free if self._directory.is_dir() else None
         if free is not None and free <= self._reserve_bytes:
             raise WorkDiskFull(f"{free} bytes are free in {self._directory}, and {self._reserve_bytes} have to stay so")
-        path, content = self._directory / f"self-test-{secrets.token_hex(4)}", secrets.token_bytes(4096)
+        path, content = self._directory / f"self-test-{token_hex(4)}", token_bytes(4096)
         try:
             with path.open("xb") as file:
                 file.write(content)
@@ -174,7 +174,7 @@ class WorkFiles:
             TooLarge: It is larger than the limit of audit files.
             Unavailable: The orchestrator or the store is down.
         """
-        content = await asyncio.to_thread(audit.encode)
+        content = await run_in_thread(audit.encode)
         if len(content) > LARGEST_AUDIT_FILE:
             raise TooLarge(f"the audit file has {len(content)} bytes, {LARGEST_AUDIT_FILE} are read", code="audit-size")
         sha256 = digest(hashlib.sha256(content).digest())
@@ -187,7 +187,7 @@ class WorkFiles:
             return sha256
         path = self._directory / f"{sha256}.json"
         try:
-            await asyncio.to_thread(path.write_bytes, content)
+            await run_in_thread(path.write_bytes, content)
             await self._transfer.put(ticket, path, size=len(content))
             # Asked again for two reasons: the evidence must be there before the verdict, and the ticket stays open
             # until then.
@@ -207,18 +207,18 @@ class WorkFiles:
             Unavailable: The orchestrator or the store is down.
         """
         key = ObjectKey(pool_id=self._pool_id, owner=validator, sha256=sha256, audit=True)
-        path = self._directory / f"{secrets.token_hex(8)}.theirs.json"
+        path = self._directory / f"{token_hex(8)}.theirs.json"
         try:
             with served():
                 link = await self._reader.object_link(key)
             await self._transfer.fetch(link.url, path, sha256=sha256, most_bytes=LARGEST_AUDIT_FILE)
-            content = await asyncio.to_thread(path.read_bytes)
+            content = await run_in_thread(path.read_bytes)
         except (NotFound, BytesRefused, TooLarge) as error:
             raise AuditFileWrong(error.detail) from error
         finally:
             path.unlink(missing_ok=True)
         try:
-            return await asyncio.to_thread(AuditFile.decode, content)
+            return await run_in_thread(AuditFile.decode, content)
         except InvalidInput as error:
             raise AuditFileWrong(error.detail) from error
 

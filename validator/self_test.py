@@ -5,12 +5,12 @@ The cheapest test comes first. None depends on a submission, so a failure is nev
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 from protocol.clients import OrchestratorClient
 from protocol.errors import NotFound, RateLimited, Unavailable
 from protocol.identifiers import Address
+from protocol.runtime.threads import run_in_thread
 from validator.chain.connection import NotSeated, PoolChain
 from validator.examination.interface import Examiner, NotJudged
 from validator.files import WorkFiles, served
@@ -64,8 +64,8 @@ class SelfTest:
         Raises:
             MusterError: A test failed.
         """
-        await asyncio.to_thread(self._files.try_disk)
-        if self._policies is not None and not await asyncio.to_thread(self._policies.is_dir):
+        await run_in_thread(self._files.try_disk)
+        if self._policies is not None and not await run_in_thread(self._policies.is_dir):
             raise NoPolicies(f"there is no folder {self._policies}")
         await self._chain.check()
         if not await self._chain.is_seated():

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import httpx
 import structlog
 from fastapi import FastAPI
 
@@ -83,14 +84,23 @@ def open_chain(settings: ValidatorSettings, *, key: Key, clock: Clock) -> PoolCh
     )
 
 
-def open_remote(settings: ValidatorSettings, *, key: Key, clock: Clock) -> Remote:
-    """Returns the clients of the orchestrator."""
+def open_remote(
+    settings: ValidatorSettings, *, key: Key, clock: Clock, transport: httpx.AsyncBaseTransport | None = None
+) -> Remote:
+    """Returns the clients of the orchestrator.
+
+    Args:
+        settings: Settings.
+        key: The validator's key.
+        clock: Clock of requests.
+        transport: HTTP transport to an orchestrator in the same process.
+    """
     plain = settings.allow_plain_http
     location = ServiceLocation.parse(settings.orchestrator, allow_plain_http=plain)
     return Remote(
-        reader=OrchestratorClient(location, key=key, clock=clock, allow_plain_http=plain),
-        writer=NodeClient(location, key=key, clock=clock, allow_plain_http=plain),
-        transfer=ObjectTransfer(location.url, clock=clock, allow_plain_http=plain),
+        reader=OrchestratorClient(location, key=key, clock=clock, allow_plain_http=plain, transport=transport),
+        writer=NodeClient(location, key=key, clock=clock, allow_plain_http=plain, transport=transport),
+        transfer=ObjectTransfer(location.url, clock=clock, allow_plain_http=plain, transport=transport),
     )
 
 

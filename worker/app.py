@@ -17,6 +17,7 @@ from protocol.identifiers import Address
 from protocol.identity.keys import Key
 from protocol.identity.keystores import find_key
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.nodes import Registration, RuntimeKind
 from worker.chain.ledger_chain import open_chain
 from worker.daemon import Daemon
@@ -123,7 +124,7 @@ async def run_worker(
     async with AsyncExitStack() as stack:
         stack.enter_context(StateLock(state, key.address))
         runtime = await choose(settings, key.address, state)
-        inventory = await asyncio.to_thread(read_gpus)
+        inventory = await run_in_thread(read_gpus)
         docker_version, gpu_containers = await describe_software(runtime, inventory)
         software = read_software([runtime.kind], docker_version=docker_version, gpu_containers=gpu_containers)
 
@@ -137,7 +138,11 @@ async def run_worker(
 
         chain = await stack.enter_async_context(
             open_chain(
-                rpc=settings.chain_url.get_secret_value(), deployment=deployment, key=key, pool_id=settings.pool_id
+                rpc=settings.chain_url.get_secret_value(),
+                deployment=deployment,
+                key=key,
+                pool_id=settings.pool_id,
+                clock=clock,
             )
         )
         daemon = Daemon(

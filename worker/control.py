@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from protocol.errors import NotFound, Unavailable
 from protocol.http.problems import error_of_answer
 from protocol.http.service import create_service
 from protocol.http.unix_server import short_path
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.base import Identifier, WireModel, parse_answer
 from protocol.wire.heartbeat import LogLine
 from worker.delivery.queue.store import QueueStore
@@ -54,7 +54,7 @@ def create_control(
     @app.get("/v1/status")
     async def show() -> WorkerStatus:
         """Returns the daemon's status."""
-        return await asyncio.to_thread(status)
+        return await run_in_thread(status)
 
     @app.get("/v1/logs")
     async def read(
@@ -64,9 +64,7 @@ def create_control(
         store = logs()
         if store is None:
             raise NotFound("this worker has run no task yet", hint="`muster worker status` says what it waits for")
-        lines = (
-            await asyncio.to_thread(store.tail, tail) if since is None else await asyncio.to_thread(store.read, since)
-        )
+        lines = await run_in_thread(store.tail, tail) if since is None else await run_in_thread(store.read, since)
         following = lines[-1].sequence + 1 if lines else (store.next_sequence if since is None else since)
         return LogPage(assignment_id="", lines=tuple(lines), next_sequence=following)
 
@@ -93,8 +91,8 @@ def create_control(
     @app.post("/v1/queue/{item_id}/retry", status_code=204)
     async def retry(item_id: Identifier) -> None:
         """Unparks a file so that its delivery is retried."""
-        await asyncio.to_thread(queue.get, item_id)
-        await asyncio.to_thread(queue.unpark, item_id)
+        await run_in_thread(queue.get, item_id)
+        await run_in_thread(queue.unpark, item_id)
 
     return app
 

@@ -25,6 +25,7 @@ from protocol.errors import MusterError
 from protocol.http.object_transfer import ObjectTransfer
 from protocol.http.unix_server import UnixServer
 from protocol.runtime.loops import BackgroundLoops
+from protocol.runtime.threads import run_in_thread
 from worker.chain.ledger_chain import describe_error
 from worker.control import create_control
 from worker.delivery.pay_watch import PayWatch
@@ -138,7 +139,7 @@ class Daemon:
 
     async def run(self) -> None:
         """Runs all loops until `stop`, then shuts down in order."""
-        orphans = await asyncio.to_thread(self._queue.recover)
+        orphans = await run_in_thread(self._queue.recover)
         if orphans:
             _log.info("spool-cleaned", removed=orphans)
         control = UnixServer(self._control_app(), self._dependencies.state.control_socket, mode=0o600)

@@ -17,6 +17,7 @@ from protocol.errors import MusterError, RateLimited, Unauthenticated
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import jittered
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.heartbeat import MAX_COMMANDS, Command, CommandKind, Heartbeat, HeartbeatAnswer, NodeState
 from worker.backoff import GrowingPause
@@ -154,7 +155,7 @@ class HeartbeatLoop:
             pool_id=self._pool_id,
             worker_version=__version__,
             assignment=report,
-            metrics=dict(await asyncio.to_thread(self._gauges)),
+            metrics=dict(await run_in_thread(self._gauges)),
             acknowledged=acknowledged,
             draining=self._situation.draining,
         )

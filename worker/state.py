@@ -17,6 +17,7 @@ from typing import Any, Self
 from protocol.errors import Conflict, Unavailable
 from protocol.identifiers import Address
 from protocol.runtime.files import FileLocked, locked_file, write_atomically
+from protocol.runtime.randomness import token_hex
 
 MOST_FILE_BYTES = 1 << 20
 
@@ -225,7 +226,7 @@ def _take_out(name: str, directory: int, top: int) -> bool:
     """Removes a file, or moves a directory to `top`; returns True if it moved a directory."""
     with contextlib.suppress(OSError):
         os.close(_open_directory(name, directory))  # makes it writable: else it can't be moved
-        os.rename(name, secrets.token_hex(16), src_dir_fd=directory, dst_dir_fd=top)
+        os.rename(name, token_hex(16), src_dir_fd=directory, dst_dir_fd=top)
         return True
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=directory)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from cli.groups import CommandGroup
 from cli.keys import open_key, resolve_address
 from cli.output import say, warn
 from protocol.invites import Invite
+from protocol.runtime.randomness import randbits
 from protocol.wire.invites import SignedInvite
 
 app = CommandGroup()
@@ -40,7 +40,7 @@ async def invite(
             pool_id=pool_id,
             domain_id=entry.domain_id,
             node=resolve_address(context.obj, node),
-            nonce=int.from_bytes(secrets.token_bytes(16)),
+            nonce=randbits(128),
             expiry=int((await ledger.now()).timestamp()) + valid_for,
             url=url,
         )

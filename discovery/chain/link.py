@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
+import httpx
 from redis.asyncio import Redis
 
 from discovery.chain.ledger_cache import FactChanges, FactStore
@@ -116,6 +117,7 @@ class LedgerLink:
         redis: Stores the event cursor, shared by all instances.
         confirmations: Blocks required on top of an event's block.
         clock: The system's by default.
+        transport: HTTP transport to a chain in the same process.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class LedgerLink:
         redis: Redis,
         confirmations: int = 0,
         clock: Clock | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._clock = SystemClock() if clock is None else clock
         self._following = EventFollower(
@@ -140,8 +143,8 @@ class LedgerLink:
         )
         self._lease = LeaderLease(ScriptRunner(redis, keys=KEYS), "ledger", lifetime=LEASE_LIFETIME)
         # Strangers can cause role reads; a connection of their own keeps them from delaying the events.
-        self._for_events = _Connection(chain_url, deployment, clock=self._clock)
-        self._for_roles = _Connection(chain_url, deployment, clock=self._clock)
+        self._for_events = _Connection(chain_url, deployment, clock=self._clock, transport=transport)
+        self._for_roles = _Connection(chain_url, deployment, clock=self._clock, transport=transport)
         self._pools = 0
         self._count_again = 0.0
 
@@ -224,9 +227,12 @@ class LedgerLink:
 class _Connection:
     """A connection to the chain, opened on first use."""
 
-    def __init__(self, chain_url: str, deployment: Deployment, *, clock: Clock) -> None:
+    def __init__(
+        self, chain_url: str, deployment: Deployment, *, clock: Clock, transport: httpx.AsyncBaseTransport | None
+    ) -> None:
         self._chain_url = chain_url
         self._deployment = deployment
+        self._transport = transport
         self._clock = clock
         self._stack = AsyncExitStack()
         self._ledger: Ledger | None = None
@@ -235,7 +241,13 @@ class _Connection:
     async def get(self) -> Ledger:
         async with self._opening:
             if self._ledger is None:
-                opening = Ledger.connect(self._chain_url, self._deployment, timeout=ANSWER_PATIENCE, clock=self._clock)
+                opening = Ledger.connect(
+                    self._chain_url,
+                    self._deployment,
+                    timeout=ANSWER_PATIENCE,
+                    clock=self._clock,
+                    transport=self._transport,
+                )
                 self._ledger = await self._stack.enter_async_context(opening)
             return self._ledger
 

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar
 
+import httpx
 from web3 import AsyncWeb3
 
 from ledger.artifacts import Contract, artifact
@@ -85,6 +86,7 @@ class Ledger:
         timeout: timedelta = timedelta(seconds=10),  # noqa: ASYNC109 - of each request, not of this call
         clock: Clock | None = None,
         policy: SendPolicy | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> AsyncIterator[Ledger]:
         """Connects to a node and checks the chain id and the deployed contracts.
 
@@ -95,13 +97,21 @@ class Ledger:
             timeout: Time limit of one request.
             clock: Clock for deadlines.
             policy: Fees, polling and deadlines of transactions.
+            transport: HTTP transport to a chain in the same process.
 
         Raises:
             ChainUnavailable: The node does not answer.
             WrongChain: The node serves another chain.
             DeploymentDiffers: The contracts are missing, or of another version.
         """
-        web3 = await connect(rpc, expected_chain_id=deployment.chain_id, timeout=timeout, reverts=_REVERTS, clock=clock)
+        web3 = await connect(
+            rpc,
+            expected_chain_id=deployment.chain_id,
+            timeout=timeout,
+            reverts=_REVERTS,
+            clock=clock,
+            transport=transport,
+        )
         try:
             await check_deployment(web3, deployment)
             if key is None:

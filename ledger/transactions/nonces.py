@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 
 from ledger.amounts import plain_amount
 from ledger.errors import InsufficientFunds, NonceTaken
@@ -12,6 +11,7 @@ from ledger.transactions.pending import BroadcastResult, TransactionIntent
 from ledger.transactions.wallet import Wallet
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import randbelow
 
 _MAX_NONCES_TRIED = 128
 """Nonces tried for one transaction while other senders with the same key take them."""
@@ -68,7 +68,7 @@ class NonceAllocator:
                 self._next = count if placed == self._placed else await self._wallet.count("pending")
             self._placed += 1
             fees = await self._wallet.market()
-            salt = secrets.randbelow(_SALT_WEI)
+            salt = randbelow(_SALT_WEI)
             intent.fees = Fees(most=fees.most + salt, tip=min(fees.tip + salt, fees.most + salt))
             for _ in range(_MAX_NONCES_TRIED):
                 if intent.abandoned:

@@ -16,7 +16,7 @@ from protocol.identity.scopes import Scope
 from protocol.identity.signing import ADDRESS_HEADER
 
 OWNER_BODY = 256 * 1024
-"""Maximum bytes of an owner's request body: a task with its environment and secrets."""
+"""Maximum bytes of an owner's request body. The largest one is a task with its environment and secrets."""
 NODE_BODY = 64 * 1024
 LOGS_BODY = 1024 * 1024
 
@@ -42,7 +42,7 @@ async def _steers_the_run(address: Address, request: Request) -> bool:
 
 
 def _favoured(address: Address, request: Request) -> bool:
-    """Applies the higher rate of role holders, who work for all nodes. Always returns True."""
+    """Applies the higher request rate of role holders, because they work for all nodes. Always returns True."""
     dependencies = dependencies_of(request)
     dependencies.replay_guard.favour(address, rate=dependencies.settings.role_rate(), lasting=FAVOURED_FOR)
     return True
@@ -63,7 +63,7 @@ _any_signer = signed_request(body_limit=0)
 
 
 async def _object_reader(request: Request) -> SignedRequest | OwnerRequest:
-    """Accepts any signer or the owner's token; `UploadService.link` decides about each object."""
+    """Accepts any signer or the owner's token; `UploadService.link` decides about access to each object."""
     if ADDRESS_HEADER in request.headers:
         return await _any_signer(request)
     return await _owner_reads(request)
@@ -76,6 +76,6 @@ IdentifierPath = Annotated[str, Path(description="32 hex digits", pattern="^[0-9
 
 
 def body(model: type[BaseModel], *, required: bool = True) -> dict[str, Any]:
-    """Declares a body in OpenAPI that the route reads from the verified request."""
+    """Returns the OpenAPI declaration of a body that the route itself reads from the verified request."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}

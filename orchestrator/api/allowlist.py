@@ -22,11 +22,11 @@ async def allowlist(
     request: Request,
     *,
     cursor: Cursor = None,
-    limit: Annotated[int, Query(ge=1, le=1000, description="Nodes looked at; the page may hold fewer")] = 1000,
+    limit: Annotated[int, Query(ge=1, le=1000, description="Nodes read; the page may hold fewer")] = 1000,
 ) -> AllowList:
     """List healthy, unhealthy and draining nodes with the IP of their last heartbeat, in the order of their addresses.
 
-    The IP is the connection's, or the one that a trusted proxy reports; never one that a node claims.
+    The IP is the source address of the connection, or the one that a trusted proxy reports. Nodes can't choose this IP.
     Banned, evicted, dead and departed nodes are not on the list.
     """
     dependencies = dependencies_of(request)

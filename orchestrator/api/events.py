@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1", tags=["events"])
 
 After = Annotated[
     str | None,
-    Query(max_length=41, pattern="^[0-9]{1,20}-[0-9]{1,20}$", description="Events behind this id; default: the newest"),
+    Query(max_length=41, pattern="^[0-9]{1,20}-[0-9]{1,20}$", description="Events after this id; default: the newest"),
 ]
 
 
@@ -31,7 +31,7 @@ async def events(
     request: Request,
     after: After = None,
     limit: Annotated[int, Query(ge=1, le=EVENTS_AT_ONCE)] = 100,
-    follow_: Annotated[bool, Query(alias="follow", description="Go on as server-sent events")] = False,
+    follow_: Annotated[bool, Query(alias="follow", description="Stream further events as server-sent events")] = False,
 ) -> Response | EventPage:
     """List events of nodes, assignments and tasks, oldest first."""
     dependencies = dependencies_of(request)

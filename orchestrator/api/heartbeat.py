@@ -12,7 +12,7 @@ from protocol.wire.heartbeat import Heartbeat, HeartbeatAnswer, LogBatch, LogRec
 from protocol.wire.pool import NodeSelf
 
 HEARTBEAT = ("POST", "/v1/heartbeat")
-HISTORY_OF_ITS_OWN = 100
+HISTORY_LIMIT = 100
 
 router = APIRouter(prefix="/v1", tags=["nodes"])
 
@@ -24,9 +24,9 @@ def fast_heartbeat(verifier: RequestVerifier, dependencies: Dependencies) -> Fas
 
 @router.post("/heartbeat", response_model=HeartbeatAnswer, openapi_extra=body(Heartbeat))
 async def heartbeat(request: Request) -> Response:
-    """A node reports its state and receives its assignment. Signed by the node; the answer by the orchestrator.
+    """Store a node's state and return its assignment. The node signs the request, the orchestrator the answer.
 
-    The middleware serves this path by the fast route; this one is its description in OpenAPI, and does the same.
+    The middleware serves this path with the fast route. This function calls the same route and describes it in OpenAPI.
     """
     answer = await fast_heartbeat(verifier_of(request), dependencies_of(request))(request.scope, request.receive)
     response = Response(answer.body, answer.status)
@@ -36,7 +36,7 @@ async def heartbeat(request: Request) -> Response:
 
 @router.post("/logs", response_model=LogReceipt, openapi_extra=body(LogBatch))
 async def push_logs(signed: NodeWithLogs, request: Request) -> Response:
-    """A node pushes lines of its assignment's output on request. Lines that are stored already are skipped."""
+    """Store log lines that a node pushes on request. Lines that are stored already are skipped."""
     dependencies = dependencies_of(request)
     batch = signed.read(LogBatch)
     receipt = await dependencies.assignments.keep_lines(signed.address, batch)
@@ -45,9 +45,9 @@ async def push_logs(signed: NodeWithLogs, request: Request) -> Response:
 
 @router.get("/nodes/me", response_model=NodeSelf)
 async def me(signed: Node, request: Request) -> Response:
-    """A node reads its own state and history."""
+    """Return the state and history of the node that signed the request."""
     dependencies = dependencies_of(request)
     row = await dependencies.nodes.get_known(signed.address)
     view = (await node_views(dependencies, [row]))[0]
-    history = await dependencies.nodes.history(signed.address, limit=HISTORY_OF_ITS_OWN)
+    history = await dependencies.nodes.history(signed.address, limit=HISTORY_LIMIT)
     return signed.answer(dependencies.key, NodeSelf(node=view, history=history))

@@ -20,13 +20,13 @@ from protocol.wire.heartbeat import Command, CommandKind, LogLine
 from protocol.wire.pool import NodeLogs
 
 WANTED_MS = 60_000
-"""Time for which a node pushes its log after a read; followers ask again before it ends."""
+"""Time for which a node pushes its log after a read. A stream that follows the log extends this time before it ends."""
 
 LINES_AT_ONCE = 1000
 
 PUSH_MS = 2_000
 LONGEST_BACKLOG_WAIT_MS = 15_000
-"""Maximum wait for a node's first push: it learns of the read with its next heartbeat; a push takes up to `PUSH_MS`."""
+"""Maximum wait for a node's first push. The answer to the next heartbeat requests it; it takes up to `PUSH_MS`."""
 
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
@@ -40,9 +40,9 @@ async def logs(
     assignment: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description="Default: the newest")] = None,
     since: Annotated[int | None, Query(ge=0, le=2**53, description="Lines from this sequence number on")] = None,
     tail: Annotated[
-        int, Query(ge=1, le=5000, description="Without `since`: number of newest lines to begin with")
+        int, Query(ge=1, le=5000, description="Number of newest lines to start with, unless `since` is given")
     ] = 200,
-    follow_: Annotated[bool, Query(alias="follow", description="Go on as server-sent events")] = False,
+    follow_: Annotated[bool, Query(alias="follow", description="Stream further lines as server-sent events")] = False,
 ) -> Response | NodeLogs:
     """Return lines of an assignment's log. The request makes the node push the lines that it has not pushed yet."""
     dependencies = dependencies_of(request)
@@ -89,7 +89,7 @@ class Backlog:
         self._held: list[LogLine] = []
 
     def add(self, lines: Sequence[LogLine]) -> None:
-        """Adds the next lines and drops old ones beyond the limit."""
+        """Adds lines and drops the oldest ones if there are more than `tail`."""
         held = [*self._held, *lines]
         new = next((at for at, line in enumerate(held) if line.time_ms >= self._opened_ms), len(held))
         self.is_over = new < len(held)
@@ -110,7 +110,7 @@ def reader(
     since: int = 0,
     backlog: Backlog | None = None,
 ) -> Read:
-    """Returns a function that reads the next lines of a stream: first the given ones, then those of later pushes."""
+    """Returns a function that reads the next lines of a stream: `first`, then lines that the node pushes later."""
     waiting = list(first)
     following = first[-1].sequence + 1 if first else since
 

@@ -22,7 +22,7 @@ from protocol.wire.pool import Cause, History, NodeMetrics, NodeView, NodeViewPa
 router = APIRouter(prefix="/v1/nodes", tags=["nodes"])
 
 Cursor = Annotated[
-    str | None, Query(max_length=42, pattern="^0x[0-9a-fA-F]{40}$", description="`next_cursor` of before")
+    str | None, Query(max_length=42, pattern="^0x[0-9a-fA-F]{40}$", description="`next_cursor` of the previous page")
 ]
 
 PAGES_PER_REQUEST = 20
@@ -40,14 +40,14 @@ async def list_nodes(
     task: Annotated[str | None, Query(pattern="^[0-9a-f]{32}$", description="Only nodes that hold this task")] = None,
     label: Annotated[str | None, Query(max_length=264, description="Only nodes with this `name=value`")] = None,
     metric: Annotated[
-        str | None, Query(max_length=63, description="A gauge of the last heartbeat that is wanted with each node")
+        str | None, Query(max_length=63, description="Gauge of the last heartbeat to return with each node")
     ] = None,
 ) -> NodeViewPage:
     """List nodes in the order of their addresses."""
     dependencies = dependencies_of(request)
     name, _, value = label.partition("=") if label is not None else ("", "", "")
     if label is not None and "=" not in label:
-        raise Unprocessable(f"the filter {label!r} is no name=value", fields={"label": "name=value"})
+        raise Unprocessable(f"the filter {label!r} is not of the form name=value", fields={"label": "name=value"})
     after = None if cursor is None else address(cursor)
     found: list[NodeView] = []
     for _ in range(PAGES_PER_REQUEST):
@@ -120,7 +120,7 @@ async def restart(owner: Operator, request: Request, node: NodePath) -> NodeView
 
 @router.post("/{node}/drain", openapi_extra=body(Cause, required=False))
 async def drain(owner: Operator, request: Request, node: NodePath) -> NodeView:
-    """Let the node finish its task and assign it no other, until `resume`."""
+    """Let the node finish its task, and assign no other task to it until `resume`."""
     dependencies = dependencies_of(request)
     await dependencies.nodes.get_known(node)
     serving = (NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING)
@@ -161,7 +161,7 @@ async def resume(owner: Operator, request: Request, node: NodePath) -> NodeView:
 
 @router.post("/{node}/ban", openapi_extra=body(Cause, required=False))
 async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
-    """Ban the node on the ledger and, at once, here. Needs the pool manager's key in this orchestrator's settings."""
+    """Ban the node on the ledger and in this orchestrator. Needs the pool manager's key in the settings."""
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner banned it")
     await dependencies.ledger.ban(node, reason=cause)
@@ -172,7 +172,7 @@ async def ban(owner: Admin, request: Request, node: NodePath) -> NodeView:
 
 @router.post("/{node}/unban", openapi_extra=body(Cause, required=False))
 async def unban(owner: Admin, request: Request, node: NodePath) -> NodeView:
-    """Lift the ban on the ledger and, at once, here; the node may be invited again."""
+    """Lift the ban on the ledger and in this orchestrator, so that the node may be invited again."""
     dependencies = dependencies_of(request)
     cause = _cause(owner, "the owner lifted the ban")
     await dependencies.ledger.unban(node)

@@ -42,7 +42,9 @@ from protocol.wire.slots import Deliveries, ReleasedSlots, SlotGrant, SlotReques
 router = APIRouter(prefix="/v1", tags=["run"])
 
 KeyPath = Annotated[WireDigest, Path(description="The work key", pattern="^0x[0-9a-f]{64}$")]
-Cursor = Annotated[str | None, Query(max_length=100, pattern="^[0-9a-zA-Z.:]+$", description="`next_cursor` of before")]
+Cursor = Annotated[
+    str | None, Query(max_length=100, pattern="^[0-9a-zA-Z.:]+$", description="`next_cursor` of the last page")
+]
 
 
 # Nodes
@@ -65,7 +67,7 @@ async def lease(signed: Node, request: Request) -> Response:
 
 @router.post("/slots/release", response_model=Deliveries, openapi_extra=body(ReleasedSlots))
 async def release(signed: Node, request: Request) -> Response:
-    """Release slots. Their indices are not leased again, and they count as undelivered."""
+    """Release slots. Their indices are not leased again, and the leases count as undelivered."""
     dependencies = dependencies_of(request)
     run = _run(dependencies)
     await run.release(signed.address, signed.read(ReleasedSlots).slots)
@@ -81,7 +83,7 @@ async def my_leases(signed: Node, request: Request) -> Response:
 
 @router.post("/submissions", response_model=SubmissionReceipt, openapi_extra=body(SubmissionRequest))
 async def submit(signed: Node, request: Request) -> Response:
-    """Accept work for relaying to the ledger. Repeated, it returns the state of the same work."""
+    """Accept work for relaying to the ledger. A repeated request returns the state of the same work."""
     dependencies = dependencies_of(request)
     run, submission = _run(dependencies), signed.read(SubmissionRequest)
     receipt = await dependencies.relayer.submit(
@@ -100,14 +102,14 @@ async def submission(signed: Node, request: Request, key: KeyPath) -> Response:
 
 @router.post("/joins", response_model=JoinReceipt, openapi_extra=body(JoinRequest))
 async def join(signed: Node, request: Request) -> Response:
-    """Accept a node's signed join for relaying to the ledger. Repeated, it returns its state."""
+    """Accept a node's signed join for relaying to the ledger. A repeated request returns the join's state."""
     dependencies = dependencies_of(request)
     return signed.answer(dependencies.key, await dependencies.relayer.join(signed.address, signed.read(JoinRequest)))
 
 
 @router.post("/disputes", response_model=DisputeReceipt, openapi_extra=body(SignedDispute))
 async def dispute(signed: Node, request: Request) -> Response:
-    """Accept a node's dispute of a verdict for relaying to the ledger. Repeated, it returns its state."""
+    """Accept a node's dispute of a verdict for relaying. A repeated request returns the dispute's state."""
     dependencies = dependencies_of(request)
     run = _run(dependencies)
     receipt = await take_dispute(
@@ -139,13 +141,13 @@ async def demand(operator: RunOperator, request: Request) -> StepView:
 
 @router.put("/run/checkpoint", openapi_extra=body(NewCheckpoint))
 async def checkpoint(operator: RunOperator, request: Request) -> CheckpointRef:
-    """Lease slots for a version that is announced on the ledger."""
+    """Switch the leasing of slots to a version that is announced on the ledger."""
     return await _owner(dependencies_of(request)).adopt(operator.read(NewCheckpoint), actor=operator.name)
 
 
 @router.put("/run/trainer", openapi_extra=body(TrainerWish))
 async def trainer(operator: RunOperator, request: Request) -> TrainerLease:
-    """Makes a trainer the only one of the run for a while; renewed or given up under the lease that it was answered."""
+    """Grant a trainer the run's lease, which excludes other trainers; or renew or release that lease."""
     return await _owner(dependencies_of(request)).hold(operator.read(TrainerWish))
 
 
@@ -154,15 +156,17 @@ async def rollouts(
     _reader: RunReader,
     request: Request,
     *,
-    step: Annotated[int | None, Query(ge=0, lt=1 << 48, description="Only this step's")] = None,
+    step: Annotated[int | None, Query(ge=0, lt=1 << 48, description="Only files of this step")] = None,
     status: Annotated[
-        Literal["accepted", "rejected", "pending", "all"], Query(description="Which of them")
+        Literal["accepted", "rejected", "pending", "all"], Query(description="Only files in this state")
     ] = "accepted",
     cursor: Cursor = None,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
-    links: Annotated[bool, Query(description="Whether to ask the store for sizes, and for links to files")] = True,
+    links: Annotated[
+        bool, Query(description="Include sizes and download links, which takes requests to the store")
+    ] = True,
 ) -> RolloutPage:
-    """Submitted files in lease order, so that fast nodes are not preferred."""
+    """List submitted files in lease order, so that fast nodes are not preferred."""
     dependencies = dependencies_of(request)
     found, following = await _owner(dependencies).rollouts(step=step, status=status, cursor=cursor, limit=limit)
     items = await _items(dependencies, found) if links else tuple(rollout_item(row, Links()) for row in found)
@@ -175,7 +179,9 @@ async def figures(
     request: Request,
     *,
     first: Annotated[int | None, Query(ge=0, lt=1 << 48, description="From this step on; default: the newest")] = None,
-    limit: Annotated[int, Query(ge=1, le=MOST_FIGURED_STEPS, description="Steps looked at")] = MOST_FIGURED_STEPS,
+    limit: Annotated[
+        int, Query(ge=1, le=MOST_FIGURED_STEPS, description="Maximum number of steps")
+    ] = MOST_FIGURED_STEPS,
 ) -> FiguresPage:
     """Return rewards and lengths of accepted files by step, as nodes reported them."""
     return FiguresPage(items=await _owner(dependencies_of(request)).figures(first=first, limit=limit))
@@ -214,5 +220,5 @@ def _owner(dependencies: Dependencies) -> RunControl:
 
 def _no_run() -> NotFound:
     return NotFound(
-        "this pool works on no run", hint="its orchestrator needs `run` in its settings: the run's name", code="no-run"
+        "this pool has no run", hint="the orchestrator's settings need `run`: the run's name", code="no-run"
     )

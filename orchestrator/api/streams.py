@@ -16,7 +16,7 @@ from protocol.errors import MusterError, RateLimited
 LOOK = timedelta(milliseconds=300)
 """Pause between two reads for new items; each costs one small Redis command per stream."""
 KEEP_ALIVE_LOOKS = 50
-"""Reads without new items after which a comment line is sent (15 s), so that proxies keep the connection open."""
+"""Number of reads without new items (15 s) after which a comment line is sent, so that proxies don't disconnect."""
 
 Read = Callable[[], Awaitable[Sequence[tuple[str, BaseModel]]]]
 """Returns the items since the last call, each with the id from which a client can resume."""
@@ -47,7 +47,7 @@ async def _lines(dependencies: Dependencies, read: Read, stopping: asyncio.Event
             try:
                 found = await read()
             except MusterError as error:
-                # The client reconnects from its last id; the event tells it the reason.
+                # The event names the reason, and the client reconnects from its last id.
                 yield f"event: error\ndata: {error.code}\n\n"
                 return
             for name, value in found:

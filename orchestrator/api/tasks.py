@@ -15,7 +15,9 @@ from protocol.wire.tasks import IDEMPOTENCY_HEADER, NewTask, Task, TaskPage, Tas
 
 router = APIRouter(prefix="/v1", tags=["tasks"])
 
-Cursor = Annotated[str | None, Query(max_length=32, pattern="^[0-9]{1,20}$", description="`next_cursor` of before")]
+Cursor = Annotated[
+    str | None, Query(max_length=32, pattern="^[0-9]{1,20}$", description="`next_cursor` of the last page")
+]
 
 
 IdempotencyKey = Annotated[
@@ -53,7 +55,7 @@ async def show(_owner: Reader, request: Request, task_id: IdentifierPath) -> Tas
 
 @router.patch("/tasks/{task_id}", openapi_extra=body(TaskPatch))
 async def change(owner: Operator, request: Request, task_id: IdentifierPath) -> Task:
-    """Change a task. Changes that nodes see make a new generation; replicas and priority move no running node."""
+    """Change a task. Changes make a new generation, except those of replicas, priority and deadline."""
     patch = owner.read(TaskPatch)
     if patch.spec is not None:
         check_variables(patch.spec)

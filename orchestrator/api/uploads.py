@@ -34,7 +34,7 @@ async def _url_query(
     del expires, size, type_, signature
     items = request.query_params.multi_items()
     if len(dict(items)) != len(items):
-        raise InvalidInput("a parameter stands in the URL twice", hint="use the URL exactly as it was given")
+        raise InvalidInput("the URL has a parameter twice", hint="use the URL exactly as it was given")
     return dict(items)
 
 
@@ -43,7 +43,7 @@ UrlQuery = Annotated[dict[str, str], Depends(_url_query)]
 
 @router.post("/uploads", response_model=UploadTicket, openapi_extra=body(UploadRequest))
 async def uploads(signed: Node, request: Request) -> Response:
-    """Return an upload URL for a node's file or a validator's audit file, or that the file exists already."""
+    """Return an upload URL for a node's file or a validator's audit file, unless the file exists already."""
     dependencies = dependencies_of(request)
     ticket = await dependencies.uploads.ticket(signed.address, signed.read(UploadRequest))
     return signed.answer(dependencies.key, ticket)
@@ -55,7 +55,10 @@ async def objects(
     request: Request,
     key: Annotated[str, Query(max_length=LONGEST_KEY, description="POOL/OWNER/SHA256")],
 ) -> Response | ObjectLink:
-    """Return a download URL. Nodes read their own files, all signers audit files, validators and owner all files."""
+    """Return a download URL.
+
+    Nodes may read their own files. Any signer may read audit files. Validators, manager and owner may read all files.
+    """
     dependencies = dependencies_of(request)
     signed = reader if isinstance(reader, SignedRequest) else None
     link = await dependencies.uploads.link(ObjectKey.parse(key), reader=signed.address if signed else None)
@@ -96,7 +99,7 @@ async def get_blob(request: Request, key: KeyPath, query: UrlQuery) -> Response:
     headers = {
         "ETag": f'"{name.sha256[2:]}"',
         "Cache-Control": "private, max-age=31536000, immutable",
-        # The content is a stranger's: a browser must not show it as a page of this origin.
+        # The uploader is not trusted: a browser must not show the content as a page of this origin.
         "Content-Disposition": "attachment",
         "Content-Security-Policy": "sandbox",
     }

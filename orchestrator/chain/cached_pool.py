@@ -9,14 +9,14 @@ from protocol.http.lookups import Lookups
 from protocol.runtime.clock import Clock
 
 FRESH = timedelta(seconds=10)
-"""Age up to which a cached state is returned without a read; a change of roles is noticed after this time."""
+"""Age up to which a cached state is returned without a read; a change of roles is noticed within this time."""
 
 STALE = timedelta(minutes=10)
 """Age up to which a cached state is returned while the chain is down; requests that need a role fail afterwards."""
 
 
 class CachedPool:
-    """Reads the pool with all its role keys at once, so that requests of strangers cause no reads of their own.
+    """Caches the pool with all its role keys, so that a stranger's request causes no read of the chain.
 
     Args:
         ledger: The pool on the ledger.

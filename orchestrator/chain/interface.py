@@ -24,7 +24,7 @@ class NodeStanding:
     free_stake: int
     """Free stake of the provider, in 10⁻¹⁸ MUST."""
     needed_stake: int
-    """Stake that joining would lock."""
+    """Stake that joining would lock, in 10⁻¹⁸ MUST."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class PoolLedger(Protocol):
         ...
 
     async def changes(self) -> Changes:
-        """Returns membership events since the last commit, at first from the beginning."""
+        """Returns membership events since the last commit; before the first commit, all events."""
         ...
 
     def forget_position(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, contextmanager
 from datetime import timedelta
 
+import httpx
 from redis.asyncio import Redis
 
 from ledger.artifacts import Contract
@@ -26,13 +27,13 @@ from protocol.redis.connection import RedisKeys
 from protocol.runtime.clock import Clock
 
 REQUEST_TIMEOUT = timedelta(seconds=5)
-"""Time limit of one request to the chain's node."""
+"""Time limit of one request to the RPC endpoint."""
 
 CURSOR = "membership"
 """Name of the stored position in the events."""
 
 MAX_REASON = 200
-"""Characters of a reason that are written to the ledger."""
+"""Maximum characters of a reason that are written to the ledger."""
 
 FOLLOWED: tuple[type[LedgerEvent], ...] = (
     event_types.MemberJoined,
@@ -68,9 +69,10 @@ class LedgerPool:
         pool_id: The pool.
         key: The pool's orchestrator key; sends removals.
         manager: The pool's manager key; without it this orchestrator can't ban.
-        redis: Keeps the position in the events, for all orchestrators of the pool.
+        redis: Stores the position in the events, which all orchestrators of the pool share.
         confirmations: Number of blocks on top of a block before its events count.
         clock: Clock for role rotations and deadlines.
+        transport: HTTP transport to a chain in the same process.
     """
 
     def __init__(
@@ -84,6 +86,7 @@ class LedgerPool:
         redis: Redis,
         confirmations: int,
         clock: Clock,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._chain_url = chain_url
         self._deployment = deployment
@@ -91,6 +94,7 @@ class LedgerPool:
         self._key = key
         self._manager = manager
         self._clock = clock
+        self._transport = transport
         self._follower = EventFollower(
             CURSOR,
             deployment,
@@ -202,7 +206,7 @@ class LedgerPool:
         return await self._opened(key or self._key)
 
     async def _connected_for_nodes(self) -> Ledger:
-        """Returns a connection without a key, so that reads caused by strangers' requests delay no other reads."""
+        """Returns a connection without a key, so that reads for strangers' requests don't delay other reads."""
         return await self._opened(None)
 
     async def _opened(self, key: Key | None) -> Ledger:
@@ -210,7 +214,12 @@ class LedgerPool:
         async with self._connecting:
             if name not in self._connections:
                 opening = Ledger.connect(
-                    self._chain_url, self._deployment, key=key, timeout=REQUEST_TIMEOUT, clock=self._clock
+                    self._chain_url,
+                    self._deployment,
+                    key=key,
+                    timeout=REQUEST_TIMEOUT,
+                    clock=self._clock,
+                    transport=self._transport,
                 )
                 self._connections[name] = await self._stack.enter_async_context(opening)
             return self._connections[name]
@@ -235,7 +244,7 @@ class LedgerPool:
 
 @contextmanager
 def _ignore_unchanged() -> Iterator[None]:
-    """Ignores `BanUnchanged`: the request may be a repetition after its first result was lost."""
+    """Ignores `BanUnchanged`: the request may repeat one whose result was lost."""
     try:
         yield
     except TransactionReverted as error:

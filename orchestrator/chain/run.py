@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 
+import httpx
 from cachetools import LRUCache
 from redis.asyncio import Redis
 
@@ -38,14 +39,14 @@ from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import JoinRequest, SignedDispute
 
 REQUEST_TIMEOUT = timedelta(seconds=5)
-"""Time limit of one request to the chain's node."""
+"""Time limit of one request to the RPC endpoint."""
 
 TERMS_TTL = timedelta(seconds=8)
 """Time for which pool and terms are cached; shorter than the ten seconds between two regular reads of the funds.
 The escrow is not cached, because it changes with each submission."""
 
 MAX_HASHES = 1024
-"""Block hashes that are cached."""
+"""Maximum number of cached block hashes."""
 
 
 class LedgerRun:
@@ -57,10 +58,11 @@ class LedgerRun:
         pool_id: The pool.
         run: The run's id.
         relayer: Key that pays the gas of relayed transactions.
-        redis: Keeps the position in the events, for all orchestrators of the pool.
+        redis: Stores the position in the events, which all orchestrators of the pool share.
         confirmations: Number of blocks on top of a block before it counts.
         clock: Clock for caches and deadlines.
         poll: Polling interval while transactions are in flight.
+        transport: HTTP transport to a chain in the same process.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class LedgerRun:
         confirmations: int,
         clock: Clock,
         poll: timedelta = timedelta(milliseconds=200),
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._chain_url = chain_url
         self._deployment = deployment
@@ -84,6 +87,7 @@ class LedgerRun:
         self._confirmations = confirmations
         self._clock = clock
         self._policy = SendPolicy(poll=poll)
+        self._transport = transport
         # The position is named after the run, so that another run reads from the beginning.
         self._follower = EventFollower(
             f"run-{run[2:18]}",
@@ -119,7 +123,7 @@ class LedgerRun:
         return AnnouncedCheckpoint(version=found.version, attempt=found.attempt, digest=found.digest, block=found.block)
 
     async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
-        """Returns the key that announced a version; the publisher's former key counts during rotation."""
+        """Returns the key that announced a version: the publisher's, or its former key during a rotation."""
         ledger = await self._connected()
         seat = await ledger.pools.seat(self._pool_id, Role.PUBLISHER)
         if seat.previous == ZERO_ADDRESS or seat.previous_until <= await ledger.now():
@@ -188,15 +192,15 @@ class LedgerRun:
         return await (await self._connected()).work.get(key)
 
     async def submit_work(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
-        """Submits work for its nodes in one transaction."""
+        """Submits work of several nodes in one transaction; returns the refused items."""
         return await (await self._connected()).work.submit_batch(claims)
 
     async def redeem_invites(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
-        """Redeems invites for their nodes in one transaction."""
+        """Redeems invites of several nodes in one transaction; returns the refused ones."""
         return await (await self._connected()).pools.join_batch(joins)
 
     async def open_disputes(self, disputes: Sequence[SignedDispute]) -> list[Refusal]:
-        """Opens disputes for their nodes, a transaction each."""
+        """Opens disputes for nodes, each in its own transaction; returns the refused ones."""
         found = await asyncio.gather(*(self._open_dispute(each) for each in disputes))
         return [each for each in found if each is not None]
 
@@ -251,6 +255,7 @@ class LedgerRun:
                     timeout=REQUEST_TIMEOUT,
                     clock=self._clock,
                     policy=self._policy,
+                    transport=self._transport,
                 )
                 self._ledger = await self._stack.enter_async_context(opening)
             return self._ledger

@@ -55,7 +55,7 @@ class PoolSeat:
 
     provider: Address
     block: int
-    """The block in which it joined."""
+    """The block in which the node joined."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ class RunLedger(Protocol):
         ...
 
     async def publisher_of(self, announced: AnnouncedCheckpoint) -> Address:
-        """Returns the key that announced a version; the publisher's former key counts during rotation."""
+        """Returns the key that announced a version: the publisher's, or its former key during a rotation."""
         ...
 
     async def funds(self) -> Funds:
@@ -110,7 +110,7 @@ class RunLedger(Protocol):
         ...
 
     async def submit_work(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
-        """Submits work for its nodes in one transaction; returns the refused items."""
+        """Submits work of several nodes in one transaction; returns the refused items."""
         ...
 
     async def work_refusals(self, claims: Sequence[SignedWorkClaim]) -> list[Refusal]:
@@ -118,7 +118,7 @@ class RunLedger(Protocol):
         ...
 
     async def redeem_invites(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
-        """Redeems invites for their nodes in one transaction; returns the refused ones."""
+        """Redeems invites of several nodes in one transaction; returns the refused ones."""
         ...
 
     async def join_refusals(self, joins: Sequence[JoinRequest]) -> list[Refusal]:
@@ -126,11 +126,11 @@ class RunLedger(Protocol):
         ...
 
     async def open_disputes(self, disputes: Sequence[SignedDispute]) -> list[Refusal]:
-        """Opens disputes for their nodes, a transaction each; returns the refused ones, which cost no gas."""
+        """Opens disputes for nodes, each in its own transaction; returns the refused ones, which cost no gas."""
         ...
 
     async def events(self) -> RunEvents:
-        """Returns events since the last commit, at first from the beginning."""
+        """Returns events since the last commit; before the first commit, all events."""
         ...
 
     def forget_position(self) -> None:

@@ -1,6 +1,6 @@
-"""Delivery rate per node and per provider. Those below the threshold are throttled.
+"""Delivery rate per node and per provider. Nodes and providers below the threshold are throttled.
 
-Expired leases and rejected work are never penalised in stake here; they cost leases.
+Throttling only reduces the leases that a node gets; expired leases and rejected work never cost stake here.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from protocol.verdicts import Outcome, ReasonCode
 JUDGED = frozenset({SlotState.PROVISIONAL, SlotState.DISPUTED, SlotState.FINAL})
 
 OWN_CHOICE = frozenset({ReasonCode.BOUNDS_ARITHMETIC, ReasonCode.BOUNDS_ENVIRONMENT})
-"""Verdicts on work whose node could know that it is not accepted, because the recipe says so.
+"""Reason codes of work that the recipe does not allow, so the node could know that it would be rejected.
 
-They count like expired leases, without free rejections: otherwise a node could waste slots at the pool's cost."""
+Such work counts like an expired lease, without free rejections, so that a node can't waste slots at the pool's cost."""
 
 IN_TIME = timedelta(seconds=30)
-"""Work that is submitted to the relayer later than this before its lease ends is not excused if it misses the ledger.
+"""Work that never reaches the ledger is excused only if the relayer received it this long before its lease ended.
 
 Otherwise a node could delay steps again and again without a consequence."""
 
 OWN_FAULT = frozenset({"StakeTooLow", "NotMember", "NotRegistered", "Banned", "UnitsOutOfRange", "NodeNotWilling"})
-"""Ledger errors that a node or its provider causes, unlike others such as an empty escrow or a stopped pool."""
+"""Ledger errors that a node or its provider causes. Other errors, such as an empty escrow, are not the node's fault."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +36,11 @@ class DeliveryTerms:
 
     Args:
         newest: Number of newest finished leases that count.
-        provider_newest: The same for all nodes of a provider together.
+        provider_newest: Number of newest finished leases that count for all nodes of a provider together.
         least: Minimum number of finished leases; with fewer, no node is throttled.
         threshold: Delivered share below which a node gets no leases for a while.
-        rejections: Rejected works among `newest` leases that don't count, because honest work is rejected at times.
-        rest: Time without leases after the newest failure.
+        rejections: Rejections among `newest` leases that don't count, because honest work is rejected at times.
+        rest: Time for which a throttled node gets no leases after its newest failure.
     """
 
     newest: int
@@ -51,7 +51,7 @@ class DeliveryTerms:
     rest: timedelta
 
     def of_provider(self) -> Self:
-        """Returns the terms for all nodes of a provider: a longer window, with free rejections in proportion."""
+        """Returns the terms for all nodes of a provider: a longer window, with proportionally more free rejections."""
         free = self.rejections * self.provider_newest // self.newest
         return replace(self, newest=self.provider_newest, rejections=free)
 
@@ -62,9 +62,9 @@ class PastLease:
 
     Args:
         slot: State of the slot, with the verdict on its work.
-        ended_ms: Time of its failure or delivery, in Unix milliseconds.
+        ended_ms: Time of the lease's failure or delivery, in Unix milliseconds.
         reason: The verdict's reason code.
-        late: True if its work arrived after the step had stopped waiting for it.
+        late: True if the work arrived after the step had stopped waiting for it.
     """
 
     slot: Slot
@@ -74,7 +74,7 @@ class PastLease:
 
     @property
     def counts(self) -> bool:
-        """True if the lease counts; live leases, excused ones and unjudged work do not."""
+        """True if the lease counts for the delivery rate: not if it is live or excused; expired work if it failed."""
         if self.slot.state is SlotState.EXPIRED:
             return self.failed
         return self.slot.state not in {SlotState.LEASED, SlotState.LAPSED}
@@ -116,22 +116,22 @@ def tried_in_time(*, handed_in_ms: int, expiry_s: int, error: str) -> bool:
 
     Args:
         handed_in_ms: Time of submission, Unix ms.
-        expiry_s: End of its lease, Unix s.
-        error: The contract's error with which the ledger refused it; empty if there was none.
+        expiry_s: End of the work's lease, Unix s.
+        error: Name of the contract error with which the ledger refused the work; empty if there was none.
     """
     return handed_in_ms <= expiry_s * 1000 - IN_TIME.total_seconds() * 1000 and error not in OWN_FAULT
 
 
 def judge_deliveries(leases: Sequence[PastLease], *, terms: DeliveryTerms, now_ms: int) -> Delivered:
-    """Returns whether a node, or any node of a provider, may lease.
+    """Judges the delivery record of a node, or of all nodes of a provider together.
 
-    After its rest it may lease one slot at a time. The next failed lease makes it rest again, until its delivered share
-    is above the threshold.
+    Below the threshold, a node gets no leases for `terms.rest`, and then one slot at a time. The next failed lease
+    begins another rest, unless the delivered share has reached the threshold by then.
 
     Args:
         leases: Newest first; live and excused leases are skipped.
         terms: The pool's rules.
-        now_ms: Unix milliseconds.
+        now_ms: Current time, Unix ms.
     """
     over = [lease for lease in leases if lease.counts][: terms.newest]
     rejected = [lease for lease in over if lease.rejected]

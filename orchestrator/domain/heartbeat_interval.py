@@ -16,8 +16,8 @@ class HeartbeatInterval:
         shortest: Minimum interval.
         target_rate: Heartbeats per second of the whole pool.
         stagger: Largest share of the interval that is added at random, so that nodes don't send at the same time.
-        unhealthy_after: Missed intervals until a node counts as unhealthy.
-        dead_after: Missed intervals until it counts as dead; more than `unhealthy_after`.
+        unhealthy_after: Intervals without a heartbeat until a node counts as unhealthy.
+        dead_after: Intervals without a heartbeat until a node counts as dead; more than `unhealthy_after`.
     """
 
     shortest: timedelta = timedelta(seconds=10)
@@ -28,9 +28,9 @@ class HeartbeatInterval:
 
     def __post_init__(self) -> None:
         if self.shortest <= timedelta() or self.target_rate <= 0 or not 0 <= self.stagger <= 1:
-            raise ValueError("shortest and target_rate are positive, stagger is in [0, 1]")
+            raise ValueError("shortest and target_rate must be positive, and stagger in [0, 1]")
         if not 1 < self.unhealthy_after < self.dead_after:
-            raise ValueError("1 < unhealthy_after < dead_after, or one late heartbeat kills a node")
+            raise ValueError("1 < unhealthy_after < dead_after is required, so that one late heartbeat is harmless")
 
     def interval(self, nodes: int, *, draw: float) -> timedelta:
         """Returns the time until the next heartbeat.
@@ -43,9 +43,9 @@ class HeartbeatInterval:
         return timedelta(seconds=base * (1 + self.stagger * draw))
 
     def unhealthy_in(self, interval: timedelta) -> timedelta:
-        """Returns the time after its last heartbeat at which a node becomes unhealthy."""
+        """Returns the time from a node's last heartbeat until the node becomes unhealthy."""
         return interval * self.unhealthy_after
 
     def dead_in(self, interval: timedelta) -> timedelta:
-        """Returns the time after its last heartbeat at which a node becomes dead."""
+        """Returns the time from a node's last heartbeat until the node becomes dead."""
         return interval * self.dead_after

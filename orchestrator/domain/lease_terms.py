@@ -47,10 +47,10 @@ def lease_length(times: Sequence[DeliveryTime], *, least: timedelta, most: timed
 
 
 def wait_length(lease: timedelta) -> timedelta:
-    """Returns the time that a step waits for a slot: half of its lease. Then its groups are leased to other nodes.
+    """Returns the time that a step waits for a slot: half of its lease. Then other nodes get its groups.
 
-    It is not derived from the median: slow nodes that ask first would be the median, and every step would wait for
-    them.
+    The time does not depend on the median delivery time. Otherwise slow nodes that ask first would set the median, and
+    every step would wait for them.
     """
     return lease / 2
 
@@ -58,7 +58,7 @@ def wait_length(lease: timedelta) -> timedelta:
 def is_late(took: timedelta, times: Sequence[DeliveryTime], *, lease: timedelta) -> bool:
     """Returns whether work came after its step had stopped waiting for it.
 
-    With few known deliveries nothing is late, because lease durations do not follow delivery times yet.
+    With fewer than `LEAST_TIMES` deliveries no work is late, because leases then have their maximum duration.
 
     Args:
         took: Time from lease to submission, measured as in `times`; both include the relayer's and the block's time.
@@ -74,9 +74,9 @@ class Budget:
 
     Args:
         units: The free escrow divided by the price of a work unit. In a pool with a price of 0 it is divided by the
-            verdict fees of one work; if those are 0 too, it is unlimited.
-        unit: Cost of a work unit in this measure: 1, or 0 in a pool with a price of 0.
-        lease: Cost of the verdict fees of one lease in this measure, rounded up.
+            verdict fees of one work item; if these fees are 0 too, it is `MOST_UNITS`.
+        unit: Cost of a work unit, measured like `units`: 1, or 0 in a pool with a price of 0.
+        lease: Cost of the verdict fees of one lease, measured like `units` and rounded up.
     """
 
     units: int
@@ -90,7 +90,7 @@ class Budget:
         Args:
             free: Escrow that is not reserved.
             price: Price of a work unit.
-            fees: Verdict fees that one work reserves.
+            fees: Verdict fees that one work item reserves.
             most: Upper bound of each resulting number.
         """
         if price:

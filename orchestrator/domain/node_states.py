@@ -6,9 +6,9 @@
         │◀──────────── seen in discovery ───┤
         └◀──────────── seen in discovery ── evicted     banned ── unbanned ──▶ discovered
 
-A node that joined on the ledger starts as `unhealthy` until its first heartbeat. The table knows no time, Redis or
-ledger: it maps a state and an event to a state and actions. A node leaves every state without human action, except
-`banned`.
+A node that joined on the ledger is `unhealthy` until its first heartbeat. The table maps a state and an event to a new
+state and actions; it does not depend on time, Redis or the ledger. A node can leave every state without human action,
+except `banned`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from protocol.wire.heartbeat import NodeState
 
 
 class NodeEvent(StrEnum):
-    """Event of a node."""
+    """Event that may change a node's state."""
 
     LISTED = "listed"
-    """A discovery service lists the node, and it may not be invited: the reason is recorded."""
+    """A discovery service lists the node, which is not eligible for an invite; the reason is recorded."""
     SEEN = "seen"
-    """A discovery service lists the node, which is no member and may be invited."""
+    """A discovery service lists the node, which is not a member and is eligible for an invite."""
     INVITE_POSTED = "invite-posted"
     INVITE_EXPIRED = "invite-expired"
     JOINED = "joined"
@@ -130,7 +130,7 @@ TABLE: dict[NodeState, dict[NodeEvent, Transition]] = {
         _E.BANNED: _BANNED,
     },
     _S.DEAD: {
-        # A dead node that is still a member on the ledger recovers with a heartbeat; any other is invited again.
+        # A dead node recovers with a heartbeat if it is still a member on the ledger; otherwise it is invited again.
         _E.HEARTBEAT: Transition(_S.HEALTHY, (_A.WATCH, _A.KEEP)),
         _E.JOINED: _JOINED,
         _E.SEEN: _INVITE,
@@ -148,7 +148,7 @@ TABLE: dict[NodeState, dict[NodeEvent, Transition]] = {
         _E.UNBANNED: Transition(_S.DISCOVERED),
     },
 }
-"""All transitions. A pair that is missing changes nothing and requests nothing."""
+"""All transitions. An event that is missing for a state changes nothing and requests no action."""
 
 MEMBERS = frozenset({NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING})
 """States of nodes that are members of the pool."""
@@ -162,10 +162,10 @@ _OVERDUE = {
 
 
 def transition(state: NodeState, event: NodeEvent) -> Transition:
-    """Returns the transition of a node in `state` at `event`. Defined for every pair."""
+    """Returns the transition of a node in `state` at `event`. Events that the table lacks keep the state."""
     return TABLE[state].get(event, Transition(state))
 
 
 def overdue(state: NodeState) -> NodeEvent | None:
-    """Returns the event of a missed deadline; None if no heartbeat was due."""
+    """Returns the event of a missed deadline in a state; None if the state has no deadline."""
     return _OVERDUE.get(state)

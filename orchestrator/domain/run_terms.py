@@ -1,4 +1,4 @@
-"""Terms of a run: all numbers that decide about steps, slots and submissions."""
+"""Terms of a run: the settings for its steps, slots and submissions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class RunTerms:
         name: Name of the run.
         run: Id of the run.
         pool_id: Id of the pool.
-        async_level: Steps that generation may be ahead of the newest version.
+        async_level: Number of steps by which generation may be ahead of the newest version.
         default_demand: Groups per step until the trainer states a demand.
         max_rounds: Number of times that the demand of a step may be raised.
         groups_per_slot: Maximum groups of a slot.
@@ -28,9 +28,10 @@ class RunTerms:
         pending: Time that a step waits for a verdict.
         deliveries: Delivery rules, which throttle nodes.
         kept_steps: Number of closed steps whose rows are kept.
-        ask_again: Pause of a task that has nothing to do.
+        ask_again: Pause before a node asks again when no step needs rollouts.
         relays: URLs of relays, used unless the trainer names others.
-        units_per_group: Work units per group of a version that only the ledger announced; None: no slots for such.
+        units_per_group: Work units per group, to use the ledger's newest version without a trainer's request; None:
+            wait for that request.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""State machine of a slot, from its lease to payment, and the counter of its step that it belongs to. No I/O.
+"""State machine of a slot, from its lease to payment, and the step counter in which a slot counts. No I/O.
 
 Ledger events are delivered at least once, so repeated and outdated ones change nothing. Submitted work counts as
 pending only while the store has its file, because a hash can be submitted to the ledger without an upload.
@@ -25,11 +25,11 @@ class SlotState(StrEnum):
     DISPUTED = "disputed"
     FINAL = "final"
     EXPIRED = "expired"
-    """No validator judged its work in time."""
+    """No validator judged the slot's work in time."""
 
     @property
     def on_ledger(self) -> bool:
-        """Returns whether its work was submitted."""
+        """Whether the slot's work was submitted to the ledger."""
         return self in _ON_LEDGER
 
 
@@ -39,18 +39,18 @@ _ON_LEDGER = frozenset(
 
 
 class Counted(StrEnum):
-    """Counter of the step to which a slot's groups belong."""
+    """Counter in which a step counts a slot's groups."""
 
     LEASED = "leased"
     SPARE = "spare"
     """Leased, but the step does not wait for it: its groups are leased to other nodes, too.
 
     These are slots past half of their lease, slots of nodes on trial, and slots of nodes that left the pool. Their work
-    is accepted and paid if it comes.
+    is accepted and paid if it arrives.
     """
     RETURNED = "returned"
-    """Released before its end. It counts for nothing, but the node still has the signed lease, so escrow and stake stay
-    reserved until it expires."""
+    """Released before the lease's end. The step does not count it. The node still has the signed lease, so escrow and
+    stake stay reserved until the lease expires."""
     PENDING = "pending"
     ACCEPTED = "accepted"
     REJECTED = "rejected"
@@ -70,9 +70,9 @@ class SlotEvent(StrEnum):
     """Event of a slot."""
 
     LEASE_OVER = "lease-over"
-    """The lease expired without work on the ledger, or its node was evicted for forged work."""
+    """The lease expired without work on the ledger, or the node was evicted for forged work."""
     WAIT_OVER = "wait-over"
-    """The step stops waiting: half of the lease is over, or its node left the pool."""
+    """The step stops waiting: half of the lease is over, or the node left the pool."""
     RELEASED = "released"
     """The node released the slot."""
     LAPSED = "lapsed"
@@ -90,14 +90,14 @@ class SlotEvent(StrEnum):
     JUDGED = "judged"
     DISPUTED = "disputed"
     DECIDED = "decided"
-    """A second verdict."""
+    """A second verdict decided the dispute."""
     FINAL = "final"
     EXPIRED = "expired"
 
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """State of a slot, and the counter of its step that it belongs to."""
+    """State of a slot, with the counter in which the step counts it."""
 
     state: SlotState
     counted: Counted
@@ -106,7 +106,7 @@ class Slot:
 
     @property
     def accused(self) -> bool:
-        """Returns whether its work was judged forged and the verdict is not final."""
+        """Whether the slot's work was judged forged and the verdict is not final."""
         return self.outcome is Outcome.FORGED and self.state in {SlotState.PROVISIONAL, SlotState.DISPUTED}
 
 
@@ -115,7 +115,7 @@ SPARE = Slot(SlotState.LEASED, Counted.SPARE)
 
 _UNSUBMITTED = (SlotState.LEASED, SlotState.UNDELIVERED, SlotState.RELEASED, SlotState.LAPSED)
 _OPEN = (SlotState.SUBMITTED, SlotState.PROVISIONAL, SlotState.DISPUTED)
-_LOOKS = (SlotEvent.FILE_PRESENT, SlotEvent.FILE_ABSENT, SlotEvent.FILE_UNKNOWN)
+_FILE_CHECKS = (SlotEvent.FILE_PRESENT, SlotEvent.FILE_ABSENT, SlotEvent.FILE_UNKNOWN)
 
 TABLE: Mapping[tuple[SlotEvent, SlotState], SlotState] = {
     (SlotEvent.LEASE_OVER, SlotState.LEASED): SlotState.UNDELIVERED,
@@ -123,10 +123,10 @@ TABLE: Mapping[tuple[SlotEvent, SlotState], SlotState] = {
     (SlotEvent.RELEASED, SlotState.LEASED): SlotState.RELEASED,
     (SlotEvent.LEASE_OVER, SlotState.RELEASED): SlotState.RELEASED,
     (SlotEvent.LAPSED, SlotState.LEASED): SlotState.LAPSED,
-    # Also of a lease that counted as undelivered: the ledger's event may come late.
+    # Also from `undelivered` and other ends: the ledger's event may be read after the lease was ended here.
     **{(SlotEvent.SUBMITTED, state): SlotState.SUBMITTED for state in _UNSUBMITTED},
     (SlotEvent.PENDING_OVER, SlotState.SUBMITTED): SlotState.SUBMITTED,
-    **{(what, SlotState.SUBMITTED): SlotState.SUBMITTED for what in _LOOKS},
+    **{(what, SlotState.SUBMITTED): SlotState.SUBMITTED for what in _FILE_CHECKS},
     (SlotEvent.JUDGED, SlotState.SUBMITTED): SlotState.PROVISIONAL,
     (SlotEvent.DISPUTED, SlotState.PROVISIONAL): SlotState.DISPUTED,
     (SlotEvent.DECIDED, SlotState.DISPUTED): SlotState.DISPUTED,
@@ -143,8 +143,8 @@ _FIXED: Mapping[SlotEvent, Slot] = {
     SlotEvent.FILE_ABSENT: Slot(SlotState.SUBMITTED, Counted.NOTHING, file=StoredFileState.ABSENT),
     SlotEvent.FILE_UNKNOWN: Slot(SlotState.SUBMITTED, Counted.PENDING),
 }
-"""Events whose result does not depend on the counter before. If a file is found after the step has waited long enough,
-the next `PENDING_OVER` makes it count for nothing again."""
+"""Resulting slots of events that ignore the counter before. If a file is found after the step stopped waiting for a
+verdict, the slot counts as pending until the next `PENDING_OVER`."""
 
 _JUDGES = frozenset({SlotEvent.JUDGED, SlotEvent.DECIDED, SlotEvent.FINAL})
 
@@ -153,14 +153,14 @@ def after(slot: Slot, event: SlotEvent, outcome: Outcome | None = None) -> Slot:
     """Returns the slot after an event; unchanged if the event is outdated.
 
     Args:
-        slot: Before the event.
+        slot: The slot before the event.
         event: The event.
         outcome: Outcome of a verdict or of final work.
     """
     state = TABLE.get((event, slot.state))
     if state is None:
         return slot
-    if event is SlotEvent.DISPUTED:  # nothing is decided yet
+    if event is SlotEvent.DISPUTED:  # the counter changes only with a verdict
         return replace(slot, state=state)
     if event in _JUDGES:
         return Slot(state, counted_as(outcome), outcome, slot.file)

@@ -19,11 +19,11 @@ class StepCount:
     """Number of times that the demand was raised."""
     leased: int = 0
     spare: int = 0
-    """Leased, but the step does not wait for them; not part of `need`."""
+    """Leased groups for which the step does not wait; not part of `need`."""
     returned: int = 0
-    """Released and not expired; not part of `need`."""
+    """Groups of released leases that have not expired; not part of `need`."""
     pending: int = 0
-    """Submitted with the file in the store, and the step still waits for a verdict."""
+    """Submitted groups whose file is in the store and for whose verdict the step still waits."""
     accepted: int = 0
     rejected: int = 0
 
@@ -56,7 +56,7 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Step that needs the next slot. With a need of 0, no step does, and `step` is the last one examined."""
+    """Step that needs the next slot. If `need` is 0, no step needs one, and `step` is the window's last step."""
 
     step: int
     need: int
@@ -87,7 +87,7 @@ class Asked:
 def ask(
     now: StepCount, *, step: int, floor: int, groups: int, closed: bool, stated: bool, max_rounds: int
 ) -> Asked | None:
-    """Returns the changes for a new total demand of a step; None if there are none.
+    """Applies a request for a total demand of a step; returns None if the request changes nothing.
 
     Args:
         now: Counts of the step.

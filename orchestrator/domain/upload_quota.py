@@ -12,10 +12,10 @@ class Quota:
 
     Args:
         window: Time over which files and bytes are counted.
-        files: Files per window.
-        bytes: Bytes per window.
-        other_bytes: Bytes per window of files that are not the work of a lease; part of `bytes`.
-        open: Open upload tickets at a time.
+        files: Maximum files per window.
+        bytes: Maximum bytes per window.
+        other_bytes: Maximum bytes per window of files that are not the work of a lease; part of `bytes`.
+        open: Maximum open upload tickets at a time.
     """
 
     window: timedelta = timedelta(hours=1)

@@ -1,1 +1,1 @@
-"""Background work. Each loop runs under a lease if two instances of it would conflict."""
+"""Background loops. A loop runs under a leader lease if two instances of it would conflict."""

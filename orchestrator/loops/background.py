@@ -1,4 +1,4 @@
-"""Background loops, their intervals, and those that run under a leader lease."""
+"""Adds the background loops of an orchestrator, with their intervals and leader leases."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from orchestrator.relayer.strategies import all_strategies
 from orchestrator.store.runs import LOOP as RUN_LOOP
 from protocol.clients.discovery import DiscoveryClient
 from protocol.redis.leader_lease import LeaderLease
+from protocol.redis.outages import patient
 from protocol.runtime.loops import BackgroundLoops
-from protocol.runtime.outages import patient
 
 WEBHOOKS_EVERY = timedelta(seconds=1)
 GAUGES_EVERY = timedelta(seconds=5)

@@ -1,13 +1,12 @@
 """Reads the nodes of one discovery service and invites the eligible ones.
 
-Each service has a loop of its own, so that a slow one delays no other.
+Each service has a loop of its own, so that a slow service does not delay the others.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -26,6 +25,7 @@ from protocol.identity.signing import unix_ms
 from protocol.invites import Invite
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import randbits
 from protocol.wire.heartbeat import NodeState
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import NodeRecord
@@ -37,20 +37,20 @@ CONCURRENT_CHECKS = 8
 MAX_INELIGIBLE = 20_000
 """Ineligible nodes are stored, with the reason, only while the pool knows fewer nodes than this.
 
-A flood of addresses without a provider in discovery can fill these rows and nothing else.
+So a flood of addresses without a provider can fill at most this many rows.
 """
 
 DISK_STEP = 1 << 30
 """Free disk is stored in whole GiB; otherwise every page would change the row of every node."""
 
 FIRST_HEARTBEAT_WITHIN = timedelta(seconds=10)
-"""Time in which a new member sends its first heartbeat; afterwards it gets another invite with our URL."""
+"""A new member that sends no heartbeat within this time gets another invite with the orchestrator's URL."""
 
 MAX_REMINDERS = 65_536
-"""Members whose last reminder is remembered."""
+"""Maximum number of members whose last reminder is remembered."""
 
 LONGEST_PAUSE = timedelta(hours=1)
-"""Longest pause between two invites for a silent member. The pause doubles, beginning with an invite's lifetime."""
+"""Longest pause between two invites for a silent member. The first pause is an invite's lifetime; then it doubles."""
 
 _SILENT = frozenset({NodeState.UNHEALTHY, NodeState.DEAD})
 _INVITABLE = frozenset({NodeState.DISCOVERED, NodeState.DEAD, NodeState.EVICTED})
@@ -74,7 +74,7 @@ class Inviter:
         self._invite_lifetime = timedelta(seconds=dependencies.settings.invite_life_s)
         self._new_node_bucket = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
         self._member_bucket = _TokenBucket(dependencies.settings.invites_per_minute, clock=dependencies.clock)
-        """Separate from newcomers, so that silent members don't use up the invites for new nodes."""
+        """A bucket of its own, so that silent members don't use up the invites for new nodes."""
         self._reminders: LRUCache[Address, _Reminder] = LRUCache(MAX_REMINDERS)
 
     async def round(self) -> int:
@@ -191,7 +191,7 @@ class Inviter:
             pool_id=settings.pool_id,
             domain_id=(await dependencies.pool.get()).domain_id,
             node=record.address,
-            nonce=secrets.randbits(128),
+            nonce=randbits(128),
             expiry=int((dependencies.clock.now() + self._invite_lifetime).timestamp()),
             url=settings.public_url,
         )
@@ -213,8 +213,8 @@ class _Reminder:
     """The last invite that was posted for a silent member.
 
     Args:
-        next_at: When the next one may be posted, on the monotonic clock.
-        pause: Time between the two.
+        next_at: Time from which the next invite may be posted, in seconds of the monotonic clock.
+        pause: Time between the last invite and the next one.
     """
 
     next_at: float

@@ -40,7 +40,7 @@ class LedgerSync:
     async def round(self) -> int:
         """Reads new events and writes them to the nodes; returns the number of events.
 
-        Events are delivered at least once; applying one twice changes nothing.
+        Events are delivered at least once; applying an event twice changes nothing.
 
         Raises:
             Unavailable: The chain is down; no event is skipped.

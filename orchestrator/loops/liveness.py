@@ -1,6 +1,6 @@
 """Finds nodes that missed their deadlines.
 
-It reads only deadlines that have passed, so nodes that send heartbeats cost it nothing.
+The loop reads only deadlines that have passed, so nodes that send heartbeats cost it nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock, milliseconds
 
 AT_ONCE = 1000
-"""Nodes per round trip."""
+"""Nodes per round trip to Redis."""
 
 _CAUSES = {
     NodeEvent.MISSED: "it missed its heartbeats",
@@ -41,10 +41,10 @@ class Liveness:
         transitions: Applies events to nodes.
         heartbeat_interval: Heartbeat interval, from which deadlines follow.
         clock: Clock of the deadlines.
-        every: Interval of this loop. After a much longer gap the loop itself was down, and nodes get more time.
+        every: Interval of this loop. A much longer gap means that the loop was down; nodes then get more time.
         lease: The leader lease of this loop.
-        furthest: Deadlines that lie further ahead than this, and than twice the time until a silent node is dead, are
-            brought forward: a clock was wrong when they were set.
+        furthest: Deadlines further ahead than this, and than twice the time until a silent node is dead, are brought
+            forward, because a clock was wrong when they were set.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ AT_ONCE = 500
 
 
 class NodeCache:
-    """Nodes that are members, or still hold an assignment.
+    """Caches the nodes that are members or still hold an assignment.
 
     Args:
         nodes: Store of nodes.
@@ -38,7 +38,7 @@ class NodeCache:
             after = page[-1]
 
     async def read(self, addresses: Collection[Address]) -> None:
-        """Reads these nodes again."""
+        """Reads the given nodes again."""
         ordered = sorted(addresses)
         for start in range(0, len(ordered), AT_ONCE):
             await self._read_some(ordered[start : start + AT_ONCE])

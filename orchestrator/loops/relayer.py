@@ -1,7 +1,7 @@
 """Sends queued submissions, joins and disputes to the ledger, so that nodes need no gas.
 
-A row is postponed before it is sent, so that it comes up again even if this process crashes. It is then looked up on
-the ledger before it is sent again. The contracts accept each work item once, from any sender.
+A row is postponed before it is sent, so that it becomes due again even if this process crashes. Before it is sent
+again, it is looked up on the ledger. The contracts accept each work item once, from any sender.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Relayer:
 
     Args:
         store: The queue.
-        strategies: One for each kind, in the order in which they are served.
+        strategies: One strategy per kind of transaction, in the order in which each round serves them.
         lease: Leader lease of this loop.
         clock: Clock for retries.
     """
@@ -74,7 +74,7 @@ class Relayer:
         self._in_flight: dict[str, set[str]] = {each.kind: set() for each in strategies}
 
     async def round(self) -> int:
-        """Sends due rows; returns how many the ledger took.
+        """Sends due rows; returns the number of rows that the ledger accepted.
 
         Raises:
             MusterError: The chain is down, or the relayer's account can't pay. All rows stay queued.
@@ -99,9 +99,9 @@ class Relayer:
             in_flight -= names
 
     async def _take(self, strategy: RelayStrategy[R]) -> list[_Queued[R]]:
-        """Takes due rows and postpones them for other instances; empty if the leader lease was lost.
+        """Takes due rows and postpones them, so that no other instance takes them; none after a lost leader lease.
 
-        A row whose transaction is not mined by then is postponed again and left to the round that sent it.
+        A row whose transaction is not mined after `RETRY_PAUSE` is postponed again. The round that sent it settles it.
         """
         now = unix_ms(self._clock.now())
         due = [
@@ -139,7 +139,7 @@ class Relayer:
         return [item for item in items if item.row.name not in dropped]
 
     async def _relay(self, strategy: RelayStrategy[R], items: Sequence[_Queued[R]]) -> int:
-        """Sends one transaction; sends each half again if the whole batch reverts."""
+        """Sends all items in one transaction; if it reverts, sends each half in a transaction of its own."""
         try:
             refusals = await self._send_under_lease(strategy, [item.request for item in items])
         except TransactionReverted as error:
@@ -188,7 +188,7 @@ class Relayer:
         now = unix_ms(self._clock.now())
         temporary = refusal.error in TEMPORARY_ERRORS
         if refusal.error in DONE_ERRORS:
-            # The ledger has it from another sender, or from this relayer before a crash. The next round checks that.
+            # Another sender, or this relayer before a crash, may have sent the row. The next round checks that.
             await self._store.record_temporary_refusal(
                 strategy.kind, row.name, reason="", until_ms=now, lease=self._lease.value
             )

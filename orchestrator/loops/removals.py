@@ -47,7 +47,7 @@ class Removals:
         now = unix_ms(dependencies.clock.now())
         due = await dependencies.nodes.due_removals(now_ms=now, limit=BATCH)
         rows = await dependencies.nodes.get_many(due)
-        # A node that returns is removed from this list in the same write; the state is checked again for safety.
+        # A node's return also deletes its entry in the list of removals; the state is checked again for safety.
         dead = [row.address for row in rows if row.state is NodeState.DEAD]
         await dependencies.nodes.forget_removals([row.address for row in rows if row.state is not NodeState.DEAD])
         if not dead:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -52,6 +51,7 @@ from protocol.identity.signing import unix_ms
 from protocol.leases import WorkKey
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock, milliseconds
+from protocol.runtime.randomness import randbelow
 from protocol.verdicts import Outcome
 from protocol.wire.relayed import ReceiptState
 
@@ -63,13 +63,13 @@ RENEWED_EVERY = 200
 """Number of events after which the leader lease is renewed: the first batch may take longer than the lease."""
 RECHECK_MS = 5_000
 BEFORE_END_MS = 60_000
-"""A lease is checked this long before its end, while there is still time to relay its work again."""
+"""A lease is checked this long before its end, while its work can still be relayed again."""
 CONCURRENT_FILE_CHECKS = 16
-"""Concurrent requests to the object store."""
+"""Maximum number of concurrent requests to the object store."""
 FILE_CHECK_TIMEOUT = timedelta(seconds=5)
-"""If the store has not answered by then, it counts as down and the loop continues to read the ledger."""
+"""If the object store has not answered by then, it counts as down and the loop continues to read the ledger."""
 SHORTEST_RECHECK_MS, LONGEST_RECHECK_MS = 2_000, 60_000
-"""Bounds of the delay before an absent file is checked again: half of the time since its submission."""
+"""Bounds of the delay before an absent file is looked up again. The delay is half of the time since submission."""
 MOST_LIVE = 128
 """Number of a node's newest leases that are searched for live ones; a node may hold 64 live leases."""
 MOST_LIVE_OF_PROVIDER = 500
@@ -144,7 +144,7 @@ class RunSync:
             started = self._now_ms()
             self._store_answers = True
             found = await self._ledger.events()
-            # Funds before counts: a submission may be counted twice for a moment, but never not at all.
+            # Funds are read before counts are written. So a submission may briefly count twice, but is never missed.
             await self._read_funds(found.events)
             for number, event in enumerate(found.events):
                 await self._apply(event)
@@ -194,7 +194,7 @@ class RunSync:
         self._funds_read_at = now
 
     def _log_notice_fault(self, fault: str) -> None:
-        """Logs an error when run_lease_s exceeds the notice period, and again only when one of them changes."""
+        """Logs an error when run_lease_s exceeds the notice period, and again only when one of the two changes."""
         if fault and fault != self._logged_notice_fault:
             _log.error("lease-beyond-notice", detail=fault)
         self._logged_notice_fault = fault
@@ -229,7 +229,7 @@ class RunSync:
             return await self._write_submission(event)
         row = await self._store.slot_of(event.key)
         if row is None:
-            return True  # its step was deleted because of its age, or the event is of another run
+            return True  # the slot's step was deleted because of its age, or the event is of another run
         slot, verdict = row.slot, event if isinstance(event, VerdictGiven) else None
         if isinstance(event, WorkExpired) and slot.file is StoredFileState.ABSENT:
             # The file may have been uploaded since the last check. If not, the work finally counts as a failure.
@@ -272,11 +272,11 @@ class RunSync:
             "figures": json.dumps(WorkStrategy.parse(queued).figures if queued is not None else {}),
             "late": str(int(await self._is_late(row, queued, now=now))),
         }
-        # Due at once: after all events are read, the store is asked for the files of unjudged work.
+        # Due at once: after all events, `_check_overdue` looks up the files of unjudged work in the object store.
         return await self._store.write(row, new, fields, due_ms=now, lease=self._lease.value)
 
     async def _rebuilt(self, event: WorkSubmitted, name: str) -> tuple[SlotRow, dict[str, str]]:
-        """Rebuilds a slot that Redis lost from the submission's event, which has all but the lease's expiry."""
+        """Rebuilds a slot that Redis lost. The submission's event has all fields of the slot except the expiry."""
         seat = (await self._store.seats([event.node])).get(event.node) or await self._ledger.seat(event.node)
         if seat is not None:
             await self._store.cache_seat(event.node, seat)
@@ -310,40 +310,40 @@ class RunSync:
         return row, fields
 
     async def _write_ledger_state(self, key: Digest) -> bool:
-        """Writes the slot's present state on the ledger after a reorg."""
+        """Copies the present state of a slot's work from the ledger to Redis, after a reorg."""
         row = await self._store.slot_of(key)
         if row is None:
             return True
         now = await self._ledger.work(key)
         if now is None:
             await self._relayer_store.requeue(RelayedKind.WORK, key, now_ms=self._now_ms())
-            new = LEASED  # counts as a live lease again
+            new = LEASED  # the slot counts as a live lease again
         else:
             new = as_on_ledger(SLOT_STATES[now.status], now.outcome)
         due = self._now_ms() if new.state in {SlotState.LEASED, SlotState.SUBMITTED} else None
-        # The key may now belong to another submission.
+        # After the reorg, the ledger may have another submission under this work key.
         found = {} if now is None else {"sha256": now.sha256, "worked": str(now.units), "reason": str(now.reason)}
         return await self._store.write(row, new, found, due_ms=due, lease=self._lease.value)
 
     async def _is_late(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> bool:
         """Returns whether submitted work was late through its node's fault.
 
-        Its time is that of its submission to the relayer, or of the last complete read of the ledger without it.
-        So neither an outage of chain or orchestrator nor a reorg makes a node late.
+        The arrival time is the earliest of three: the submission to the relayer, the last complete read of the ledger,
+        and the first read of the work. So outages of the chain or the orchestrator, and reorgs, make no node late.
         """
         if not row.granted_ms or row.excused:
             return False
         arrived_ms = min(now, (await self._store.state()).synced_ms)
         if queued is not None and queued.state is not ReceiptState.REFUSED:
             arrived_ms = min(arrived_ms, queued.at_ms)
-        if row.at_ms:  # a reorg removed it, and it was submitted again
+        if row.at_ms:  # a reorg removed the work from the ledger, and it was submitted again
             arrived_ms = min(arrived_ms, row.at_ms)
         duration = timedelta(milliseconds=arrived_ms - row.granted_ms)
         lease = timedelta(milliseconds=row.expiry * 1000 - row.granted_ms)
         return is_late(duration, await self._store.times(), lease=lease)
 
     async def _check_version(self, version: int) -> None:
-        """Updates the version in use if it was announced again; stops leasing if its announcement was removed."""
+        """Updates the version in use if it was announced again; stops leasing if the ledger lost its digest."""
         state = await self._store.state()
         if state.version != version:
             return
@@ -384,7 +384,7 @@ class RunSync:
         if not state.ready:
             used = await self._store.known_steps(first=0, limit=1)
             # Indices that were leased before Redis lost its data must not be leased again, submitted or not.
-            fields |= {"ready": "1", "base": str((1 + secrets.randbelow(1 << 20)) << 10 if used else 0)}
+            fields |= {"ready": "1", "base": str((1 + randbelow(1 << 20)) << 10 if used else 0)}
         units = self._leasing.terms.units_per_group
         if state.version is None and units is not None and (newest := await self._ledger.announced()) is not None:
             fields |= await self._control.fields_of(newest, units=units, relays=())
@@ -409,7 +409,7 @@ class RunSync:
     # Files of submitted work
 
     async def _check_files(self, rows: Sequence[SlotRow], *, now: int, judged_ms: int) -> None:
-        """Asks the store for the files of submitted work, and says when each is looked at again.
+        """Looks up the files of submitted work in the object store, and sets the time of each item's next check.
 
         Work with a file is checked again when the step no longer waits for its verdict. The store is asked for an
         absent file until no validator may judge the work any more.
@@ -437,7 +437,7 @@ class RunSync:
                 await self._store.postpone(row.id, until_ms=due)
 
     async def _check_file(self, row: SlotRow) -> StoredFileState:
-        """Asks the store for the file of submitted work. After a failure the store is not asked again in this round."""
+        """Looks up the file of submitted work. After a failure the object store is not used again in this round."""
         if not self._store_answers:
             return StoredFileState.UNKNOWN
         try:
@@ -460,7 +460,7 @@ class RunSync:
             await self._write_end(row, SlotEvent.LEASE_OVER, {})
 
     async def _check_slot_lease(self, row: SlotRow, *, now: int, synced: int) -> None:
-        """Handles a live lease: when its step stops waiting, shortly before its end, and after its end."""
+        """Checks a live lease: when its step stops waiting, shortly before the lease's end, and after that end."""
         until = row.expiry * 1000 + milliseconds(self._leasing.terms.grace)
         terms = self._leasing.terms
         key = WorkKey(pool_id=terms.pool_id, run=terms.run, node=row.node, step=row.step, index=row.index).hash
@@ -471,7 +471,7 @@ class RunSync:
         relay_again_ms, waits_until = row.expiry * 1000 - BEFORE_END_MS, _waits_until_ms(row)
         due = next((at for at in sorted((waits_until, relay_again_ms, until)) if at > now), now + RECHECK_MS // 5)
         if row.slot.counted is Counted.LEASED and now >= waits_until:
-            # From now on its groups are leased to other nodes.
+            # From now on the slot's groups are leased to other nodes.
             new = after(row.slot, SlotEvent.WAIT_OVER)
             await self._store.write(row, new, {}, due_ms=due, lease=self._lease.value)
         else:
@@ -482,7 +482,7 @@ class RunSync:
             await self._relayer_store.requeue(RelayedKind.WORK, key, now_ms=now)
 
     async def _end_lease(self, row: SlotRow, queued: RelayedTransaction | None, *, now: int) -> None:
-        """Ends a lease without work after the ledger was read beyond its end; undelivered if its node is at fault."""
+        """Ends a lease without work, after the ledger was read beyond its end: as excused or as undelivered."""
         if queued is not None and queued.state is ReceiptState.QUEUED:
             await self._store.postpone(row.id, until_ms=now + RECHECK_MS)
             return

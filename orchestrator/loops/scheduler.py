@@ -20,16 +20,17 @@ from protocol.identifiers import Address, address
 from protocol.identity.signing import unix_ms
 from protocol.redis.leader_lease import LeaderLease
 from protocol.runtime.clock import Clock
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.heartbeat import Command, CommandKind, NodeState
 from protocol.wire.tasks import AssignmentState, TaskState
 
 MAX_CHANGES = 5000
-"""Changes that one round takes from the list."""
+"""Maximum number of changed nodes that one round takes from the list of changes."""
 THREAD_ABOVE = 500
-"""Pools larger than this are planned in a thread, so that the event loop answers heartbeats meanwhile."""
+"""Pools with more nodes are planned in a thread, so that the event loop answers heartbeats meanwhile."""
 
 REPLAN_EVERY = timedelta(seconds=5)
-"""Interval of plans without a change, while deadlines, failed tasks or drains make the plan depend on time."""
+"""Interval of plans without a change, if deadlines, failed tasks or drains make the plan depend on time."""
 
 REREAD_EVERY = timedelta(minutes=10)
 """Interval of complete re-reads, in case a change was missed."""
@@ -75,7 +76,7 @@ class Scheduler:
         self._time_dependent = True
 
     async def tick(self) -> bool:
-        """Makes and writes a plan if anything changed; returns whether it did.
+        """Makes and writes a plan if anything changed; returns whether it made one.
 
         Raises:
             StoreUnavailable: Redis is down; the next round reads everything again.
@@ -117,7 +118,7 @@ class Scheduler:
             node.state is NodeState.DRAINING and node.placement is not None for node in candidates
         )
         if len(candidates) > THREAD_ABOVE:
-            result = await asyncio.to_thread(plan, tasks, candidates, now_ms=now_ms, timeouts=self._timeouts)
+            result = await run_in_thread(plan, tasks, candidates, now_ms=now_ms, timeouts=self._timeouts)
         else:
             result = plan(tasks, candidates, now_ms=now_ms, timeouts=self._timeouts)
         await self._write_plan(result, {task.id: task for task in tasks}, now_ms)

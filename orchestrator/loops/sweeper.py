@@ -18,19 +18,19 @@ from protocol.runtime.clock import Clock
 from protocol.wire.uploads import ObjectKey
 
 PAGE = 500
-"""Objects that are checked in one round."""
+"""Maximum number of objects that are checked in one round."""
 DISCARDED_AT_ONCE = 100
-"""Slots without work whose files are deleted in one round."""
+"""Maximum number of slots without work whose files are deleted in one round."""
 
 _log = structlog.get_logger(__name__)
 
 
 class Sweeper:
-    """Deletes the files of slots that ended without work, and page by page all other files that no work refers to.
+    """Deletes the files of slots that ended without work, and page by page other files that no work refers to.
 
-    Files of the second kind are deleted only when they are older than the file of any work that is not final can be.
-    Redis may not know such a file's work, because the step was forgotten, or because Redis was lost and the ledger was
-    not read again; only the age is known then. Validators' audit files are never deleted.
+    A file of the second kind is deleted only if it is older than the file of any unfinished work can be. Redis may not
+    know the file's work, because the step was forgotten, or because Redis lost its data and the ledger was not read
+    again. Then only the file's age is known. Validators' audit files are never deleted.
 
     Args:
         pool_id: The pool.
@@ -39,10 +39,10 @@ class Sweeper:
         lease: The leader lease of this loop.
         clock: Clock for the age of files.
         longest_lease: Longest lease time of a slot.
-        kept: Shortest time for which unused files are kept; zero deletes none, as with a bucket whose key may not
-            delete.
-        discard_after: Time for which the files of a slot that ended without work are kept, because its submission may
-            still be read from the ledger.
+        kept: Shortest time for which unused files are kept; 0: files are never deleted, for example because the
+            bucket's key may not delete.
+        discard_after: Time for which the files of a slot that ended without work are kept, because a submission
+            of the slot may still be read from the ledger.
     """
 
     def __init__(
@@ -108,14 +108,14 @@ class Sweeper:
         return len(unused)
 
     def _needed(self, state: RunState) -> timedelta:
-        """Returns how long an unknown file may be needed: twice the time of a lease and all its verdicts."""
+        """Returns the age up to which an unknown file may be needed: twice the time of a lease and all its verdicts."""
         return max(self._kept, 2 * (self._longest_lease + timedelta(seconds=state.settled_s)))
 
 
 def build_sweeper(dependencies: Dependencies, *, lease: LeaderLease) -> Sweeper:
     """Builds the sweeper of an orchestrator that has a run."""
     if dependencies.slot_leasing is None:
-        raise ValueError("the sweeper needs a run, which tells the files in use")
+        raise ValueError("the sweeper needs a run, whose slots name the files in use")
     terms, settings = dependencies.slot_leasing.terms, dependencies.settings
     return Sweeper(
         pool_id=settings.pool_id,

@@ -60,7 +60,7 @@ class WebhookDelivery:
         self._in_flight: dict[str, asyncio.Task[None]] = {}
 
     async def round(self) -> None:
-        """Starts a delivery for every webhook that is due; a slow receiver delays no other."""
+        """Starts a delivery for every webhook that is due; a slow receiver does not delay the others."""
         if not await self._lease.hold():
             return
         now = unix_ms(self._dependencies.clock.now())

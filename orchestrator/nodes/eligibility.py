@@ -46,4 +46,4 @@ def refusal(standing: NodeStanding, pool: PoolStanding) -> str | None:
         ),
         (pool.members >= pool.max_nodes, f"the pool is full: {pool.members} of {pool.max_nodes} nodes"),
     )
-    return next((words for holds, words in reasons if holds), None)
+    return next((reason for applies, reason in reasons if applies), None)

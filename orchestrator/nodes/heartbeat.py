@@ -1,8 +1,8 @@
 """Heartbeats on the orchestrator: one signature check, one Redis script, one signed answer.
 
-The script alone serves a node that is healthy or draining, as nearly all nodes nearly always are. Any other case (a
-node that was silent, one that wants to drain, a stranger) first goes through the state machine, and then to the script
-again.
+For a healthy or draining node, which is the usual case, the script is enough. In other cases (a node that was silent,
+one that begins or ends a drain, or one that is not known as a member) the service first changes the node's state and
+then runs the script again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from protocol.runtime.randomness import unit
 from protocol.wire.heartbeat import AssignmentReport, Heartbeat, NodeState
 
 MOST_FRAGMENTS = 256
-"""Cached parts of answers, one per task generation; each is at most as large as a request."""
+"""Maximum number of cached parts of answers, one per task generation. A part is at most as large as a request."""
 
 _log = structlog.get_logger(__name__)
 
@@ -41,14 +41,14 @@ class HeartbeatService:
 
     Args:
         pool_id: Heartbeats for another pool are refused.
-        database: The pool's.
-        nodes: Reads nodes.
-        tasks: Reads what nodes are to run.
+        database: The pool's database.
+        nodes: Store of nodes.
+        tasks: Store of tasks.
         transitions: Writes state transitions.
-        standing_cache: Looks up membership.
-        admission: Limits for rate and nonces.
-        heartbeat_interval: Intervals and deadlines.
-        clock: Source of time.
+        standing_cache: Looks up whether a node is a member.
+        admission: Limits of request rate and nonces.
+        heartbeat_interval: Heartbeat interval, from which deadlines follow.
+        clock: Clock of the time in answers.
     """
 
     def __init__(
@@ -86,10 +86,10 @@ class HeartbeatService:
         )
 
     async def answer(self, signed: SignedRequest, ip: str) -> bytes:
-        """Returns the body of the answer to a heartbeat that was authenticated and not yet admitted.
+        """Checks the nonce and rate of a heartbeat, records it, and returns the body of the answer.
 
         Args:
-            signed: The heartbeat.
+            signed: The request, with a verified signature.
             ip: Source address of the request, stored for members only.
 
         Raises:
@@ -97,7 +97,8 @@ class HeartbeatService:
             Forbidden: The heartbeat is for another pool.
             Conflict: The request is a replay.
             RateLimited: The node sends too often; or it is unknown, and too many look-ups of unknown nodes are running.
-            Unavailable: Redis is down; or the node is unknown and the chain is down; or its task is being changed.
+            Unavailable: Redis is down; or the node is unknown and the chain is down; or the node's task or state is
+                being changed.
         """
         try:
             heartbeat = Heartbeat.model_validate_json(signed.body)
@@ -155,7 +156,7 @@ class HeartbeatService:
             return True
         if state is NodeState.DRAINING:
             await self._transitions.apply(
-                address, NodeEvent.RESUME, cause="the contributor stays", actor=address, fields={"drain": ""}
+                address, NodeEvent.RESUME, cause="the worker accepts tasks again", actor=address, fields={"drain": ""}
             )
             return True
         if not (await self._standing_cache.membership(row)).member:
@@ -168,7 +169,7 @@ class HeartbeatService:
                 actor="ledger",
                 fields={"member": "1", **self._provider(address)},
             )
-        await self._transitions.apply(address, NodeEvent.HEARTBEAT, cause="it spoke", actor=address)
+        await self._transitions.apply(address, NodeEvent.HEARTBEAT, cause="it sent a heartbeat", actor=address)
         if row.drain == "owner":
             await self._transitions.apply(address, NodeEvent.DRAIN, cause="the owner drained it before", actor="owner")
         return True
@@ -191,7 +192,7 @@ class HeartbeatService:
         )
 
     async def _compose(self, reply: HeartbeatReply) -> bytes:
-        """Writes a `HeartbeatAnswer` as JSON. By hand, because head, task and commands are JSON already."""
+        """Returns a `HeartbeatAnswer` as JSON, joined from parts because head, task and commands are JSON already."""
         assignment, reason = b"null", reply.reason
         if reply.assignment_id and reply.state in {NodeState.HEALTHY, NodeState.DRAINING}:
             fragment = await self._fragment(reply.reference)
@@ -200,7 +201,7 @@ class HeartbeatService:
             else:
                 assignment, reason = b"{" + reply.head.encode() + b"," + fragment + b"}", ""
         elif reply.state == NodeState.HEALTHY:
-            reason = f"no task wants this node now; {reply.failure}" if reply.failure else "no task wants this node now"
+            reason = f"no task needs this node now; {reply.failure}" if reply.failure else "no task needs this node now"
         return (
             b'{"state":"%b","assignment":%b,"reason":%b,"commands":[%b],"next_interval_seconds":%b,"server_time_ms":%d}'
             % (
@@ -228,7 +229,7 @@ class HeartbeatService:
 
 
 def _report_json(report: AssignmentReport) -> bytes:
-    """Returns a report as one string, which the script compares as a whole and parses only when it is news."""
+    """Returns a report as one string. The script parses it only if the whole string differs from the stored one."""
     exit_code = "" if report.exit_code is None else str(report.exit_code)
     started = "" if report.started_at_ms is None else str(report.started_at_ms)
     return to_json([report.state, str(report.restarts), exit_code, started, report.detail])

@@ -1,4 +1,4 @@
-"""Membership look-ups: answered from the ledger's events where they suffice, else by a bounded read of the chain."""
+"""Membership look-ups: answered from the ledger's events if they suffice, else by a rate-limited read of the chain."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from protocol.wire.heartbeat import NodeState
 MEMBER_FOR = timedelta(seconds=30)
 """Age up to which the ledger's answer about a member is used without another read."""
 OTHER_FOR = timedelta(seconds=1)
-"""How long an answer is cached for other nodes, which may have joined a moment ago."""
+"""Time for which an answer about a non-member is cached; short, because the node may join at any moment."""
 FOLLOWED_WITHIN = timedelta(seconds=30)
-"""A node without a join event is no member, if the events were read to the end less than this long ago."""
+"""If all events were read less than this long ago, a node without a join event counts as a non-member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +33,10 @@ class NodeMembership:
 class StandingCache:
     """Looks up the membership and the ledger state of single nodes.
 
-    Any key can sign requests, so strangers must not cause chain calls. A node that was neither invited nor seen to join
-    is answered from the ledger's events, which the loop `ledger` writes to Redis. The chain is read for an invited
-    node, because its join may be newer than the events, and for every node while the events are stale: when Redis lost
-    them or the chain is down.
+    Any key can sign requests, so strangers must not cause chain calls. For a node that was not invited, the answer
+    comes from the ledger's events, which the loop `ledger` writes to Redis. The chain is read for an invited node,
+    because its join may be newer than the events that were read. It is also read for every node while the events are
+    stale, because Redis lost them or the chain was down.
 
     Args:
         ledger: The pool on the ledger.
@@ -75,8 +75,8 @@ class StandingCache:
             row: The node's row in Redis.
 
         Raises:
-            Unavailable: Redis does not know, and the chain is down or slow.
-            RateLimited: Redis does not know, and too many nodes are being looked up.
+            Unavailable: Redis has no answer, and the chain is down or slow.
+            RateLimited: Redis has no answer, and too many nodes are being looked up.
         """
         if row.state is NodeState.BANNED:
             return NodeMembership(member=False, banned=True)

@@ -19,7 +19,7 @@ from protocol.wire.heartbeat import NodeState
 
 MOST_TRIES = 16
 REMOVAL_DELAY = timedelta(seconds=2)
-"""Dead nodes are removed from the ledger in batches, so the first one waits a little for others."""
+"""Delay before a dead node is removed from the ledger, so that one transaction removes several nodes."""
 
 _log = structlog.get_logger(__name__)
 
@@ -57,8 +57,8 @@ class NodeTransitions:
         Args:
             address: The node; an unknown one starts as discovered.
             event: The event.
-            cause: Reason for the history.
-            actor: Name of the owner's token, or of the component, that caused it.
+            cause: Reason that is stored in the node's history.
+            actor: Name of the owner's token, or of the component, that caused the event.
             fields: Further fields of the row to write.
             only_from: States from which the event applies; in any other state nothing changes.
 
@@ -87,7 +87,7 @@ class NodeTransitions:
         fields: Mapping[str, str] | None = None,
         only_if_due: bool = False,
     ) -> WriteTransition | None:
-        """Returns the row changes of a transition; None if there are none."""
+        """Returns the changes of the row that a transition makes; None if nothing changes."""
         moves = result.state is not row.state
         if not moves and not result.actions and not fields and row.revision:
             return None
@@ -112,7 +112,7 @@ class NodeTransitions:
         )
 
     def forget_deadline(self, row: NodeRow) -> WriteTransition:
-        """Clears a deadline that a former state has left."""
+        """Returns the change that clears a deadline set in an earlier state."""
         now = unix_ms(self._clock.now())
         return WriteTransition(
             address=row.address,

@@ -16,7 +16,7 @@ import { signIn } from "./view/signin.mjs";
 import { tasksView } from "./view/tasks.mjs";
 
 const OPEN = { run: runView, nodes: nodesView, tasks: tasksView, rollouts: rolloutsView, events: eventsView };
-const EVERY_MS = 1000; // ages are counted on, also while nobody answers
+const EVERY_MS = 1000; // the shown ages also grow while the orchestrator does not answer
 
 const part = (name) => document.getElementById(name);
 const access = new Access(globalThis.sessionStorage);
@@ -74,7 +74,7 @@ function go() {
   part("content").replaceChildren(view.element);
   for (const each of VIEWS) mark(part(`to-${each}`), each === name || (each === "nodes" && name === "node"));
   window.scrollTo(0, 0);
-  if (document.activeElement === document.body) part("content").focus(); // what was clicked is gone with the last view
+  if (document.activeElement === document.body) part("content").focus(); // the clicked element was removed with the last view
   render();
 }
 
@@ -100,21 +100,21 @@ function render() {
 
 /** Signs in with a stored token; without an answer it retries. */
 async function resume(token) {
-  part("content").replaceChildren(element("p", { class: "note", role: "status" }, "Asking the orchestrator…"));
+  part("content").replaceChildren(element("p", { class: "note", role: "status" }, "Connecting to the orchestrator…"));
   for (let pause = 1000; access.token === token; pause = Math.min(15_000, pause * 2)) {
     try {
       return await begin(token);
     } catch (error) {
       if (error.kind !== "gone" && error.kind !== "limited") return end(words(error));
       const wait = Math.max(pause, (error.retryAfterS ?? 0) * 1000);
-      const text = `${words(error)} This page tries again by itself.`;
+      const text = `${words(error)} This page tries again automatically.`;
       part("content").replaceChildren(element("p", { class: "fault", role: "status" }, text));
       await new Promise((resolve) => setTimeout(resolve, wait));
     }
   }
 }
 
-part("forget").addEventListener("click", () => end("The token is forgotten."));
+part("forget").addEventListener("click", () => end("The token was removed from this tab."));
 window.addEventListener("hashchange", go);
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) return;

@@ -9,8 +9,8 @@ import { EventLog } from "./rows/events.mjs";
 
 const EVENTS_AT_FIRST = 100;
 const EVENTS_AGAIN_MS = 15_000;
-const LOOK_MS = 60_000;
-const NOT_OURS = new ApiError({ status: 0, code: "no-pool", detail: "the answer is none of this API's" });
+const VISIBILITY_CHECK_MS = 60_000;
+const NOT_OURS = new ApiError({ status: 0, code: "no-pool", detail: "the answer does not come from this API" });
 
 export class Session {
   /** `refused(error)` is called when the token is refused, which ends the session. */
@@ -25,7 +25,7 @@ export class Session {
     this.ahead = 0; // the orchestrator's clock minus ours, in milliseconds
     this.events = new EventLog();
     this.eventsFault = null;
-    this.place = new AbortController(); // of the view that is open
+    this.place = new AbortController(); // aborted when the user leaves the open view
     this.feeds = new Set();
   }
 
@@ -93,10 +93,10 @@ export class Session {
   }
 
   took(pool) {
-    if (!Number.isFinite(pool?.time_ms) || !pool.caller) throw NOT_OURS; // as of a proxy that lets nobody out yet
+    if (!Number.isFinite(pool?.time_ms) || !pool.caller) throw NOT_OURS; // for example the sign-in page of a proxy
     this.pool = pool;
     this.ahead = pool.time_ms - Date.now();
-    if (isStale(this.connection)) this.refresh(); // it is back: nothing else has to wait out its pause
+    if (isStale(this.connection)) this.refresh(); // the orchestrator is back: end the pauses of all feeds
     this.connection = after(this.connection, null, this.now());
   }
 
@@ -105,27 +105,27 @@ export class Session {
    *
    * Ends when `signal` aborts or `run` throws another error.
    */
-  async whileLookedAt(run, signal) {
+  async whileVisible(run, signal) {
     while (!signal.aborted) {
       await visible(signal);
-      const looking = new AbortController();
-      const hide = () => document.hidden && looking.abort();
+      const shownNow = new AbortController();
+      const hide = () => document.hidden && shownNow.abort();
       document.addEventListener("visibilitychange", hide);
       try {
-        await run(AbortSignal.any([signal, looking.signal]));
+        await run(AbortSignal.any([signal, shownNow.signal]));
       } catch (error) {
-        if (!looking.signal.aborted && !signal.aborted) throw error;
+        if (!shownNow.signal.aborted && !signal.aborted) throw error;
       } finally {
         document.removeEventListener("visibilitychange", hide);
       }
     }
   }
 
-  /** The newest events, and from then on each as it happens. */
+  /** Reads the newest events, and then follows the stream of further ones. */
   async followEvents() {
     while (!this.signal.aborted) {
       try {
-        await this.whileLookedAt((signal) => this.streamEvents(signal), this.signal);
+        await this.whileVisible((signal) => this.streamEvents(signal), this.signal);
       } catch (error) {
         if (this.refusedBy(error)) return;
         this.eventsFault = error;
@@ -157,6 +157,6 @@ async function visible(signal) {
   while (document.hidden && !signal.aborted) {
     const shown = new AbortController();
     document.addEventListener("visibilitychange", () => shown.abort(), { once: true });
-    await sleep(LOOK_MS, AbortSignal.any([signal, shown.signal]));
+    await sleep(VISIBILITY_CHECK_MS, AbortSignal.any([signal, shown.signal]));
   }
 }

@@ -17,7 +17,7 @@ from protocol.verdicts import Outcome
 from protocol.wire.relayed import DisputeReceipt, ReceiptState, SignedDispute
 
 MAX_VALIDITY = timedelta(days=1)
-"""Longest time for which a signed dispute may be valid; the relayer could send a longer one at an unexpected time."""
+"""Longest time for which a signed dispute may be valid, so that the relayer can't send it long after the request."""
 
 
 async def take_dispute(

@@ -22,10 +22,10 @@ from protocol.wire.relayed import JoinRequest, ReceiptState, SignedDispute, Subm
 R = TypeVar("R", bound=WireModel)
 
 MAX_BATCH = 64
-"""Items per transaction. A full batch takes at most about 10 million gas; the contracts accept up to 256 items."""
+"""Maximum items per transaction. A full batch takes at most about 10 million gas. The contracts accept 256 items."""
 
 MAX_DISPUTES = 8
-"""Disputes per round. Each is a transaction of its own, and submissions wait until all of them are sent."""
+"""Maximum disputes per round. Each is a transaction of its own, and submissions wait for all of them."""
 
 EXPIRED = "it expired before it could be relayed to the ledger"
 DECIDED = "its verdict can't be disputed any more"
@@ -108,7 +108,7 @@ class WorkStrategy(RelayStrategy[SubmissionRequest]):
         return ON_LEDGER if same else Settlement(ReceiptState.REFUSED, OTHER_WORK)
 
     async def dry_run(self, requests: Sequence[SubmissionRequest]) -> list[Refusal]:
-        """Estimates the gas of each submission."""
+        """Estimates the gas of each submission; the estimate fails if the ledger would refuse the submission."""
         return await self._ledger.work_refusals([request.work for request in requests])
 
     async def send(self, requests: Sequence[SubmissionRequest]) -> list[Refusal]:
@@ -138,7 +138,7 @@ class JoinStrategy(RelayStrategy[JoinRequest]):
         return Settlement(ReceiptState.REFUSED, EXPIRED) if expired else None
 
     async def dry_run(self, requests: Sequence[JoinRequest]) -> list[Refusal]:
-        """Estimates the gas of each join."""
+        """Estimates the gas of each join; the estimate fails if the ledger would refuse the join."""
         return await self._ledger.join_refusals(requests)
 
     async def send(self, requests: Sequence[JoinRequest]) -> list[Refusal]:

@@ -24,8 +24,8 @@ from protocol.wire.relayed import JoinReceipt, JoinRequest, ReceiptState, Submis
 from protocol.wire.uploads import ObjectKey
 
 MAX_WAITING = 10_000
-"""Queued requests of one kind. Leases and invites need this pool's signature, so only a long outage of the chain fills
-the queue."""
+"""Maximum queued requests of one kind. Leases and invites need this pool's signature, so only a long outage of the
+chain fills the queue."""
 
 
 class RelayerService:
@@ -72,7 +72,7 @@ class RelayerService:
         Raises:
             Forbidden: The lease is for another node, pool, run or ledger, or was not signed by the pool.
             Unprocessable: There are more units than the lease allows, or the node did not sign the claim.
-            Conflict: The lease has expired; other work was submitted under it; or its file is not in the store.
+            Conflict: The lease has expired; other work was submitted under it; or the work's file is not in the store.
             StorageUnavailable: The object store does not answer.
         """
         work = submission.work
@@ -104,7 +104,7 @@ class RelayerService:
         """Returns the relayer's state of a node's work.
 
         Raises:
-            NotFound: It was not submitted here, or by another node.
+            NotFound: The work was not submitted here, or another node submitted it.
         """
         row = await slots.slot_of(key)
         if row is not None and row.node == node and row.slot.state.on_ledger:
@@ -201,7 +201,7 @@ class RelayerService:
 
 
 def on_ledger(row: SlotRow, work: SignedWorkClaim) -> SubmissionReceipt:
-    """Returns the receipt of a submission whose slot has work on the ledger, this or other work."""
+    """Returns the receipt of a submission whose slot already has work on the ledger: the same or other work."""
     if (row.sha256, row.units) == (work.sha256, work.units):
         return SubmissionReceipt(key=row.key, state=ReceiptState.CARRIED, transaction=row.transaction or None)
     return SubmissionReceipt(key=row.key, state=ReceiptState.REFUSED, reason=OTHER_WORK)

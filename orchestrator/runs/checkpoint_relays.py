@@ -19,12 +19,12 @@ from protocol.runtime.clock import Clock, milliseconds
 from protocol.wire.relays import KnownRelay, RelayLease
 
 LIFE = timedelta(seconds=90)
-"""Duration of a relay's lease. A dead relay stays listed until it ends, and costs each node one failed request."""
+"""Duration of a relay's lease. A dead relay is listed until its lease ends and costs each node one failed request."""
 
 RENEW_AFTER = LIFE / 3
 
 _CACHED_FOR = timedelta(seconds=1)
-"""Time for which the list is cached, as every answer of `/run/step` contains it."""
+"""Time for which the list is cached, because every answer of `/run/step` contains the list."""
 
 
 class CheckpointRelays:
@@ -48,7 +48,7 @@ class CheckpointRelays:
 
         Raises:
             Forbidden: The pool's owner has not allowed the relay.
-            InvalidInput: The URL is not acceptable.
+            InvalidInput: `check_relay_url` refuses the URL.
         """
         url = check_relay_url(url, private=self._private)
         if not await self._store.is_allowed(relay):
@@ -113,7 +113,7 @@ class CheckpointRelays:
 
 
 def check_relay_url(url: str, *, private: bool) -> str:
-    """Returns a relay's URL without its last slash.
+    """Checks a relay's URL; returns it without a trailing slash.
 
     Host names are not resolved: a node may resolve them to other addresses, and they may change.
 
@@ -137,7 +137,7 @@ def _may_be_public(host: str) -> bool:
     try:
         ipaddress.ip_address(host)
     except ValueError:
-        # A last label that starts with a digit is another notation of an address (0x7f000001, 2130706433, 127.1).
+        # A host whose last label starts with a digit is another notation of an IP: 0x7f000001, 2130706433, 127.1.
         last = host.rstrip(".").rpartition(".")[2].lower()
         named = bool(last) and not last[0].isdigit()
         return named and last not in {"localhost", "local", "internal"}

@@ -32,7 +32,7 @@ WANTED = {
     "rejected": frozenset({Counted.REJECTED}),
     "pending": frozenset({Counted.PENDING}),
 }
-"""Filters of a listing, besides `all`."""
+"""Counted states that each filter of a listing selects; the filter `all` has no entry."""
 
 
 class RunControl:
@@ -102,7 +102,7 @@ class RunControl:
         """Switches the leasing of slots to a new version.
 
         Raises:
-            Conflict: The ledger does not announce the version with this digest, or a newer one is in use.
+            Conflict: The ledger does not announce the version with this digest, or a newer version is in use.
             TrainerFenced: The request's trainer does not hold the run's lease.
             Unavailable: The chain is down.
         """
@@ -139,7 +139,7 @@ class RunControl:
         """Grants a trainer the run's lease, or renews it.
 
         Raises:
-            TrainerFenced: Another trainer holds it.
+            TrainerFenced: Another trainer holds the lease.
         """
         lease = await self._store.hold_trainer(
             wish.lease, holder=wish.holder, start=wish.start or "", life_ms=wish.life_ms

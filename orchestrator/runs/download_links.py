@@ -15,7 +15,7 @@ from protocol.errors import MusterError
 from protocol.wire.uploads import ObjectKey
 
 AT_ONCE = 16
-"""Concurrent requests to the store."""
+"""Maximum number of concurrent requests to the object store."""
 
 _log = structlog.get_logger(__name__)
 

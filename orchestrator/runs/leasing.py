@@ -28,9 +28,9 @@ from protocol.wire.slots import Deliveries, LeaseState, LeaseView, SlotGrant, Sl
 
 SHOWN_LEASES = 200
 HOLDERS = 3
-"""While other providers ask for slots, a provider holds at most 1/3 of a step, so that a slow one can't block it."""
+"""While other providers ask for slots, a provider holds at most 1/3 of a step, so that slow nodes can't block it."""
 ASKING = timedelta(minutes=1)
-"""Time after its last request for which a provider counts as asking; at least the duration of a lease."""
+"""A provider counts as asking for slots for this long after its last request, or for one lease if that is longer."""
 _ATTEMPTS = 4
 
 _STATES = {
@@ -154,7 +154,7 @@ class SlotLeasing:
         Raises:
             Forbidden: The node is not a member, or not an active one.
             NoSlot: There is no slot for the node now.
-            Unavailable: The ledger's events were not read to the end, or the chain is needed and down.
+            Unavailable: The chain is down; or other requests changed the run in all four attempts.
         """
         for _ in range(_ATTEMPTS):
             state = await self.store.state()
@@ -257,7 +257,7 @@ class SlotLeasing:
         return SlotGrant(lease=signed, beacon=row.beacon)
 
     def _salt(self, row: SlotRow) -> Digest:
-        """Derives the secret part of a slot's seed. It is not stored, so it can't leak before the lease is answered."""
+        """Derives the secret part of a slot's seed. It is not stored, so it can't leak before the lease is issued."""
         salt = SlotSalt(
             pool_id=self.terms.pool_id,
             run=self.terms.run,
@@ -328,7 +328,7 @@ class SlotLeasing:
         return seat
 
     async def cache_free_stake(self, provider: Address, state: RunState) -> None:
-        """Reads from the ledger how many units a provider's stake covers, and caches it."""
+        """Caches how many work units a provider's free stake covers, as read from the ledger."""
         free = await self.ledger.free_stake(provider)
         await self.store.cache_stake(provider, units_for(free, state.penalty))
 
@@ -351,7 +351,7 @@ def notice_fault(lease: timedelta, *, notice_s: int) -> str:
 
 
 def checkpoint_of(state: RunState) -> CheckpointRef | None:
-    """Returns the version for which slots are leased; None before the first."""
+    """Returns the version for which slots are leased; None before the first, or if it was withdrawn on the ledger."""
     if state.version is None or state.publisher is None or not state.digest:
         return None
     return CheckpointRef(
@@ -372,7 +372,7 @@ def _past(rows: Sequence[SlotRow]) -> list[PastLease]:
 def _not_active(state: str) -> Forbidden:
     return Forbidden(
         f"the node is {state}, and only healthy members lease slots",
-        hint="look at its state: `muster worker status`",
+        hint="`muster worker status` shows its state",
         code="not-active",
     )
 

@@ -23,7 +23,7 @@ SLOTS_AT_ONCE = 500
 LARGEST = 1e9
 """Values with at least this absolute value are ignored; no honest reward or length is as large."""
 DEVIATIONS = 5.0
-"""A value is kept within 5 median absolute deviations of the median; the limit is at least |median| and at least 1."""
+"""A value is kept within 5 median absolute deviations of the median; that distance is at least |median| and 1."""
 CACHED_STEPS = 1_000
 
 
@@ -37,7 +37,7 @@ class ReportedMeans:
 
 
 def reported_means(rows: Iterable[SlotRow]) -> ReportedMeans:
-    """Returns the means over the accepted ones of these files."""
+    """Returns the means over the accepted files among `rows`."""
     accepted = [row for row in rows if row.slot.counted is Counted.ACCEPTED]
     return ReportedMeans(len(accepted), _mean(accepted, "reward"), _mean(accepted, "length"))
 

@@ -1,1 +1,1 @@
-"""Task scheduling: a pure plan of which node runs which task."""
+"""Task scheduling: pure functions that plan which node runs which task."""

@@ -1,4 +1,4 @@
-"""Gangs: nodes that run one task together, all or none. A pure plan of each node's group and rank."""
+"""Gang scheduling: groups of nodes that start a task together or not at all. Plans groups and ranks without I/O."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from protocol.wire.tasks import GroupPlace
 
 @dataclass(frozen=True, slots=True)
 class GangRank:
-    """A rank in a group, with the node that holds it or completed it."""
+    """A rank in a group, with the node that holds or completed the rank."""
 
     group: str
     rank: int
@@ -24,32 +24,32 @@ class GangRank:
 
 @dataclass(frozen=True, slots=True)
 class GangPlan:
-    """Plan of a gang: ranks to assign, ranks to release, and what is still missing."""
+    """Plan of a task's groups: ranks to assign, groups to dissolve, and the number of missing members."""
 
     starts: tuple[tuple[Address, GroupPlace], ...]
     dissolved: tuple[str, ...]
-    """Groups whose members stop."""
+    """Ids of groups whose members have to stop."""
     completed: int
-    """Groups in which every rank is done."""
+    """Number of groups in which every rank is done."""
     complete: int
-    """Groups in which every rank is held or done, after this plan."""
+    """Number of groups in which every rank is held or done, after this plan."""
     missing: int
-    """Members that the plan found no node for."""
+    """Number of members for which the plan found no node."""
 
 
 def plan_gang(
     *, task_id: str, size: int, wanted: int | None, seats: Sequence[GangRank], candidates: Sequence[Address]
 ) -> GangPlan:
-    """Returns how the gangs of one task should change.
+    """Plans the changes of one task's groups.
 
     A lost member is replaced at its own rank; other members stay. A new group starts only when all its members are
-    available. Two groups that both wait for members are merged: the smaller one is dissolved, so that its nodes can
-    complete the other.
+    available. If several groups wait for members, all but the fullest are dissolved, so that their nodes can complete
+    it.
 
     Args:
         task_id: Seeds the ids of new groups.
         size: Members per group.
-        wanted: Total number of groups, including completed ones; None for as many as there are nodes for.
+        wanted: Total number of groups, including completed ones; None for as many as the nodes can fill.
         seats: Ranks that are held or done now.
         candidates: Nodes that may join, best first; none of them holds a rank.
     """
@@ -57,7 +57,7 @@ def plan_gang(
     for seat in seats:
         groups[seat.group][seat.rank] = seat
     completed = sum(_is_completed(ranks, size) for ranks in groups.values())
-    # Fullest first; ties by id, so that the plan is deterministic.
+    # The fullest group comes first; ties are broken by id, so that the plan is deterministic.
     open_groups = sorted(
         (group for group, ranks in groups.items() if not _is_completed(ranks, size)),
         key=lambda group: (-len(groups[group]), group),

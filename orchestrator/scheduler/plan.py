@@ -13,7 +13,7 @@ from protocol.wire.tasks import AssignmentState, GroupPlace, TaskSpec, TaskState
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskPlacement:
-    """Assignment of a node."""
+    """Current assignment of a node."""
 
     id: str
     task_id: str
@@ -71,7 +71,7 @@ class StopTask:
 
 @dataclass(frozen=True, slots=True)
 class Settle:
-    """Records the end of an assignment as the node reported it."""
+    """Records the final state of an assignment that the node reported."""
 
     node: Address
     assignment_id: str
@@ -118,18 +118,18 @@ class SchedulerTimeouts:
     """Time limits of the scheduler."""
 
     drain: timedelta = timedelta(minutes=10)
-    """Time that a task which ends by itself may take on a draining node."""
+    """Time that a draining node may take to finish a task that ends by itself."""
     failures: timedelta = timedelta(hours=1)
     """Failures older than this no longer count."""
     retry: timedelta = timedelta(seconds=30)
-    """A node that failed a task gets it again after this, doubled with each failure."""
+    """Pause before a node gets a task again that failed there; doubled with each failure."""
     placements: int = 3
     """Failures of a replica after which its task fails; one if the task's restart policy is `never`."""
 
 
 @dataclass(slots=True)
 class SchedulePlan:
-    """Actions in this order: settle, stop, renew, start; then the state of each task; then forget."""
+    """Decisions, written in this order: settle, stop, renew, start; then the state of each task; then forget."""
 
     settles: list[Settle] = field(default_factory=list)
     stops: list[StopTask] = field(default_factory=list)

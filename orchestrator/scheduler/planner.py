@@ -1,7 +1,7 @@
 """Planner: assigns tasks to nodes. No I/O.
 
-A node runs one task at a time. Tasks are served by priority, then by age. Running assignments stay unless there is a
-cause, which is recorded. The plan does not depend on the order of its inputs.
+A node runs one task at a time. Tasks are served by priority, then by age. A running assignment is only stopped for a
+reason, which is recorded. The plan does not depend on the order of its inputs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from protocol.wire.tasks import AssignmentState, GroupPlace, RestartKind, TaskSt
 
 DEFAULT_TIMEOUTS = SchedulerTimeouts()
 _MOST_DETAIL = 500
-"""Characters kept of a node's report; a task has one report for each node that ended it."""
+"""Maximum characters kept of a node's report. A task stores one report for each node on which it ended."""
 _MOST_FIRST_LINE = 200
 
 
@@ -44,7 +44,7 @@ def plan(
     now_ms: int,
     timeouts: SchedulerTimeouts = DEFAULT_TIMEOUTS,
 ) -> SchedulePlan:
-    """Returns how assignments should change.
+    """Plans the changes of all assignments.
 
     Args:
         tasks: All open tasks; assignments of other tasks are stopped.
@@ -128,7 +128,7 @@ class _Planner:
 
     def _cause_to_stop(self, node: Candidate, placement: TaskPlacement, task: OpenTask | None) -> str | None:
         if task is None:
-            return "the task is not wanted any more"
+            return "the task was stopped or deleted, or has ended"
         if node.state not in MEMBERS:
             return f"the node is {node.state}"
         if self._is_past_deadline(task):
@@ -143,28 +143,28 @@ class _Planner:
 
     def _serve(self, task: OpenTask) -> None:
         if self._is_past_deadline(task):
-            self._say(task, TaskState.FAILED, "its deadline passed before it was done")
+            self._say(task, TaskState.FAILED, "its deadline passed before it was completed")
             return
         self._renew(task)
         reason = self._serve_gangs(task) if task.spec.group_size > 1 else self._serve_nodes(task)
         if reason is not None:
             held = self.by_task[task.id]
-            words = "; ".join(each for each in (reason, self._last_failure(task)) if each)
-            self._say(task, TaskState.RUNNING if held else TaskState.PENDING, words)
+            reasons = "; ".join(each for each in (reason, self._last_failure(task)) if each)
+            self._say(task, TaskState.RUNNING if held else TaskState.PENDING, reasons)
 
     def _last_failure(self, task: OpenTask) -> str:
-        """Returns why a task does not run on some of its nodes, with one node's report; empty if it runs."""
+        """Returns the reason why a task failed or restarts on some nodes, with one node's report; may be empty."""
         held = self.by_task[task.id]
         again = [node for node in held if self.held[node.address].state is AssignmentState.RESTARTING]
         if again:
             first = min(again, key=lambda node: node.address)
             detail = brief(self.held[first.address].detail)
-            return f"{len(again)} of {len(held)} nodes start it again, such as {first.address}: {detail}"
+            return f"{len(again)} of {len(held)} nodes restart it, such as {first.address}: {detail}"
         failed = self._failures(task)
         if not failed:
             return ""
         last = max(failed, key=lambda outcome: (outcome.at_ms, outcome.node))
-        return f"it failed last on {last.node}: {brief(last.detail)}"
+        return f"the last failure was on {last.node}: {brief(last.detail)}"
 
     def _renew(self, task: OpenTask) -> None:
         for node in list(self.by_task[task.id]):
@@ -178,7 +178,7 @@ class _Planner:
                 self.result.renewals.append(Renew(node.address, placement.id))
 
     def _serve_nodes(self, task: OpenTask) -> str | None:
-        """Serves a task without groups; returns a reason, or None if it decided the task finally."""
+        """Serves a task without groups; returns why it waits (may be empty), or None if it completed or failed."""
         outcomes, held = self.outcomes[task.id], self.by_task[task.id]
         done = [outcome for outcome in outcomes if outcome.state is AssignmentState.COMPLETED]
         failed = self._failures(task)
@@ -202,7 +202,7 @@ class _Planner:
                 self._stop(node, "the task is completed")
             return None
         for node in self._surplus(held, -need):
-            self._stop(node, "fewer replicas are wanted")
+            self._stop(node, "the task has fewer replicas now")
         for node in self._fitting(task)[: max(0, need)] if need > 0 else ():
             self._start(task, node)
             need -= 1
@@ -228,7 +228,7 @@ class _Planner:
         for node in list(self.by_task[task.id]):
             group = self.held[node.address].group
             if group is not None and group.id in gang.dissolved:
-                self._stop(node, "its group is dissolved: too few nodes, or fewer groups are wanted")
+                self._stop(node, "its group is dissolved: too few nodes, or the task has fewer groups now")
         for address, place in gang.starts:
             self._start(task, by_address[address], place)
         if wanted is not None and gang.completed >= wanted:
@@ -255,7 +255,7 @@ class _Planner:
         return seats
 
     def _fitting(self, task: OpenTask) -> list[Candidate]:
-        """Returns nodes that may take the task now: free ones by size, then nodes that run a less urgent task."""
+        """Returns nodes that may take the task now: free ones by size, then nodes with a task of lower priority."""
         free: list[Candidate] = []
         busy: list[Candidate] = []
         for node in self.healthy:
@@ -293,7 +293,7 @@ class _Planner:
         return forgiving and outcome.at_ms < self.now_ms - milliseconds(self.timeouts.failures)
 
     def _forget(self, task: OpenTask) -> None:
-        """Drops outdated outcomes: a task that runs for months would carry all its failures in every plan."""
+        """Drops outdated outcomes, so that a task that runs for months does not accumulate failures."""
         past = tuple(
             outcome.assignment_id
             for outcome in task.outcomes
@@ -309,11 +309,11 @@ class _Planner:
         return once + replicas - 1
 
     def _blocked(self, task: OpenTask, finished: set[Address]) -> bool:
-        """Returns whether a busy node could run the task later."""
+        """Returns whether a healthy node that has not finished the task could run it now or later."""
         return any(node.address not in finished and not shortfalls(node.machine, task.spec) for node in self.healthy)
 
     def _surplus(self, held: Sequence[Candidate], count: int) -> list[Candidate]:
-        """Returns the placements that lose least when stopped: not running yet first, then the youngest."""
+        """Returns `count` nodes to stop, those that lose least first: not running yet, then the newest assignments."""
         order = sorted(held, key=self._progress)
         return order[: max(0, count)]
 
@@ -351,7 +351,7 @@ class _Planner:
         resting = sum(self._cools_off(task, node.address) for node in fit)
         busy = sum(self.held.get(node.address) is not None for node in fit)
         if resting:
-            return f"{resting} of {len(fit)} fitting nodes failed it and rest before the next attempt"
+            return f"{resting} of {len(fit)} fitting nodes failed it and wait for the next attempt"
         return f"{busy} of {len(fit)} fitting nodes run tasks that are at least as urgent"
 
     def _conclude_every_node(

@@ -1,4 +1,4 @@
-"""Hardware requirements of a task: which nodes meet them, and what others lack."""
+"""Hardware requirements of a task: compares them with nodes and explains shortfalls."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ class Shortfall:
     """One thing that a task needs and a node lacks."""
 
     need: str
-    """`8 GPUs with 80 GiB`, `label zone=eu`."""
+    """The requirement as text, such as `8 GPUs with 80 GiB` or `label zone=eu`."""
     has: float
-    """Amount that the node has, used to find the nearest node."""
+    """Amount that the node has, used to find the node that comes closest."""
     found: str
-    """The amount as text: `2`."""
+    """The amount as text, such as `2`."""
 
 
 def shortfalls(machine: NodeHardware, spec: TaskSpec) -> list[Shortfall]:
@@ -59,7 +59,7 @@ def shortfalls(machine: NodeHardware, spec: TaskSpec) -> list[Shortfall]:
 
 
 def size(machine: NodeHardware) -> tuple[int, int, int]:
-    """Sort key of machines from small to large: a task takes the smallest that fits, so large ones stay free."""
+    """Sort key of machines from small to large. A task takes the smallest that fits, so that large ones stay free."""
     hardware = machine.hardware
     if hardware is None:
         return (0, 0, 0)
@@ -67,7 +67,7 @@ def size(machine: NodeHardware) -> tuple[int, int, int]:
 
 
 def explain(lacking: Iterable[list[Shortfall]]) -> str:
-    """Returns why no node fits: the first requirement that all nodes miss, and the amount of the nearest node."""
+    """Returns why no node fits: the first requirement that all nodes miss, and the amount of the closest node."""
     nodes = list(lacking)
     if not nodes:
         return "the pool has no healthy node"
@@ -91,12 +91,12 @@ def _bytes(needed: int, what: str, has: int) -> Shortfall:
 def _gpus(machine: NodeHardware, hardware: Hardware, needs: GpuNeeds) -> list[Shortfall]:
     fitting = [gpu for gpu in hardware.gpus if needs.accepts(gpu)]
     if len(fitting) < needs.count:
-        words = "GPU" if needs.count == 1 else "GPUs"
+        needed = "GPU" if needs.count == 1 else "GPUs"
         if needs.models:
-            words += f" ({' or '.join(needs.models)})"
+            needed += f" ({' or '.join(needs.models)})"
         if needs.memory_bytes:
-            words += f" with {needs.memory_bytes / GIBIBYTE:.4g} GiB"
-        return [Shortfall(f"{needs.count} {words}", len(fitting), str(len(fitting)))]
+            needed += f" with {needs.memory_bytes / GIBIBYTE:.4g} GiB"
+        return [Shortfall(f"{needs.count} {needed}", len(fitting), str(len(fitting)))]
     software = machine.software
     if software is not None and not software.gpu_containers and RuntimeKind.PROCESS not in software.runtimes:
         return [Shortfall("GPUs inside containers (NVIDIA container toolkit)", 0, "none")]

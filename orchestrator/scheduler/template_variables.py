@@ -1,4 +1,4 @@
-"""Checks the `${MUSTER_…}` variables of a task when it is posted, before a node could fail on them."""
+"""Checks the `${MUSTER_…}` variables of a task when it is posted, so that no node fails on a wrong one."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _USE = re.compile(r"\$\{(MUSTER_[^}]*)\}?")
 
 
 def check_variables(spec: TaskSpec) -> None:
-    """Returns if the task uses variables of the documented list only, and sets none of them itself.
+    """Checks that a task uses only documented variables and sets none of them.
 
     Raises:
-        Unprocessable: The task uses a variable that is not in the list, or sets one of the list itself.
+        Unprocessable: The task uses a variable that is not documented, or sets a documented one.
     """
     wrong: dict[str, str] = {}
     for field, text in _texts(spec):

@@ -1,4 +1,4 @@
-"""Opens the store that the settings name."""
+"""Builds the object store that the settings select."""
 
 from __future__ import annotations
 

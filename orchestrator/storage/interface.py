@@ -1,7 +1,7 @@
 """Interface of an object store.
 
-Nodes upload and validators and the trainer download by presigned URLs. Bytes pass through the orchestrator only if the
-store is a local directory.
+Nodes upload files, and validators and the trainer download them, with presigned URLs. The bytes pass through the
+orchestrator only if the store is a local directory.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from protocol.wire.uploads import ObjectKey
 
 
 class StorageUnavailable(Unavailable):
-    """The object store is down, slow, or refuses our credentials."""
+    """The object store is down, is slow, or refuses the orchestrator's credentials."""
 
     code = "storage-unavailable"
-    default_hint = "try again in a moment; the orchestrator's log says what the store answered"
+    default_hint = "try again in a moment; the orchestrator's log has the store's answer"
 
 
 class StorageFull(Unavailable):
@@ -35,7 +35,7 @@ class ObjectMissing(NotFound):
     """There is no such object."""
 
     code = "no-object"
-    default_hint = "it was never uploaded, or not completely"
+    default_hint = "the object was never uploaded completely"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +66,7 @@ class StoredObject:
 
     Args:
         key: Name of the object.
-        modified: Time of the write by the store's clock.
+        modified: Time at which the object was written, by the store's clock.
     """
 
     key: ObjectKey
@@ -92,7 +92,7 @@ class ObjectStore(Protocol):
         """Returns a URL that accepts exactly `size` bytes with the SHA-256 in the key.
 
         Raises:
-            StorageFull: The store has no room for them.
+            StorageFull: The store has no room for these bytes.
         """
         ...
 
@@ -101,7 +101,7 @@ class ObjectStore(Protocol):
         ...
 
     async def head(self, key: ObjectKey) -> ObjectFacts | None:
-        """Returns the object under a key; None if there is none."""
+        """Returns the metadata of the object under a key; None if there is no object."""
         ...
 
     def open(self, key: ObjectKey) -> AbstractAsyncContextManager[AsyncIterator[bytes]]:
@@ -123,11 +123,11 @@ class ObjectStore(Protocol):
         ...
 
     async def delete(self, key: ObjectKey) -> None:
-        """Deletes an object; a missing one is no error."""
+        """Deletes an object; does nothing if there is none."""
         ...
 
     async def check(self) -> None:
-        """Returns if the store can be used; a readiness check."""
+        """Checks that the store can be used, for the readiness of the service."""
         ...
 
     async def aclose(self) -> None:

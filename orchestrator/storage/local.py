@@ -34,6 +34,7 @@ from protocol.errors import InvalidInput, RateLimited
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
 from protocol.runtime.disk import DiskReserved, DiskSpace
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.uploads import ObjectKey
 
 T = TypeVar("T")
@@ -42,13 +43,13 @@ MOST_AT_ONCE = 256
 """Maximum number of concurrent uploads."""
 
 MOST_OF_ONE = 32
-"""Maximum number of concurrent uploads of one owner: slow repeated uploads to one URL must not block other owners."""
+"""Maximum number of concurrent uploads of one owner, whose slow uploads must not block those of other owners."""
 
 PIECE_TIMEOUT = timedelta(seconds=30)
 """Time-out for the next bytes of an upload."""
 
 LEAST_RATE = 16 * 1024
-"""Minimum average bytes per second after the first minute; slower uploads would block the places of others."""
+"""Minimum average bytes per second after the first minute, so that slow uploads don't use up `MOST_AT_ONCE`."""
 
 _FIRST_MINUTE_S = 60.0
 _AT_ONCE = 1 << 20
@@ -119,7 +120,7 @@ class LocalStore:
     async def head(self, key: ObjectKey) -> ObjectFacts | None:
         """Returns the size of the file; None if there is none."""
         try:
-            status = await asyncio.to_thread(self.path(key).stat)
+            status = await run_in_thread(self.path(key).stat)
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -130,7 +131,7 @@ class LocalStore:
     async def open(self, key: ObjectKey) -> AsyncIterator[AsyncIterator[bytes]]:
         """Reads the file."""
         try:
-            file = await asyncio.to_thread(self.path(key).open, "rb")
+            file = await run_in_thread(self.path(key).open, "rb")
         except FileNotFoundError as error:
             raise ObjectMissing(f"there is no object {key}") from error
 
@@ -144,12 +145,12 @@ class LocalStore:
             file.close()
 
     async def receive(self, key: ObjectKey, *, size: int, expires: datetime, pieces: AsyncIterator[bytes]) -> None:
-        """Receives an upload. Afterwards the object is complete, or there is none.
+        """Receives an upload. Afterwards the store has the complete object, or none.
 
         Args:
             key: Name of the object.
-            size: Announced size; this much of the disk is claimed until the end.
-            expires: Expiry of the URL, at which the upload is cut off.
+            size: Announced size; this much disk space is reserved until the upload ends.
+            expires: Expiry of the URL; an upload that is incomplete then fails.
             pieces: The bytes.
 
         Raises:
@@ -165,7 +166,7 @@ class LocalStore:
         with self._place_for(key.owner), _full():
             incoming = await _whole(partial(UploadReceiver, place, self.path(key), size=size, sha256=key.sha256[2:]))
             try:
-                # An object that is stored already claims no space: slow repeated uploads could claim the whole disk.
+                # An upload of a stored object reserves no space: slow repetitions could reserve the whole disk.
                 with self._space.claim(0 if incoming.is_there else size) as claim:
                     async for block in self._blocks(pieces, incoming, expires):
                         with nullcontext() if incoming.is_there else claim.writing(len(block)):
@@ -180,22 +181,22 @@ class LocalStore:
         return self._objects.joinpath(*folders, name[:2], name)
 
     async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
-        """Lists directories in order, each completely; `OWNER/ab` is a cursor."""
+        """Lists whole directories, in the order of their names; the cursor is the last directory, `OWNER/ab`."""
         try:
-            return await asyncio.to_thread(self._page, pool_id, after, limit)
+            return await run_in_thread(self._page, pool_id, after, limit)
         except OSError as error:
             raise storage_error(error) from error
 
     async def delete(self, key: ObjectKey) -> None:
         """Removes the file."""
         try:
-            await asyncio.to_thread(partial(self.path(key).unlink, missing_ok=True))
+            await run_in_thread(partial(self.path(key).unlink, missing_ok=True))
         except OSError as error:
             raise storage_error(error) from error
 
     async def check(self) -> None:
-        """Returns if the directory is usable."""
-        await asyncio.to_thread(lambda: self.urls)
+        """Checks that the directory is usable."""
+        await run_in_thread(lambda: self.urls)
 
     async def aclose(self) -> None:
         """Does nothing: no resources are open."""
@@ -230,7 +231,7 @@ class LocalStore:
             (self._arriving[owner], MOST_OF_ONE, f" from {owner}"),
         ):
             if arriving >= most:
-                raise RateLimited(f"{most} files{source} arrive already", retry_after=timedelta(seconds=5))
+                raise RateLimited(f"{most} uploads{source} are in progress already", retry_after=timedelta(seconds=5))
         self._arriving[owner] += 1
         try:
             yield
@@ -304,7 +305,7 @@ def _objects_in(directory: Path, owner: str) -> list[StoredObject]:
 
 async def _whole(work: Callable[[], T]) -> T:
     """Runs `work` in a thread and waits for its end even if cancelled, so that its file is not closed meanwhile."""
-    running = asyncio.ensure_future(asyncio.to_thread(work))
+    running = asyncio.ensure_future(run_in_thread(work))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Receives an upload: bounded, hashed, synced to disk, and visible atomically.
+"""Receives an upload: limits its size, verifies its hash, syncs it to disk, and publishes it atomically.
 
 Each object has one temporary file, which the writer locks, also against other processes. So uploads in progress never
 take more disk than was announced. The next upload of the object deletes a temporary file that a crash left.
@@ -114,7 +114,7 @@ class UploadReceiver:
             try:
                 os.link(self._place, self._target)
             except FileExistsError:
-                return  # same name, so same hash; it was checked when it was stored
+                return  # another upload stored the object, whose name is its hash
             _sync_directories(self._target)
         except OSError as error:
             raise storage_error(error) from error
@@ -149,7 +149,7 @@ def storage_error(error: OSError) -> StorageFull | StorageUnavailable:
 
 
 def _locked(place: Path) -> int:
-    """Opens and locks an empty file, and checks that the locked file still has its name."""
+    """Opens and locks an empty file, and checks that the locked file is still the one at this path."""
     for _ in range(_TRIES):
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
@@ -161,7 +161,7 @@ def _locked(place: Path) -> int:
             if status.st_ino == place.stat().st_ino:
                 if status.st_size == 0 and status.st_nlink == 1:
                     return descriptor
-                # A crash left it. It is not reused: the crashed process may have linked it as an object just before.
+                # A crashed process left this file. It may be linked as an object already, so it is not written again.
                 place.unlink()
         except FileNotFoundError:
             pass

@@ -29,6 +29,7 @@ from orchestrator.storage.interface import (
 from protocol.errors import InvalidInput
 from protocol.runtime.clock import Clock
 from protocol.runtime.extras import installation
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.uploads import ObjectKey
 
 T = TypeVar("T")
@@ -46,8 +47,8 @@ class Bucket:
     Args:
         name: Name of the bucket, which must exist.
         endpoint: URL of the store; None for Amazon S3.
-        region: Region of signatures.
-        access_key: None for the credentials that boto3 finds (machine role, environment, its files).
+        region: Region used in request signatures.
+        access_key: Access key; None for the credentials that boto3 finds (machine role, environment, boto3's files).
         secret_key: Secret of the access key.
         checks_sha256: True if the store refuses bytes with another SHA-256 than announced.
         checks_absence: True if the store refuses to overwrite an object, by `If-None-Match: *`.
@@ -77,7 +78,7 @@ class S3Store:
 
     def __init__(self, bucket: Bucket, *, clock: Clock) -> None:
         try:
-            import botocore.exceptions  # noqa: F401, PLC0415 - an extra: most pools need no bucket
+            import botocore.exceptions  # noqa: F401, PLC0415 - boto3 is an optional extra
         except ImportError as error:
             raise InvalidInput(
                 "a bucket is named in the settings, and boto3 is not installed",
@@ -90,7 +91,7 @@ class S3Store:
         self._connecting = asyncio.Lock()
 
     async def presign_put(self, key: ObjectKey, *, size: int, content_type: str, expires: timedelta) -> PresignedPut:
-        """Returns a URL of the store; all its headers are signed."""
+        """Returns a URL of the store, whose signature covers all headers of the PUT."""
         headers = {"Content-Type": content_type, "Content-Length": str(size)}
         terms: dict[str, object] = {**self._named(key), "ContentLength": size, "ContentType": content_type}
         if self._bucket.checks_sha256:
@@ -103,7 +104,7 @@ class S3Store:
         return PresignedPut(url=url, headers=headers, expires=until)
 
     async def presign_get(self, key: ObjectKey, *, expires: timedelta) -> str:
-        """Returns a URL of the store; it makes browsers save the file instead of showing it."""
+        """Returns a URL of the store, with which browsers save the file instead of showing it."""
         terms = {**self._named(key), "ResponseContentDisposition": "attachment"}
         return await self._presigned("get_object", terms, expires)
 
@@ -116,14 +117,14 @@ class S3Store:
             return None
         if "ContentLength" not in facts:
             raise StorageUnavailable(
-                "the pool's store does not say how large an object is",
+                "the pool's store does not report the size of an object",
                 hint="the pool's owner has to check whether a proxy before the store changes its answers",
             )
         return ObjectFacts(size=int(facts["ContentLength"]))
 
     @asynccontextmanager
     async def open(self, key: ObjectKey) -> AsyncIterator[AsyncIterator[bytes]]:
-        """Reads from the store."""
+        """Opens the object; yields its bytes in pieces."""
         client = await self._connected()
         found = await self._ask(lambda: client.get_object(**self._named(key)))
         body = found["Body"]
@@ -138,7 +139,7 @@ class S3Store:
             body.close()
 
     async def page(self, pool_id: int, *, after: str, limit: int) -> ObjectPage:
-        """Lists objects in the order of their keys; a key is a cursor."""
+        """Lists objects in the order of their keys; the cursor is the last key."""
         client = await self._connected()
         asked = {"Bucket": self._bucket.name, "Prefix": f"{pool_id}/0x", "MaxKeys": limit}
         if after:
@@ -147,25 +148,25 @@ class S3Store:
         listed = answer.get("Contents", [])
         found = []
         for each in listed:
-            with suppress(InvalidInput):  # not one of our objects: it is left alone
+            with suppress(InvalidInput):  # not an object of this service: ignored
                 found.append(StoredObject(key=ObjectKey.parse(each["Key"]), modified=each["LastModified"]))
         following = listed[-1]["Key"] if listed and answer.get("IsTruncated") else ""
         return ObjectPage(tuple(found), following)
 
     async def delete(self, key: ObjectKey) -> None:
-        """Deletes the object; a missing one is no error."""
+        """Deletes the object; does nothing if there is none."""
         client = await self._connected()
         with suppress(ObjectMissing):
             await self._ask(lambda: client.delete_object(**self._named(key)))
 
     async def check(self) -> None:
-        """Returns if the bucket exists and accepts our credentials."""
+        """Checks that the bucket exists and accepts the credentials."""
         client = await self._connected()
         try:
             await self._ask(lambda: client.head_bucket(Bucket=self._bucket.name))
         except ObjectMissing as error:
             raise StorageUnavailable(
-                f"there is no bucket {self._bucket.name}", hint="make it, or correct storage_bucket"
+                f"there is no bucket {self._bucket.name}", hint="create the bucket, or correct storage_bucket"
             ) from error
 
     async def aclose(self) -> None:
@@ -181,18 +182,18 @@ class S3Store:
         client, seconds = await self._connected(), max(1, int(expires.total_seconds()))
         return str(await self._ask(lambda: client.generate_presigned_url(operation, Params=terms, ExpiresIn=seconds)))
 
-    async def _connected(self) -> Any:  # noqa: ANN401 - boto3 makes its clients' classes when they are asked for
+    async def _connected(self) -> Any:  # noqa: ANN401 - boto3 creates its client classes at run time
         async with self._connecting:
             if self._client is None:
-                self._client = await asyncio.to_thread(_client, self._bucket)
+                self._client = await run_in_thread(_client, self._bucket)
             return self._client
 
     async def _ask(self, work: Callable[[], T]) -> T:
-        """Runs `work` in a thread. Errors become ours, without details that only the log may have."""
+        """Runs `work` in a thread. Converts boto3's errors into ours; only the log gets the store's details."""
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
         try:
-            return await asyncio.to_thread(work)
+            return await run_in_thread(work)
         except ClientError as error:
             status = int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
             code = str(error.response.get("Error", {}).get("Code", ""))
@@ -208,9 +209,9 @@ class S3Store:
 def _refusal(status: int, code: str) -> StorageUnavailable:
     if status in {401, 403}:
         return StorageUnavailable(
-            f"the pool's store does not let the orchestrator in ({code[:60]})",
+            f"the pool's store refuses the orchestrator's credentials ({code[:60]})",
             hint="the pool's owner has to check storage_access_key, storage_secret_key, the bucket's policy, and that "
-            "the orchestrator's clock is right: stores refuse what is signed a quarter of an hour off",
+            "the orchestrator's clock is right: stores refuse signatures that are 15 minutes off",
         )
     return StorageUnavailable(f"the pool's store answered {status} ({code[:60]})")
 
@@ -221,7 +222,7 @@ def _client(bucket: Bucket) -> Any:  # noqa: ANN401 - see above
     config = Config(
         signature_version="s3v4",
         s3={"addressing_style": "path" if bucket.endpoint else "auto"},
-        # The checksums of newer releases travel in trailers, which other stores than Amazon's do not know.
+        # By default, boto3 sends checksums in HTTP trailers, which stores other than Amazon's may not support.
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
         connect_timeout=_CONNECT_S,
@@ -241,7 +242,7 @@ def _client(bucket: Bucket) -> Any:  # noqa: ANN401 - see above
 
 @cache
 def _session() -> Any:  # noqa: ANN401 - see above
-    """Returns the process's boto3 session, which reads megabytes of descriptions and is not thread-safe."""
+    """Returns the process's boto3 session. It parses megabytes of API descriptions and is not thread-safe."""
     import boto3  # noqa: PLC0415
 
     return boto3.session.Session()

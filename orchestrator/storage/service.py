@@ -36,7 +36,7 @@ class UploadLimits:
     """Size limits of files, in bytes.
 
     Args:
-        largest: Maximum of any file.
+        largest: Maximum size of any file.
         unit: Allowance of a rollout file for each work unit of its lease.
         group: Further allowance of a rollout file for each group of its lease.
     """
@@ -100,8 +100,8 @@ class UploadService:
     async def has_work(self, row: SlotRow) -> bool:
         """Returns whether the store has the file of submitted work.
 
-        A file that is larger than the lease admits does not count: it was uploaded as a file of another kind, and
-        validators judge it forged by its size, so no step waits for it.
+        A file that is larger than the lease allows does not count. Such a file was uploaded as another kind, and
+        validators judge it forged because of its size, so no step waits for it.
 
         Raises:
             StorageUnavailable: The store does not answer.
@@ -116,14 +116,14 @@ class UploadService:
             TooLarge: The file is larger than the pool accepts, or than an honest file of its lease can be.
             Forbidden: The owner is not a member and has no lease, or uploads an audit file and is not a validator.
             NoLease: A rollout file belongs to no live lease of its owner.
-            Conflict: The store has an object of another size under this name, which an honest store rules out.
+            Conflict: The store has an object of another size under this hash, which means that the store is broken.
             QuotaUsed: The owner has used up its quota.
             StorageFull, StorageUnavailable: The store can't accept the file.
         """
         if request.size > self._limits.largest:
             raise TooLarge(
-                f"the file has {request.size} bytes, this pool takes {self._limits.largest}",
-                hint="make several smaller ones",
+                f"the file has {request.size} bytes, and this pool accepts at most {self._limits.largest}",
+                hint="upload several smaller files",
             )
         audit = request.kind is UploadKind.AUDIT
         row = await self._slot_of(owner, request.slot)
@@ -179,7 +179,7 @@ class UploadService:
             if owner not in (await self._pool.get()).validators:
                 raise Forbidden(
                     f"{owner} is not a validator of pool {self._pool_id}",
-                    hint="only validators upload audit files; `muster pool roles` says who is",
+                    hint="only validators upload audit files; `muster pool roles` lists them",
                     code="not-a-validator",
                 )
             return
@@ -198,7 +198,7 @@ class UploadService:
         return await self._slots.slot(slot_id(slot.step, owner, slot.index))
 
     async def _check_slot(self, row: SlotRow | None, slot: SlotName, request: UploadRequest) -> None:
-        """Returns if the file may be the work of a live lease, or is the file that was submitted under it."""
+        """Checks that the file may be the work of a live lease, or is the file that was submitted under the lease."""
         if row is None or self._slots is None:
             raise NoLease(f"this node has no lease of step {slot.step}, index {slot.index}")
         live = row.slot.state is SlotState.LEASED and self._clock.now().timestamp() <= row.expiry

@@ -1,7 +1,7 @@
 """Signed URLs for the store in a local directory.
 
-A URL is valid for one method, one object and a limited time; a PUT also for one size and media type. The key holds the
-SHA-256. The secret is in the same directory, so orchestrators that share the directory share it.
+A URL is valid for one method, one object and a limited time; a PUT also for one size and media type. The object's key
+contains the SHA-256. The secret is in the same directory, so orchestrators that share the directory share it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class UrlExpired(Forbidden):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PutTerms:
-    """Terms of a PUT: size, SHA-256 and expiry."""
+    """Terms of a PUT: expiry, size in bytes and media type."""
 
     expires: datetime
     size: int
@@ -50,7 +50,7 @@ class PutTerms:
 
 
 class UrlSigner:
-    """Makes and checks URLs.
+    """Signs and verifies URLs.
 
     Args:
         base_url: URL by which workers reach this orchestrator.
@@ -83,7 +83,7 @@ class UrlSigner:
         return PutTerms(expires=expires, size=int(terms["size"]), content_type=terms["type"])
 
     def check_get(self, key: ObjectKey, query: Mapping[str, str]) -> None:
-        """Returns if the URL of this GET is valid.
+        """Verifies the URL of a GET.
 
         Raises:
             BadUrl: The signature is invalid.
@@ -102,7 +102,9 @@ class UrlSigner:
             given.encode(), self._sign(method, key, terms).encode()
         ):
             raise BadUrl(f"this URL does not allow {method} of this object")
-        if int(terms["expires"]) < unix_ms(self._clock.now()):  # it is an integer, because this service signed it
+        if int(terms["expires"]) < unix_ms(
+            self._clock.now()
+        ):  # this service signed the URL, so `expires` is an integer
             raise UrlExpired("the URL has expired")
         return terms
 
@@ -114,6 +116,6 @@ class UrlSigner:
 def shared_secret(path: Path) -> bytes:
     """Returns the secret in a file; creates the file if it does not exist."""
     if not path.exists():
-        with suppress(FileExistsError):  # another process was first; its secret is used
+        with suppress(FileExistsError):  # another process created the file first
             create_atomically(path, secrets.token_bytes(_SECRET_BYTES))
     return path.read_bytes()

@@ -22,10 +22,10 @@ KEPT = timedelta(days=7)
 """Time that an ended assignment and its log are kept."""
 
 MOST_LINES = 5000
-"""Newest log lines that are kept per assignment."""
+"""Number of newest log lines that are kept per assignment."""
 
 MOST_LOG_BYTES = 8 << 20
-"""Bytes of log that are kept per assignment, so that one node's long lines can't fill Redis."""
+"""Maximum bytes of log that are kept per assignment, so that one node's long lines can't fill Redis."""
 
 
 class SchedulerLeaseLost(Unavailable):
@@ -91,15 +91,15 @@ class AssignmentStore:
     async def renew(
         self, row: NodeRow, *, lease: str, task_generation: int | None, restart: bool, now_ms: int, why: str, actor: str
     ) -> bool:
-        """Gives a node a new generation of its assignment; returns False if it has another assignment by now.
+        """Gives a node a new generation of its assignment; returns False if the node has another assignment by now.
 
         Args:
             row: The node's row as it was read.
             lease: Value of the scheduler's leader lease; empty for an API request.
             task_generation: The task's new generation; None to keep the present one.
-            restart: Whether to replace the container although its task did not change.
+            restart: Whether the node must replace the container although the task did not change.
             now_ms: Current time in Unix milliseconds.
-            why: Reason as text.
+            why: Reason, shown in the pool's events.
             actor: Initiator of the change.
 
         Raises:
@@ -140,7 +140,7 @@ class AssignmentStore:
         now_ms: int,
         outcome: AssignmentOutcome | None,
     ) -> bool:
-        """Takes an assignment from its node and records how it ended; returns False if it was gone already.
+        """Ends a node's assignment and records the outcome; returns False if the node no longer holds it.
 
         Raises:
             SchedulerLeaseLost: Another instance holds the leader lease.
@@ -239,7 +239,7 @@ class AssignmentStore:
         return int(await self._database.ask("HGET", self._assignment(identifier), "log_until") or 0)
 
     async def want_lines(self, identifier: str, *, until_ms: int) -> tuple[int, int]:
-        """Records that a reader wants log lines until a time; returns the next sequence number and the former time."""
+        """Records until when a reader wants log lines; returns the next sequence number and the former time."""
         key = self._assignment(identifier)
         following, before = await self._database.ask("HMGET", key, "log_next", "log_until")
         if await self._database.ask("EXISTS", key):
@@ -263,7 +263,7 @@ def check_renewed(done: bool, node: Address) -> None:
         Conflict: The node has another assignment by now.
     """
     if not done:
-        raise Conflict(f"{node} got another assignment just now", hint="look at it and try again", retryable=True)
+        raise Conflict(f"{node} got another assignment just now", hint="read the node again and retry", retryable=True)
 
 
 def _group(fields: dict[str, str]) -> GroupPlace | None:

@@ -1,4 +1,4 @@
-"""Checkpoint relays in Redis: those that the owner allows, and the last report of each."""
+"""Checkpoint relays in Redis: the relays that the owner allows, and the last registration of each."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class CheckpointRelayStore:
         await self._database.ask("SADD", self._allowed, relay)
 
     async def deny(self, relay: Address) -> bool:
-        """Removes a relay and its report; returns whether it was allowed."""
+        """Removes a relay and its registration; returns whether the relay was allowed."""
         removed, _ = await self._database.ask_many([("SREM", self._allowed, relay), ("HDEL", self._registered, relay)])
         return bool(removed)
 
@@ -57,7 +57,7 @@ class CheckpointRelayStore:
         return bool(await self._database.ask("SISMEMBER", self._allowed, relay))
 
     async def put(self, relay: Address, *, url: str, expires_ms: int) -> None:
-        """Writes the URL of an allowed relay, and when its lease expires."""
+        """Writes the URL of an allowed relay, and the expiry of its lease."""
         await self._database.ask("HSET", self._registered, relay, f"{expires_ms} {url}")
 
     async def leave(self, relay: Address) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import secrets
 from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from redis.exceptions import NoScriptError, ResponseError
 
 from protocol.redis.connection import STORE_ERRORS, RedisKeys, store_errors, store_unavailable
 from protocol.redis.script_call import Argument, Script, ScriptCall, ScriptRunner
+from protocol.runtime.randomness import token_hex
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -43,7 +43,7 @@ class Database(ScriptRunner):
 
     Args:
         redis: Client of the pool's Redis.
-        keys: The pool's keys.
+        keys: Prefix of the pool's Redis keys.
         connections: Number of batches that may be in flight at the same time.
     """
 
@@ -81,7 +81,7 @@ class Database(ScriptRunner):
         return self.prefix + ":".join(parts)
 
     async def run_many(self, calls: Sequence[ScriptCall[R]]) -> list[R]:
-        """Runs calls in shared round trips and returns their replies; all have ended when it returns or raises.
+        """Runs calls in shared round trips and returns their replies. It returns or raises after all have ended.
 
         Raises:
             StoreUnavailable: Redis is down; each call may or may not have run.
@@ -125,7 +125,7 @@ class Database(ScriptRunner):
             await pool.release(connection)
 
     async def _send(self, connection: AbstractConnection, batch: Sequence[_Call]) -> None:
-        """Sends a batch, and again the scripts that Redis lost in a restart; answers every call."""
+        """Sends a batch and resolves its calls. Scripts that Redis lost in a restart are loaded and sent again."""
         try:
             unknown = await self._exchange(connection, batch)
             if unknown:
@@ -136,7 +136,7 @@ class Database(ScriptRunner):
             _fail(batch, error)
 
     async def _exchange(self, connection: AbstractConnection, batch: Sequence[_Call]) -> list[_Call]:
-        """Sends a batch and hands out the answers; returns the calls whose script Redis does not know.
+        """Sends a batch and resolves its calls; returns the calls whose script Redis does not know.
 
         Packs with hiredis and reads with one time limit, as redis-py's pipeline costs as much CPU as a signature check.
         """
@@ -160,10 +160,10 @@ class Database(ScriptRunner):
 
 
 async def together(calls: Iterable[Awaitable[T]]) -> list[T]:
-    """Awaits calls concurrently, so that their scripts share round trips; all have ended when it returns or raises.
+    """Awaits calls concurrently, so that their scripts share round trips. It returns or raises after all have ended.
 
     Raises:
-        Exception: The first one in the order of the calls.
+        Exception: The first error, in the order of the calls.
     """
     answers = await asyncio.gather(*calls, return_exceptions=True)
     for answer in answers:
@@ -195,4 +195,4 @@ def _resolve(call: _Call, answer: object) -> None:
 
 def new_id() -> str:
     """Returns a random id of 128 bits."""
-    return secrets.token_hex(16)
+    return token_hex(16)

@@ -68,7 +68,7 @@ class NodeStore:
         self._database = database
 
     async def get(self, address: Address) -> NodeRow:
-        """Returns the row of a node; that of an unknown node is `discovered` and has no revision."""
+        """Returns the row of a node; for an unknown node, a row in state `discovered` without a revision."""
         return (await self.get_many([address]))[0]
 
     async def get_known(self, address: Address) -> NodeRow:
@@ -81,7 +81,7 @@ class NodeStore:
         if not row.revision:
             raise NotFound(
                 f"the pool knows no node {address}",
-                hint="`muster pool nodes` lists those it knows",
+                hint="`muster pool nodes` lists the known nodes",
                 code="unknown-node",
             )
         return row
@@ -97,7 +97,7 @@ class NodeStore:
         return [text_of(fields) for fields in hashes]
 
     async def page(self, *, after: str | None, limit: int) -> list[Address]:
-        """Returns the next addresses in ascending order."""
+        """Returns known addresses greater than `after`, in ascending order."""
         low = "-" if after is None else f"({after}"
         members = await self._database.ask("ZRANGEBYLEX", self._database.key("nodes"), low, "+", "LIMIT", 0, limit)
         return [Address(member.decode()) for member in members]
@@ -131,7 +131,7 @@ class NodeStore:
         return await self._database.run_many(changes)
 
     async def learn(self, address: Address, facts: Mapping[str, str]) -> None:
-        """Writes facts that others report about a known node, without touching its state."""
+        """Writes facts that discovery reports about a known node, without touching its state."""
         await self._database.run(WriteFacts(address=address, facts=facts))
 
     async def history(self, address: Address, *, limit: int) -> tuple[HistoryEntry, ...]:
@@ -156,7 +156,7 @@ class NodeStore:
         return (int(seen) if seen else None), (json.loads(metrics) if metrics else {})
 
     async def leave_command(self, address: Address, command: Command) -> None:
-        """Leaves a command for the node's next heartbeat.
+        """Queues a command, which the node receives with its next heartbeat.
 
         Raises:
             Conflict: `MAX_COMMANDS` commands wait for the node already.
@@ -201,7 +201,7 @@ class NodeStore:
 
 
 def row_of(address: Address, fields: Mapping[str, str]) -> NodeRow:
-    """Returns the row that a hash holds."""
+    """Parses the hash of a node; missing fields have initial values."""
     return NodeRow(
         address=address,
         revision=fields.get("rev", ""),
@@ -238,7 +238,7 @@ def _parsed(model: type[_Model], text: str | None) -> _Model | None:
         return None
     try:
         return model.model_validate_json(text)
-    except ValidationError:  # written by an older release: discovery sends it again within minutes
+    except ValidationError:  # an older release wrote the value; discovery reports it again within minutes
         return None
 
 
@@ -254,7 +254,7 @@ def _entry(fields: Mapping[str, str]) -> HistoryEntry:
 
 
 def text_of(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Returns a hash as text."""
+    """Decodes the names and values of a Redis hash."""
     return {name.decode(): value.decode() for name, value in fields.items()}
 
 

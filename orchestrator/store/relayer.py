@@ -35,7 +35,7 @@ class RelayedTransaction:
     body: str
     at_ms: int
     tries: int
-    """Above 0 if an attempt to send it was begun; counted before the transaction is sent."""
+    """Number of times that the row was postponed. Each row is postponed before its first transaction is sent."""
     refusals: int
     """Number of temporary refusals by the ledger."""
     reason: str
@@ -68,7 +68,7 @@ class RelayerStore:
         return await self._database.run(RequeueTransaction(kind=kind.value, name=name, now_ms=now_ms))
 
     async def get(self, kind: RelayedKind, name: str) -> RelayedTransaction | None:
-        """Returns a row; None if it was never queued, or settled long ago."""
+        """Returns a row; None if it was never queued, or was settled more than `KEPT` ago."""
         found = await self._database.ask("HGETALL", self._key(kind, name))
         return _row(name, text_of(found)) if found else None
 

@@ -1,4 +1,4 @@
-"""Rows of a run in Redis as values: its state, a step's counts, a slot."""
+"""Typed rows of a run in Redis: the run's state, the counts of a step, and a slot."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class RunState:
     ready: bool = False
     """Whether the ledger was read to its end since Redis was empty. Until then accepted work is unknown."""
     floor: int = 0
-    """Steps below it are closed."""
+    """First open step; all steps below are closed."""
     base: int = 0
-    """First slot index of a node. It is raised after a loss of Redis, so that no index is leased again."""
+    """First slot index of each node, raised after a loss of Redis, so that no index is leased again."""
     version: int | None = None
     attempt: int = 0
     digest: Digest = NO_DIGEST
@@ -43,7 +43,7 @@ class RunState:
     price: int = 0
     penalty: int = 0
     notice_s: int = 0
-    """Notice period of the pool. Escrow and membership are guaranteed only for leases that end within it."""
+    """Notice period of the pool. Escrow and membership are guaranteed only for leases that end within this period."""
     settled_s: int = 0
     """Maximum time that work is open after submission: judge, challenge and dispute periods."""
     judged_s: int = 0
@@ -76,14 +76,14 @@ class SlotRow:
     groups: int
     max_units: int
     expiry: int
-    """Unix seconds."""
+    """End of the lease, in Unix seconds."""
     granted_ms: int = 0
     waits_until_ms: int = 0
-    """Time until which its step waits for it; 0 if Redis lost the time."""
+    """Time until which the step waits for the slot; 0 if Redis lost the time."""
     excused: bool = False
     """Whether the pool removed the node; the lease is then excused."""
     late: bool = False
-    """Whether its work arrived so late that it counts as a failure."""
+    """Whether the slot's work arrived so late that it counts as a failure."""
     beacon: Digest = NO_DIGEST
     beacon_block: int = 0
     slot: Slot
@@ -99,7 +99,7 @@ class SlotRow:
     reason: int = 0
     audit_hash: Digest = NO_DIGEST
     judge: Address | None = None
-    """Validator of the present verdict, which stores its audit file."""
+    """Validator that gave the present verdict and uploaded its audit file."""
     figures: Mapping[str, float]
 
 

@@ -1,13 +1,13 @@
-"""A run in Redis: its state, its steps' counts, its slots. All of it can be rebuilt from the ledger.
+"""A run in Redis: its state, the counts of its steps, and its slots. All these data can be rebuilt from the ledger.
 
-Keys below `run:`: `state` (hash), `step:S` (hash: demand and counts), `steps` (set by number), `slot:S:NODE:I`
-(hash), `slots:S` (set by expiry of the lease, which is lease order), `due` (set by time of the next check),
+Keys below `run:`: `state` (hash), `step:S` (hash: demand and counts), `steps` (sorted by number), `slot:S:NODE:I`
+(hash), `slots:S` (sorted by lease expiry, which is lease order), `due` (slots sorted by time of the next check),
 `node:NODE`, `provider:PROVIDER` (lists of slots, newest first), `live:NODE` (set), `accused:NODE` (set of slots whose
 work was judged forged), `open` (units under live leases: total as `*`, by provider, and the number of leases as
-`#`), `held:S` (leased groups by provider), `askers` (providers by time of the last request), `times` (delivery times),
+`#`), `held:S` (leased groups by provider), `askers` (providers sorted by last request), `times` (delivery times),
 `stakes` and `seats` (cached from the ledger), `keys` (work key to slot), `next:S` (next index by node),
 `request:NODE:ID` (slot of a request), `named` (slot by node and file of its work), `uploads:S:NODE:I` (files whose
-upload was allowed under a lease), `discarded` (slots that ended without work, by time).
+upload was allowed under a lease), `discarded` (slots that ended without work, sorted by time).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from protocol.errors import Conflict
 from protocol.identifiers import Address, Digest, address
 
 MOST_UNITS = 1 << 52
-"""Upper limit of sums of units: below it, the doubles of Lua scripts hold them exactly."""
+"""Upper limit of sums of units, up to which the double-precision numbers of Lua scripts are exact."""
 
 
 def units_for(amount: int, price_per_unit: int) -> int:
@@ -46,14 +46,14 @@ class TrainerFenced(Conflict):
     """The trainer of the request does not hold the run's trainer lease."""
 
     code = "trainer-fenced"
-    default_hint = "one trainer works on a run: stop one of the two"
+    default_hint = "only one trainer may work on a run: stop one of the two"
 
 
 LOOP = "run"
-"""Name of the loop that applies ledger events; its leader lease guards these writes."""
+"""Name of the loop that applies ledger events; its leader lease guards the loop's writes."""
 
 TRAINER = "trainer"
-"""Name of the trainer's lease, which is stored like a loop's and guards the trainer's requests."""
+"""Name of the trainer's lease. It is stored like a loop's leader lease and guards the trainer's requests."""
 
 FORGOTTEN_AT_ONCE = 200
 
@@ -90,19 +90,19 @@ class RunStore:
         lease: str = "",
         trainer: str = "",
     ) -> bool:
-        """Writes fields of the state; returns False if it changed since it was read, or the loop's lease was lost.
+        """Writes fields of the state; returns False if the state changed since it was read, or the lease was lost.
 
         Args:
             state: State as it was read.
             fields: Fields to write; an empty value deletes its field.
             now_ms: Current time in Unix milliseconds.
-            demand: A step, its demand in groups, and how often the demand was raised; None to change none.
+            demand: A step, its demand in groups, and the number of raises so far; None to change no demand.
             event: Kind, detail and actor of a pool event to append; empty for none.
             lease: Value of the loop's leader lease; empty for a request.
-            trainer: Lease of the trainer that asks for the change; empty for others.
+            trainer: Trainer lease of the caller; empty if the caller is not a trainer.
 
         Raises:
-            TrainerFenced: Another trainer holds the lease, or this trainer's expired.
+            TrainerFenced: Another trainer holds the trainer's lease, or the caller's lease expired.
         """
         step, groups, rounds = (None, 0, 0) if demand is None else demand
         kind, detail, actor = event
@@ -146,7 +146,7 @@ class RunStore:
         return int(units or 0), int(leases or 0)
 
     async def forget_step(self, step: int, *, lease: str) -> None:
-        """Deletes a step with its slots, some at a time; the ledger keeps their work."""
+        """Deletes a step and its slots, in batches; the work records stay on the ledger."""
         while await self._database.run(ForgetSlots(loop=LOOP, lease=lease, step=step, limit=FORGOTTEN_AT_ONCE)):
             pass
 
@@ -157,7 +157,7 @@ class RunStore:
         return await self._database.run(request)
 
     async def slots(self, names: Sequence[str]) -> list[SlotRow]:
-        """Returns the slots that exist, in the order of their names."""
+        """Returns the slots that exist, in the order of `names`."""
         hashes = await self._database.ask_many([("HGETALL", self._key("slot", name)) for name in names])
         return [read_slot(name, text_of(found)) for name, found in zip(names, hashes, strict=True) if found]
 
@@ -167,14 +167,14 @@ class RunStore:
         return found[0] if found else None
 
     async def slot_of(self, key: Digest) -> SlotRow | None:
-        """Returns the slot of a piece of work; None if it is unknown."""
+        """Returns the slot of a work item; None if the key is unknown."""
         name = await self._database.ask("HGET", self._key("keys"), key)
         return None if name is None else await self.slot(name.decode())
 
     async def write(
         self, row: SlotRow, slot: Slot, fields: Mapping[str, str], *, due_ms: int | None, lease: str = ""
     ) -> bool:
-        """Writes a slot's state; returns False if it changed since it was read, or the loop's lease was lost."""
+        """Writes a slot's state; returns False if the slot changed since it was read, or the leader lease was lost."""
         outcome = "" if slot.outcome is None else str(int(slot.outcome))
         written = await self._database.run(
             WriteSlot(
@@ -216,7 +216,7 @@ class RunStore:
     # Delivery times
 
     async def record_delivery_time(self, time: DeliveryTime) -> None:
-        """Records how long a slot took; only the newest `TIMES_KEPT` are kept."""
+        """Records the delivery time of a slot; only the newest `TIMES_KEPT` are kept."""
         key = self._key("times")
         await self._database.ask_many(
             [("LPUSH", key, f"{time.took_ms} {time.groups}"), ("LTRIM", key, 0, TIMES_KEPT - 1)]
@@ -230,12 +230,12 @@ class RunStore:
     # Files
 
     async def admit_file(self, slot: str, sha256: Digest, *, life_s: int) -> bool:
-        """Allows the upload of a file under a lease; returns False if it would be one too many.
+        """Allows the upload of a file under a lease; returns False if `MOST_FILES` other files were allowed before.
 
         Args:
             slot: The slot's id.
             sha256: Hash of the file.
-            life_s: Seconds for which it is kept, longer than the node may ask for it.
+            life_s: Time for which the hash is stored, in seconds; it must outlast the lease and its uploads.
         """
         key = self._key("uploads", slot)
         added, files, _ = await self._database.ask_many(
@@ -251,7 +251,7 @@ class RunStore:
         return [Digest(each.decode()) for each in await self._database.ask("SMEMBERS", self._key("uploads", slot))]
 
     async def named(self, files: Sequence[tuple[Address, Digest]]) -> set[tuple[Address, Digest]]:
-        """Returns those of these files, each with its node, to which submitted work refers."""
+        """Returns the files to which submitted work refers, out of `files` (pairs of node and SHA-256)."""
         if not files:
             return set()
         found = await self._database.ask("HMGET", self._key("named"), *(f"{node}:{sha}" for node, sha in files))
@@ -270,7 +270,7 @@ class RunStore:
     # Listings
 
     async def page(self, step: int, *, after: tuple[int, str] | None, limit: int) -> list[SlotRow]:
-        """Returns slots of a step in the order of their leases, after a lease's expiry and name."""
+        """Returns slots of a step, sorted by lease expiry and id, that follow the pair `after` of expiry and id."""
         low, skip = (0, "") if after is None else after
         found: list[str] = []
         offset = 0

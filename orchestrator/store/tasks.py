@@ -21,7 +21,7 @@ from protocol.runtime.clock import Clock
 from protocol.wire.tasks import AssignmentState, DesiredState, NewTask, Task, TaskPatch, TaskSpec, TaskState
 
 MOST_TASKS = 10_000
-"""Tasks that are kept, including finished ones; the owner deletes those that are no longer needed."""
+"""Maximum number of tasks, including finished ones, which stay until the owner deletes them."""
 
 _OUTCOME: TypeAdapter[AssignmentOutcome] = TypeAdapter(AssignmentOutcome)
 
@@ -97,7 +97,7 @@ class TaskStore:
 
         Raises:
             NotFound: There is no such task.
-            Conflict: Another request changed it at the same time.
+            Conflict: Another request changed the task at the same time.
         """
         row = await self.get(identifier)
         before = row.task
@@ -133,7 +133,7 @@ class TaskStore:
             identifier, row.revision, fields, is_open=is_open, kind=kind, actor=actor, created=before.created_at_ms
         )
         if renewed:
-            # Outcomes of older generations do not count; assignments that still run are counted when they report.
+            # Outcomes of older generations no longer count. Running assignments are renewed and report new outcomes.
             await self._database.ask("DEL", self._database.key("outcomes", identifier))
         return (await self.get(identifier)).task
 
@@ -173,7 +173,7 @@ class TaskStore:
         return rows
 
     async def page(self, *, after: str | None, limit: int) -> tuple[list[TaskRow], str | None]:
-        """Returns the next tasks, oldest first, and the cursor of those that follow."""
+        """Returns a page of tasks, oldest first, and the cursor of the next page; None after the last page."""
         low = "-inf" if after is None else f"({after}"
         pairs = await self._database.ask(
             "ZRANGEBYSCORE", self._database.key("tasks"), low, "+inf", "WITHSCORES", "LIMIT", 0, limit + 1
@@ -217,7 +217,7 @@ class TaskStore:
             reference: `id:generation` of the task, from the node's row.
 
         Returns:
-            None if the task is gone.
+            The part; None if the task was deleted.
 
         Raises:
             Unavailable: The task has a newer generation, which the scheduler sends to its nodes soon; or its secrets
@@ -271,7 +271,7 @@ class TaskStore:
 
 
 def encode_outcome(outcome: AssignmentOutcome) -> str:
-    """Returns an outcome as JSON, as it is stored."""
+    """Encodes an outcome as the JSON that is stored in Redis."""
     return _OUTCOME.dump_json(outcome).decode()
 
 

@@ -14,11 +14,11 @@ from protocol.runtime.clock import milliseconds
 from protocol.wire.uploads import ObjectKey
 
 SOON = timedelta(seconds=15)
-"""Longest wait that is requested while too many tickets are open; most are used long before they expire."""
+"""Maximum `retry_after` while too many tickets are open; most tickets are used long before they expire."""
 
 
 class QuotaUsed(RateLimited):
-    """The node has used its quota of uploads for now."""
+    """The node has used up its upload quota of this window, or has too many open tickets."""
 
     code = "upload-quota"
 
@@ -38,7 +38,7 @@ class UploadStore:
     async def take(
         self, owner: Address, key: ObjectKey, *, size: int, now: datetime, expires: datetime, other: bool = False
     ) -> None:
-        """Counts a ticket; an open one for the same object and size is not counted again.
+        """Counts a ticket; an open ticket for the same object and size is not counted again.
 
         Args:
             owner: The node that uploads.

@@ -1,4 +1,4 @@
-"""Webhooks in Redis: where to, which events, how far each has come. Their secrets are stored encrypted."""
+"""Webhooks in Redis: URL, subscribed events and delivery position. Their secrets are stored encrypted."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class WebhookProgress:
 
     webhook: Webhook
     cursor: str
-    """The last event that was delivered or skipped."""
+    """Id of the last event that was delivered or skipped."""
     failures: int
     due_ms: int
-    """Time of the next attempt at the earliest."""
+    """Earliest time of the next attempt, in Unix milliseconds."""
 
 
 class WebhookStore:

@@ -20,7 +20,7 @@ IDENTITY_LIMIT = 4096
 
 
 class TypedClient:
-    """Client of one service, with a key or a token. Asks for the service's address if it is needed and was not pinned.
+    """Client of one service, with a key or a token. Requests the service's address if it is needed and was not pinned.
 
     Args:
         location: URL of the service, followed by `#0x…` if its address is pinned.
@@ -31,7 +31,7 @@ class TypedClient:
         transport: For tests that serve the other side in the same process.
 
     Raises:
-        InvalidInput: The location's URL is not allowed; or neither key nor token is given, or both.
+        InvalidInput: The location's URL is not allowed, or not exactly one of key and token is given.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class TypedClient:
         """Asks the service for its address and contract.
 
         Raises:
-            Unauthenticated: It is another than the one that is pinned.
+            Unauthenticated: The address differs from the pinned one.
         """
         if self._anonymous is None:
             self._anonymous = self._new_client(None)
@@ -91,9 +91,9 @@ class TypedClient:
         except Unauthenticated as error:
             if error.code != "wrong-audience" or self.location.address is not None:
                 raise
-            if service is self._client:  # another call may have seen it first
+            if service is self._client:  # unless a concurrent call has replaced the client already
                 self._client = None
-                self._former.append(service)  # closed with us: others may still wait for its answers
+                self._former.append(service)  # closed in `aclose`: other calls may still wait for its answers
         return await (await self.service()).call(method, path, **options)
 
     async def aclose(self) -> None:

@@ -18,7 +18,7 @@ PAGE_LIMIT = 16 * 1024 * 1024
 class DiscoveryClient(TypedClient):
     """Client of a discovery service, for a node or a key of a pool.
 
-    Answers that a node acts upon are taken only with the service's signature. Errors are those of the service, or
+    The client rejects unsigned answers if a node acts upon them. Errors are those of the service, or
     `Unreachable`, `NoAnswer`, `DeadlinePassed` (see `protocol.http.client`).
     """
 
@@ -38,20 +38,20 @@ class DiscoveryClient(TypedClient):
         """The node's own record.
 
         Raises:
-            NotFound: It expired, or there never was one.
+            NotFound: The node is not registered, or its record expired.
         """
         answer = await self.call("GET", self._own, signed_answer=True)
         return answer.read(NodeRecord)
 
     async def sign_off(self) -> None:
-        """Takes the node's record and invites away."""
+        """Deletes the node's record and invites."""
         await self.call("DELETE", self._own)
 
     async def invites(self, *, wait: timedelta = LONGEST_WAIT) -> tuple[SignedInvite, ...]:
-        """The node's invites, the one that expires last first; waits up to `wait` (at most 30 s) for the first one.
+        """Returns the node's invites, latest expiry first; waits up to `wait` (at most 30 s) if there are none.
 
-        An invite comes again until it expires or is acknowledged. Its orchestrator's signature is the ledger's to
-        judge; this service could not make one up.
+        The service returns an invite again until it expires or is acknowledged. The ledger checks the orchestrator's
+        signature, which the service can't forge.
         """
         wait = min(wait, LONGEST_WAIT)
         answer = await self.call(
@@ -68,10 +68,10 @@ class DiscoveryClient(TypedClient):
         """Acknowledges an invite that was used or is unusable; it is not delivered again."""
         await self.call("DELETE", f"{self._own}/invites/{invite.nonce}")
 
-    # As a key of a pool
+    # For keys of a pool
 
     async def page(self, pool_id: int, *, cursor: str | None = None, limit: int = 100) -> NodePage:
-        """Some of a pool's nodes, in the order of their addresses.
+        """Returns a page of a pool's nodes, ordered by address.
 
         Raises:
             Forbidden: The key is not owner, manager, orchestrator or validator of the pool.
@@ -82,7 +82,7 @@ class DiscoveryClient(TypedClient):
         return answer.read(NodePage)
 
     async def nodes(self, pool_id: int, *, page_size: int = 100) -> AsyncIterator[NodeRecord]:
-        """All of a pool's nodes, page by page."""
+        """Yields all nodes of a pool, page by page."""
         cursor: str | None = None
         while True:
             page = await self.page(pool_id, cursor=cursor, limit=page_size)
@@ -93,10 +93,10 @@ class DiscoveryClient(TypedClient):
             cursor = page.next_cursor
 
     async def invite(self, invite: SignedInvite) -> None:
-        """Leaves an invite for the node that it names; the same one twice is one.
+        """Deposits an invite for the node that it names; a repeated call has no effect.
 
         Raises:
-            InvalidInput: It is broken, expired, or for another ledger.
+            InvalidInput: The invite is malformed, expired, or for another ledger.
             Forbidden: The key, or the invite's signer, is not the pool's orchestrator.
             NotFound, Conflict: The node is not registered there, or wants another pool.
         """

@@ -47,7 +47,7 @@ class NodeClient(TypedClient):
         return answer.read(HeartbeatAnswer)
 
     async def push_logs(self, batch: LogBatch) -> LogReceipt:
-        """Pushes lines of the assignment's output; lines that are there already are skipped."""
+        """Sends lines of the assignment's output; the orchestrator skips lines that it has."""
         answer = await self.call("POST", "/v1/logs", body=batch, signed_answer=True, repeatable=True)
         return answer.read(LogReceipt)
 
@@ -93,10 +93,11 @@ class NodeClient(TypedClient):
         return (await self.call("GET", "/v1/run/step", signed_answer=True)).read(StepAnswer)
 
     async def slot(self, request: SlotRequest) -> SlotGrant:
-        """Leases a slot. Asked again under the same `request_id`, it is the same slot.
+        """Leases a slot. A repeated call with the same `request_id` returns the same slot.
 
         Raises:
-            Conflict: There is none for this node now; the detail says why, and `step` says when to ask again.
+            Conflict: No slot is available for this node now; the detail gives the reason, and `step` the time of the
+                next attempt.
             Forbidden: The node is no active member.
         """
         answer = await self.call("POST", "/v1/slots", body=request, signed_answer=True, repeatable=True)
@@ -123,7 +124,7 @@ class NodeClient(TypedClient):
         Raises:
             Forbidden: The lease is another node's, or not the pool's.
             Unprocessable: A signature, the units or the ledger's address are wrong.
-            Conflict: The lease has expired, or other work was handed in under it before.
+            Conflict: The lease has expired, or other work was submitted under it.
         """
         body = SubmissionRequest(work=work, figures=dict(figures or {}))
         answer = await self.call("POST", "/v1/submissions", body=body, signed_answer=True, repeatable=True)
@@ -133,7 +134,7 @@ class NodeClient(TypedClient):
         """Returns the relayer's progress with this node's work.
 
         Raises:
-            NotFound: It was not submitted, or too long ago.
+            NotFound: The work was never submitted, or so long ago that its record was deleted.
         """
         return (await self.call("GET", f"/v1/submissions/{key}", signed_answer=True)).read(SubmissionReceipt)
 
@@ -142,7 +143,7 @@ class NodeClient(TypedClient):
 
         Raises:
             NotFound: The node has submitted no such work, as far as the orchestrator has read.
-            Conflict: The verdict can't be disputed, or accepts the work.
+            Conflict: The verdict accepts the work, or can no longer be disputed.
             Unprocessable: The signature or the deadline is wrong.
         """
         answer = await self.call("POST", "/v1/disputes", body=dispute, signed_answer=True, repeatable=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import AsyncIterator, Mapping
 from datetime import timedelta
 from typing import TypeVar
@@ -14,6 +13,7 @@ from protocol.clients.streams import ServerEvent, listening
 from protocol.errors import InvalidInput, MusterError, RateLimited
 from protocol.http.client import BadAnswer
 from protocol.identifiers import Address, Digest
+from protocol.runtime.randomness import token_hex
 from protocol.wire.base import parse_answer
 from protocol.wire.heartbeat import LogLine, NodeState
 from protocol.wire.listings import FiguresPage, RolloutItem, RolloutPage, StepFigures
@@ -81,7 +81,7 @@ class OrchestratorClient(TypedClient):
             state: Only nodes in this state.
             task: Only nodes that hold this task.
             label: Only nodes with this `name=value`.
-            metric: A gauge of the last heartbeat that is wanted with each node.
+            metric: Name of a gauge to include, as of each node's last heartbeat.
         """
         query: Query = {"limit": PAGE}
         asked = (("state", state), ("task", task), ("label", label), ("metric", metric))
@@ -148,7 +148,7 @@ class OrchestratorClient(TypedClient):
             node: Whose.
             assignment: Its id.
             since: Lines from this sequence number on.
-            tail: Without `since`: so many of the newest.
+            tail: Number of newest lines; ignored with `since`.
         """
         return await self._get(f"/v1/nodes/{node}/logs", NodeLogs, _log_query(assignment, since, tail))
 
@@ -165,12 +165,12 @@ class OrchestratorClient(TypedClient):
     # Tasks
 
     async def create_task(self, task: NewTask) -> Task:
-        """Posts a task. It is made once, however often it has to be sent until an answer comes."""
-        once = {IDEMPOTENCY_HEADER: secrets.token_hex(16)}
+        """Posts a task. Retries do not create a second task: the request has an idempotency key."""
+        once = {IDEMPOTENCY_HEADER: token_hex(16)}
         return (await self.call("POST", "/v1/tasks", body=task, headers=once, repeatable=True)).read(Task)
 
     async def tasks(self) -> AsyncIterator[Task]:
-        """All tasks, oldest first, page by page."""
+        """Yields all tasks, oldest first, page by page."""
         query: Query = {"limit": PAGE}
         while True:
             page = await self._get("/v1/tasks", TaskPage, query)
@@ -224,10 +224,10 @@ class OrchestratorClient(TypedClient):
         return answer.read(CheckpointRef)
 
     async def hold_trainer_lease(self, wish: TrainerWish) -> TrainerLease:
-        """Becomes the run's only trainer for a while, or stays it.
+        """Acquires or renews the lease of the run's only trainer.
 
         Raises:
-            Conflict: Another trainer has the run.
+            Conflict: Another trainer holds the lease.
         """
         return (await self.call("PUT", "/v1/run/trainer", body=wish, repeatable=True)).read(TrainerLease)
 
@@ -239,10 +239,10 @@ class OrchestratorClient(TypedClient):
     async def rollouts(
         self, *, step: int | None = None, status: str = "accepted", links: bool = True
     ) -> AsyncIterator[RolloutItem]:
-        """Submitted files in lease order, page by page.
+        """Yields submitted files in the order of their leases, page by page.
 
         Args:
-            step: Only this step's; by default those of all steps that are kept, ascending.
+            step: Only files of this step; by default of all stored steps, ascending.
             status: `accepted`, `rejected`, `pending`, or `all`.
             links: Whether to ask the store for sizes, and for links to files.
         """
@@ -260,10 +260,10 @@ class OrchestratorClient(TypedClient):
             query["cursor"] = page.next_cursor
 
     async def rollout(self, key: Digest) -> RolloutItem:
-        """One submitted file, by its work key.
+        """Returns one submitted file by its work key.
 
         Raises:
-            NotFound: The orchestrator has not read it on the ledger yet, or has forgotten its step.
+            NotFound: The orchestrator has not read the work from the ledger yet, or has deleted its step.
         """
         return await self._get(f"/v1/run/rollouts/{key}", RolloutItem)
 
@@ -289,7 +289,7 @@ class OrchestratorClient(TypedClient):
             yield read
 
     async def relays(self) -> tuple[KnownRelay, ...]:
-        """All checkpoint relays that are allowed."""
+        """Returns all allowed checkpoint relays."""
         return (await self._get("/v1/relays", RelayList)).relays
 
     async def allow_relay(self, relay: Address) -> KnownRelay:
@@ -305,7 +305,7 @@ class OrchestratorClient(TypedClient):
         return (await self.call("POST", "/v1/webhooks", body=webhook)).read(CreatedWebhook)
 
     async def webhooks(self) -> tuple[Webhook, ...]:
-        """Webhooks, and how their deliveries go."""
+        """Returns webhooks with the state of their deliveries."""
         return (await self._get("/v1/webhooks", WebhookList)).webhooks
 
     async def delete_webhook(self, webhook_id: str) -> None:
@@ -336,7 +336,7 @@ class OrchestratorClient(TypedClient):
         return answer.read(NodeView)
 
     async def _follow(self, path: str, query: Query) -> AsyncIterator[ServerEvent]:
-        """Events of a stream that is opened again when it breaks; the caller moves `query` on meanwhile.
+        """Yields events of a stream, which is reopened when it breaks; the caller advances `query` with each event.
 
         Raises:
             MusterError: The service refuses for good, or it can't be reached at first.

@@ -1,4 +1,4 @@
-"""The client of an orchestrator for a checkpoint relay: where it serves, as long as it does."""
+"""Client of an orchestrator for a checkpoint relay, which registers its URL and renews the registration."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class ServerEvent:
 
 
 class EventReader:
-    """Takes a stream's bytes as they come and gives the events that are whole."""
+    """Parses a stream's bytes incrementally into complete events."""
 
     def __init__(self) -> None:
         self._rest = b""

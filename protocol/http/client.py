@@ -156,8 +156,8 @@ class ServiceClient:
         token: A pool owner's token instead.
         clock: The system's by default.
         backoff: How retries wait.
-        answer_limit: Bytes of the largest answer.
-        allow_plain_http: Lets `http` go beyond this machine: only inside a network that is itself encrypted.
+        answer_limit: Bytes of the largest answer. allow_plain_http: Lets `http` go beyond this machine: only inside a
+        network that is itself encrypted.
         tls: Instead of the system's certificate authorities.
         transport: For tests that serve the other side in the same process.
 
@@ -217,9 +217,9 @@ class ServiceClient:
             query: Parameters.
             body: A model goes as JSON.
             headers: More headers.
-            patience: For all attempts and the waits between.
+            patience: Time limit of all attempts with the pauses between them.
             attempt_patience: For one attempt.
-            repeatable: Whether doing it twice is harmless; by default, if the method is GET, HEAD, PUT or DELETE.
+            repeatable: Whether the request is idempotent; default: the method is GET, HEAD, PUT or DELETE.
             signed_answer: Accept a response only if the service signed it; for responses that the caller acts upon.
             answer_limit: Bytes of the largest answer.
 
@@ -253,7 +253,8 @@ class ServiceClient:
 
         def worth_another(error: BaseException) -> bool:
             if isinstance(error, NoAnswer) or (isinstance(error, Conflict) and error.code == "replayed"):
-                # Replayed: something between us and the nonces did it twice, so one of the two may have been served.
+                # A 409 for a replayed nonce: a proxy may have sent the request twice, so the first copy may have been
+                # served.
                 return may_repeat and (error.retryable or isinstance(error, Conflict))
             return is_retryable(error)
 

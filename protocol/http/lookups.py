@@ -64,7 +64,7 @@ class Lookups(Generic[K, V]):
     """A small cache in front of a slow source.
 
     Callers that want the same key share one read. While the source is unavailable, the last answer is used for longer.
-    While a read is under way or too many wait, the last answer is used for up to `CROWDED` times its usual age.
+    While a read is in progress or too many callers wait, the cached answer is used up to `CROWDED` times longer.
     Answers that were not used for the longest time are dropped first. Answers protected by `keep` are dropped
     only for other protected ones.
 
@@ -171,7 +171,7 @@ class Lookups(Generic[K, V]):
                 return await deadline.bound(self._read(key), what=self._what(key))
         except Unavailable as error:
             _log.warning("look-up-failed", what=self._what(key), reason=error.detail)
-            # One new key whose read is slow must not make the others wait.
+            # A slow read of one new key must not delay reads of other keys.
             if rest is not None or not isinstance(error, DeadlinePassed):
                 self._rests[rest] = self._clock.monotonic() + self._limits.rest.total_seconds()
             raise
@@ -180,7 +180,7 @@ class Lookups(Generic[K, V]):
         lane.waiting -= 1
         failed = done.cancelled() or done.exception() is not None  # marks the exception as retrieved
         if self._reading.get(key) is not done:
-            return  # dropped meanwhile: this result may be older
+            return  # the entry was invalidated during the read, so this result may be outdated
         del self._reading[key]
         if failed:
             error = None if done.cancelled() else done.exception()
@@ -200,7 +200,7 @@ class Lookups(Generic[K, V]):
     def _check_absent(self, key: K) -> None:
         absent = self._absent.get(key)
         if absent is not None and self._clock.monotonic() < absent.until:
-            raise absent.error.with_traceback(None)  # or it would grow with each caller
+            raise absent.error.with_traceback(None)  # otherwise the traceback would grow with each caller
 
     def _check_rest(self, key: K | None) -> None:
         if self._clock.monotonic() < self._rests.get(key, 0.0):

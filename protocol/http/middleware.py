@@ -49,7 +49,7 @@ class HttpLimits:
     body_limit: int
     """Bytes of the largest body."""
     body_limits: Sequence[tuple[str, int]] = ()
-    """Other limits, by the beginning of the path; the first that fits counts. Routes there stream their bodies."""
+    """Body limits by path prefix; the first matching prefix applies. Routes there stream their bodies."""
     ip_rates: IpRates | None = None
     callers: CallerAddresses
     spoken: VersionRange = SPOKEN
@@ -129,10 +129,10 @@ class RequestMiddleware:
                 await visit.answer(await fast_route(scope, visit.receive))
         except MusterError as error:
             await visit.refuse(error)
-        except HTTPException as error:  # from a fast route; for others the framework writes it
+        except HTTPException as error:  # only for fast routes; the framework sends the answers of other routes
             await visit.respond(http_problem(error, instance=visit.instance))
         except ClientDisconnect:
-            visit.status = 499  # nginx's status for it; the client is gone
+            visit.status = 499  # nginx's status for a client that disconnected
         except Exception as error:  # noqa: BLE001 - the last line of defence; it is logged and answered
             await visit.refuse(unexpected(error))
 

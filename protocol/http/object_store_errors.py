@@ -29,14 +29,14 @@ _CODE = re.compile(rb"<Code>([A-Za-z0-9]{1,64})</Code>")
 
 
 class TransferError(Unavailable):
-    """The store did not do it; it may later."""
+    """The store failed or refused the request; a retry may succeed."""
 
     code = "transfer-failed"
     default_hint = "nothing is lost: the same is tried again later"
 
 
 class UrlStale(TransferError):
-    """The store takes the URL no longer, or never did."""
+    """The store rejects the URL, for example because it has expired."""
 
     code = "url-stale"
     default_hint = "ask for another URL; if that happens again, this machine's clock or the pool's store is wrong"
@@ -49,7 +49,7 @@ class UrlRefused(InvalidInput):
 
 
 class BytesRefused(Unprocessable):
-    """The bytes are not those that were announced."""
+    """The bytes differ from the announced ones."""
 
     code = "other-bytes"
 

@@ -2,13 +2,12 @@
 
 The URLs come from the pool's orchestrator, so they are not taken on trust: https only, unless they are the
 orchestrator's own; no redirects; never into this machine's own network, unless the orchestrator itself is there or
-plain http was allowed. What is read is hashed as it arrives, and kept only if it is what was asked for. A file that is
-too large to keep is hashed alone.
+plain http was allowed. Downloads are hashed while they arrive, and kept only if size and hash are the expected ones. A
+file that is too large to store is only hashed.
 """
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import ipaddress
 import os
@@ -28,6 +27,7 @@ from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
 from protocol.runtime.disk import DiskClaim
 from protocol.runtime.retry import Deadline, DeadlinePassed
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.uploads import UploadTicket
 
 __all__ = ["BytesRefused", "ObjectTransfer", "TransferError", "UrlRefused", "UrlStale"]
@@ -35,7 +35,7 @@ __all__ = ["BytesRefused", "ObjectTransfer", "TransferError", "UrlRefused", "Url
 T = TypeVar("T")
 
 PATIENCE = timedelta(seconds=60)
-"""For the store's next sign of life."""
+"""Time limit for the store's next bytes."""
 
 SHORTEST = timedelta(minutes=5)
 LEAST_RATE = 32 * 1024
@@ -50,10 +50,10 @@ class ObjectTransfer:
     """Sends and fetches objects of one pool.
 
     Args:
-        orchestrator_url: The pool's orchestrator, as it was reached: URLs of the same origin are its own.
+        orchestrator_url: URL of the pool's orchestrator; URLs of the same origin are trusted.
         clock: Clock of pauses.
         allow_plain_http: Lets URLs be plain http, and lead into private networks.
-        patience: For the store's next sign of life.
+        patience: Time limit for the store's next bytes.
         transport: For tests that serve the orchestrator in the same process.
     """
 
@@ -96,7 +96,7 @@ class ObjectTransfer:
 
         Args:
             url: Presigned.
-            target: Where to; its directory exists.
+            target: Path of the new file; its directory exists.
             sha256: Expected SHA-256.
             most_bytes: Its limit.
             claim: Reserved disk space; the free space is checked again before each piece.
@@ -156,9 +156,9 @@ class ObjectTransfer:
                     async for piece in pieces:
                         size += len(piece)
                         with nullcontext() if claim is None else claim.writing(len(piece)):
-                            await asyncio.to_thread(file.write, piece)
+                            await run_in_thread(file.write, piece)
                 file.flush()
-                await asyncio.to_thread(os.fsync, file.fileno())  # disks can be slow
+                await run_in_thread(os.fsync, file.fileno())  # disks can be slow
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
@@ -189,7 +189,7 @@ class ObjectTransfer:
     async def _answer(
         self, method: str, url: str, headers: Mapping[str, str], *, content: AsyncIterator[bytes] | None = None
     ) -> AsyncIterator[httpx.Response]:
-        """One request; every way in which it can break is a `TransferError`."""
+        """Sends one request; converts every failure of the connection into `TransferError`."""
         parsed, address = await self._destination(url)
         store = parsed.netloc.decode("ascii")
         request = self._http.build_request(
@@ -265,9 +265,9 @@ def _checked_headers(given: Mapping[str, str], size: int) -> dict[str, str]:
 
 
 async def _pieces(path: Path) -> AsyncIterator[bytes]:
-    file = await asyncio.to_thread(path.open, "rb")
+    file = await run_in_thread(path.open, "rb")
     try:
-        while piece := await asyncio.to_thread(file.read, _PIECE):
+        while piece := await run_in_thread(file.read, _PIECE):
             yield piece
     finally:
         file.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Mapping
 from datetime import timedelta
 from http import HTTPStatus
@@ -29,6 +28,7 @@ from protocol.errors import (
     UpgradeRequired,
     plain_message,
 )
+from protocol.runtime.randomness import token_hex
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:muster:problem:"
@@ -85,7 +85,7 @@ def problem_of(error: MusterError, *, instance: str = "") -> Problem:
 
 
 def error_of(problem: Problem, *, retry_after: timedelta | None = None) -> MusterError:
-    """Reads an error back, with the code and hint that the service gave it.
+    """Converts problem JSON to an error with the service's code and hint.
 
     Args:
         problem: Body of the answer.
@@ -122,7 +122,7 @@ def error_of_answer(status: int, media_type: str, body: bytes, *, retry_after: t
 
 
 def problem_response(error: MusterError, *, instance: str = "") -> Response:
-    """The answer that carries an error."""
+    """Returns the HTTP response for an error."""
     problem = problem_of(error, instance=instance)
     headers = {"Cache-Control": "no-store"}
     if problem.retry_after is not None:
@@ -134,7 +134,7 @@ def problem_response(error: MusterError, *, instance: str = "") -> Response:
 
 def unexpected(error: BaseException) -> MusterError:
     """Returns the problem of an unexpected error: an id and no internals."""
-    reference = secrets.token_hex(6)
+    reference = token_hex(6)
     _log.error("unexpected-error", reference=reference, exc_info=error)
     return MusterError(
         f"something went wrong inside (reference {reference})",
@@ -158,7 +158,7 @@ class CarriedError(HTTPException):
 
 
 def install_problem_answers(app: FastAPI) -> None:
-    """Makes every error that a route can raise a problem answer."""
+    """Registers handlers that convert every error of a route to a problem response."""
 
     async def ours(request: Request, error: Exception) -> Response:
         if not isinstance(error, MusterError):  # Starlette's signature is wider than what it calls this with
@@ -214,7 +214,7 @@ def http_problem(error: HTTPException, *, instance: str) -> Response:
 
 
 def instance_of(request: Request) -> str:
-    """The id under which the log knows this request."""
+    """Returns the id of this request in the log."""
     identifier = request.scope.get("muster.request_id")
     return f"urn:muster:request:{identifier}" if identifier else ""
 

@@ -53,7 +53,7 @@ class IpRates:
     Args:
         rate: Rate of one caller.
         clock: Clock of the rates.
-        most: How many callers are remembered.
+        most: Number of callers whose rates are stored.
     """
 
     def __init__(self, rate: Rate, *, clock: Clock, most: int = 65_536) -> None:
@@ -66,7 +66,7 @@ class IpRates:
         """Counts one call.
 
         Raises:
-            RateLimited: It is one too many; `retry_after` says when the next one fits.
+            RateLimited: The caller exceeds its rate; `retry_after` is the time until the next allowed call.
         """
         bucket = counted_as(ip)
         now = self._clock.monotonic()
@@ -87,7 +87,7 @@ class CallerAddresses:
         trusted_proxies: Networks whose `X-Forwarded-For` is trusted; none by default.
 
     Raises:
-        InvalidInput: One of them is no network.
+        InvalidInput: An entry is not an IP network.
     """
 
     def __init__(self, trusted_proxies: Iterable[str] = ()) -> None:

@@ -7,7 +7,6 @@ A route under heavy load does this and its own work in one round trip: its scrip
 from __future__ import annotations
 
 import math
-import secrets
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import timedelta
@@ -21,6 +20,7 @@ from protocol.redis.connection import RedisKeys
 from protocol.redis.script_call import ScriptRunner
 from protocol.redis.scripts import Admit
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import token_hex
 
 CLOCK_WINDOW = timedelta(seconds=60)
 """Allowed clock difference of a request, in either direction."""
@@ -114,7 +114,7 @@ class ReplayGuard:
             Admit(
                 address=address,
                 nonce=nonce,
-                attempt=secrets.token_hex(8),  # redis-py repeats a call whose answer was lost; not guessable
+                attempt=token_hex(8),  # redis-py repeats a call whose answer was lost; not guessable
                 now_us=self.now_us(),
                 nonce_kept_ms=limits.nonce_kept_ms,
                 interval_us=limits.interval_us,

@@ -37,7 +37,7 @@ from protocol.runtime.loops import BackgroundLoops
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 Check = Callable[[], Awaitable[None]]
-"""Returns if a thing we depend on is well; raises if it is not."""
+"""Returns if a dependency is available; raises an error otherwise."""
 
 CHECK_PATIENCE = timedelta(seconds=2)
 DRAIN = timedelta(seconds=20)
@@ -79,14 +79,14 @@ def create_service(
         version: Of this release.
         description: For OpenAPI.
         lifespan: Opens and closes the service's resources; loops run inside it.
-        checks: What `/readyz` asks, by name; each has two seconds.
+        checks: Readiness checks of `/readyz` by name; each has two seconds.
         loops: Background work, part of readiness.
         clock: The system's by default.
         body_limit: Bytes of the largest body.
         body_limits: Other limits by path prefix; routes below them stream their bodies.
         ip_rates: How often one IP may call; unlimited by default.
         callers: Proxies whose `X-Forwarded-For` is trusted; none by default.
-        connections: How many connections it holds; never more than there are descriptors for.
+        connections: Maximum number of open connections, further limited by the file descriptors.
         fast_routes: By method and path: routes under heavy load, which the middleware calls without the framework.
         tags: For OpenAPI.
     """
@@ -151,9 +151,10 @@ async def serve(
     drain: timedelta = DRAIN,
     on_bound: Callable[[int], None] | None = None,
 ) -> None:
-    """Serves until SIGTERM or SIGINT. Then it becomes unready, refuses connections, ends open requests and exits.
+    """Serves until SIGTERM or SIGINT.
 
-    The process may open as many files from then on as its hard limit allows: the soft one is often 1024.
+    On a signal the service becomes unready, refuses connections, ends open requests and exits. At the start it raises
+    the soft limit of open files, often 1024, to the hard limit.
 
     Args:
         app: Made by `create_service`.
@@ -188,7 +189,7 @@ def run_service(
     on_bound: Callable[[int], None] | None = None,
 ) -> None:
     """Runs `serve` in a new event loop (uvloop if it is installed), for the command of a service."""
-    config = uvicorn.Config(app, loop="auto", log_config=None)  # or uvicorn would install its own plain-text handler
+    config = uvicorn.Config(app, loop="auto", log_config=None)  # otherwise uvicorn installs its own plain-text handler
     with asyncio.Runner(loop_factory=config.get_loop_factory()) as runner:
         runner.run(serve(app, host=host, port=port, drain=drain, on_bound=on_bound))
 
@@ -215,7 +216,9 @@ def _bind(host: str, port: int) -> socket.socket:
         listener = socket.socket(family, kind, protocol)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(where)
-        listener.listen(BACKLOG)  # already now: clients that know the port may connect before the service has started
+        listener.listen(
+            BACKLOG
+        )  # announced early: clients that know the port may connect before the service has started
     except OSError as error:
         raise Unavailable(
             f"can't listen on {host}:{port}: {error.strerror}",
@@ -266,7 +269,10 @@ def _add_health(app: FastAPI, checks: Mapping[str, Check], registry: CollectorRe
 
 
 def _add_docs(app: FastAPI) -> None:
-    """`/docs` for people. Its scripts are a CDN's, so it has an origin of its own: they reach nothing that is ours."""
+    """`/docs` for people.
+
+    The page loads scripts from a CDN. A separate origin (CSP sandbox) keeps them from the service's data.
+    """
 
     @cache
     def written() -> bytes:

@@ -1,7 +1,7 @@
 """Bearer tokens of pool owners: only their scrypt hashes are kept, each with a name and a scope.
 
-A token reads `mst_<id>_<secret>`. The id finds the hash, so that a made-up token costs us no scrypt; the secret is 256
-bits of randomness. A token that was right once is remembered by a keyed digest, as scrypt takes tens of milliseconds.
+A token reads `mst_<id>_<secret>`. The id selects the hash, so a token with an unknown id costs no scrypt. The secret
+has 256 random bits. Verified tokens are cached by a keyed digest, because scrypt takes tens of milliseconds.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ from protocol.http.verification import DEFAULT_BODY_LIMIT, check_declared_size, 
 from protocol.identifiers import Address
 from protocol.identity.scopes import Scope
 from protocol.identity.signing import ADDRESS_HEADER
+from protocol.runtime.threads import run_in_thread
 
 Model = TypeVar("Model", bound=BaseModel)
 
 SCRYPT_N = 2**14
 SCRYPT_R = 8
-"""16 MiB and some 40 ms per guess. More would be for passwords; these secrets can't be guessed."""
+"""16 MiB and some 40 ms per guess. Passwords would need more; these secrets are random."""
 
 _TOKEN = re.compile(r"mst_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 _HASH = re.compile(r"scrypt\$([0-9a-f]{8})\$([A-Za-z0-9+/=]{24})\$([A-Za-z0-9+/=]{44})")
@@ -106,7 +107,7 @@ class TokenBook:
         self._by_id: dict[str, tuple[TokenSetting, bytes, bytes]] = {}
         self._known: dict[bytes, TokenSetting] = {}
         self._digest_key = secrets.token_bytes(32)
-        self._turns = asyncio.Semaphore(2)  # wrong secrets under a known id must not take all cores
+        self._turns = asyncio.Semaphore(2)  # limits the CPU cores used for wrong secrets under a known id
         for setting in tokens:
             match = _HASH.fullmatch(setting.hash)
             if match is None or match[1] in self._by_id:
@@ -128,7 +129,7 @@ class TokenBook:
             raise _unknown()
         setting, salt, expected = entry
         async with self._turns:
-            found = await asyncio.to_thread(_stretch, match[2], salt)
+            found = await run_in_thread(_stretch, match[2], salt)
         if not hmac.compare_digest(found, expected):
             raise _unknown()
         self._known[digest] = setting

@@ -19,7 +19,7 @@ from protocol.http.serving.http import BoundedServer, Serving
 from protocol.runtime.clock import SystemClock
 
 MOST_CONNECTIONS = 64
-"""A task that opens more is cut off, or it could use up the descriptors that the worker's own work needs."""
+"""Further connections are closed: a task must not exhaust the worker's file descriptors."""
 
 _LIMITS = ConnectionLimits(connections=MOST_CONNECTIONS, per_address=MOST_CONNECTIONS)
 
@@ -29,7 +29,7 @@ class UnixServer:
 
     Args:
         app: Application to serve.
-        path: Where the socket stands; an old one there is replaced.
+        path: Path of the socket; an old socket is replaced.
         mode: Permissions of the socket file.
     """
 
@@ -81,7 +81,7 @@ class _QuietServer(BoundedServer):
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Another name for a socket's path: the kernel takes 107 bytes, and state directories may be deep."""
+    """Yields a short alias of a socket's path: the kernel allows 107 bytes, and state directories may be deep."""
     if len(os.fsencode(path)) <= 100:
         yield str(path)
         return

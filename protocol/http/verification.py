@@ -43,7 +43,7 @@ class FastResponse:
 
     status: int
     headers: list[tuple[bytes, bytes]]
-    """Names in lower case, as ASGI requires; the length is among them."""
+    """Header fields, with lower-case names as ASGI requires; they include Content-Length."""
     body: bytes
 
 
@@ -55,7 +55,7 @@ middleware treats both kinds of routes equally: limits, request id, version, met
 """
 
 Authorize = Callable[[Address, Request], Awaitable[None]]
-"""Check of the address's role; raises `Forbidden` if it may not do this."""
+"""Checks the address's role; raises `Forbidden` if the role does not allow the request."""
 
 FastHandler = Callable[["SignedRequest", str], Awaitable[bytes]]
 """Takes a verified request and its source IP; returns the JSON body of the answer."""
@@ -88,7 +88,7 @@ class SignedRequest:
             raise unprocessable(error) from None
 
     def answer(self, key: Key, content: BaseModel, *, status: int = 200) -> Response:
-        """Returns a response signed by the service's key for this request only; no party on the path can forge it."""
+        """Returns a response to this request, signed by the service's key against forgery on the network path."""
         body = content.model_dump_json().encode()
         headers = sign_response(key, address=self.address, nonce=self.nonce, status=status, body=body)
         return Response(body, status, headers, media_type="application/json")
@@ -217,7 +217,7 @@ def signed_request(
     before any check.
 
     Args:
-        authorize: Checks that the signer may do this.
+        authorize: Checks that the signer may make this request.
         body_limit: Largest body in bytes.
     """
 
@@ -322,7 +322,7 @@ def unprocessable(error: ValidationError) -> Unprocessable:
 def _stamp_headers(scope: Scope) -> tuple[str | None, dict[str, str]]:
     """Returns the declared size and the five signature headers, read in one pass.
 
-    Each of the five may occur once: otherwise a proxy and this service could read different ones.
+    Each of the five may occur only once: of two, a proxy and this service could read different ones.
     """
     declared: str | None = None
     found: dict[str, str] = {}

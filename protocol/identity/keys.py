@@ -1,4 +1,4 @@
-"""A key: a secret that signs and never shows itself."""
+"""Signing key whose secret never appears in text, pickles or copies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Key:
         try:
             self._key = secp256k1.PrivateKey(secret)
         except ValueError:
-            # Not chained: the message of the original could show the number.
+            # Not chained: the original message could contain the secret.
             raise InvalidInput(
                 "these 32 bytes are no secp256k1 key (zero, or beyond the order)", code="bad-key"
             ) from None
@@ -49,7 +49,7 @@ class Key:
         """Reads 64 hex digits, with or without 0x.
 
         Raises:
-            InvalidInput: The text is something else; it is not repeated in the error.
+            InvalidInput: The text has another form; the error does not repeat it.
         """
         digits = text.strip().removeprefix("0x")
         if len(digits) != 64:
@@ -61,11 +61,11 @@ class Key:
         return cls(secret)
 
     def sign_hash(self, hash32: bytes) -> bytes:
-        """Signs 32 bytes as they are; 65 bytes with low s and v 27 or 28."""
+        """Signs 32 bytes without hashing; returns 65 bytes with low s and v 27 or 28."""
         return secp256k1.sign_hash(self._key, hash32)
 
     def sign_message(self, message: bytes) -> bytes:
-        """Signs an EIP-191 personal message; 65 bytes."""
+        """Signs an EIP-191 personal message; returns 65 bytes."""
         return secp256k1.sign_hash(self._key, secp256k1.personal_hash(message))
 
     def reveal(self) -> bytes:

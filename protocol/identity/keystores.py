@@ -31,7 +31,7 @@ _log = structlog.get_logger(__name__)
 
 
 def write_keystore(path: Path, key: Key, password: str, *, scrypt_n: int = SCRYPT_N) -> None:
-    """Writes an encrypted keystore, readable by its owner only, whole or not at all; an existing file is never touched.
+    """Writes an encrypted keystore atomically, readable by its owner only; never replaces an existing file.
 
     Raises:
         Conflict: There is a file at `path` already.
@@ -55,7 +55,7 @@ def read_keystore(path: Path, password: str) -> Key:
 
     Raises:
         NotFound: There is no such file.
-        InvalidInput: It is not a keystore that this program can read, or holds another key than it says.
+        InvalidInput: It is not a supported keystore, or its key does not have the address that it names.
         Unauthenticated: The password is wrong.
     """
     from eth_keyfile.keyfile import decode_keyfile_json  # noqa: PLC0415 - the package imports unused pairings for half a second
@@ -92,14 +92,14 @@ def find_key(
 ) -> Key:
     """Returns the key of a role, from the environment or from its keystore; never from the command line.
 
-    Looked at in this order: `MUSTER_<ROLE>_KEY` (64 hex digits); the keystore, opened with `MUSTER_<ROLE>_PASSWORD`,
-    with the first line of `password_file`, or with what is typed at the terminal.
+    Sources, in this order: `MUSTER_<ROLE>_KEY` (64 hex digits); the keystore, with the password from
+    `MUSTER_<ROLE>_PASSWORD`, the first line of `password_file`, or a prompt at the terminal.
 
     Args:
         role: `node`, `provider`, `orchestrator`, ...
         keystore: The keystore file.
         password_file: A file with the password on its first line.
-        environment: Instead of the process's own.
+        environment: Environment variables; None for the process's own.
 
     Raises:
         NotFound: There is neither a variable nor a file.

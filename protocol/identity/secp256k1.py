@@ -1,7 +1,7 @@
 """secp256k1 as Ethereum uses it: 65-byte signatures (r, s, v), low s only, v 27 or 28, signers recovered from them.
 
-Recovery calls libsecp256k1 through coincurve directly, about a hundred times faster than the pure-Python curve. Without
-coincurve nothing here works, on purpose: a service on the slow curve would fall over under the load it is sized for.
+Recovery calls libsecp256k1 through coincurve directly, about a hundred times faster than the pure-Python curve.
+coincurve is required on purpose: with the slow curve a service could not serve the load that it is sized for.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ except ImportError:  # pragma: no cover - an installation without it: the same h
 __all__ = ["PrivateKey", "address_of", "keccak", "personal_hash", "recover", "sign_hash"]
 
 HALF_ORDER = 0x7FFFFFFFFFFFFFFFFFFFFFFFFFFFFFFF5D576E7357A4501DDFE92F46681B20A0
-"""Half the order of secp256k1 (SEC 2, 2.4.1). A signature with s above it is the twin of a valid one (EIP-2)."""
+"""Half the order of secp256k1 (SEC 2, 2.4.1).
+
+EIP-2 rejects a signature with a larger s: it is the malleable twin of a valid one.
+"""
 
 SIGNATURE_BYTES = 65
 

@@ -1,14 +1,13 @@
 """Signed requests and signed answers: the bytes that are signed, and nothing else.
 
-A request is signed (EIP-191 personal message) over seven lines, none of which a peer supplied; an answer over five.
-`docs/protocol.md` says the same with a test vector, so that a client can be written in any language.
+A request is signed (EIP-191 personal message) over seven lines, none of which a peer supplies; an answer over five.
+`docs/protocol.md` specifies them with a test vector, for clients in other languages.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,6 +17,7 @@ from protocol.errors import InvalidInput, Unauthenticated
 from protocol.identifiers import Address, address
 from protocol.identity import secp256k1
 from protocol.identity.keys import Key
+from protocol.runtime.randomness import token_hex
 
 REQUEST_SCHEME = "muster-request-v1"
 RESPONSE_SCHEME = "muster-response-v1"
@@ -69,7 +69,7 @@ def request_message(
         audience: Address of the service or pool manager that receives the request.
         method: In capitals.
         target: Path with query exactly as sent; an empty query has no question mark.
-        body_sha256: Lower-case hex; of nothing, if there is no body.
+        body_sha256: Lower-case hex SHA-256 of the body, which may be empty.
         timestamp_ms: Unix time in milliseconds.
         nonce: 32 lower-case hex digits, never used before.
     """
@@ -105,13 +105,13 @@ def sign_request(
         target: Path with query exactly as it will be sent.
         body: The bytes of the body exactly as they will be sent.
         at: Now.
-        nonce: 32 hex digits; drawn when not given, as it should be outside of tests.
+        nonce: 32 hex digits; random by default. Only tests give one.
 
     Raises:
-        InvalidInput: Method or target can't be on the first line of an HTTP request.
+        InvalidInput: Method or target is not valid in an HTTP request line.
     """
     check_request_line(method, target)
-    nonce = secrets.token_hex(16) if nonce is None else nonce
+    nonce = token_hex(16) if nonce is None else nonce
     timestamp_ms = unix_ms(at)
     message = request_message(
         audience=audience,
@@ -131,7 +131,7 @@ def sign_request(
 
 
 def sign_response(key: Key, *, address: Address, nonce: str, status: int, body: bytes) -> dict[str, str]:
-    """Returns the headers that make an answer the service's own: its address and its signature."""
+    """Returns the headers of a signed answer: the service's address and its signature."""
     message = response_message(
         address=address, nonce=nonce, status=status, body_sha256=hashlib.sha256(body).hexdigest()
     )
@@ -141,10 +141,10 @@ def sign_response(key: Key, *, address: Address, nonce: str, status: int, body: 
 def check_response(
     headers: Mapping[str, str], *, service: Address, address: Address, nonce: str, status: int, body: bytes
 ) -> None:
-    """Returns if the answer was signed by `service`, for this asker and this nonce.
+    """Returns if `service` signed the answer for this requester and this nonce.
 
     Raises:
-        Unauthenticated: It was not; the answer must be thrown away unread.
+        Unauthenticated: The signature is missing or wrong; the caller must discard the answer.
     """
     text = headers.get(SIGNATURE_HEADER, "")
     if not _SIGNATURE.fullmatch(text):
@@ -174,7 +174,7 @@ def read_stamp(headers: Mapping[str, str]) -> RequestStamp:
 
     Raises:
         Unauthenticated: One is missing.
-        InvalidInput: One is not in canonical form.
+        InvalidInput: A header is not in canonical form.
     """
     values = []
     for name in REQUEST_HEADERS:
@@ -225,7 +225,7 @@ def check_signature(stamp: RequestStamp, *, method: str, target: str, body_sha25
 
 
 def check_request_line(method: str, target: str) -> None:
-    """Returns if method and target can stand on their lines of the message.
+    """Returns if method and target are valid lines of the signed message.
 
     Raises:
         InvalidInput: Method is not capitals; target does not begin with a slash, is longer than 8,192 characters, or
@@ -252,7 +252,7 @@ def _matching(pattern: re.Pattern[str], name: str, value: str, form: str) -> str
 
 
 def _canonical_address(name: str, value: str) -> Address:
-    """An address has one spelling, or one signer would have many names in rates, nonces and bans."""
+    """Accepts one spelling of an address: others would give a signer more entries in rates, nonces and bans."""
     try:
         canonical = _known_address(value) if len(value) == 42 else address(value)
     except InvalidInput as error:

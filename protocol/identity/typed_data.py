@@ -14,7 +14,7 @@ from protocol.identity.keys import Key
 
 NAME = "Muster"
 VERSION = "2"
-"""Name and version of the EIP-712 domain of every contract; another would make all signatures invalid.
+"""Name and version of the EIP-712 domain of every contract. A change makes all signatures invalid.
 
 Version 2 added a beacon block and a salt to leases (`docs/decisions/0054-leases-carry-salt-and-beacon.md`)."""
 

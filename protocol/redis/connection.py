@@ -16,7 +16,7 @@ from protocol.errors import InvalidInput, Unavailable
 
 
 class StoreUnavailable(Unavailable):
-    """Redis is down, slow or refuses. The command was not executed, or it was and its answer was lost."""
+    """Redis is down, slow or refuses. The command may have been executed: its answer may have been lost."""
 
     code = "store-unavailable"
 
@@ -34,7 +34,7 @@ class RedisKeys:
         """Returns the key made of these parts.
 
         Raises:
-            InvalidInput: A part has a colon or a brace, and could name another key.
+            InvalidInput: A part contains a colon or a brace, so the result could be another key.
         """
         for part in (self.pool, *parts):
             if not part or any(character in part for character in ":{}"):

@@ -1,6 +1,6 @@
-"""Leader leases: of several processes on one Redis, one at a time does each piece of background work.
+"""Leader leases: only one of several processes on one Redis runs each background loop at a time.
 
-A lease's value has a fencing token that grows with every change of hands. Scripts that compare the value before they
+A lease's value contains a fencing token that grows with each new holder. Scripts that compare the value before they
 write (`holds` in the orchestrator's prelude) keep out a loop that was paused and lost its lease. Where no script does,
 the work must be harmless when two processes do it.
 """
@@ -8,11 +8,11 @@ the work must be harmless when two processes do it.
 from __future__ import annotations
 
 import asyncio
-import secrets
 from datetime import timedelta
 
 from protocol.redis.script_call import ScriptRunner
 from protocol.redis.scripts import HoldLease
+from protocol.runtime.randomness import token_hex
 
 
 class LeaderLease:
@@ -29,7 +29,7 @@ class LeaderLease:
         self._loop = loop
         self.lifetime = lifetime
         self._lifetime_ms = int(lifetime.total_seconds() * 1000)
-        self._holder = secrets.token_hex(8)
+        self._holder = token_hex(8)
         self._asking = asyncio.Lock()
         self.value = ""
         """Fencing token for scripts; empty while another process holds the lease."""
@@ -42,7 +42,7 @@ class LeaderLease:
         """
         async with self._asking:  # rounds of one loop may overlap, and one must not undo what another one acquired
             try:
-                # The value stays while Redis is asked: other rounds of the loop write with it meanwhile.
+                # The value stays during the request to Redis: concurrent rounds of the loop write with it.
                 self.value = await self._call(self._lifetime_ms)
             except BaseException:
                 self.value = ""

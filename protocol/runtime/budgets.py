@@ -82,7 +82,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeepRule:
-    """Decides which versions stay in a folder. The oldest go first, and never one that is needed.
+    """Decides which versions stay in a folder. The oldest are removed first; needed ones are never removed.
 
     Args:
         most: Maximum number of versions to keep, in addition to older ones that are needed.
@@ -115,7 +115,7 @@ def keep_rule(folder: Path, *, told: int | None, most: int, least: int = 1) -> K
 
     Args:
         folder: Folder of the versions; it may not exist yet.
-        told: Number of versions to keep, set by the operator; then free space is ignored.
+        told: Number of versions to keep, set by the operator. If given, free space is ignored.
         most: Maximum number to keep otherwise, if they fit.
         least: Number of versions that are kept even beyond the budget.
     """
@@ -148,7 +148,7 @@ class OverBudget:
         self._bytes = 0
 
     def note(self, over: int) -> None:
-        """Takes the bytes beyond the budget as they are now."""
+        """Records the present number of bytes beyond the budget."""
         if over and not self._bytes:
             _log.warning(
                 "versions-over-budget",
@@ -162,7 +162,7 @@ class OverBudget:
 
 
 def stored_version(folder: Path) -> StoredVersion:
-    """Size of a version's folder, and when it was made."""
+    """Returns size and creation time of a version's folder."""
     try:
         since = folder.stat().st_mtime
     except OSError:  # it was removed just now
@@ -171,7 +171,7 @@ def stored_version(folder: Path) -> StoredVersion:
 
 
 def size_of(folder: Path) -> int:
-    """Bytes of all files below a folder; 0 for one that is not there."""
+    """Returns the bytes of all files below a folder; 0 if the folder does not exist."""
     total = 0
     for path in folder.rglob("*"):
         try:
@@ -218,7 +218,7 @@ def weights_budget(memory: int, *, processes: int) -> int:
 def _limits(groups: Path, own: Path) -> list[tuple[int, int]]:
     """Limit and use of this process's groups and of those around them, in both versions of control groups.
 
-    A container often sees its own group as the root, so the paths are looked up from there too.
+    A container often sees its own group as the root, so paths relative to that root are tried too.
     """
     found = []
     try:
@@ -246,7 +246,7 @@ def _limits(groups: Path, own: Path) -> list[tuple[int, int]]:
 
 
 def _used(group: Path, use: str) -> int:
-    """Bytes that a group uses, without idle cache of files: the kernel gives that back when memory is wanted."""
+    """Returns the bytes that a group uses, without its inactive file cache, which the kernel reclaims on demand."""
     try:
         used = int((group / use).read_text())
     except (OSError, ValueError):

@@ -48,7 +48,7 @@ class SystemClock:
 
 
 class ManualClock:
-    """A clock for tests that moves only when told to; sleepers wake in the order of their deadlines.
+    """Clock for tests that only `turn` advances; sleepers wake in the order of their deadlines.
 
     Args:
         start: The wall time it begins at.
@@ -79,7 +79,7 @@ class ManualClock:
         await woken
 
     async def turn(self, duration: timedelta) -> None:
-        """Moves time forward and lets everything that was due run."""
+        """Advances time; sleepers wake at their deadlines."""
         target = self._elapsed + duration.total_seconds()
         await _settle()
         while self._sleepers and self._sleepers[0][0] <= target:
@@ -92,7 +92,7 @@ class ManualClock:
         await _settle()
 
     def jump(self, duration: timedelta) -> None:
-        """Moves the wall time only, as an operator or NTP does; monotonic time stays."""
+        """Changes only the wall time, as an operator or NTP does; monotonic time stays the same."""
         self._wall_skew += duration
 
 

@@ -21,7 +21,7 @@ VARIABLE = "MUSTER_CONFIG"
 
 
 def use_configuration_file(context: typer.Context, file: Path | None) -> Path | None:
-    """Puts the file of `--config` in force while a command runs, also for the processes that it starts."""
+    """Makes the file of `--config` the configuration file of this command and of processes that it starts."""
     if file is not None and not context.resilient_parsing:
         before = os.environ.get(VARIABLE)
         os.environ[VARIABLE] = str(file.absolute())
@@ -55,7 +55,7 @@ def find_configuration_file(explicit: Path | None = None) -> Path | None:
 
 
 def searched_places() -> list[Path]:
-    """Returns where a configuration file is looked for if none is named, best first."""
+    """Returns the search path of the configuration file, in order of precedence."""
     home = home_configuration()
     return [Path("muster.toml"), Path(".devnet/muster.toml"), *([home / "muster.toml"] if home else [])]
 
@@ -84,7 +84,7 @@ def placed(path: Path | str, base: Path | None = None) -> Path:
 def _is_there(place: Path) -> bool:
     try:
         return place.is_file()
-    except PermissionError:  # another user's directory, as HOME is after some ways of becoming another user
+    except PermissionError:  # HOME can be another user's directory, for example after `su`
         return False
 
 

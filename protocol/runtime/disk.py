@@ -20,7 +20,7 @@ class DiskReserved(Unavailable):
 class DiskSpace:
     """Reserves disk space for files being written; for one event loop.
 
-    Writes of other processes are noticed by `writing`, which reads the free space again for each piece.
+    `writing` reads the free space again for each piece, so that writes of other processes count.
 
     Args:
         directory: Any directory on the disk.
@@ -33,7 +33,7 @@ class DiskSpace:
         self._claimed = 0
         """Reserved bytes that are not written yet."""
         self._writing = 0
-        """Bytes that are being written now; the free space may count them or not."""
+        """Bytes of writes in progress, which the free space may already include."""
 
     @property
     def left(self) -> int:
@@ -100,7 +100,7 @@ class DiskClaim:
         """Context manager for writing the next `size` bytes; releases their reservation after success.
 
         Raises:
-            DiskReserved: The disk has been filled since the reservation; nothing may be written.
+            DiskReserved: Others have filled the disk since the reservation; the caller must not write.
         """
         with self._space._piece(size):
             yield

@@ -1,7 +1,7 @@
 """The distribution's extras: which one a missing module belongs to, and how it is installed.
 
-Commands import what they need when they run. Where that fails, the entry point turns the `ModuleNotFoundError` into a
-`MissingExtra`, so that every command names the extra that it lacks.
+Commands import what they need when they run. If an import fails, the entry point converts the `ModuleNotFoundError` to
+a `MissingExtra`, which names the extra to install.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EXTRA_OF_MODULE = {
     "transformers": "rollouts",
     "vllm": "vllm",
 }
-"""The extra that brings a module, for every module that the product imports and a plain installation lacks."""
+"""Extra by module, for every imported module that an installation without extras lacks."""
 
 
 class MissingExtra(MusterError):
@@ -39,8 +39,8 @@ class MissingExtra(MusterError):
 
     Args:
         module: The missing module.
-        extra: The extra that brings it.
-        alternative: Another way to do without, for the hint.
+        extra: The extra that installs it.
+        alternative: A way to do without the extra, for the hint.
     """
 
     code = "missing-extra"

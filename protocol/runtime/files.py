@@ -5,13 +5,13 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 from protocol.errors import Conflict
+from protocol.runtime.randomness import token_hex
 
 
 class FileLocked(Conflict):
@@ -43,7 +43,8 @@ def atomic_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
     """Opens a temporary file that replaces `path` when the block ends without an exception.
 
     The file and its directory entry are on disk after the block. After an exception the temporary file is removed. Its
-    name is always `.NAME.part`, so the next write reuses what a crash left. One process at a time may write `path`.
+    name is always `.NAME.part`, so the next write replaces the leftover of a crash. One process at a time may write
+    `path`.
     """
     partial = path.with_name(f".{path.name}.part")
     descriptor = _open_new(partial, os.O_TRUNC, mode=mode)
@@ -60,13 +61,13 @@ def atomic_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
 
 def create_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Creates a file that has its whole content as soon as it has its name.
+    """Creates a file atomically: it appears with its whole content.
 
     Raises:
         FileExistsError: There is a file at `path`; it is unchanged.
         OSError: The disk is full or refuses.
     """
-    partial = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")  # several processes may try at a time
+    partial = path.with_name(f".{path.name}.{token_hex(8)}.part")  # several processes may try at a time
     descriptor = _open_new(partial, os.O_EXCL, mode=mode)
     try:
         with os.fdopen(descriptor, "wb") as file:

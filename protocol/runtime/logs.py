@@ -94,7 +94,7 @@ def _writes_to_a_console(handler: logging.Handler) -> bool:
 
 
 def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Takes secrets out of an event, however deep they lie."""
+    """Redacts secrets in an event, at any depth."""
     for name, value in list(event.items()):
         event[name] = redacted(value, name=name)
     return event
@@ -103,8 +103,8 @@ def redact(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
 def redacted(value: object, *, name: str = "", depth: int = 0) -> object:  # noqa: PLR0911 - one line per kind of value
     """Returns the value without secrets.
 
-    What a secret's name says is redacted whole; a name that ends in `key` only if the value looks like a key; any text
-    loses passwords in URLs, presigned queries and bearer tokens.
+    Values under names of secrets are redacted entirely; under names that end in `key` only if they look like keys. In
+    all other text, passwords in URLs, presigned queries and bearer tokens are redacted.
     """
     if value is None or isinstance(value, bool):
         return value
@@ -128,7 +128,7 @@ def _redacted_inside(value: Mapping[object, object] | Iterable[object], name: st
 
 
 def redacted_text(text: str) -> str:
-    """Takes user info, presigned queries and tokens out of a text."""
+    """Redacts user info, presigned queries and tokens in a text."""
     text = _USER_INFO.sub(f"{REDACTED}@", text)
     text = _SIGNED_QUERY.sub(lambda match: f"{match[1]}={REDACTED}", text)
     text = _BEARER.sub(lambda match: f"{match[1]} {REDACTED}", text)

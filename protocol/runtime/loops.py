@@ -148,13 +148,13 @@ class BackgroundLoops:
         state = self._states[loop.name]
         while not self._ending.is_set():
             if loop.woken is not None:
-                loop.woken.clear()  # before the iteration, so that a wake-up during it ends the pause after it
+                loop.woken.clear()  # cleared first, so that a wake-up during the iteration skips the next pause
             woken = loop.woken
             try:
                 await loop.work()
             except Exception as error:  # noqa: BLE001 - a loop survives every exception of an iteration but cancellation
                 if self._ending.is_set():
-                    return  # libraries turn a cancellation into an error of theirs, and it comes only once
+                    return  # a library may convert the cancellation, which is delivered only once, to its own error
                 pause, woken = self._note_crash(state, error), None
             else:
                 self.beat(loop.name)

@@ -1,21 +1,38 @@
-"""Random numbers that protect no secret: jitter and load spreading. Secrets come from the module `secrets`.
+"""Random numbers that a simulation can repeat from a seed (docs/decisions/0077).
 
-All of them are drawn from one generator, so that a simulation can repeat a run from its seed.
+`generator` and the functions that use it are fast and predictable: for jitter and load spreading. `token_bytes`,
+`token_hex`, `randbelow` and `randbits` draw from the operating system, as in the module `secrets`: for ids, nonces and
+other values that a stranger must not guess. Credentials (keys, passwords, access tokens) come from `secrets` itself,
+which no seed affects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
-from random import Random
+from random import Random, SystemRandom
 from typing import TypeVar
 
-__all__ = ["Random", "generator", "jittered", "shuffled", "unit"]
+__all__ = [
+    "Random",
+    "generator",
+    "jittered",
+    "randbelow",
+    "randbits",
+    "seeded",
+    "shuffled",
+    "token_bytes",
+    "token_hex",
+    "unit",
+]
 
 T = TypeVar("T")
 
-generator = Random()  # noqa: S311 - protects no secret
-"""The process's generator; `generator.seed(number)` makes what follows repeatable."""
+generator = Random()  # noqa: S311 - predictable, for jitter only
+"""The process's generator of predictable numbers."""
+
+_unpredictable: Random = SystemRandom()
 
 
 def jittered(pause: timedelta, *, least: float = 0.5) -> timedelta:
@@ -32,3 +49,37 @@ def unit() -> float:
 def shuffled(items: Sequence[T]) -> list[T]:
     """Returns the items in a random order."""
     return generator.sample(items, len(items))
+
+
+def token_bytes(size: int) -> bytes:
+    """Returns `size` unpredictable bytes."""
+    return _unpredictable.randbytes(size)
+
+
+def token_hex(size: int) -> str:
+    """Returns `size` unpredictable bytes as hexadecimal text."""
+    return token_bytes(size).hex()
+
+
+def randbelow(limit: int) -> int:
+    """Returns an unpredictable integer in [0, `limit`)."""
+    return _unpredictable.randrange(limit)
+
+
+def randbits(bits: int) -> int:
+    """Returns an unpredictable integer of `bits` bits."""
+    return _unpredictable.getrandbits(bits)
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Makes all numbers of this module repeatable within the block, and predictable: for simulations and tests only."""
+    global _unpredictable  # noqa: PLW0603 - one source per process
+    before, state = _unpredictable, generator.getstate()
+    generator.seed(seed)
+    _unpredictable = Random(f"muster-tokens-v1:{seed}")  # noqa: S311 - see above
+    try:
+        yield
+    finally:
+        _unpredictable = before
+        generator.setstate(state)

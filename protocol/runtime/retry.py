@@ -1,4 +1,4 @@
-"""Deadlines, and retries that are bounded in number and in time and never march in step."""
+"""Deadlines, and retries with bounded number and time and with random pauses."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ T = TypeVar("T")
 
 
 class DeadlinePassed(Unavailable):
-    """The time that was allowed for something is over."""
+    """The time limit of an operation has passed."""
 
     code = "deadline-passed"
 
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A moment on a clock by which something must be done."""
+    """Time limit as a moment on a clock."""
 
     clock: Clock
     at: float
-    """On the clock's monotonic time, in seconds."""
+    """Monotonic time of the clock in seconds."""
 
     @classmethod
     def after(cls, duration: timedelta, *, clock: Clock) -> Deadline:
-        """The moment that is `duration` from now."""
+        """Returns the deadline `duration` from now."""
         return cls(clock, clock.monotonic() + duration.total_seconds())
 
     @property
@@ -69,11 +69,11 @@ class Backoff:
     attempts: int = 5
     """Maximum number of calls, including the first one."""
     first: timedelta = timedelta(milliseconds=200)
-    """The ceiling of the first wait."""
+    """Upper bound of the first pause."""
     most: timedelta = timedelta(seconds=10)
     """The ceiling of every wait."""
     longest_ask: timedelta = timedelta(minutes=2)
-    """The longest `Retry-After` that is obeyed; a peer that asks for more gets the error handed on."""
+    """Longest `Retry-After` that is obeyed; if a peer asks for more, the error is raised."""
 
 
 DEFAULT_BACKOFF = Backoff()
@@ -96,7 +96,7 @@ async def retry(
     """Calls until a call succeeds; raises the last error when it stops.
 
     Retries stop at an error that `when` refuses, after `backoff.attempts` calls, and as soon as the next wait would end
-    beyond the deadline. A `RateLimited` error is waited for as long as it asks.
+    beyond the deadline. After a `RateLimited` error the pause is its `retry_after`.
 
     Args:
         call: Returns a fresh awaitable for each attempt.

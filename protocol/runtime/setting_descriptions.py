@@ -1,6 +1,6 @@
 """Descriptions of settings; kinds and limits come from the JSON schema, so they are never outdated.
 
-Tables are opened: `requirements` of an orchestrator is described as `requirements.min_gpus` and so on.
+Nested tables are flattened: an orchestrator's `requirements` becomes `requirements.min_gpus` and so on.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def described(model: type[BaseModel], *, service: str) -> list[SettingDescriptio
 
 
 def variable_of(service: str, *path: str) -> str:
-    """The environment's name of a setting: `MUSTER_ORCHESTRATOR_REQUIREMENTS__MIN_GPUS`."""
+    """Returns a setting's environment variable, such as `MUSTER_ORCHESTRATOR_REQUIREMENTS__MIN_GPUS`."""
     return f"MUSTER_{service}_{'__'.join(path)}".replace(".", "_").upper()
 
 
@@ -54,7 +54,7 @@ def in_words(schema: Schema, definitions: Mapping[str, Schema]) -> str:  # noqa:
     """Describes allowed values: `integer, 1 to 64`, `list of path (at most 16)`, `one of docker, process`.
 
     Args:
-        schema: Of the value, JSON schema as pydantic writes it (draft 2020-12).
+        schema: JSON schema of the value as pydantic writes it (draft 2020-12).
         definitions: Schemas that its `$ref` may name.
     """
     schema = _resolved(schema, definitions)

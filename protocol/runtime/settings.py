@@ -41,7 +41,7 @@ class InvalidSetting(InvalidInput):
 
 @dataclass(frozen=True, slots=True)
 class _Layer:
-    """Values from one place, and how a key is written there."""
+    """Values from one source, and the spelling of keys in it."""
 
     name: Callable[[str], str]
     values: Mapping[str, Any]
@@ -66,7 +66,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Leaves the layers to `load`, which knows where a value came from when it has to complain."""
+        """Disables pydantic's own sources: `load` reads the layers, so that errors can name a value's source."""
         del settings_cls, env_settings, dotenv_settings, file_secret_settings
         return (init_settings,)
 
@@ -80,7 +80,7 @@ class Settings(BaseSettings):
 
         Raises:
             NotFound: The file is not there.
-            InvalidSetting: A key is unknown or a value impossible; says where it stands, never a secret.
+            InvalidSetting: A key is unknown or a value invalid; names the source, and never repeats a secret.
         """
         file = find_configuration_file(file)
         said = {key: value for key, value in (flags or {}).items() if value is not None}
@@ -163,7 +163,7 @@ class Settings(BaseSettings):
                 lines.append(f"{cls.service}.{key} is required (or {cls._variable(key)})")
                 continue
             where = origin.get(top, f"{cls.service}.{top}") + key[len(top) :]
-            # Only plain values are repeated: a table or a whole model may have a secret in it.
+            # Errors repeat only plain values: a table or a model may contain a secret.
             shown = top not in secrets and isinstance(item["input"], (str, int, float)) and not _sounds_secret(key)
             got = f", not {str(item['input'])[:80]!r}" if shown else ""
             lines.append(f"{where}: {plain_message(item['msg'])}{got}")

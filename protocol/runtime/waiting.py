@@ -18,7 +18,7 @@ async def wait_first(*waits: Coroutine[Any, Any, Any], tasks: Iterable[asyncio.F
     Args:
         waits: Coroutines such as `event.wait()` or `clock.sleep(pause)`; their results are not read. They are cancelled
             on return.
-        tasks: Running tasks. They continue after this returns; the caller reads their results.
+        tasks: Running tasks. The tasks continue after this returns; the caller reads their results.
     """
     started = [asyncio.ensure_future(wait) for wait in waits]
     try:

@@ -1,7 +1,7 @@
 """The audit file of a verdict: all findings about one submission. It is public.
 
-The file is this model as canonical JSON (`AuditFile.encode`). Its SHA-256 stands on the ledger beside the verdict, and
-it lies in the pool's object store under `POOL/audits/VALIDATOR/SHA256`. The trainer takes rewards from it.
+The file is this model as canonical JSON (`AuditFile.encode`). The ledger stores its SHA-256 with the verdict, and the
+pool's object store has it under `POOL/audits/VALIDATOR/SHA256`. The trainer takes rewards from it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MOST_FINDINGS = 64
 MOST_FIGURES = 64
 
 Row = Annotated[int, Field(ge=0, lt=MOST_ROWS)]
-"""A place in the file of rollouts, from 0."""
+"""Index of a row in the rollout file, from 0."""
 Figure = float | int | bool | LongText | None
 Figures = Annotated[dict[Name, Figure], Field(max_length=MOST_FIGURES)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -41,7 +41,7 @@ class CheckState(StrEnum):
     UNKNOWN = "unknown"
     """The check could not run; the note names what is missing. This never counts against the node."""
     SKIPPED = "skipped"
-    """A check before it failed, so it was not made."""
+    """The check was skipped, because an earlier one failed."""
 
 
 class AuditFinding(WireModel):
@@ -81,7 +81,7 @@ class AuditRow(WireModel):
     tokens: Annotated[int, Field(ge=0, le=MAX_INT64)]
     """Generated ones."""
     task: float | None
-    """The environment's score; None where it could not be decided (then nothing is to be learned from the row)."""
+    """The environment's score; None if the reward could not be decided; the trainer then skips the row."""
     length_penalty: float | None
     reward: float | None
     audited: bool
@@ -144,9 +144,9 @@ class AuditFile(WireModel):
     verifier_engine: ShortText = ""
     verifier_dtype: ShortText = ""
     limits: dict[str, object] | None = None
-    """The calibration's entry that was used, as JSON; None if the statistical checks did not come to pass."""
+    """The calibration's entry that was used, as JSON; None if the statistical checks were not made."""
     draw: AuditDraw | None = None
-    """None if no row was computed again."""
+    """None if no row was recomputed."""
     checks: Annotated[tuple[AuditCheck, ...], Field(max_length=MOST_CHECKS)]
     rows: Annotated[tuple[AuditRow, ...], Field(max_length=MOST_ROWS)] = ()
     second_look: bool = False
@@ -163,7 +163,7 @@ class AuditFile(WireModel):
         """Reads an audit file. Its hash was compared before.
 
         Raises:
-            InvalidInput: It is too large, or not of this form.
+            InvalidInput: The file is too large or malformed.
         """
         if len(content) > LARGEST_AUDIT_FILE:
             raise InvalidInput(f"an audit file of {len(content)} bytes; the limit is {LARGEST_AUDIT_FILE}")

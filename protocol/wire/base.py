@@ -18,7 +18,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class WireModel(BaseModel):
-    """Base of requests and answers: immutable, strict as a request, never repeats a secret in an error."""
+    """Base of requests and answers: immutable; requests are strict; errors never repeat a secret."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False)
 
@@ -49,7 +49,7 @@ def parse_answer(model: type[Model], body: bytes | str) -> Model:
     """Parses JSON that a service answered with; fields that this release does not know are ignored.
 
     Raises:
-        ValidationError: It has another form, or something signed in it has an unknown field.
+        ValidationError: The answer is malformed, or a signed part of it has an unknown field.
     """
     return model.model_validate_json(body, extra="ignore")
 

@@ -34,7 +34,7 @@ class HandOver(WireModel):
     """Idempotency key of the file; by default its path."""
     metadata: Annotated[dict[Name, ShortText], Field(max_length=32)] = {}
     rollout: RolloutOf | None = None
-    """With kind `rollout`: which slot's work it is."""
+    """Only for kind `rollout`: the slot of the work."""
 
 
 class HandedOver(WireModel):
@@ -42,7 +42,7 @@ class HandedOver(WireModel):
 
     id: Identifier
     new: bool
-    """False if it was handed over before."""
+    """False if the file was handed over before."""
 
 
 class DeliveryState(WireModel):

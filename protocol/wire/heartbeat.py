@@ -1,4 +1,4 @@
-"""The heartbeat: the one conversation between a worker and its orchestrator that never stops."""
+"""Heartbeat: periodic report of a worker to its orchestrator, and the response."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Heartbeat(WireModel):
     metrics: Annotated[dict[Name, float], Field(max_length=MAX_METRICS)] = {}
     """Compact gauges: cpu, memory, gpu use, and gauges that the task reported through the bridge."""
     acknowledged: Annotated[tuple[Identifier, ...], Field(max_length=MAX_COMMANDS)] = ()
-    """Commands that were carried out since the last answer."""
+    """Commands executed since the last response."""
     draining: bool = False
     """The contributor wants to leave: finish, hand over, give nothing new."""
 

@@ -62,16 +62,21 @@ class LeaseState(StrEnum):
     FILE_ABSENT = "file-absent"
     """The ledger has its work, but the store lacks the file. It counts as undelivered until the file arrives."""
     LATE = "late"
-    """Its work came past the time that its step waited for it: it is paid if accepted, and counts as undelivered."""
+    """The work arrived after its step had stopped waiting. It is paid if accepted, but counts as undelivered."""
     REJECTED = "rejected"
-    """Its work was rejected or judged forged, or took too long to score; beyond a few it counts as undelivered."""
+    """The work was rejected or judged forged, or took too long to score.
+
+    More than a few of these count as undelivered.
+    """
     UNDELIVERED = "undelivered"
-    """It expired without work: no guilt, but it counts for the node's delivered share."""
+    """The lease expired without work. There is no penalty, but it lowers the node's delivery rate."""
     RELEASED = "released"
-    """The node gave it up; counts as undelivered too, or a node could look at slots and choose."""
+    """The node released the lease. It counts as undelivered: otherwise a node could inspect slots and choose."""
     LAPSED = "lapsed"
-    """It ended without work, and its node is not the reason: its work was handed in, in time, and never came to the
-    ledger, or the pool put the node out. Counts for nothing."""
+    """The lease ended without work through no fault of the node.
+
+    The work was submitted in time but never reached the ledger, or the pool removed the node. Counts for nothing.
+    """
 
 
 class LeaseView(WireModel):
@@ -90,7 +95,7 @@ class Deliveries(WireModel):
     """Answer of `GET /v1/nodes/{address}/leases` and, for a node itself, `/v1/nodes/me/leases`."""
 
     delivered: Count
-    """Of the newest leases that are over: how many ended in work that counts."""
+    """Share of the newest ended leases whose work counts as delivered."""
     undelivered: Count
     threshold: Annotated[float, Field(ge=0, le=1)]
     """The share below which a node rests."""
@@ -101,9 +106,9 @@ class Deliveries(WireModel):
 
 
 class RolloutOf(WireModel):
-    """The member `rollout` of the bridge's `POST /v1/files`, with kind `rollout`: which slot's work the file is.
+    """Member `rollout` of the bridge's `POST /v1/files` with kind `rollout`: the slot of the work.
 
-    The worker attaches the lease itself, from those that it obtained for this task: a task can name one, not make one.
+    The worker attaches the lease that it obtained for this task. A task can only name a lease, not create one.
     """
 
     step: Step

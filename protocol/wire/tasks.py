@@ -11,7 +11,7 @@ from protocol.wire.base import Bytes, Identifier, Labels, Milliseconds, Name, Sh
 from protocol.wire.nodes import Gpu, gpu_fits
 
 IDEMPOTENCY_HEADER = "Idempotency-Key"
-"""Of a post that may be repeated: 32 random hex digits, the same each time."""
+"""Idempotency key of a post: 32 random hex digits, the same in each retry."""
 
 MEBIBYTE = 1 << 20
 
@@ -100,7 +100,7 @@ class Volume(WireModel):
 
     target: ContainerPath
     shared: bool = False
-    """The one volume of this worker that outlives tasks (weights), instead of the task's own."""
+    """Mounts the worker's shared volume, which outlives tasks (for weights), instead of the task's own volume."""
     read_only: bool = False
 
 
@@ -149,7 +149,7 @@ class TaskSpec(WireModel):
     group_size: Annotated[int, Field(ge=1, le=1024)] = 1
     """Nodes per gang: with 2 or more, a replica is a whole group that starts together."""
     priority: Annotated[int, Field(ge=-100, le=100)] = 0
-    """A node runs the highest; equal ones go to the older task."""
+    """A node runs the task with the highest priority; of equal ones, the older task."""
     deadline_ms: Milliseconds | None = None
     read_only_root: bool = True
     network: NetworkMode = NetworkMode.BRIDGE

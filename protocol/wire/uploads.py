@@ -42,11 +42,11 @@ class UploadKind(StrEnum):
     """Kind of a file."""
 
     ROLLOUT = "rollout"
-    """Work, to be submitted on the ledger by its hash."""
+    """Work, submitted to the ledger by its hash."""
     FILE = "file"
-    """Anything else that a task made."""
+    """Any other file of a task."""
     AUDIT = "audit"
-    """A validator's reasons for a verdict. Its hash is on the ledger, and it is public."""
+    """Audit file of a verdict. It is public, and its hash is on the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,11 +92,11 @@ def _object_key(text: str) -> str:
 
 
 WireObjectKey = Annotated[str, AfterValidator(_object_key)]
-"""An `ObjectKey` as text, in its one form."""
+"""Canonical text of an `ObjectKey`."""
 
 
 class UploadRequest(WireModel):
-    """Asks where to put a file, which belongs to the signer of the request."""
+    """Request for the upload URL of a file that belongs to the signer."""
 
     kind: UploadKind = UploadKind.ROLLOUT
     sha256: WireDigest

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from protocol.runtime.threads import run_in_thread
 from shardcast.delta.selection import bytes_with_base
 from shardcast.download.peer_catalog import PeerCatalog
 from shardcast.errors import BadManifest
@@ -43,7 +43,7 @@ async def find_chain(catalog: PeerCatalog, key: VersionKey, to: Path) -> DeltaCh
     cost = 0
     base = catalog.base_of(key)
     while base is not None and len(links) < LONGEST_CHAIN:
-        found = await asyncio.to_thread(_local_manifest, catalog, to, base)
+        found = await run_in_thread(_local_manifest, catalog, to, base)
         if found is not None:
             start_bytes = sum(file.size for file in found.content())
             if links and cost >= start_bytes:

@@ -21,6 +21,7 @@ from protocol.errors import Conflict, MusterError, Unavailable
 from protocol.identifiers import Digest
 from protocol.runtime.files import FileLocked, locked_file
 from protocol.runtime.retry import Deadline
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all, wait_first
 from shardcast.delta.errors import BaseNeeded, WrongBase
 from shardcast.delta.rebuilding import rebuild
@@ -245,12 +246,12 @@ class Download:
                 try:
                     await self._fetch_files(expected)
                 except (VersionDiskFull, VersionDropped, VersionGone):
-                    await asyncio.to_thread(shutil.rmtree, self._partial, ignore_errors=True)
+                    await run_in_thread(shutil.rmtree, self._partial, ignore_errors=True)
                     raise
-                await asyncio.to_thread(self._move_into_place)
+                await run_in_thread(self._move_into_place)
         announced = await self._announced_digest()  # the ledger may name it only now
         if announced not in {None, self.manifest.digest}:
-            await asyncio.to_thread(shutil.rmtree, self._target, ignore_errors=True)
+            await run_in_thread(shutil.rmtree, self._target, ignore_errors=True)
             raise VersionDropped(f"version {self.key} was announced as {announced}, and is {self.manifest.digest}")
 
     async def _is_complete(self, expected: Digest | None) -> bool:
@@ -263,11 +264,11 @@ class Download:
         if log.exists():
             spans = local.resume()
             is_expected = manifest.sealed and expected in {None, manifest.digest}
-            if is_expected and await asyncio.to_thread(_is_intact, local, spans):
+            if is_expected and await run_in_thread(_is_intact, local, spans):
                 self.manifest = manifest
                 return True
         _log.info("folder-is-not-the-version", path=str(self._target), version=str(self.key))
-        await asyncio.to_thread(shutil.rmtree, self._partial, ignore_errors=True)
+        await run_in_thread(shutil.rmtree, self._partial, ignore_errors=True)
         self._target.rename(self._partial)
         return False
 
@@ -277,7 +278,7 @@ class Download:
         local = LocalVersion(self.manifest, log=log, locate=self._locate)
         known: list[BlockSpan] = []
         if log.exists():
-            known = await asyncio.to_thread(local.resume)
+            known = await run_in_thread(local.resume)
         else:
             local.start()
         hashing = asyncio.create_task(FileHasher(local, wanted=self._wanted).wrong_files())
@@ -303,7 +304,7 @@ class Download:
             raise VersionDropped(f"version {self.key} was announced as {expected}, and is {self.manifest.digest}")
         if self.base is None and not stands_alone(self.manifest):
             raise BaseNeeded(f"version {self.key} has files that exist as deltas only")
-        await asyncio.to_thread(self._finish_files, local)
+        await run_in_thread(self._finish_files, local)
 
     async def _transfer(self, local: LocalVersion, spans: list[BlockSpan]) -> None:
         transfer = Transfer(local, self.context, wanted=self._wanted, on_progress=lambda: self._report_progress(local))
@@ -317,7 +318,7 @@ class Download:
         bad: list[BlockSpan] = []
         for index in wrong:
             span = BlockSpan(index, 0, self.manifest.files[index].blocks)
-            bad += span.without(await asyncio.to_thread(local.check, span))
+            bad += span.without(await run_in_thread(local.check, span))
         if not bad:
             paths = ", ".join(self.manifest.files[index].path for index in wrong)
             raise VersionDropped(f"every block of version {self.key} is as signed, but the SHA-256 of {paths} is not")

@@ -6,12 +6,12 @@ a thread.
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
+from protocol.runtime.threads import run_in_thread
 from shardcast.local_version import LocalVersion
 from shardcast.manifest.manifest import FileProgress
 from shardcast.manifest.records import BLOCK
@@ -64,7 +64,7 @@ class FileHasher:
                 await local.wait_for_block(index, done)
                 await local.wait_for_block(index, min(done + _LAG_BLOCKS, state.blocks) - 1)
                 run = local.count_present(index, done, _STEP_BLOCKS)
-                await asyncio.to_thread(self._update, sha256, local.path(index), done * BLOCK, (done + run) * BLOCK)
+                await run_in_thread(self._update, sha256, local.path(index), done * BLOCK, (done + run) * BLOCK)
                 done += run
             elif state.ended:
                 return sha256.hexdigest() == state.sha256

@@ -18,6 +18,7 @@ from datetime import timedelta
 import structlog
 
 from protocol.runtime.retry import Deadline, DeadlinePassed
+from protocol.runtime.threads import run_in_thread
 from shardcast.download.connection import BlockConnection
 from shardcast.download.context import DownloadContext
 from shardcast.download.peers import INVALID_DATA
@@ -210,7 +211,7 @@ class Transfer:
         while True:
             span = await self._to_check.get()
             for part in span.parts(_CHECK_BLOCKS):
-                good = await asyncio.to_thread(self.local.check, part)
+                good = await run_in_thread(self.local.check, part)
                 for block in good:
                     self.local.set_present(part.file, block)
                 self._schedule.announce(part.without(good))

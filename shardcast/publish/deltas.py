@@ -6,11 +6,11 @@ whether it needs that file.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from protocol.runtime.threads import run_in_thread
 from shardcast.delta.building import BuiltDelta, build_delta
 from shardcast.delta.errors import DeltaTooLarge
 from shardcast.manifest.records import Whole
@@ -38,7 +38,7 @@ async def publish_deltas(
     """
     done = set()
     for path, size in sizes.items():
-        built = await asyncio.to_thread(_build, old / path, new / path, deltas / path, int(size * MOST_SHARE))
+        built = await run_in_thread(_build, old / path, new / path, deltas / path, int(size * MOST_SHARE))
         if built is not None:
             whole = Whole(size=size, sha256=built.sha256)
             await publication.advance(path, kind="delta", expected=built.size, whole=whole, ended=True)

@@ -14,6 +14,7 @@ from blake3 import blake3
 
 from protocol.errors import Conflict, InvalidInput
 from protocol.identifiers import Digest
+from protocol.runtime.threads import run_in_thread
 from shardcast.local_version import LocalVersion
 from shardcast.manifest.manifest import Manifest
 from shardcast.manifest.records import BLOCK, FileEnd, FileEntry, Shard, Whole
@@ -108,7 +109,7 @@ class Publication:
                 raise Conflict(f"{path} has ended already")
             grown = True
             while grown:
-                size, hashes, grown = await asyncio.to_thread(self._hash_batch, progress, ended)
+                size, hashes, grown = await run_in_thread(self._hash_batch, progress, ended)
                 shards = [Shard(file=progress.index, offset=progress.at, size=size, blocks=hashes)] if size else []
                 progress.at += size
                 progress.ended = ended and not grown

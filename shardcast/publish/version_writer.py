@@ -6,6 +6,7 @@ import asyncio
 from pathlib import Path
 
 from protocol.checkpoints import check_path
+from protocol.runtime.threads import run_in_thread
 from shardcast.disk import WRITE_BYTES
 from shardcast.publish.publication import Publication, Published
 
@@ -38,7 +39,7 @@ class VersionWriter:
         Raises:
             MusterError: Earlier data could not be published.
         """
-        await asyncio.to_thread(_append, self._folder / check_path(path), data)
+        await run_in_thread(_append, self._folder / check_path(path), data)
         self._grown[path] = self._grown.get(path) if expected is None else expected
         if self._publishing is None or self._publishing.done():
             await self.catch_up()

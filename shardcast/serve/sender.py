@@ -11,6 +11,7 @@ from weakref import WeakKeyDictionary
 
 from aiohttp import web
 
+from protocol.runtime.threads import run_in_thread
 from shardcast.local_version import LocalVersion
 from shardcast.manifest.records import BLOCK
 
@@ -120,4 +121,4 @@ async def _send_batch(request: web.Request, response: web.StreamResponse, file: 
     except NotImplementedError:  # uvloop has no sendfile
         for start in range(at, at + size, BLOCK):
             length = min(BLOCK, at + size - start)
-            await response.write(await loop.run_in_executor(None, os.pread, file.fileno(), length, start))
+            await response.write(await run_in_thread(os.pread, file.fileno(), length, start))

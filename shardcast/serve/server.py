@@ -14,7 +14,6 @@ from __future__ import annotations
 import asyncio
 import math
 import re
-import secrets
 import ssl
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
@@ -34,6 +33,7 @@ from protocol.http.serving.connections import ConnectionGuard
 from protocol.http.serving.descriptors import connection_room, raise_descriptor_limit
 from protocol.http.serving.metrics_page import MetricsPage
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.randomness import token_bytes
 from shardcast.local_version import LocalVersion
 from shardcast.manifest.manifest import FileProgress, VersionKey
 from shardcast.manifest.records import BLOCK, MOST_ATTEMPT, MOST_VERSION
@@ -104,7 +104,7 @@ class Server:
         self._clock = SystemClock() if clock is None else clock
         self._check = check
         self._page = MetricsPage(self.registry, clock=self._clock, refresh=self._update_version_gauges)
-        self._probe = secrets.token_bytes(PROBE_BYTES)
+        self._probe = token_bytes(PROBE_BYTES)
         self._callers = CallerAddresses(self._limits.trusted_proxies)
         self._rates = IpRates(self._limits.rate, clock=self._clock)
         self._health_rates = IpRates(HEALTH_RATE, clock=self._clock)

@@ -33,7 +33,7 @@ async def test_a_member_is_healthy_with_its_first_word_and_its_answer_is_signed(
     answer = await pool.beat(key)  # checks the signature
     assert answer.state is NodeState.HEALTHY
     assert answer.assignment is None
-    assert answer.reason == "no task wants this node now"
+    assert answer.reason == "no task needs this node now"
     assert 10 <= answer.next_interval_seconds <= 11
 
 

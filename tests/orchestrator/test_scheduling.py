@@ -157,7 +157,7 @@ def test_who_starts_what(tasks: list[OpenTask], nodes: list[Candidate], expected
     [
         ([task(replicas=1)], [node(1, runs=runs("a"))], {}),
         ([task(replicas=1)], [node(1, S.UNHEALTHY, runs=runs("a"))], {}),
-        ([], [node(1, runs=runs("a"))], {1: "the task is not wanted any more"}),
+        ([], [node(1, runs=runs("a"))], {1: "the task was stopped or deleted, or has ended"}),
         ([task()], [node(1, S.DEAD, runs=runs("a"))], {1: "the node is dead"}),
         ([task()], [node(1, S.BANNED, runs=runs("a"))], {1: "the node is banned"}),
         ([task(deadline_ms=NOW)], [node(1, runs=runs("a"))], {1: "the task's deadline passed"}),
@@ -166,7 +166,7 @@ def test_who_starts_what(tasks: list[OpenTask], nodes: list[Candidate], expected
         (
             [task(replicas=1)],
             [node(1, runs=runs("a")), node(2, runs=runs("a", A.PULLING))],
-            {2: "fewer replicas are wanted"},
+            {2: "the task has fewer replicas now"},
         ),
         (
             [task("b", priority=5, replicas=1), task()],
@@ -239,7 +239,7 @@ def test_a_changed_task_is_renewed_where_it_runs() -> None:
         (
             [task(replicas=1, outcomes=(ended(1, A.FAILED, at_ms=NOW),))],
             [node(1)],
-            (T.PENDING, "1 of 1 replicas wait: 1 of 1 fitting nodes failed it and rest"),
+            (T.PENDING, "1 of 1 replicas wait: 1 of 1 fitting nodes failed it and wait"),
         ),
     ],
 )
@@ -257,13 +257,13 @@ def test_a_task_s_reason_quotes_the_last_failure() -> None:
     again = runs(state=A.RESTARTING, detail=said)
     state, reason = verdict(plan([task()], [node(1, runs=runs()), node(2, runs=again)], now_ms=NOW))
     assert state is T.RUNNING
-    assert reason.startswith(f"1 of 2 nodes start it again, such as {addr(2)}: ended with exit code 1\n…")
+    assert reason.startswith(f"1 of 2 nodes restart it, such as {addr(2)}: ended with exit code 1\n…")
     assert reason.endswith("no such file")
     assert len(reason) < 700
     rests = task(replicas=1, outcomes=(ended(1, A.FAILED, at_ms=NOW, detail=said),))
     state, reason = verdict(plan([rests], [node(1)], now_ms=NOW))
     assert state is T.PENDING
-    assert f"rest before the next attempt; it failed last on {addr(1)}: ended" in reason
+    assert f"wait for the next attempt; the last failure was on {addr(1)}: ended" in reason
     assert reason.endswith("no such file")
     settled = plan([task(replicas=1)], [node(1, runs=runs(state=A.FAILED, detail=said))], now_ms=NOW)
     assert "no such file" in verdict(settled)[1]

@@ -227,12 +227,12 @@ async def test_a_node_hears_why_its_own_task_failed_until_it_gets_another(pool: 
     await pool.scheduler.tick()
     reason = (await pool.beat(key)).reason
     name = (await pool.owner("GET", f"/v1/tasks/{task}"))["spec"]["name"]
-    assert reason == f"no task wants this node now; task {name} failed here: {refusal}"
+    assert reason == f"no task needs this node now; task {name} failed here: {refusal}"
     await pool.run()
     completed = report(given(await pool.beat(key)), "completed", exit_code=0)
     await pool.beat(key, **completed)
     await pool.scheduler.tick()
-    assert (await pool.beat(key)).reason == "no task wants this node now"
+    assert (await pool.beat(key)).reason == "no task needs this node now"
 
 
 async def test_failures_of_long_ago_are_not_kept_but_stay_counted(pool: PoolUnderTest) -> None:

@@ -20,6 +20,7 @@ from protocol.identity.keys import Key
 from protocol.identity.keystores import find_key
 from protocol.runtime.budgets import keep_rule
 from protocol.runtime.clock import Clock, SystemClock
+from protocol.runtime.threads import run_in_thread
 from rollouts.sandbox import Sandboxes, SandboxSettings
 from rollouts.sandboxed_decoder import Decoder
 from shardcast.origin import KEPT_VERSIONS as PUBLISHED_VERSIONS
@@ -54,11 +55,13 @@ class Outside:
     Args:
         clock: Clock of the run.
         transport: HTTP transport to an orchestrator in the same process.
+        chain_transport: HTTP transport to a chain in the same process.
         policy: Fee, retry and time-out policy of transactions.
     """
 
     clock: Clock
     transport: httpx.AsyncBaseTransport | None = None
+    chain_transport: httpx.AsyncBaseTransport | None = None
     policy: SendPolicy | None = None
 
 
@@ -101,6 +104,7 @@ async def run_trainer(
                     key=key,
                     clock=outside.clock,
                     policy=outside.policy,
+                    transport=outside.chain_transport,
                 )
             )
             client = await stack.enter_async_context(
@@ -163,7 +167,7 @@ async def _prepare(
         context=base.facts.context,
         most_bytes=settings.most_file_bytes,
     )
-    recorded = await asyncio.to_thread(journal.read)
+    recorded = await run_in_thread(journal.read)
     resumption = Resumption(
         folder=settings.state,
         journal=journal,
@@ -244,7 +248,7 @@ async def _decoder(stack: AsyncExitStack) -> Decoder:
     sandboxes = Sandboxes(SandboxSettings.load().model_copy(update={"most": 1}))
     stack.callback(sandboxes.close)
     decoder = Decoder(sandboxes)
-    await asyncio.to_thread(decoder.warm_up)
+    await run_in_thread(decoder.warm_up)
     return decoder
 
 
@@ -254,7 +258,7 @@ async def _write_base(settings: TrainerSettings, base: PolicyBase, publisher: Pu
     except OSError as error:
         raise BadSettings(f"{settings.policies} can't be made: {error.strerror}") from error
 
-    digest = await publisher.write(0, lambda folder: asyncio.to_thread(copy_base, base, folder))
+    digest = await publisher.write(0, lambda folder: run_in_thread(copy_base, base, folder))
     if digest != base.digest:
         raise Conflict(
             f"this run began with the base {digest}, and {base.folder} is {base.digest}",

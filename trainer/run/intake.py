@@ -16,6 +16,7 @@ from protocol.errors import InvalidInput, MusterError, NotFound, TooLarge
 from protocol.http.object_transfer import BytesRefused, ObjectTransfer
 from protocol.identifiers import Digest
 from protocol.runtime.clock import Clock
+from protocol.runtime.threads import run_in_thread
 from protocol.verdicts import Outcome
 from protocol.wire.audits import LARGEST_AUDIT_FILE
 from protocol.wire.listings import RolloutItem
@@ -201,7 +202,7 @@ class RolloutIntake:
             if url is None:
                 raise NotFound(f"the store has no file {sha256}")
             await self._transfer.fetch(url, target, sha256=sha256, most_bytes=most)
-        return await asyncio.to_thread(
+        return await run_in_thread(
             read_accepted, path, audit, entry=entry, step=self.step, rules=self._rules, decoder=self._decoder
         )
 

@@ -8,7 +8,6 @@ fence the cases that the orchestrator can't (a second orchestrator, a lost Redis
 from __future__ import annotations
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +18,8 @@ import structlog
 from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict, MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import token_hex
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import TrainerWish
 from trainer.errors import AnotherTrainer
 from trainer.files import write_whole
@@ -50,7 +51,7 @@ class RunLease:
         self._clock = clock
         self._retry = retry
         self._holder = ""
-        self._start = secrets.token_hex(16)
+        self._start = token_hex(16)
         self._keeping: asyncio.Task[None] | None = None
         self._asking = asyncio.Lock()
         """Serialises requests, so that an older answer can't replace a newer one."""
@@ -66,7 +67,7 @@ class RunLease:
             AnotherTrainer: Another trainer holds it.
             NotWritten: The state directory can't be written.
         """
-        self._holder = await asyncio.to_thread(self._own_name)
+        self._holder = await run_in_thread(self._own_name)
         await self._retry(self._hold, what="taking the run's lease")
         if self.lost is not None:
             raise self.lost
@@ -143,5 +144,5 @@ class RunLease:
     def _own_name(self) -> str:
         path = self._folder / _HOLDER_FILE
         if not path.exists():
-            write_whole(path, secrets.token_hex(16).encode())
+            write_whole(path, token_hex(16).encode())
         return path.read_text().strip()

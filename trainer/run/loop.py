@@ -17,6 +17,7 @@ from collections.abc import Sequence
 import structlog
 
 from protocol.identity.signing import unix_ms
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import cancel_all, run_unless
 from trainer.errors import NothingToLearn
 from trainer.files import sync_names
@@ -108,7 +109,7 @@ class TrainingRun:
             groups=chosen.places,
             parts=parts,
         )
-        await asyncio.to_thread(self._record, batch)
+        await run_in_thread(self._record, batch)
         learned = await self._learn_batch(batch, files, times)
         return StepDone(
             batch=batch,

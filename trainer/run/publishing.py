@@ -6,7 +6,6 @@ trainers can't both announce a version: one that finds another digest on the led
 
 from __future__ import annotations
 
-import asyncio
 import shutil
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
@@ -22,6 +21,7 @@ from protocol.clients.orchestrator import OrchestratorClient
 from protocol.errors import Conflict, MusterError
 from protocol.identifiers import Digest
 from protocol.runtime.budgets import KeepRule, Needs, OverBudget, stored_version
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import CheckpointRef, NewCheckpoint, RunView
 from trainer.errors import AnotherTrainer
 from trainer.files import put_in_place
@@ -126,13 +126,13 @@ class Publisher:
                     hint="put the folder back from a copy or from a relay: `muster shardcast fetch`",
                 )
         else:
-            await asyncio.to_thread(self._check_free, folder, digest)
-            await asyncio.to_thread(self._journal.append, Written(version=version, digest=digest))
+            await run_in_thread(self._check_free, folder, digest)
+            await run_in_thread(self._journal.append, Written(version=version, digest=digest))
             self._written[version] = digest
         if folder.exists():
-            await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
+            await run_in_thread(shutil.rmtree, made, ignore_errors=True)
         else:
-            await asyncio.to_thread(put_in_place, made, folder)
+            await run_in_thread(put_in_place, made, folder)
         return digest
 
     async def announce(self, version: int) -> None:
@@ -237,7 +237,7 @@ class Publisher:
         except MusterError as error:
             _log.warning("versions-not-removed", why=error.detail, hint="the next version tries again")
             return 0
-        return await asyncio.to_thread(self._tidy, found, needs, used)
+        return await run_in_thread(self._tidy, found, needs, used)
 
     def _tidy(self, found: Sequence[int], needs: Needs, used: Collection[int]) -> int:
         stored = [replace(stored_version(self.folder(each)), needed=each in used) for each in found]
@@ -252,11 +252,11 @@ class Publisher:
         """Returns a complete version under a temporary name; reuses an existing one with the recorded digest."""
         made = self.folder(version).with_name(f".{version}.made")
         if made.exists():
-            if (digest := await asyncio.to_thread(_digest_of, made)) == recorded:
+            if (digest := await run_in_thread(_digest_of, made)) == recorded:
                 return made, digest
-            await asyncio.to_thread(shutil.rmtree, made, ignore_errors=True)
+            await run_in_thread(shutil.rmtree, made, ignore_errors=True)
         await write(made)
-        return made, await asyncio.to_thread(_digest_of, made)
+        return made, await run_in_thread(_digest_of, made)
 
     def _check_free(self, folder: Path, digest: Digest) -> None:
         """Checks that an unrecorded folder, if it exists, has the expected content.

@@ -10,6 +10,7 @@ import torch
 from pydantic import ValidationError
 
 from protocol.errors import plain_message
+from protocol.runtime.threads import run_in_thread
 from trainer.distributed.channel import Channel
 from trainer.distributed.leader import Leader
 from trainer.distributed.leading_learner import LeadingLearner
@@ -79,7 +80,7 @@ async def open_learner(
         yield await in_thread(PolicyLearner, base, learning, device=device, dtype=settings.dtype)
         return
     loop, ending = asyncio.get_running_loop(), ShutdownSignal()
-    channel = await asyncio.to_thread(Channel, place, device, timeout=settings.mesh_timeout)
+    channel = await run_in_thread(Channel, place, device, timeout=settings.mesh_timeout)
     leader = Leader(channel, ending=ending, on_end=lambda: _stop(loop, stop))
     try:
         yield await in_thread(
@@ -88,7 +89,7 @@ async def open_learner(
             lambda: LeadingLearner(base, learning, leader, device=device, dtype=settings.dtype, mesh=channel.mesh),
         )
     finally:
-        await asyncio.to_thread(leader.close)
+        await run_in_thread(leader.close)
     leader.check()
 
 

@@ -11,6 +11,7 @@ from datetime import timedelta
 
 import structlog
 
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import RunView
 from trainer.run.dependencies import Dependencies, Where
 from trainer.run.intake import remove_files
@@ -170,4 +171,4 @@ class VersionPublisher:
             save_state(folder, state=state, learner_state=learner_state, identity=self._dependencies.identity)
             remove_files(folder, below=state.step)
 
-        self._saving = asyncio.create_task(asyncio.to_thread(save))
+        self._saving = asyncio.create_task(run_in_thread(save))

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Generic, TypeVar
 
+import httpx
+
 from ledger.client import Ledger
 from ledger.client.pools import Terms
 from ledger.deployment import Deployment
@@ -56,6 +58,7 @@ class PoolChain:
         confirmations: Blocks on top of a block before its events count.
         clock: Clock of caches.
         policy: Policy for sending transactions.
+        transport: HTTP transport to a chain in the same process.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class PoolChain:
         confirmations: int,
         clock: Clock,
         policy: SendPolicy,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self.deployment = deployment
         self.pool_id = pool_id
@@ -76,6 +80,7 @@ class PoolChain:
         self._key = key
         self._clock = clock
         self._policy = policy
+        self._transport = transport
         self._stack = AsyncExitStack()
         self._connected: Connected | None = None
         self._connecting = asyncio.Lock()
@@ -100,6 +105,7 @@ class PoolChain:
                     timeout=ANSWER_PATIENCE,
                     clock=self._clock,
                     policy=self._policy,
+                    transport=self._transport,
                 )
                 ledger = await self._stack.enter_async_context(opening)
                 reorgs = ReorgTracker(ledger)

@@ -17,6 +17,7 @@ from protocol.checkpoints import folder_files, version_digest
 from protocol.errors import MusterError
 from protocol.identifiers import Digest
 from protocol.runtime.budgets import KeepRule, StoredVersion
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.runs import CheckpointRef
 from rollouts.errors import BadVersionFolder
 from rollouts.task.policies import HeldPolicy, PolicyStore, Stamp, stamp_of
@@ -86,7 +87,7 @@ class VersionFolders:
         if found is not None:
             found.users += 1
             try:
-                await asyncio.to_thread(found.policy.check_unchanged)
+                await run_in_thread(found.policy.check_unchanged)
             except BadVersionFolder as error:
                 _log.warning("version-changed", why=error.detail)
                 del self._held[checkpoint.digest]
@@ -114,13 +115,13 @@ class VersionFolders:
         if self._policies is None:
             return None
         known = self._local.pop(checkpoint.digest, None)
-        if known is not None and await asyncio.to_thread(stamp_of, known[0]) == known[1]:
+        if known is not None and await run_in_thread(stamp_of, known[0]) == known[1]:
             self._local[checkpoint.digest] = known
             return known[0]
         for name in (checkpoint.digest, str(checkpoint.version)):
             folder = self._policies / name
-            stamp = await asyncio.to_thread(stamp_of, folder)
-            if await asyncio.to_thread(_is_version, folder, checkpoint.digest):
+            stamp = await run_in_thread(stamp_of, folder)
+            if await run_in_thread(_is_version, folder, checkpoint.digest):
                 self._local[checkpoint.digest] = folder, stamp
                 return folder
         return None

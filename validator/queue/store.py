@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -14,6 +13,7 @@ from redis.asyncio import Redis
 from protocol.redis.connection import RedisKeys, store_errors
 from protocol.redis.script_call import ScriptRunner
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import token_hex
 from validator.domain.items import (
     Item,
     ItemId,
@@ -139,7 +139,7 @@ class WorkQueue:
         taken = await self._scripts.run(
             TakeItem(
                 lease_ms=_ms(self.lease),
-                token=secrets.token_hex(16),
+                token=token_hex(16),
                 member=self._member,
                 suspects=suspects,
                 tries=self._retry_policy.attempts,

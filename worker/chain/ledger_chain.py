@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Protocol, TypeVar
+
+import httpx
 
 from ledger.amounts import format_amount
 from ledger.artifacts import Contract
@@ -23,6 +24,7 @@ from protocol.identifiers import Address, Digest
 from protocol.identity.keys import Key
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease, WorkKey
+from protocol.runtime.clock import Clock, SystemClock
 from protocol.verdicts import Outcome
 from protocol.wire.invites import SignedInvite
 from protocol.wire.leases import SignedWorkClaim
@@ -204,16 +206,28 @@ class LedgerChain:
         key: The node's key.
         pool_id: Pool of this node.
         policy: Fee, retry and time-out policy of transactions.
+        clock: Clock of caches and deadlines; the system's by default.
+        transport: HTTP transport to a chain in the same process.
     """
 
     def __init__(
-        self, *, rpc: str, deployment: Deployment, key: Key, pool_id: int, policy: SendPolicy | None = None
+        self,
+        *,
+        rpc: str,
+        deployment: Deployment,
+        key: Key,
+        pool_id: int,
+        policy: SendPolicy | None = None,
+        clock: Clock | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
     ) -> None:
         self._rpc = rpc
         self._deployment = deployment
         self._key = key
         self._pool_id = pool_id
         self._policy = policy
+        self._clock = SystemClock() if clock is None else clock
+        self._transport = transport
         self._stack: AsyncExitStack | None = None
         self._ledger: Ledger | None = None
         self._opening = asyncio.Lock()
@@ -329,7 +343,14 @@ class LedgerChain:
         async with self._opening:
             if self._ledger is None:
                 stack = AsyncExitStack()
-                opened = Ledger.connect(self._rpc, self._deployment, key=self._key, policy=self._policy)
+                opened = Ledger.connect(
+                    self._rpc,
+                    self._deployment,
+                    key=self._key,
+                    clock=self._clock,
+                    policy=self._policy,
+                    transport=self._transport,
+                )
                 self._ledger = await stack.enter_async_context(opened)
                 self._stack = stack
         return await work(self._ledger)
@@ -340,7 +361,7 @@ class LedgerChain:
         Available means free escrow minus an announced withdrawal, which the owner can make at any moment once it is
         due. All values are cached for a short time.
         """
-        now = time.monotonic()
+        now = self._clock.monotonic()
         if self._terms is None or now - self._terms[0] > TERMS_CACHE_TTL.total_seconds():
             terms, pending = await asyncio.gather(
                 ledger.pools.terms(self._pool_id), ledger.pools.pending_terms(self._pool_id)
@@ -374,9 +395,11 @@ class LedgerChain:
 
 
 @asynccontextmanager
-async def open_chain(*, rpc: str, deployment: Deployment, key: Key, pool_id: int) -> AsyncIterator[LedgerChain]:
+async def open_chain(
+    *, rpc: str, deployment: Deployment, key: Key, pool_id: int, clock: Clock | None = None
+) -> AsyncIterator[LedgerChain]:
     """Yields a `LedgerChain` and closes it afterwards."""
-    chain = LedgerChain(rpc=rpc, deployment=deployment, key=key, pool_id=pool_id)
+    chain = LedgerChain(rpc=rpc, deployment=deployment, key=key, pool_id=pool_id, clock=clock)
     try:
         yield chain
     finally:

@@ -12,7 +12,6 @@ Everything else is retried until the lease expires.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -27,6 +26,7 @@ from protocol.identifiers import Digest, digest
 from protocol.identity.keys import Key
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.leases import SignedWorkClaim
 from protocol.wire.relayed import ReceiptState, SubmissionReceipt
 from protocol.wire.slots import SlotName
@@ -142,13 +142,13 @@ class PoolDelivery:
 
     async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
         _, transfer = self._connected()
-        await asyncio.to_thread(check_copy, item, thoroughly=False)
+        await run_in_thread(check_copy, item, thoroughly=False)
         try:
             await transfer.put(ticket, item.path, size=item.size)
         except UrlStale as error:
             raise StepBack(DeliveryStage.HASHED, f"the store does not take its URL: {error.detail}") from error
         except BytesRefused as error:
-            await asyncio.to_thread(check_copy, item, thoroughly=True)
+            await run_in_thread(check_copy, item, thoroughly=True)
             raise Undeliverable(f"the store got other bytes than were sent: {error.detail}") from error
         if not (await self._ask(item)).already_there:
             raise StepBack(DeliveryStage.HASHED, "the store took the file and does not have it")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from protocol.errors import MusterError
 from protocol.runtime.clock import SystemClock
+from protocol.runtime.threads import run_in_thread
 from worker.app import node_key
 from worker.doctor import ledger, machine, network, run, software
 from worker.doctor.finding import DoctorFinding, failure, ok
@@ -25,8 +24,8 @@ async def examine(settings: WorkerSettings | None, trouble: MusterError | None =
     """
     state = (settings.state if settings is not None else default_state()).expanduser().absolute()
     existing = next(parent for parent in (state, *state.parents) if parent.exists())
-    inventory = await asyncio.to_thread(read_gpus)
-    hardware = await asyncio.to_thread(read_hardware, existing, inventory)
+    inventory = await run_in_thread(read_gpus)
+    hardware = await run_in_thread(read_hardware, existing, inventory)
     findings = [
         machine.check_gpus(inventory),
         machine.check_processor(hardware),
@@ -43,7 +42,7 @@ async def examine(settings: WorkerSettings | None, trouble: MusterError | None =
     membership = load_membership(StateDirectory(state), settings.pool_id)
     findings += await _services(settings, membership)
     try:
-        key = await asyncio.to_thread(node_key, settings)
+        key = await run_in_thread(node_key, settings)
     except MusterError as error:
         return [*findings, failure("wallet", error.detail, error.hint)]
     if membership is not None:

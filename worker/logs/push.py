@@ -11,6 +11,7 @@ import structlog
 
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.heartbeat import BATCH_CHARACTERS, BATCH_LINES, LINE_OVERHEAD, LogBatch, LogLine
 from worker.backoff import GrowingPause
@@ -77,7 +78,7 @@ class LogPusher:
         if store is None or orchestrator is None:
             del self._wanted[assignment_id]
             return False
-        lines = _bounded(await asyncio.to_thread(store.read, wanted.since, most=BATCH_LINES))
+        lines = _bounded(await run_in_thread(store.read, wanted.since, most=BATCH_LINES))
         if not lines:
             if orchestrator.time.now().timestamp() * 1000 > wanted.until_ms:
                 del self._wanted[assignment_id]

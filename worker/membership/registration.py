@@ -11,6 +11,7 @@ import structlog
 from protocol.clients import DiscoveryClient
 from protocol.errors import MusterError
 from protocol.runtime.clock import Clock
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or
 from protocol.wire.invites import SignedInvite
 from protocol.wire.nodes import Registration
@@ -84,7 +85,7 @@ class Registrar:
         pause = GrowingPause(first=timedelta(seconds=1), longest=self._longest_pause)
         while True:
             try:
-                registration = await asyncio.to_thread(self._describe)
+                registration = await run_in_thread(self._describe)
                 record = await service.register(registration)
             except MusterError as error:
                 if self._situation.discovery.get(url) != describe_error(error):

@@ -5,7 +5,6 @@ The engine must be local, because containers mount directories of this machine a
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import AsyncIterator, Callable
 from datetime import timedelta
@@ -19,6 +18,7 @@ from requests.exceptions import RequestException
 
 from protocol.errors import InvalidInput
 from protocol.identifiers import Address
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.tasks import NetworkMode, RegistryCredentials
 from worker.runtime.docker_arguments import LABEL_WORKER, creation_arguments, observed
@@ -197,7 +197,7 @@ class DockerRuntime:
         if self._http is not None:
             await self._http.aclose()
         if self._sdk is not None:
-            await asyncio.to_thread(self._sdk.close)
+            await run_in_thread(self._sdk.close)
 
     async def remove_network(self) -> None:
         """Removes the worker's network after it has left the pool and runs no container."""
@@ -244,7 +244,7 @@ class DockerRuntime:
         return tuple(found)
 
     async def _call(self, work: Callable[[docker.DockerClient], T]) -> T:
-        return await asyncio.to_thread(self._guarded, work)
+        return await run_in_thread(self._guarded, work)
 
     def _guarded(self, work: Callable[[docker.DockerClient], T]) -> T:
         try:

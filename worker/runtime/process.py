@@ -22,6 +22,7 @@ from typing import Any
 
 from protocol.errors import Unavailable
 from protocol.identifiers import Address
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.nodes import RuntimeKind
 from protocol.wire.tasks import NetworkMode, RegistryCredentials
 from worker.runtime import keeper, sandbox
@@ -98,13 +99,13 @@ class ProcessRuntime:
         host = self._host()
         own = [] if self._as_root else ["--unshare-user", "--disable-userns"]
         command = [host.bubblewrap, "--ro-bind", "/", "/", "--unshare-pid", *own, "--proc", "/proc", "true"]
-        tried = await asyncio.to_thread(subprocess.run, command, capture_output=True, timeout=30, check=False)
+        tried = await run_in_thread(subprocess.run, command, capture_output=True, timeout=30, check=False)
         if tried.returncode != 0:
             raise SandboxMissing(
                 f"bubblewrap can't make a sandbox here: {tried.stderr.decode(errors='replace').strip()[:300]}",
                 hint="allow unprivileged user namespaces, or run the worker as root, or install Docker",
             )
-        answer = await asyncio.to_thread(
+        answer = await run_in_thread(
             subprocess.run, [host.bubblewrap, "--version"], capture_output=True, timeout=30, check=False
         )
         return answer.stdout.decode(errors="replace").strip()
@@ -129,14 +130,14 @@ class ProcessRuntime:
         groups = make_control_groups(spec.name, spec.resources)
         launch = self._launch(spec, command, entrance, groups)
         try:
-            await asyncio.to_thread(_spawn_keeper, place, launch)
+            await run_in_thread(_spawn_keeper, place, launch)
         except OSError as error:
             await self.remove(spec.name)
             raise RuntimeDown(f"the task's keeper could not be started: {error}") from error
 
     async def containers(self) -> tuple[Container, ...]:
         """Returns all tasks that have a directory."""
-        return await asyncio.to_thread(self._list)
+        return await run_in_thread(self._list)
 
     async def stop(self, name: str, *, grace: timedelta) -> None:
         """Signals the keeper and waits for the task's end. The keeper applies the grace period given at the start."""
@@ -160,7 +161,7 @@ class ProcessRuntime:
             _signal(pid, signal.SIGKILL)
             await asyncio.sleep(_POLL_SECONDS / 4)
         _end_orphan(place)
-        await asyncio.to_thread(shutil.rmtree, place, ignore_errors=True)
+        await run_in_thread(shutil.rmtree, place, ignore_errors=True)
         for _ in range(20):  # processes leave their control groups with a delay
             groups = find_control_groups(name)
             if not groups:
@@ -175,7 +176,7 @@ class ProcessRuntime:
         reader = OutputReader(place, after_ns)
         while True:
             ended = (place / "exit.json").exists() or _keeper_pid(place) is None
-            while lines := await asyncio.to_thread(reader.read):
+            while lines := await run_in_thread(reader.read):
                 for line in lines:
                     yield line
             if ended:

@@ -11,6 +11,7 @@ from pathlib import Path
 from protocol.http.unix_server import UnixServer
 from protocol.identifiers import Address
 from protocol.runtime.clock import Clock
+from protocol.runtime.threads import run_in_thread
 from worker.chain.ledger_chain import WorkerChain
 from worker.delivery.queue.runner import QueueRunner
 from worker.delivery.queue.store import QueueStore
@@ -87,7 +88,7 @@ class TaskBridge:
             await self.release_slots()
         self._metrics.clear()
         volumes = Volumes.of(self._state, task_id=task.task_id, assignment_id=task.assignment_id)
-        await asyncio.to_thread(self._make_directory, volumes.bridge)
+        await run_in_thread(self._make_directory, volumes.bridge)
         # Mode 0666 because the image's user is unknown; only this task's container has the directory mounted.
         self._server = UnixServer(create_bridge(self._parts(task, volumes)), volumes.bridge / "bridge.sock", mode=0o666)
         await self._server.start()

@@ -5,7 +5,6 @@ A task can't supply a lease: it names a slot, and the worker attaches the lease 
 
 from __future__ import annotations
 
-import secrets
 import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -22,6 +21,7 @@ from protocol.identifiers import Address, Digest
 from protocol.identity.typed_data import SigningDomain
 from protocol.leases import Lease
 from protocol.runtime.clock import Clock
+from protocol.runtime.randomness import token_hex
 from protocol.runtime.retry import Backoff, Deadline, retry
 from protocol.wire.leases import SignedLease
 from protocol.wire.runs import StepAnswer
@@ -180,7 +180,7 @@ class TaskSlots:
         self._rates.admit("task")
         # Repeat a request whose answer was lost with the same id: the orchestrator then returns the same slot.
         known = self._unanswered
-        request_id = known[1] if known is not None and known[0] == wish else secrets.token_hex(16)
+        request_id = known[1] if known is not None and known[0] == wish else token_hex(16)
         self._unanswered = (wish, request_id)
         request = SlotRequest(step=wish.step, groups=wish.groups, request_id=request_id)
         try:

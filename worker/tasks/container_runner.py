@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 from collections.abc import Callable
 
 import structlog
 
 from protocol.identifiers import Address
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.tasks import Assignment
 from worker.runtime.interface import Runtime
 from worker.state import StateDirectory, check_room, make_volume, remove_tree
@@ -62,7 +62,7 @@ class ContainerRunner:
         )
         for place in self._state.tasks.iterdir():
             if place.name != task.task_id:
-                await asyncio.to_thread(remove_tree, place)
+                await run_in_thread(remove_tree, place)
         make_volume(self._volumes(task).data, user=self._task_user)
         self._state.shared.chmod(0o777)
         return task

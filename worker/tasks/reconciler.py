@@ -20,6 +20,7 @@ from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import unit
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import sleep_or, wait_first
 from protocol.wire.heartbeat import AssignmentReport
 from protocol.wire.tasks import Assignment, AssignmentState
@@ -158,7 +159,7 @@ class Reconciler:
     async def clear(self) -> None:
         """Deletes the saved assignment, volumes and bridges after the worker has left the pool."""
         for place in (*self._state.tasks.iterdir(), *self._state.bridges.iterdir()):
-            await asyncio.to_thread(remove_tree, place)
+            await run_in_thread(remove_tree, place)
         for name in ("progress", "task"):
             self._state.forget(name)
         self.progress = self.task = None

@@ -6,7 +6,6 @@ once a second and chain time must not run ahead of the system clock. All tips go
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -35,6 +34,7 @@ from ledger.devchain.embedded.records import BlockRecord, LogRecord, MinedBlock,
 from ledger.devchain.embedded.store import ChainStore
 from ledger.devchain.embedded.trie import trie_database
 from ledger.rpc.abi_decoding import decode
+from protocol.runtime.randomness import token_bytes
 
 BLOCK_GAS_LIMIT = 30_000_000
 INITIAL_BASE_FEE = 10**9
@@ -106,7 +106,7 @@ class Evm:
             timestamp=parent.header.timestamp + 1,  # py-evm insists on a later timestamp; it is replaced below
             gas_limit=BLOCK_GAS_LIMIT,
             coinbase=_ZERO_ADDRESS,
-            mix_hash=os.urandom(32),
+            mix_hash=token_bytes(32),
         )
         return _with(header, timestamp=timestamp, state_root=parent.state_root)
 

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import itertools
 import sqlite3
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -23,6 +22,7 @@ from ledger.devchain.embedded.pool import TransactionPool
 from ledger.devchain.embedded.records import BlockRecord, PendingTransaction
 from ledger.devchain.embedded.store import ChainStore
 from protocol.errors import Conflict
+from protocol.runtime.clock import Clock, SystemClock
 
 _MIN_GAS = 21_000
 _LEGACY_FIRST_BYTE = 0xC0  # EIP-2718: RLP lists start at 0xc0, so a lower first byte is a transaction type
@@ -50,14 +50,22 @@ class EmbeddedChain:
         chain_id: EIP-155 chain id; must be the one that the store was created with.
         balances: Wei per account in the genesis block of a new store.
         automine: Mine a block for each transaction; otherwise the caller must call `mine` regularly.
+        clock: Clock of timestamps and of the time limits of block building; the system's by default.
 
     Raises:
         Conflict: The store belongs to a chain with another id.
     """
 
     def __init__(
-        self, store: ChainStore, *, chain_id: int, balances: Mapping[bytes, int] | None = None, automine: bool = True
+        self,
+        store: ChainStore,
+        *,
+        chain_id: int,
+        balances: Mapping[bytes, int] | None = None,
+        automine: bool = True,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = SystemClock() if clock is None else clock
         self.store = store
         self.chain_id = chain_id
         self.pool = TransactionPool()
@@ -80,7 +88,7 @@ class EmbeddedChain:
         self._time_offset = int(store.meta("time_offset") or 0)
         head = store.head()
         if head is None:
-            store.append(self.evm.genesis(balances=balances or {}, timestamp=int(time.time())))
+            store.append(self.evm.genesis(balances=balances or {}, timestamp=self._unix_time()))
             store.set_meta("chain_id", str(chain_id))
             head = store.head()
         if head is None:
@@ -141,7 +149,7 @@ class EmbeddedChain:
             raise RpcError(self._store_error) from error
         self._store_error = None
         if self._next_timestamp is not None:
-            self._set_offset(self._next_timestamp - int(time.time()))
+            self._set_offset(self._next_timestamp - self._unix_time())
             self._next_timestamp = None
         self._head = mined.block
         return mined.block
@@ -154,10 +162,10 @@ class EmbeddedChain:
 
     async def _fill(self, builder: BlockBuilder) -> list[PendingTransaction]:
         taken = []
-        yielded_at = time.monotonic()
+        yielded_at = self._clock.monotonic()
         deadline = yielded_at + _BUILD_BUDGET.total_seconds()
         for pending in self.pool.executable(base_fee=builder.base_fee, nonce_of=builder.nonce_of):
-            if time.monotonic() > deadline or builder.gas_left < _MIN_GAS:
+            if self._clock.monotonic() > deadline or builder.gas_left < _MIN_GAS:
                 break
             if int(pending.transaction.gas) > builder.gas_left:
                 continue
@@ -165,9 +173,9 @@ class EmbeddedChain:
                 builder.take(pending)
                 taken.append(pending)
             self.pool.remove(pending)
-            if time.monotonic() - yielded_at > _MAX_BLOCKING.total_seconds():
+            if self._clock.monotonic() - yielded_at > _MAX_BLOCKING.total_seconds():
                 await asyncio.sleep(0)
-                yielded_at = time.monotonic()
+                yielded_at = self._clock.monotonic()
         return taken
 
     def _accept(self, raw: bytes) -> PendingTransaction:
@@ -197,11 +205,14 @@ class EmbeddedChain:
 
     # Time
 
+    def _unix_time(self) -> int:
+        return int(self._clock.now().timestamp())
+
     def pending_timestamp(self) -> int:
         """Returns the timestamp of a block mined now, Unix time in seconds."""
         if self._next_timestamp is not None:
             return self._next_timestamp
-        return max(int(time.time()) + self._time_offset, int(self._head.header.timestamp))
+        return max(self._unix_time() + self._time_offset, int(self._head.header.timestamp))
 
     def increase_time(self, seconds: int) -> int:
         """Moves the chain's clock forward; returns its total offset from the system clock, in seconds."""

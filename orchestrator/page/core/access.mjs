@@ -13,7 +13,7 @@ export function tokenIn(text) {
 }
 
 export const NO_TOKEN =
-  "This is not a whole token: one reads mst_, eight digits, another underscore and 43 characters. `muster token new` makes one.";
+  "This is not a complete token. A token is mst_, eight hex digits, an underscore and 43 characters; `muster token new` creates one.";
 
 /** Returns whether a token of scope `scope` allows actions that need `needed`. */
 export function includes(scope, needed) {
@@ -31,7 +31,7 @@ export class Access {
     try {
       return tokenIn(this.storage.getItem(KEY) ?? "");
     } catch {
-      return null; // a browser that keeps nothing for us: the token is asked for again
+      return null; // the browser's storage is disabled: the user has to paste the token again
     }
   }
 

@@ -2,28 +2,28 @@
 
 import { ApiError, errorOf, noAnswer, perhapsDone } from "./problem.mjs";
 
-const PATIENCE_MS = 15_000;
-const DOING_MS = 120_000; // a ban is answered when its transaction is mined, for which the orchestrator waits 90 s
+const TIMEOUT_MS = 15_000;
+const CHANGE_TIMEOUT_MS = 120_000; // a ban is answered when its transaction is mined; the orchestrator waits up to 90 s for that
 
 export class Api {
   /** `base` is the URL above `/v1/...`; tests pass their own `fetch`. */
-  constructor({ token, base, fetch = globalThis.fetch.bind(globalThis), patienceMs = PATIENCE_MS, doingMs = DOING_MS }) {
+  constructor({ token, base, fetch = globalThis.fetch.bind(globalThis), timeoutMs = TIMEOUT_MS, changeTimeoutMs = CHANGE_TIMEOUT_MS }) {
     this.token = token;
     this.base = base;
     this.fetch = fetch;
-    this.patienceMs = patienceMs;
-    this.doingMs = doingMs;
+    this.timeoutMs = timeoutMs;
+    this.changeTimeoutMs = changeTimeoutMs;
   }
 
   /** Returns the JSON of an answer. Throws ApiError, or the error of fetch if `signal` aborted the request. */
   async get(path, query = {}, { signal } = {}) {
-    return this.json(path, query, { method: "GET" }, signal, this.patienceMs);
+    return this.json(path, query, { method: "GET" }, signal, this.timeoutMs);
   }
 
   /** Sends a change. Without an answer it is unknown whether the change was made, and the error says so. */
   async post(path, body, { signal } = {}) {
     const init = { method: "POST", body: JSON.stringify(body), headers: { "Content-Type": "application/json" } };
-    return this.json(path, {}, init, signal, this.doingMs).catch((error) => {
+    return this.json(path, {}, init, signal, this.changeTimeoutMs).catch((error) => {
       throw error instanceof ApiError ? perhapsDone(error) : error;
     });
   }
@@ -33,13 +33,13 @@ export class Api {
     return this.ask(path, query, { method: "GET", signal }, signal);
   }
 
-  async json(path, query, init, signal, patienceMs) {
-    const late = AbortSignal.timeout(patienceMs);
+  async json(path, query, init, signal, timeoutMs) {
+    const late = AbortSignal.timeout(timeoutMs);
     const either = signal ? AbortSignal.any([signal, late]) : late;
     const response = await this.ask(path, query, { ...init, signal: either }, signal);
     return response.json().catch((error) => {
       if (signal?.aborted) throw error;
-      throw new ApiError({ status: 0, code: "no-json", detail: "the answer broke off, or is none of this API's" });
+      throw new ApiError({ status: 0, code: "no-json", detail: "the answer broke off, or does not come from this API" });
     });
   }
 
@@ -64,7 +64,7 @@ export class Api {
   }
 }
 
-/** Returns an API path with one encoded part, which stays one part whatever characters it has. */
+/** Returns the API path of a node. The address is encoded, so that it stays one segment of the path. */
 export function nodePath(address, ...rest) {
   return ["/v1/nodes", encodeURIComponent(address), ...rest].join("/");
 }

@@ -19,16 +19,16 @@ export function isStale(state) {
   return state.phase === "gone" || state.phase === "limited";
 }
 
-/** Returns the text for the page; empty while connected. Without seconds: a screen reader would read each change. */
+/** Returns the text for the page; empty while connected. It has no counter: a screen reader would read each change. */
 export function said(state, nowMs) {
-  const from = state.lastGoodMs === null ? "" : ` What is shown is from ${clock(state.lastGoodMs, nowMs)}.`;
+  const from = state.lastGoodMs === null ? "" : ` The values shown are from ${clock(state.lastGoodMs, nowMs)}.`;
   if (state.phase === "limited") {
     const when = state.untilMs === null ? "in a while" : `at ${clock(state.untilMs, nowMs)}`;
-    return `The orchestrator was asked too often; this page asks again ${when}.${from}`;
+    return `This page sent too many requests; it tries again ${when}.${from}`;
   }
   if (state.phase === "gone") {
     const why = state.error.status === 0 ? "The orchestrator does not answer" : words(state.error).replace(/\.$/, "");
-    return `${why}, since ${clock(state.sinceMs, nowMs)}.${from} This page goes on by itself when it is back.`;
+    return `${why} (since ${clock(state.sinceMs, nowMs)}).${from} This page continues when the orchestrator answers again.`;
   }
   return "";
 }

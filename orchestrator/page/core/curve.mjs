@@ -3,7 +3,7 @@
 import { amount } from "./format.mjs";
 
 const TICKS = 4;
-const FINEST = 1e-9; // of what is shown: below it numbers hold no steps any more that could be counted
+const FINEST = 1e-9; // relative size of a value range below which double precision is too coarse for ticks
 
 /** Returns a value range with distinct ends, for round ticks. */
 export function range(values) {

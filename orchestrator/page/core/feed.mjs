@@ -37,14 +37,14 @@ export class Feed {
     this.waking = new AbortController();
   }
 
-  /** Runs until the end; the promise never rejects. */
+  /** Polls until `signal` aborts; the promise never rejects. */
   async run() {
     while (!this.signal.aborted) {
       let pause = this.everyMs;
       this.wanted = false;
       if (!this.paused()) pause = await this.once();
       if (this.signal.aborted) return;
-      if (this.wanted) continue; // somebody wanted it while the last answer was on its way, perhaps of another page
+      if (this.wanted) continue; // `again()` was called during the request, whose answer may be of another page
       const waking = (this.waking = new AbortController());
       await this.wait(pause, AbortSignal.any([this.signal, waking.signal]));
     }
@@ -73,6 +73,6 @@ export class Feed {
 
 function asError(thrown) {
   if (thrown instanceof ApiError) return thrown;
-  console.error(thrown); // a fault of this page: the console has its place
-  return new ApiError({ status: 0, code: "page-fault", detail: "this page could not show what it was told" });
+  console.error(thrown); // a bug of this page: the console shows its position
+  return new ApiError({ status: 0, code: "page-fault", detail: "this page could not process the answer" });
 }

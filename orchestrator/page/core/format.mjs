@@ -6,7 +6,7 @@ export const NOTHING = "–";
 const MINUTE = 60;
 const HOUR = 60 * MINUTE;
 const DAY = 24 * HOUR;
-const LATEST_MS = 8.64e15; // the last moment that Date knows
+const LATEST_MS = 8.64e15; // the latest time that Date can represent
 
 /** `42 s`, `5 min`, `3 h 20 min`, `12 d`. */
 export function span(seconds) {
@@ -65,7 +65,7 @@ export function size(bytes) {
   return `${left.toLocaleString("en-US", { maximumFractionDigits: left < 10 && unit > 0 ? 1 : 0 })} ${units[unit]}`;
 }
 
-/** Shortens an address or a digest; callers put the whole into a title. */
+/** Shortens an address or a digest; callers show the full text as a tooltip. */
 export function short(name) {
   const text = shown(name, 80);
   return text.length > 14 ? `${text.slice(0, 6)}…${text.slice(-4)}` : text;

@@ -45,17 +45,17 @@ export async function errorOf(response) {
   return new ApiError({ status, code, detail, hint, retryAfterS });
 }
 
-/** There was no answer. */
+/** Returns the error of a request that got no answer. */
 export function noAnswer(error) {
   const late = error?.name === "TimeoutError";
-  return new ApiError({ status: 0, code: "no-answer", detail: late ? "no answer in time" : "nobody answers" });
+  return new ApiError({ status: 0, code: "no-answer", detail: late ? "no answer in time" : "no connection to the orchestrator" });
 }
 
-/** Returns the error of a change: without an answer, or with a proxy's, the change may have been made. */
+/** Returns the error of a change. Without an answer, or with a proxy's, the change may have been made. */
 export function perhapsDone(error) {
   if (error.status !== 0 && !["http-502", "http-504"].includes(error.code)) return error;
   const { status, code, detail, retryAfterS } = error;
-  return new ApiError({ status, code, detail, retryAfterS, hint: "it may be done all the same: look how the node stands before you try again" });
+  return new ApiError({ status, code, detail, retryAfterS, hint: "the change may have been made: check the node's state before you try again" });
 }
 
 /** Returns the seconds of a `Retry-After` header, a number or a date; null if there is none. */
@@ -68,10 +68,10 @@ export function waitOf(header, now) {
 /** Returns the text for a refused token. */
 export function tokenWords(error) {
   if (error.code === "no-token")
-    return "The orchestrator saw no token. Does something in front of it take the Authorization header away?";
+    return "The request reached the orchestrator without a token. Check whether a proxy removes the Authorization header.";
   return (
-    "The orchestrator does not know this token. Check that it is whole, and of this pool; if it was taken out of the settings, " +
-    "ask for another: `muster token new` makes one, its hash goes under [[orchestrator.tokens]], and the orchestrator is restarted."
+    "The orchestrator does not know this token. Check that it is complete and belongs to this pool. If it was removed from the settings, " +
+    "create another with `muster token new`, add its hash under [[orchestrator.tokens]] and restart the orchestrator."
   );
 }
 

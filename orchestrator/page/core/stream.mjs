@@ -1,10 +1,10 @@
-// Server-sent events over fetch, because EventSource can't send a header. The reader accepts partial data.
+// Server-sent events over fetch, because EventSource can't send a header. The parser accepts partial data.
 
 import { pauseAfter } from "./feed.mjs";
 import { ApiError } from "./problem.mjs";
 
 const MOST_CHARACTERS = 1 << 20;
-const SILENCE_MS = 40_000; // the orchestrator says something every 15 s
+const SILENCE_MS = 40_000; // the orchestrator sends at least a comment every 15 s
 const BROKEN = new ApiError({ status: 0, code: "broken-stream", detail: "the stream broke off" });
 
 /** Parses text in pieces into complete events: `{id, event, data}`. */
@@ -47,7 +47,7 @@ export async function follow({ open, take, told, signal, sleep, cursor = null })
       for await (const event of eventsOf(response, { signal, sleep })) {
         if (event.event === "error")
           throw new ApiError({ status: 503, code: event.data, detail: `the stream broke off: ${event.data}` });
-        if (signal.aborted) return; // what came with the last piece is not wanted any more
+        if (signal.aborted) return; // the caller stopped: drop the other events of the last piece
         failures = 0;
         cursor = event.id || cursor;
         take(JSON.parse(event.data));
@@ -84,7 +84,7 @@ async function* eventsOf(response, { signal, sleep }) {
 async function inTime(reading, { signal, sleep }) {
   const heard = new AbortController();
   const silence = sleep(SILENCE_MS, AbortSignal.any([signal, heard.signal])).then(() => {
-    throw new ApiError({ status: 0, code: "silent", detail: "the stream fell silent" });
+    throw new ApiError({ status: 0, code: "silent", detail: `the stream sent nothing for ${SILENCE_MS / 1000} s` });
   });
   try {
     return await Promise.race([reading, silence]);

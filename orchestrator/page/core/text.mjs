@@ -1,8 +1,8 @@
 // Makes untrusted text displayable. The page sets text, never HTML.
 
 // Control characters, lone surrogates, direction marks and invisible characters; emoji sequences stay intact.
-const STEERING = /[\p{Cc}\p{Cs}\u2028\u2029\ufff9-\ufffb]|(?![\ufe00-\ufe0f])\p{Default_Ignorable_Code_Point}/gu;
-const TOWERS = /(\p{M}{3})\p{M}+/gu;
+const UNSAFE = /[\p{Cc}\p{Cs}\u2028\u2029\ufff9-\ufffb]|(?![\ufe00-\ufe0f])\p{Default_Ignorable_Code_Point}/gu;
+const STACKED_MARKS = /(\p{M}{3})\p{M}+/gu;
 
 export const LINE = 200;
 export const LOG_LINE = 2000;
@@ -15,7 +15,7 @@ export function shown(value, most = LINE) {
   const text = value === null || value === undefined ? "" : String(value);
   const points = Array.from(text.slice(0, 2 * most + 2));
   const kept = points.slice(0, most).join("");
-  const line = kept.replace(/\t/g, "  ").replace(STEERING, "\ufffd").replace(TOWERS, "$1");
+  const line = kept.replace(/\t/g, "  ").replace(UNSAFE, "\ufffd").replace(STACKED_MARKS, "$1");
   return text.length > kept.length ? `${line}… (${text.length - kept.length} more)` : line;
 }
 

@@ -14,7 +14,7 @@ const ACTIONS = [
     scope: "operate",
     fits: (node) => node.assignment !== null && node.assignment.ended_at_ms === null,
     happens: (node) =>
-      `The node replaces the container of ${shown(node.assignment.task_name, 63)} by a new one at its next heartbeat. ` +
+      `The node replaces the container of ${shown(node.assignment.task_name, 63)} with a new one after its next heartbeat. ` +
       "It stays in the pool and keeps its task.",
   },
   {
@@ -23,15 +23,15 @@ const ACTIONS = [
     scope: "operate",
     fits: (node) => SERVING.includes(node.state),
     happens: () =>
-      "The node gets nothing new until somebody resumes it. A task that never ends is taken away at once; any other may finish " +
-      "for as long as the orchestrator's settings allow.",
+      "The node gets no new task until it is resumed. A task that is always restarted is stopped at once; any other task may " +
+      "finish within the time that the orchestrator's settings allow.",
   },
   {
     name: "resume",
     label: "Resume",
     scope: "operate",
     fits: (node) => node.state === "draining",
-    happens: () => "The drain ends, and the node is given tasks again.",
+    happens: () => "The drain ends, and the node gets tasks again.",
   },
   {
     name: "ban",
@@ -41,8 +41,8 @@ const ACTIONS = [
     grave: true,
     fits: (node) => node.state !== "banned",
     happens: () =>
-      "The ban is written to the ledger with the pool manager's key, and the reason with it, for everybody to read. The node leaves " +
-      "the pool at once, its task is taken away, and it stays out until somebody unbans it. No stake is taken.",
+      "The ban is written to the ledger with the pool manager's key, together with the reason, which everybody can read. " +
+      "The node leaves the pool at once, its task is stopped, and it can't join again until it is unbanned. No stake is slashed.",
   },
   {
     name: "unban",
@@ -62,15 +62,15 @@ export function actionsFor(node, scope) {
     needsReason: action.needsReason === true,
     allowed: includes(scope, action.scope),
     needs: action.scope,
-    title: `${action.question ?? action.label} ${shown(node.address)}?`, // the whole: others can be made that begin and end like it
+    title: `${action.question ?? action.label} ${shown(node.address)}?`, // the full address: another one may begin and end alike
     happens: action.happens(node),
   }));
 }
 
-/** Returns the fault of a reason as text; empty if it is valid. */
+/** Returns the error text for a reason; empty if the reason is valid. */
 export function reasonFault(reason, { needsReason }) {
   if (needsReason && reason.trim() === "")
-    return "Say why: the reason stands in the node's history, and on the ledger.";
-  if (reason.length > LONGEST_REASON) return `At most ${LONGEST_REASON} characters; this has ${reason.length}.`;
-  return /[\u0000-\u001f\u007f]/.test(reason) ? "One line, please." : "";
+    return "Give a reason: it is stored in the node's history and on the ledger.";
+  if (reason.length > LONGEST_REASON) return `A reason has at most ${LONGEST_REASON} characters; this one has ${reason.length}.`;
+  return /[\u0000-\u001f\u007f]/.test(reason) ? "A reason has one line." : "";
 }

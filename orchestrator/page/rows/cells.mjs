@@ -4,7 +4,7 @@ import { short } from "../core/format.mjs";
 import { nodeLink } from "../core/place.mjs";
 import { shown } from "../core/text.mjs";
 
-/** A cell: `text`, and of `title` (the whole of what is shortened), `tone`, `href` (a fragment of this page), `number`. */
+/** A cell: `text`; optional: `title` (the full text), `tone`, `href` (a fragment of this page), `number`. */
 export function cell(text, { most, ...more } = {}) {
   return { text: shown(text, most), ...more };
 }

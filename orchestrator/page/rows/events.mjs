@@ -10,9 +10,9 @@ const WARN = /\.(unhealthy|draining|stopped)$/;
 
 export const COLUMNS = [
   { name: "Time" },
-  { name: "What" },
+  { name: "Kind" },
   { name: "Node" },
-  { name: "In words", text: true },
+  { name: "Detail", text: true },
   { name: "By" },
 ];
 

@@ -36,7 +36,7 @@ export function nodeRow(node, now) {
   };
 }
 
-/** A state with how long it has lasted. */
+/** A state, with its start time as a tooltip. */
 export function stateCell(node, now) {
   return cell(node.state, { tone: TONES[node.state] ?? "soft", title: `since ${clock(node.since_ms, now)}` });
 }
@@ -53,7 +53,7 @@ function why(node) {
   return [shown(node.reason), words].filter(Boolean).join("; ");
 }
 
-/** Returns a text for what the node runs. */
+/** Returns the task that a node runs, as text. */
 export function runs(node) {
   if (!works(node)) return NOTHING;
   const held = node.assignment;
@@ -82,7 +82,7 @@ export function nodeFields(node, now) {
     ["Provider", cell(node.provider ?? NOTHING, { code: true })],
     ["Runs", cell(runs(node))],
     ["Assignment", cell(held ? `${held.id}, generation ${held.generation}` : NOTHING, { code: true })],
-    ["It says", cell(quoted(held?.detail) || NOTHING, { most: WHY })],
+    ["Report", cell(quoted(held?.detail) || NOTHING, { most: WHY })],
     [
       "Ended",
       cell(held && held.ended_at_ms !== null ? `${clock(held.ended_at_ms, now)}: ${quoted(held.ended_because)}` : NOTHING, { most: WHY }),
@@ -141,8 +141,8 @@ export function metricRows(metrics) {
 
 /** Returns a text for a page of the list; a filter may have searched many nodes without a match. */
 export function pageWords({ found, filtered, more }) {
-  if (found === 0 && more) return "None among the nodes that were looked through; go on to the next ones.";
-  if (found === 0) return filtered ? "No node is in this state." : "No node has come yet.";
-  if (filtered && more) return `${count(found, "node")} shown; the next ones were not looked through yet.`;
-  return more ? `${count(found, "node")} shown, there are more.` : `${count(found, "node")} shown.`;
+  if (found === 0 && more) return "No match among the nodes searched so far; continue with the next page.";
+  if (found === 0) return filtered ? "No node is in this state." : "The pool knows no node yet.";
+  if (filtered && more) return `${count(found, "node")} shown; further nodes were not searched yet.`;
+  return more ? `${count(found, "node")} shown; there are more.` : `${count(found, "node")} shown.`;
 }

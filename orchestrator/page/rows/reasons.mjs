@@ -42,7 +42,7 @@ export const REASONS = {
 
 /** `forged (final): computation other model`. */
 export function verdictWords(item) {
-  if (item.outcome === null) return item.status === "expired" ? "expired: nobody judged it in time" : "no verdict yet";
+  if (item.outcome === null) return item.status === "expired" ? "expired: no validator judged it in time" : "no verdict yet";
   const words = `${OUTCOMES[item.outcome] ?? `outcome ${item.outcome}`} (${item.status})`;
   return item.outcome === 1 ? words : `${words}: ${REASONS[item.reason] ?? `reason ${item.reason}`}`;
 }

@@ -42,7 +42,7 @@ export function tiles(pool, run) {
   }
   found.push({ name: "asynchrony", value: `≤ ${amount(run.async_level, 0)}`, note: "steps ahead of the policy" });
   found.push({
-    name: "waiting to be carried",
+    name: "waiting to be relayed",
     value: amount(run.queued_submissions, 0),
     note: "submissions for the ledger",
   });
@@ -112,15 +112,15 @@ export class Curve {
   }
 }
 
-const SETTLING = 8; // closed steps whose verdicts may still be turned over
-const MOST_OPEN = 50; // what is further behind was open when it was last told of, and is not any more
+const SETTLING = 8; // closed steps whose verdicts may still be overturned
+const MOST_OPEN = 50; // older steps that were open in the last answer are closed by now
 const MOST_STEPS = 500;
 
 /** Describes a curve in a sentence, for screen readers. */
 export function curveWords(points, what) {
   if (points.length < 2) return `There is no curve of ${what} yet.`;
   const [first, last] = [points[0], points.at(-1)];
-  return `Mean ${what} of accepted files, as nodes say: ${amount(first.y)} at step ${first.x}, ${amount(last.y)} at step ${last.x}.`;
+  return `Mean ${what} of accepted files, as reported by nodes: ${amount(first.y)} at step ${first.x}, ${amount(last.y)} at step ${last.x}.`;
 }
 
 export const RELAY_COLUMNS = [{ name: "Relay" }, { name: "Serves at", text: true }, { name: "State" }];
@@ -132,7 +132,7 @@ export function relayRows(relays, run) {
     cells: [
       nodeCellOfRelay(relay.relay),
       cell(relay.url ?? NOTHING),
-      relay.live ? cell("alive", { tone: "good" }) : cell(relay.url ? "silent" : "has not come yet", { tone: "warn" }),
+      relay.live ? cell("alive", { tone: "good" }) : cell(relay.url ? "silent" : "not registered", { tone: "warn" }),
     ],
   }));
   const known = new Set(relays.map((relay) => relay.url));

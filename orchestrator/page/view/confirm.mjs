@@ -14,7 +14,7 @@ export function confirm(action, act) {
   const fault = element("p", { class: "fault", role: "alert", hidden: true });
   const cancel = button("Cancel", () => dialog.close());
   const go = element("button", { type: "submit", class: action.grave ? "grave" : "main" }, action.label);
-  const label = element("label", { for: "reason" }, action.needsReason ? "Why (needed)" : "Why (if you like)");
+  const label = element("label", { for: "reason" }, action.needsReason ? "Reason (required)" : "Reason (optional)");
   const form = element("form", {}, label, reason, fault, element("div", { class: "buttons" }, cancel, go));
   const dialog = element(
     "dialog",
@@ -32,7 +32,7 @@ export function confirm(action, act) {
     show(fault, wrong !== "");
     if (wrong !== "") return reason.focus();
     go.disabled = true;
-    say(go, "It is being done…");
+    say(go, "In progress…");
     try {
       await act(reason.value.trim());
       done = true;

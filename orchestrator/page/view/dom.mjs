@@ -18,8 +18,8 @@ export function shape(name, attributes = {}, ...children) {
 function filled(made, attributes, allowed, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === undefined || value === null || value === false) continue;
-    if (!allowed.test(name)) throw new Error(`an element gets no ${name} here`);
-    if (name === "href" && !String(value).startsWith("#")) throw new Error("links lead within this page only");
+    if (!allowed.test(name)) throw new Error(`the attribute ${name} is not allowed`);
+    if (name === "href" && !String(value).startsWith("#")) throw new Error("a link must lead to a fragment of this page");
     made.setAttribute(name, value === true ? "" : String(value));
   }
   made.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));

@@ -10,7 +10,7 @@ export function eventsView(session) {
   const table = new Table({
     caption: "Events of the pool, newest first",
     columns: COLUMNS,
-    empty: "Nothing has happened yet.",
+    empty: "There is no event yet.",
   });
   const about = element("p", { class: "note" });
   const panel = new Panel("Events", about, table.element);
@@ -20,7 +20,7 @@ export function eventsView(session) {
     render() {
       say(
         about,
-        session.eventsFault === null ? "Newest first, as they happen." : `Not live now. ${words(session.eventsFault)}`,
+        session.eventsFault === null ? "Newest first, as they happen." : `Live updates are interrupted. ${words(session.eventsFault)}`,
       );
       table.show(session.events.events.map((event) => eventRow(event, session.now())));
     },

@@ -15,20 +15,20 @@ export function logPanel(session, address) {
   const about = element(
     "p",
     { class: "note", role: "status" },
-    "The log is asked for when you want it: the node sends its lines at its next heartbeat.",
+    "Click to follow the log. The node sends its lines after its next heartbeat.",
   );
   const toggle = button("Follow the log", () => (state.stop ? stop("Stopped.") : start()));
   const panel = new Panel("Log", element("div", { class: "buttons" }, toggle), about, box);
   const state = { assignment: null, stop: null, next: null };
   const place = session.place.signal; // it ends with the view
-  const waiting = []; // lines until the next frame: thousands come at once from a node that was not asked before
+  const waiting = []; // lines to draw in the next frame; a node's first push may have thousands
 
   function start() {
     const end = (state.stop = new AbortController());
     const all = AbortSignal.any([place, end.signal]);
     say(toggle, "Stop following");
     say(about, "Following.");
-    session.whileLookedAt(stream, all).catch((error) => all.aborted || session.refusedBy(error) || stop(words(error)));
+    session.whileVisible(stream, all).catch((error) => all.aborted || session.refusedBy(error) || stop(words(error)));
   }
 
   function stream(signal) {

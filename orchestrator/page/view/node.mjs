@@ -14,14 +14,14 @@ export function nodeView(session, address) {
   const bar = element("div", { class: "buttons" });
   const may = element("p", { class: "note" });
   const history = new Table({
-    caption: "Changes in its life, newest first",
+    caption: "State changes of the node, newest first",
     columns: HISTORY_COLUMNS,
-    empty: "Nothing has happened to it.",
+    empty: "There is no state change yet.",
   });
   const metrics = new Table({
     caption: "Gauges of its last heartbeat",
     columns: [{ name: "Gauge" }, { name: "Value", number: true }],
-    empty: "It has sent none.",
+    empty: "The last heartbeat had no gauges.",
     slim: true,
   });
   const panel = new Panel(

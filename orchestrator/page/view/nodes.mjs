@@ -8,7 +8,7 @@ import { Table } from "./table.mjs";
 
 const PAGE = 100;
 const EVERY_MS = 5000;
-const EVERY_FILTERED_MS = 15_000; // with a filter the orchestrator looks through many nodes for each page
+const EVERY_FILTERED_MS = 15_000; // with a filter the orchestrator searches many nodes for each page
 
 export function nodesView(session) {
   const table = new Table({ caption: "Nodes of the pool", columns: COLUMNS, empty: "" });
@@ -44,7 +44,7 @@ export function nodesView(session) {
       return { page: await session.api.get("/v1/nodes", query, { signal }), asked };
     },
     take: ({ page, asked }) => {
-      if (asked !== state.cursors) return again({}); // somebody turned the page meanwhile
+      if (asked !== state.cursors) return again({}); // the user turned the page meanwhile
       Object.assign(state, { nodes: page.nodes, next: page.next_cursor });
       panel.failed(null);
     },
@@ -89,7 +89,7 @@ function finder() {
   form.addEventListener("submit", (event) => {
     event.preventDefault();
     const address = field.value.trim();
-    say(fault, isAddress(address) ? "" : "An address is 0x and 40 digits.");
+    say(fault, isAddress(address) ? "" : "An address is 0x and 40 hex digits.");
     if (isAddress(address)) location.hash = nodeLink(address);
   });
   return form;

@@ -12,7 +12,7 @@ export class Panel {
 
   /** Shows the last error; null clears it. */
   failed(error) {
-    say(this.fault, error === null ? "" : `This could not be read just now. ${words(error)}`);
+    say(this.fault, error === null ? "" : `The latest read failed. ${words(error)}`);
     show(this.fault, error !== null);
   }
 }

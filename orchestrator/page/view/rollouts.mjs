@@ -13,7 +13,7 @@ export function rolloutsView(session) {
   const table = new Table({
     caption: "Submitted files of the step",
     columns: COLUMNS,
-    empty: "Nothing of this kind was submitted for this step.",
+    empty: "No file with this verdict was submitted for this step.",
   });
   const words = element("p", { class: "note", role: "status" });
   const state = { step: null, chosen: false, status: "all", cursors: [null], next: null, items: null };
@@ -40,9 +40,9 @@ export function rolloutsView(session) {
     STATUSES.map((each) => [each, each]),
     (value) => again({ status: value }),
   );
-  const newest = button("Go with the run", () => again({ step: null, chosen: false }));
+  const newest = button("Follow the current step", () => again({ step: null, chosen: false }));
   const turn = (cursors) => {
-    again({ cursors, chosen: true }); // a page is of one step, whatever the run does meanwhile
+    again({ cursors, chosen: true }); // a page belongs to one step, even if the run moves on
     panel.element.scrollIntoView();
   };
   const back = button("Previous", () => turn(state.cursors.slice(0, -1)));
@@ -80,9 +80,9 @@ export function rolloutsView(session) {
       show(newest, state.chosen);
       show(back, state.cursors.length > 1);
       show(on, state.next !== null);
-      if (session.runless) return say(words, "This pool works on no run.");
+      if (session.runless) return say(words, "This pool has no run.");
       if (state.items === null) return;
-      const going = state.chosen ? "" : " It is the step that is worked on, and changes with the run.";
+      const going = state.chosen ? "" : " This is the current step; the view follows the run.";
       say(
         words,
         `Step ${state.step}: ${count(state.items.length, "file")} shown, in the order of their leases.${going}`,

@@ -15,7 +15,7 @@ export function runView(session) {
   const without = element(
     "p",
     { class: "note", hidden: true },
-    "This pool works on no run: its orchestrator has none in its settings.",
+    "This pool has no run: the orchestrator's settings name none.",
   );
   const chart = new Chart("reward");
   const steps = new Table({ caption: "Steps of the run", columns: STEP_COLUMNS, empty: "No step has begun." });
@@ -27,7 +27,7 @@ export function runView(session) {
   const events = new Table({
     caption: "The newest events of the pool",
     columns: EVENT_COLUMNS,
-    empty: "Nothing has happened yet.",
+    empty: "There is no event yet.",
   });
   const curvePanel = new Panel("Reward by step", chart.element);
   const stepPanel = new Panel("Steps", steps.element);

@@ -7,9 +7,9 @@ import { element, say, show } from "./dom.mjs";
 const HOW = [
   [
     "muster token new",
-    "prints a token once, and the hash that belongs into the orchestrator's settings, under [[orchestrator.tokens]] with a name and a scope",
+    "prints a token once, and the hash to add to the orchestrator's settings, under [[orchestrator.tokens]] with a name and a scope",
   ],
-  ["cat .devnet/owner-token", "shows that of a devnet, which makes one by itself"],
+  ["cat .devnet/owner-token", "shows the token that a devnet created at its start"],
 ];
 
 /** The form; `attempt(token)` is awaited and throws ApiError. `why` is the reason why the last token was removed. */
@@ -39,7 +39,7 @@ export function signIn({ attempt, why = "" }) {
       await attempt(token);
       field.value = "";
     } catch (error) {
-      refuse(error instanceof ApiError ? words(error) : "This page could not show what it was told.");
+      refuse(error instanceof ApiError ? words(error) : "This page could not process the answer.");
     } finally {
       go.disabled = false;
     }
@@ -51,18 +51,18 @@ export function signIn({ attempt, why = "" }) {
     element: element(
       "section",
       { class: "card narrow", "aria-labelledby": "about-token" },
-      element("h2", { id: "about-token" }, "Who are you?"),
+      element("h2", { id: "about-token" }, "Sign in"),
       element(
         "p",
         {},
-        "This page shows a pool to its owner. It needs a token of the pool's API: scope read to look, operate and admin for what each may do besides.",
+        "This page shows a pool to its owner. It needs a token of the pool's API: scope read to view the pool, operate or admin to act on nodes.",
       ),
       form,
       element("ul", { class: "note" }, how),
       element(
         "p",
         { class: "note" },
-        "The token stays in this tab until you close it or say “Forget the token”. It goes into the Authorization header of requests to this orchestrator, and nowhere else.",
+        "The token stays in this tab until you close it or say “Forget the token”. The page sends it only to this orchestrator, in the Authorization header.",
       ),
     ),
   };

@@ -60,7 +60,7 @@ class RecordHeartbeat(ScriptCall[HeartbeatReply]):
         now_us: Current time.
         admitted: Whether the request has passed the replay guard already.
         draining: Whether the node refuses new tasks.
-        stretch: Random factor of the interval, so that nodes drift apart.
+        stretch: Random factor of the interval, so that nodes don't send at the same time.
         version: Version of the worker.
         metrics: Metrics as JSON.
         ip: Source address of the request.
@@ -96,12 +96,12 @@ class WriteTransition(ScriptCall[bool]):
         before: State before.
         after: State after.
         event: Event that causes the transition.
-        cause: Reason for the history.
+        cause: Reason that is stored in the node's history.
         actor: Initiator of the change.
         reason: Reason of the state, shown to the node.
         deadline: Time by which the next heartbeat is due: Unix milliseconds, `clear` or `keep`.
         removal: Time at which the removal from the ledger is due: Unix milliseconds, `clear` or `keep`.
-        only_if_due_by_ms: Writes only if the node's deadline is not later.
+        only_if_due_by_ms: Latest deadline of the node for which the transition is written; None: any deadline.
         quiet: Whether to write no history entry.
         fields: Further fields of the node to write.
     """
@@ -153,7 +153,7 @@ class FindOverdue(ScriptCall[tuple[Address, ...]]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveCommand(ScriptCall[str]):
-    """Leaves a command for a node; replies `left`, `too-many` or `unknown-node`.
+    """Queues a command for a node; replies `left`, `too-many` or `unknown-node`.
 
     Args:
         address: The node.
@@ -179,7 +179,7 @@ class WriteTask(ScriptCall[bool]):
         task: Id of the task.
         revision: Revision as read; empty for a new task.
         now_ms: Current time.
-        is_open: Whether the scheduler has to plan it.
+        is_open: Whether the scheduler has to plan the task.
         kind: Kind of the pool event.
         actor: Initiator of the change.
         created_ms: Time of creation.
@@ -284,7 +284,7 @@ class RenewAssignment(ScriptCall[Written]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndAssignment(ScriptCall[Written]):
-    """Takes an assignment from its node.
+    """Ends a node's assignment.
 
     Args:
         lease: Value of the scheduler's leader lease.
@@ -365,7 +365,7 @@ class CountUpload(ScriptCall[UploadCount]):
         window_ends_ms: End of the window.
         most_files: Maximum number of files in a window.
         most_bytes: Maximum number of bytes in a window.
-        account: `other` to count the bytes against a second limit too, else `bytes`.
+        account: `other` if the bytes count against a second limit, too; else `bytes`.
         most_account_bytes: Maximum number of bytes of that account in a window.
     """
 
@@ -475,7 +475,7 @@ class LeaseSlot(ScriptCall[SlotLeased]):
         waits_until_ms: Time until which the step waits for the slot; `now_ms` if it does not wait.
         expiry_s: End of the lease.
         remembered_ms: Time for which the request id is stored.
-        version: Version that the caller read; the script leases no slots of another one.
+        version: Version that the caller read; the script leases no slots for another version.
         digest: Digest of that version.
         async_level: Number of steps by which generation may be ahead of the version.
         default_demand: Groups of a step until the trainer states a demand.
@@ -484,7 +484,7 @@ class LeaseSlot(ScriptCall[SlotLeased]):
         most_live: Maximum number of slots that the node may hold at the same time.
         beacon: Hash of the beacon block.
         beacon_block: Number of the block whose hash is part of the seed.
-        asking_ms: Time after its last request for which a provider counts as asking.
+        asking_ms: Time after its last request for which a provider counts as asking for slots.
         holders: While other providers ask, a provider holds at most 1/`holders` of a step.
     """
 
@@ -521,7 +521,7 @@ class WriteSlot(ScriptCall[Written]):
         revision: Revision as read; empty for a new slot.
         counted: Counter of the step to which the slot's groups belong now.
         due_ms: Time of the next check by a loop; None for no check.
-        accused: Whether its work was judged forged.
+        accused: Whether the slot's work was judged forged.
         fields: Fields to write.
     """
 

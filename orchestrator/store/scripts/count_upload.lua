@@ -1,6 +1,6 @@
--- Counts an upload ticket against the owner's open tickets and its quota of the window; refused if it exceeds one.
--- A ticket that is still open is not counted again. The same object in another size is another ticket: otherwise a
--- large file could use a small one's.
+-- Counts an upload ticket against the owner's limit of open tickets and its quota of the window; refuses the ticket if
+-- it exceeds either. A ticket that is still open is not counted again. The ticket's name contains the size, so that a
+-- large file can't use the ticket of a small one.
 local ticket = object .. ' ' .. int(size)
 local open, sent = P .. 'uploads:' .. owner, P .. 'uploads:' .. owner .. ':' .. int(window)
 local left_ms = window_ends_ms - now_ms

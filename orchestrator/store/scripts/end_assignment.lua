@@ -1,4 +1,4 @@
--- Takes an assignment from its node and records how it ended; 0 if the node has another one by now.
+-- Ends a node's assignment and records the outcome; returns 0 if the node no longer holds it.
 if not holds('scheduler', lease) then return -1 end
 local node, stored = P .. 'node:' .. address, P .. 'assignment:' .. assignment
 local f = redis.call('HMGET', node, 'aid', 'astate')

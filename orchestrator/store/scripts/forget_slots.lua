@@ -1,4 +1,4 @@
--- Deletes some slots of an old step; returns how many are left. Called again until the step is empty.
+-- Deletes some slots of an old step; returns the number of slots left. The caller repeats it until the step is empty.
 if not holds(loop, lease) then return 0 end
 local slots = P .. 'run:slots:' .. step
 for _, id in ipairs(redis.call('ZRANGE', slots, 0, limit - 1)) do

@@ -1,4 +1,4 @@
--- Leases the next slot of a node, if run, step, node, escrow and stake allow it.
+-- Leases the next slot of a node, if the run, the step, the node, the escrow and the stake allow it.
 
 local request_key = P .. 'run:request:' .. node .. ':' .. request
 local known = redis.call('GET', request_key)
@@ -15,7 +15,7 @@ local first = math.max(tonumber(s[2] or '0'), version)
 if step < first then return reply{outcome = 'closed'} end
 if step > version + async_level then return reply{outcome = 'ahead'} end
 
--- Groups that a step still needs, by the formula of `StepCount.need` (negative if there are more), and its demand.
+-- Returns the groups that a step still needs (`StepCount.need`, but negative if it has too many) and its demand.
 local function need_of(which)
   local c = redis.call('HMGET', P .. 'run:step:' .. which, 'demand', 'leased', 'pending', 'accepted')
   local demand = tonumber(c[1] or default_demand)
@@ -43,7 +43,7 @@ if not stake then return reply{outcome = 'stake-unknown'} end
 local covered = math.floor((tonumber(stake) - tonumber(open[2] or '0')) / per_group)
 if covered < 1 then return reply{outcome = 'stake'} end
 
--- While other providers ask for slots, a provider may hold only 1/holders of the step, so that a slow one can't delay it.
+-- While other providers ask for slots, a provider may hold only 1/holders of a step, so that it can't delay the step.
 local askers, held = P .. 'run:askers', P .. 'run:held:' .. step
 redis.call('ZREMRANGEBYSCORE', askers, '-inf', now_ms - asking_ms)
 redis.call('ZADD', askers, now_ms, provider)

@@ -1,4 +1,4 @@
--- Gives a node an assignment, if it is healthy and free; 0 if the node or the task changed.
+-- Gives a node an assignment; returns 0 if the node is not healthy and free, or the task was deleted.
 if not holds('scheduler', lease) then return -1 end
 local node = P .. 'node:' .. address
 local f = redis.call('HMGET', node, 'state', 'aid')

@@ -1,4 +1,4 @@
--- Gives a node a new generation of its assignment; 0 if it has another assignment by now.
+-- Gives a node a new generation of its assignment; returns 0 if the node holds another assignment or generation.
 if not holds('scheduler', lease) then return -1 end
 local node, stored = P .. 'node:' .. address, P .. 'assignment:' .. assignment
 local f = redis.call('HMGET', node, 'aid', 'agen', 'astate')

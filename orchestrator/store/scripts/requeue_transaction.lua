@@ -1,4 +1,4 @@
--- Queues a relayed transaction again that a reorg removed from the ledger; 0 if it was not relayed.
+-- Queues a relayed transaction again after a reorg removed it from the ledger; returns 0 if it was not relayed.
 local key = P .. 'relay:' .. kind .. ':' .. name
 if redis.call('HGET', key, 'state') ~= 'carried' then return 0 end
 redis.call('HSET', key, 'state', 'queued')

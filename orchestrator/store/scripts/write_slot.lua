@@ -19,8 +19,8 @@ if revision == '' then
     redis.call('LPUSH', list, slot)
     redis.call('LTRIM', list, 0, 499)
   end
-  -- The slot was leased before Redis lost its data, and other leases of that time are unknown. The node's next index is
-  -- above all of them: the start of the next block of 1024, as is the first index after a loss (`base`).
+  -- The slot was leased before Redis lost its data, and other leases of that time are unknown. The node's next index
+  -- must be above all of them: it is the next multiple of 1024, like `base`, the first index after a loss.
   local indices, following = P .. 'run:next:' .. step, (math.floor(tonumber(index) / 1024) + 1) * 1024
   local known = redis.call('HGET', indices, node)
   if not known or tonumber(known) < following then

@@ -1,4 +1,4 @@
--- Writes the state that the scheduler found for a task; 0 if the task has another generation by now, or has ended.
+-- Writes the state that the scheduler determined for a task; returns 0 if the task was changed or has ended.
 if not holds('scheduler', lease) then return -1 end
 local stored = P .. 'task:' .. task
 local f = redis.call('HMGET', stored, 'generation', 'state', 'reason', 'desired')

@@ -12,13 +12,13 @@ MOST_BYTES = 128 << 20
 """Of all answers that wait for their readers."""
 
 MOST_OF_ONE = 16 << 20
-"""Of one caller's answers (IPv6: of one /64). A single answer may be larger."""
+"""Budget in bytes of the buffered answers of one caller (IPv6: of one /64). A single answer may be larger."""
 
 STALLED_S = 30.0
 """Time for the reader of an answer that waits; each `LEAST_RATE` bytes give another second."""
 
 LEAST_RATE = 16 * 1024
-"""Bytes per second that a reader must take on the average after the first `STALLED_S`."""
+"""Average bytes per second that a client must read after the first `STALLED_S` seconds."""
 
 
 class AnswerBudget:
@@ -28,7 +28,7 @@ class AnswerBudget:
     connection of the caller with the most buffered bytes is closed. Clients that read their answers are not affected.
 
     Args:
-        callers: Knows the trusted proxies, to which only the total budget applies.
+        callers: Address rules with the trusted proxies, to which only the total budget applies.
         most: Total budget in bytes.
         most_of_one: Budget of one caller in bytes.
         refused: Called with the name of a limit each time it is reached.

@@ -12,7 +12,7 @@ MOST_BYTES = 128 << 20
 """Of all bodies under way."""
 
 MOST_OF_ONE = 8 << 20
-"""Of one caller's bodies under way (IPv6: of one /64)."""
+"""Budget in bytes of one caller's bodies in memory (IPv6: of one /64)."""
 
 UNCOUNTED = 4096
 """First bytes of each body that are not counted: a flood of large bodies must not keep heartbeats out."""
@@ -40,7 +40,7 @@ class BodyBudget:
         self._total = 0
 
     def change(self, caller: str, size: int) -> MusterError | None:
-        """Counts bytes that a caller's bodies take (or give back, if negative); the error if they do not fit."""
+        """Adds bytes of a caller's bodies (negative: releases them); returns an error if they do not fit."""
         if size > 0:
             is_small = self._held[caller] + size <= self._most_of_one // 32
             reserve = self._most // 4 if is_small else 0
@@ -68,7 +68,7 @@ class BodyBudget:
 
 
 class BodyAccount:
-    """The part of a budget that one request's body takes, until the request has ended.
+    """Share of the budget that one request's body uses until the request ends.
 
     Args:
         budget: Of the server.

@@ -21,7 +21,7 @@ class ConnectionLimits:
     connections: int = 16_384
     """Maximum number of concurrent connections."""
     per_address: int = 1024
-    """At a time, from one IPv4 address or one IPv6 /64. Only the total limit applies to trusted proxies."""
+    """Maximum open connections of one IPv4 address or one IPv6 /64. Only the total limit applies to trusted proxies."""
 
 
 @dataclass(slots=True, eq=False)
@@ -72,7 +72,7 @@ class ConnectionGuard:
         The caller releases each admitted connection. A connection closed to make room is aborted and released here.
         """
         trusted = self._callers.trusts(address)
-        # A proxy in a network of others must not count for them.
+        # A proxy's connections must not count for other callers of its network.
         counted = address if trusted else counted_as(address)
         caller = self._by_address.get(counted)
         count = 0 if caller is None else len(caller.open)
@@ -82,7 +82,9 @@ class ConnectionGuard:
         if len(self) >= self._most and not self._make_room(0 if trusted else count):
             self._refused("connections")
             return False
-        caller = self._by_address.get(counted)  # anew: the last one of this address may just have lost its place
+        caller = self._by_address.get(
+            counted
+        )  # looked up again: the address's last connection may just have been closed
         if caller is None:
             caller = self._by_address[counted] = _Caller(counted, trusted)
         caller.open[connection] = caller.idle[connection] = None
@@ -120,7 +122,7 @@ class ConnectionGuard:
         return 0 if caller is None else len(caller.open)
 
     def _make_room(self, count: int) -> bool:
-        """Closes a connection of the busiest address, unless the newcomer's, which has `count`, would be as busy."""
+        """Closes a connection of the busiest address; not if the new one's address, with `count`, has as many."""
         if count + 1 >= self._busiest:
             return False
         caller = next(iter(self._by_count[self._busiest]))
@@ -131,7 +133,7 @@ class ConnectionGuard:
         return True
 
     def _rank(self, caller: _Caller, former: int) -> None:
-        """Moves a caller from its former count to the present one, which differs by one."""
+        """Updates the index of callers by number of connections, after a change by one."""
         if caller.trusted:
             return
         count = len(caller.open)

@@ -16,9 +16,9 @@ def raise_descriptor_limit() -> int:
 
 
 def connection_room() -> int:
-    """Connections that fit under the present limit of open files.
+    """Returns the number of connections within the limit of open files.
 
-    An eighth, and at least 128, is left for Redis, the chain, files and the listening socket.
+    An eighth of that limit, at least 128, is reserved for Redis, the chain, files and the listening socket.
     """
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:

@@ -1,6 +1,6 @@
 """The HTTP server of every service but shardcast's: uvicorn's, with bounds on heads, trailers, bodies, answers, time.
 
-uvicorn and httptools limit none of them. Deadlines are compared once a second for all connections, because a timer for
+uvicorn and httptools have no such limits. Deadlines are compared once a second for all connections, because a timer for
 each request would cost every heartbeat two system calls.
 """
 
@@ -150,7 +150,7 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._peer = peer
         super().connection_made(transport)
-        transport.set_write_buffer_limits(0)  # so that all bytes that the kernel has not accepted are counted
+        transport.set_write_buffer_limits(0)  # the transport then reports all bytes that the kernel has not accepted
         self._deadline = self._serving.now + HEAD_S
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -162,7 +162,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._deaf = True
         super().connection_lost(exc)
         self._disconnect()
-        for cycle, _ in self.pipeline:  # they will not be served
+        for cycle, _ in self.pipeline:  # the connection serves no further requests
             _close_account(cycle)
         self.pipeline.clear()
 
@@ -177,7 +177,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._deadline is None and self._is_idle():
             self._deadline = self._serving.now + HEAD_S
         size = self._fitting(len(data))
-        if size == len(data):  # as nearly always, and a view costs time
+        if size == len(data):  # the common case; creating a memoryview costs time
             self._feed(data)
             return
         rest = memoryview(data)
@@ -239,7 +239,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Starts the request, or queues it behind the one that is being answered."""
         if len(self.pipeline) >= MOST_PIPELINED:
             raise self._wrong(InvalidInput(f"more than {MOST_PIPELINED} requests wait on one connection"))
-        super().on_headers_complete()  # raises if it can't read the target; then no request has begun
+        super().on_headers_complete()  # raises for a malformed target, before a request begins
         self._in_head = False
         self._in_body = True
         self._unparsed = 0
@@ -258,7 +258,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._arrived <= UNCOUNTED or self._count(len(body)):
             super().on_body(body)
         else:
-            self.cycle.message_event.set()  # the front door refuses it when the route asks for more
+            self.cycle.message_event.set()  # the middleware refuses the request when the route reads the body
 
     def on_message_complete(self) -> None:
         """Ends the body; its time no longer runs."""
@@ -276,11 +276,11 @@ class BoundedProtocol(HttpToolsProtocol):
         async def accounted(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401 - ASGI
             try:
                 if self.flow.write_paused:
-                    await self.flow.drain()  # or a second answer would be held, which no transport counts
+                    await self.flow.drain()  # otherwise a second answer would be buffered without being counted
                 if not cycle.disconnected:
                     await app(scope, receive, send)
             finally:
-                cycle.body = bytearray()  # of a route that did not read it; the connection may stay open for long
+                cycle.body = bytearray()  # of a route that did not read its body; the connection may stay open for long
                 _close_account(cycle)
 
         super()._start_asgi_task(cycle, accounted)
@@ -303,7 +303,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._serving.refused("stalled")
             self.transport.abort()
         elif self._deadline is not None and self.flow.read_paused:
-            self._deadline += elapsed  # we do not read: this time is ours
+            self._deadline += elapsed  # the server paused reading, so this time does not count against the client
         elif self._deadline is not None and now > self._deadline and not self.transport.is_closing():
             in_body = self._in_body
             if not self._deaf:
@@ -337,7 +337,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answers with an error, unless an earlier request is still unanswered, and reads no more requests."""
         self._serving.refused(limit)
         self._deaf = True
-        # Of a request that is being answered already, or waits behind another one, nothing can be said any more.
+        # No error can be sent while an earlier request is unanswered: answers must keep the order of the requests.
         of_ours = self._in_body and not self.pipeline and not self.cycle.response_started
         running = self._running
         if not self._in_body and running is not None and not running.response_complete:
@@ -383,7 +383,7 @@ class BoundedServer(uvicorn.Server):
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                proxy_headers=False,  # X-Forwarded-For is ours to judge, see CallerAddresses
+                proxy_headers=False,  # `CallerAddresses` evaluates X-Forwarded-For
                 timeout_graceful_shutdown=drain_s,
                 timeout_keep_alive=KEEP_ALIVE_S,
                 backlog=backlog,
@@ -394,7 +394,7 @@ class BoundedServer(uvicorn.Server):
         self._serving.now = self._enforced_at = serving.clock.monotonic()
 
     async def on_tick(self, counter: int) -> bool:
-        """Looks at every connection's deadlines, once a second."""
+        """Checks the deadlines of all connections once a second."""
         serving = self._serving
         serving.now = serving.clock.monotonic()
         if counter % 10 == 0:

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from protocol.runtime.clock import Clock
 
 FRESH = timedelta(seconds=1)
-"""Age up to which a text is given again. Making one takes 5 to 20 ms, in which nothing else is answered."""
+"""Age up to which a rendered text is reused. Rendering takes 5 to 20 ms and blocks the event loop."""
 
 
 class MetricsPage:

@@ -21,10 +21,12 @@ from ledger.devchain import process as chain_process
 from ledger.devchain.embedded import methods
 from ledger.devchain.embedded.errors import RpcError
 from ledger.devchain.embedded.node import EmbeddedChain
-from ledger.devchain.embedded.server import MAX_BODY, dispatch
+from ledger.devchain.embedded.server import MAX_BODY, build_app, dispatch
 from ledger.devchain.embedded.store import ChainStore
 from ledger.errors import ChainUnavailable, NoFreePort
+from ledger.rpc.connection import connect
 from protocol.identifiers import address
+from protocol.runtime.clock import ManualClock
 from tests.kit import gadget
 from tests.kit.chain import LiveChain
 from tests.kit.json_rpc import Refusal, Wire, signed
@@ -306,3 +308,22 @@ def test_when_all_ports_are_taken_it_says_so(monkeypatch: pytest.MonkeyPatch) ->
                 listener.bind(("127.0.0.1", port))
         with pytest.raises(NoFreePort, match=f"none of the ports {first} to {first + 1}"):
             free_port()
+
+
+async def test_a_chain_in_the_same_process_follows_the_clock_that_it_is_given() -> None:
+    clock = ManualClock()
+    node = EmbeddedChain(ChainStore(None), chain_id=31337, clock=clock)
+    transport = httpx.ASGITransport(app=build_app(node, block_time=None))
+    web3 = await connect("http://chain.invalid", expected_chain_id=31337, clock=clock, transport=transport)
+    clock.jump(timedelta(days=400))
+    await web3.provider.request("evm_mine")
+    block = await web3.provider.request("eth_getBlockByNumber", "latest", False)
+    assert (int(block["number"], 16), int(block["timestamp"], 16)) == (1, int(clock.now().timestamp()))
+
+
+async def test_a_chain_that_can_not_be_reached_in_the_same_process_is_unavailable() -> None:
+    async def fail(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("cut", request=request)
+
+    with pytest.raises(ChainUnavailable):
+        await connect("http://chain.invalid", expected_chain_id=1, attempts=1, transport=httpx.MockTransport(fail))

@@ -11,7 +11,7 @@ export function node(more = {}) {
     address: NODE,
     state: "healthy",
     since_ms: 1000,
-    reason: "it spoke",
+    reason: "it sent a heartbeat",
     member: true,
     provider: null,
     worker_version: "0.1.0",

@@ -93,7 +93,7 @@ const REFUSALS = [
     "token",
     /does not know this token.*muster token new/,
   ],
-  [problem(401, { code: "no-token" }), "token", /saw no token/],
+  [problem(401, { code: "no-token" }), "token", /without a token/],
   [
     problem(403, {
       code: "scope",
@@ -109,7 +109,7 @@ const REFUSALS = [
     "gone",
     /^Redis is down\. Try again\.$/,
   ],
-  [problem(404, { code: "no-run", detail: "this pool works on no run" }), "refused", /no run/],
+  [problem(404, { code: "no-run", detail: "this pool has no run" }), "refused", /no run/],
   [
     answering(502, "<html>nginx</html>", { "Content-Type": "text/html" }),
     "gone",
@@ -148,7 +148,7 @@ test("nobody answering, a late answer and one that is no JSON are the same to wh
   const late = new Api({
     token: TOKEN,
     base: "https://a.example/",
-    patienceMs: 5,
+    timeoutMs: 5,
     fetch: (_, { signal }) => new Promise((_, no) => signal.addEventListener("abort", () => no(signal.reason))),
   });
   const down = new Api({
@@ -161,7 +161,7 @@ test("nobody answering, a late answer and one that is no JSON are the same to wh
   const { api: odd } = answering(200, "<html>");
   for (const [api, says] of [
     [late, /No answer in time/],
-    [down, /Nobody answers/],
+    [down, /No connection to the orchestrator/],
     [odd, /broke off/],
   ]) {
     const error = await api.get("/v1/pool").catch((thrown) => thrown);
@@ -198,14 +198,14 @@ test("a fragment leads to a view, and a made-up one to nothing", () => {
 
 test("what was to be done and got no answer may be done all the same, and is waited for longer than a question", async () => {
   const never = (_, { signal }) => new Promise((_, no) => signal.addEventListener("abort", () => no(signal.reason)));
-  const late = new Api({ token: TOKEN, base: "https://a.example/", fetch: never, patienceMs: 5, doingMs: 30 });
+  const late = new Api({ token: TOKEN, base: "https://a.example/", fetch: never, timeoutMs: 5, changeTimeoutMs: 30 });
   const proxy = answering(504, "<html>", { "Content-Type": "text/html" }).api;
   const refused = problem(409, { code: "not-draining", detail: "it is healthy" }).api;
   const awake = setInterval(() => {}, 1000); // the limits of a request don't keep node running
   const failed = async (asking) => words(await asking.catch((thrown) => thrown));
   assert.equal(await failed(late.get("/v1/pool")), "No answer in time.");
-  for (const api of [late, proxy]) assert.match(await failed(api.post(nodePath(NODE, "ban"), {})), /may be done all the same/);
+  for (const api of [late, proxy]) assert.match(await failed(api.post(nodePath(NODE, "ban"), {})), /may have been made/);
   assert.equal(await failed(refused.post(nodePath(NODE, "resume"), {})), "It is healthy.");
-  assert.ok(new Api({ token: TOKEN, base: "https://a.example/" }).doingMs > 90_000);
+  assert.ok(new Api({ token: TOKEN, base: "https://a.example/" }).changeTimeoutMs > 90_000);
   clearInterval(awake);
 });

@@ -93,13 +93,13 @@ test("the connection says since when it is gone, what is old, and nothing while 
   state = after(state, GONE, noon + 60_000);
   assert.ok(isStale(state));
   const words = said(state, noon + 100_000);
-  for (const part of ["does not answer, since 12:00:10.", "from 12:00:00", "goes on by itself"])
+  for (const part of ["does not answer (since 12:00:10).", "from 12:00:00", "This page continues"])
     assert.ok(words.includes(part), words);
   assert.equal(said(state, noon + 101_000), words, "what is read out when it changes does not change each second");
   state = after(state, LIMITED, noon + 61_000);
   assert.match(
     said(state, noon + 66_000),
-    /too often; this page asks again at 12:01:21\. What is shown is from 12:00:00/,
+    /too many requests; it tries again at 12:01:21\. The values shown are from 12:00:00/,
   );
   state = after(state, null, noon + 90_000);
   assert.deepEqual([said(state, noon + 90_000), isStale(state)], ["", false]);

@@ -45,7 +45,7 @@ test("a node is a row: state and reason in words, what it runs, how fast, on wha
   assert.deepEqual(texts(nodeRow(works, NOW)), [
     "0xaBaB…aBaB",
     "healthy",
-    "it spoke",
+    "it sent a heartbeat",
     "rollouts (running, restarted 2 times)",
     "1 s ago",
     "360",
@@ -74,13 +74,13 @@ test("a task that failed on a node is quoted with the last lines that it wrote",
   const detail = `ended with exit code 1\n${"early\n".repeat(20)}bwrap: execvp /x/.venv/bin/python: <b>no</b>\u001b[2J`;
   const broken = node({ assignment: assignment({ state: "failed", detail, ended_at_ms: 5 }) });
   const why = texts(nodeRow(broken, NOW))[2];
-  assert.match(why, /^it spoke; rollouts \(failed\): ended with exit code 1 ↵ early/);
+  assert.match(why, /^it sent a heartbeat; rollouts \(failed\): ended with exit code 1 ↵ early/);
   assert.match(why, /bwrap: execvp \/x\/\.venv\/bin\/python: <b>no<\/b>\ufffd\[2J$/);
   assert.equal(why.match(/early/g).length, 7);
   const fields = Object.fromEntries(nodeFields(broken, NOW));
-  assert.match(fields["It says"].text, /<b>no<\/b>/);
-  assert.match(texts(taskRow({ ...TASK, reason: `1 of 2 nodes start it again: ${detail}` }, NOW))[2], /execvp/);
-  assert.equal(texts(nodeRow(node({ assignment: assignment({ detail }) }), NOW))[2], "it spoke");
+  assert.match(fields["Report"].text, /<b>no<\/b>/);
+  assert.match(texts(taskRow({ ...TASK, reason: `1 of 2 nodes restart it: ${detail}` }, NOW))[2], /execvp/);
+  assert.equal(texts(nodeRow(node({ assignment: assignment({ detail }) }), NOW))[2], "it sent a heartbeat");
 });
 
 const HOSTILE = [MARKUP, TURNED, LONG, "\u0000\n\u001b]0;x\u0007"];
@@ -144,11 +144,11 @@ test("a gauge of bytes is read as one", () => {
 
 test("a page of nodes says whether there is more, and that a filter may have found none so far", () => {
   for (const [found, says] of [
-    [{ found: 0, filtered: false, more: false }, /No node has come/],
+    [{ found: 0, filtered: false, more: false }, /knows no node yet/],
     [{ found: 0, filtered: true, more: false }, /in this state/],
-    [{ found: 0, filtered: true, more: true }, /go on/],
-    [{ found: 24, filtered: true, more: true }, /24 nodes shown; the next ones were not looked through/],
-    [{ found: 100, filtered: false, more: true }, /100 nodes shown, there are more/],
+    [{ found: 0, filtered: true, more: true }, /continue with the next page/],
+    [{ found: 24, filtered: true, more: true }, /24 nodes shown; further nodes were not searched/],
+    [{ found: 100, filtered: false, more: true }, /100 nodes shown; there are more/],
   ])
     assert.match(pageWords(found), says);
 });
@@ -181,9 +181,9 @@ test("an action is offered where it fits, says what will happen, and needs its s
 });
 
 test("a ban needs a reason, and every reason fits into its field", () => {
-  assert.match(reasonFault(" ", { needsReason: true }), /Say why/);
+  assert.match(reasonFault(" ", { needsReason: true }), /Give a reason/);
   assert.equal(reasonFault("", { needsReason: false }), "");
-  assert.match(reasonFault("x".repeat(201), { needsReason: true }), /At most 200/);
-  assert.match(reasonFault("a\nb", { needsReason: true }), /One line/);
+  assert.match(reasonFault("x".repeat(201), { needsReason: true }), /at most 200/);
+  assert.match(reasonFault("a\nb", { needsReason: true }), /one line/);
   assert.equal(reasonFault("it overheats", { needsReason: true }), "");
 });

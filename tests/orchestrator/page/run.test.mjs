@@ -91,7 +91,7 @@ test("a curve has a line, round ticks and an end, and words for who does not see
   assert.equal(found.end.label, "0.75");
   assert.equal(
     curveWords(points, "reward"),
-    "Mean reward of accepted files, as nodes say: 0 at step 0, 0.75 at step 3.",
+    "Mean reward of accepted files, as reported by nodes: 0 at step 0, 0.75 at step 3.",
   );
   assert.equal(curve(points.slice(0, 1), { width: 400, height: 200, left: 40, bottom: 30 }), null);
 });
@@ -123,7 +123,7 @@ test("a verdict says its reason, as the ledger numbers it", () => {
     [{ outcome: 3, reason: 801, status: "final" }, "forged (final): computation other model"],
     [{ outcome: 2, reason: 4711 }, "rejected (provisional): reason 4711"],
     [{ outcome: null, status: "submitted" }, "no verdict yet"],
-    [{ outcome: null, status: "expired" }, "expired: nobody judged it in time"],
+    [{ outcome: null, status: "expired" }, "expired: no validator judged it in time"],
   ])
     assert.equal(verdictWords({ ...ITEM, ...more }), words);
 });

@@ -102,7 +102,7 @@ test("what a view keeps up to date ends with the view, and everything with the s
     failed: assert.fail,
   });
   const place = session.place.signal;
-  session.whileLookedAt(
+  session.whileVisible(
     (signal) =>
       session.api
         .open("/v1/nodes/0x/logs", { follow: "true" }, { signal })

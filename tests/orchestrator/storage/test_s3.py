@@ -195,8 +195,8 @@ async def test_a_url_that_has_expired_is_refused(store: S3Store, monkeypatch: py
 
 async def test_wrong_credentials_and_buckets_are_said_without_the_secret(make_store: MakeStore) -> None:
     for changes, words in (
-        ({"secret_key": "wrong-and-secret"}, "does not let the orchestrator in"),
-        ({"access_key": "test:nobody"}, "does not let the orchestrator in"),
+        ({"secret_key": "wrong-and-secret"}, "refuses the orchestrator's credentials"),
+        ({"access_key": "test:nobody"}, "refuses the orchestrator's credentials"),
         ({"name": "another"}, "there is no bucket another"),
     ):
         with pytest.raises(StorageUnavailable, match=words) as caught:
@@ -229,7 +229,7 @@ async def broken(answer: bytes | None, asked: list[str] | None = None) -> AsyncI
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "does not let the orchestrator in"),
+        (b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n", "refuses the orchestrator's credentials"),
         (b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", "answered 500"),
         (b"HTTP/1.1 301 Gone\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n", "answered 301|not answer"),
         (b"not http at all\r\n\r\n", "does not answer"),
@@ -254,7 +254,7 @@ async def test_a_store_that_is_broken_is_said_to_be_and_may_be_asked_again(
 async def test_a_store_that_does_not_say_how_large_an_object_is_is_broken() -> None:
     async with broken(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n") as endpoint:
         store = S3Store(Bucket(name="pool", endpoint=endpoint, access_key="a", secret_key="s"), clock=SystemClock())
-        with pytest.raises(StorageUnavailable, match="does not say how large") as caught:
+        with pytest.raises(StorageUnavailable, match="does not report the size") as caught:
             await store.head(key_of(CONTENT))
         assert caught.value.retryable
         await store.aclose()

@@ -22,6 +22,7 @@ from protocol.runtime.backoff import backoff
 from protocol.runtime.clock import Clock
 from protocol.runtime.randomness import jittered
 from protocol.runtime.retry import Deadline
+from protocol.runtime.threads import run_in_thread
 from protocol.runtime.waiting import wait_first
 from worker.delivery.queue.item import ORDER, DeliveryStage, QueueItem
 from worker.delivery.queue.store import QueueStore
@@ -142,7 +143,7 @@ class QueueRunner:
     async def _due(self, *, most: int) -> list[QueueItem]:
         now_ms = self._now_ms()
         latest_ms = now_ms + 2 * int(LONGEST_WAIT.total_seconds() * 1000)
-        return await asyncio.to_thread(self._store.due, now_ms=now_ms, latest_ms=latest_ms, most=most)
+        return await run_in_thread(self._store.due, now_ms=now_ms, latest_ms=latest_ms, most=most)
 
     async def deliver_now(self, *, linger: timedelta = timedelta()) -> int:
         """Tries all waiting items once at shutdown, also postponed ones; returns how many are left.
@@ -151,17 +152,17 @@ class QueueRunner:
             linger: How long to poll items that were already submitted.
         """
         deadline = Deadline.after(linger, clock=self._clock)
-        items = [item for item in await asyncio.to_thread(self._store.items) if not item.parked]
+        items = [item for item in await run_in_thread(self._store.items) if not item.parked]
         while items:
             for start in range(0, len(items), _CONCURRENCY):
                 await asyncio.gather(*(self._deliver(item) for item in items[start : start + _CONCURRENCY]))
             if deadline.passed:
                 break
-            left = await asyncio.to_thread(self._store.items)
+            left = await run_in_thread(self._store.items)
             items = [item for item in left if item.stage is DeliveryStage.SUBMITTED and not item.parked]
             if items:
                 await self._clock.sleep(_FINAL_POLL_INTERVAL)
-        return len(await asyncio.to_thread(self._store.items))
+        return len(await run_in_thread(self._store.items))
 
     async def _deliver(self, item: QueueItem) -> bool:
         """Runs the stages of an item until it finishes or fails; returns whether it moved on."""
@@ -177,7 +178,7 @@ class QueueRunner:
                 return moved
             except GivenUp as end:
                 _log.warning("delivery-given-up", item=item.id, name=item.name, why=str(end))
-                await asyncio.to_thread(self._store.finish, item, now_ms=self._now_ms(), given_up=str(end))
+                await run_in_thread(self._store.finish, item, now_ms=self._now_ms(), given_up=str(end))
                 return True
             except MusterError as error:
                 wait = error.retry_after if isinstance(error, RateLimited) else None
@@ -191,18 +192,18 @@ class QueueRunner:
                 await self._failed(item, item.stage, f"{type(error).__name__}: {error}", wait=None)
                 return moved
             moved = True
-            item = await asyncio.to_thread(self._store.get, item.id)
-        await asyncio.to_thread(self._store.finish, item, now_ms=self._now_ms())
+            item = await run_in_thread(self._store.get, item.id)
+        await run_in_thread(self._store.finish, item, now_ms=self._now_ms())
         return True
 
     async def _step(self, item: QueueItem) -> None:
         if item.stage is DeliveryStage.SPOOLED:
-            size, sha256 = await asyncio.to_thread(_hash, item.path)
-            await asyncio.to_thread(self._store.advance, item, DeliveryStage.HASHED, data={}, size=size, sha256=sha256)
+            size, sha256 = await run_in_thread(_hash, item.path)
+            await run_in_thread(self._store.advance, item, DeliveryStage.HASHED, data={}, size=size, sha256=sha256)
             return
         found = await self._steps[item.stage](item)
         following = ORDER[ORDER.index(item.stage) + 1]
-        await asyncio.to_thread(self._store.advance, item, following, data=found)
+        await run_in_thread(self._store.advance, item, following, data=found)
 
     async def _failed(self, item: QueueItem, stage: DeliveryStage, why: str, *, wait: timedelta | None) -> None:
         if item.attempts + 1 >= self._attempts:
@@ -214,7 +215,7 @@ class QueueRunner:
 
     async def _put_off(self, item: QueueItem, stage: DeliveryStage, why: str, *, pause: timedelta) -> None:
         until_ms = self._now_ms() + int(pause.total_seconds() * 1000)
-        await asyncio.to_thread(self._store.put_off, item, stage=stage, until_ms=until_ms, error=why)
+        await run_in_thread(self._store.put_off, item, stage=stage, until_ms=until_ms, error=why)
 
     def _pause(self, item: QueueItem, *, most: timedelta) -> timedelta:
         """Returns the exponential back-off of the current stage, with jitter so that items don't retry in step."""
@@ -222,12 +223,12 @@ class QueueRunner:
 
     async def _park(self, item: QueueItem, why: str) -> None:
         _log.error("delivery-parked", item=item.id, stage=item.stage, why=why)
-        await asyncio.to_thread(self._store.park, item, why=why)
+        await run_in_thread(self._store.park, item, why=why)
 
     async def _wait(self, running: Mapping[str, asyncio.Task[bool]]) -> None:
         """Waits until an item is added, finished or due."""
         now_ms = self._now_ms()
-        items = await asyncio.to_thread(self._store.items) if len(running) < _CONCURRENCY else []
+        items = await run_in_thread(self._store.items) if len(running) < _CONCURRENCY else []
         waiting = [item.not_before_ms for item in items if not item.parked and item.id not in running]
         pause = min([_IDLE, *(timedelta(milliseconds=max(10, at - now_ms)) for at in waiting)])
         await wait_first(self._wake.wait(), self._clock.sleep(pause), tasks=running.values())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import sqlite3
 import threading
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from typing import Any
 
 from protocol.errors import NotFound, TooLarge
 from protocol.runtime.files import sync_directory
+from protocol.runtime.randomness import token_hex
 from worker.delivery.queue.item import DeliveryStage, FinishedItem, QueueItem
 
 _SCHEMA = """
@@ -117,7 +117,7 @@ class QueueStore:
             return known, False
         if self._query("SELECT COUNT(*) AS n FROM items")[0]["n"] >= MOST_ITEMS:
             raise QueueFull(f"{MOST_ITEMS} files wait already", hint="wait until files were delivered")
-        item_id = secrets.token_hex(16)
+        item_id = token_hex(16)
         target = self._spool / item_id
         room = most_spooled - self.spooled_bytes()
         try:

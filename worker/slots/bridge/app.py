@@ -33,6 +33,7 @@ from protocol.http.service import create_service
 from protocol.identifiers import Address
 from protocol.identity.signing import unix_ms
 from protocol.runtime.clock import Clock
+from protocol.runtime.threads import run_in_thread
 from protocol.wire.base import Identifier
 from protocol.wire.bridge import ROLLOUT_KIND, DeliveryState, HandedOver, HandOver, Metrics, TaskIdentity
 from protocol.wire.runs import StepAnswer
@@ -104,14 +105,14 @@ def create_bridge(parts: BridgeParts) -> FastAPI:
         app.state.waiting += 1
         try:
             async with app.state.turn:
-                return await asyncio.to_thread(_take, parts, body)
+                return await run_in_thread(_take, parts, body)
         finally:
             app.state.waiting -= 1
 
     @app.get("/v1/files/{item_id}")
     async def file(item_id: Identifier, _: Checked) -> DeliveryState:
         """Returns a file's delivery state or outcome; `error` tells why it was given up."""
-        return await asyncio.to_thread(_state, parts, item_id)
+        return await run_in_thread(_state, parts, item_id)
 
     @app.get("/v1/identity")
     async def identity(_: Checked) -> TaskIdentity:

@@ -15,8 +15,8 @@ _log = structlog.get_logger(__name__)
 def patient(name: str, work: Callable[[], Awaitable[object]]) -> Callable[[], Awaitable[None]]:
     """Wraps `work` so that an outage of a dependency is logged and the next turn retries, instead of a crash.
 
-    The service continues with cached data and stays ready: a stalled chain must not stop heartbeats. Redis being
-    down is another thing, and is handed on.
+    The service continues with cached data and stays ready: a stalled chain must not stop heartbeats. Errors of Redis
+    are raised.
 
     Args:
         name: Name in the log.
