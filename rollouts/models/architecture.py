@@ -12,9 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from transformers import PreTrainedModel
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from rollouts.errors import BadVersionFolder
+
+# transformers annotates these only partly.
+_CONFIGS: Any = AutoConfig
+_MODELS: Any = AutoModelForCausalLM
 
 FULL_ATTENTION = "full_attention"
 
@@ -35,6 +40,22 @@ def check_architecture(model: PreTrainedModel, folder: Path) -> None:
             f"the model in {folder} is of type {kind}, which can't be generated with, verified or trained: {missing}",
             hint="use a causal model with full attention in all layers, such as Llama, Qwen 2 or 3, or Granite",
         )
+
+
+def check_model_folder(folder: Path) -> None:
+    """Checks the architecture of a folder's model without its weights.
+
+    Raises:
+        BadVersionFolder: transformers has no causal language model for the config, or engines can't use it.
+    """
+    try:
+        config = _CONFIGS.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model = _MODELS.from_config(config, trust_remote_code=False)
+    except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, OSError) as error:
+        first_line = str(error).strip().split("\n")[0]
+        raise BadVersionFolder(f"no model can be made from {folder}: {first_line[:200]}") from error
+    check_architecture(model, folder)
 
 
 def _missing(model: PreTrainedModel) -> Iterator[str]:

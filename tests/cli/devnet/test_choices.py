@@ -33,6 +33,7 @@ APP.command()(devnet)
         (["--model", str(devnet_base()), "--environment", "nothing"], "there is no environment called 'nothing'"),
         (["--model", str(devnet_base()), "--environment", "letters", "--max-new-tokens", "500"], "exceed the model's"),
         (["--model", "/usr"], "/usr/config.json can't be read"),
+        (["--preset", "smollm2", "--group-size", "4"], "options of an environment without --environment"),
     ],
 )
 def test_what_a_devnet_could_not_judge_is_refused_before_it_starts(

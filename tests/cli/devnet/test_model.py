@@ -17,6 +17,7 @@ from cli.devnet.options import RunModel, RunOptions, RunScale
 from cli.devnet.settings import ServicePlaces, write_trainer_settings
 from protocol.errors import InvalidInput
 from protocol.identity.keys import Key
+from rollouts.errors import BadVersionFolder
 from rollouts.recipe import RECIPE_FILE, read_recipe
 from trainer.presets import devnet_base
 from trainer.rates import default_learning_rate
@@ -104,3 +105,18 @@ def test_the_trainer_can_read_the_settings_of_a_sized_run(tmp_path: Path) -> Non
     settings = TrainerSettings.load(file=file)
     assert (settings.groups_per_step, settings.start) == (4, devnet_base().absolute())
     assert settings.keep_versions is None
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"model_type": "bert"}, "can't be generated with"), ({"model_type": "nothing"}, "no model can be made from")],
+)
+def test_an_unsupported_architecture_is_refused_before_the_start(
+    change: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(devnet_base(), folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | change))
+    with pytest.raises(BadVersionFolder, match=words):
+        size_own_model(ModelChoices(folder=folder), workers=1, directory=tmp_path)
