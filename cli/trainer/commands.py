@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.output import JsonOption, note, say, show_json, show_table
+from cli.trainer.export import export
 from cli.trainer.run import run
 
 if TYPE_CHECKING:
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, help="Models: warm them up on demonstrations, train them, evaluate them.")
 app.command()(run)
+app.command()(export)
+
+RECIPE_FILE = "recipe.json"
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator if there is one.")]
 
@@ -70,6 +74,8 @@ def sft(
         show_json({"version": to, "evaluation": found})
         return
     say(f"{to} holds the version")
+    if not (to / RECIPE_FILE).exists():
+        note(f"it has no {RECIPE_FILE}, which a run needs: muster recipe init {to} --environment NAME")
     if found is not None:
         say(f"held-out prompts answered right, greedily: {found.greedy:.1%} of {found.prompts}")
 
