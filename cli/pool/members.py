@@ -26,7 +26,7 @@ Reason = Annotated[str, typer.Option(help="Reason; it is public on the ledger.")
 async def invite(
     context: typer.Context,
     node: NodeName,
-    url: Annotated[str, typer.Option(help="Where the orchestrator is reached.")],
+    url: Annotated[str, typer.Option(help="URL at which nodes reach the orchestrator.")],
     valid_for: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
     out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     pool: PoolOption = None,
@@ -54,7 +54,7 @@ async def invite(
 @app.command(name="cancel-invite")
 async def cancel_invite(
     context: typer.Context,
-    nonce: Annotated[int, typer.Argument(min=0, help="From the invite.")],
+    nonce: Annotated[int, typer.Argument(min=0, help="Nonce of the invite.")],
     pool: PoolOption = None,
     key: ManagerKey = "manager",
 ) -> None:

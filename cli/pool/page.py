@@ -1,4 +1,4 @@
-"""`muster pool page`: prints the address of the pool's web page and the source of its token."""
+"""`muster pool page`: prints the address of the pool's web page and the place of its token."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ def page(
     if place is None and not as_json:
         note("no token is configured here: `muster token new` makes one, with the hash for [[orchestrator.tokens]]")
     elif not show_token and not as_json:
-        note("open the page and paste the token; --show-token prints it here. Scope read is enough to look")
+        note("open the page and paste the token; --show-token prints it here. Scope read is enough to view the page")

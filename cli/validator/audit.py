@@ -25,9 +25,9 @@ async def audit_log(
         str | None, typer.Option(help="Address or key name of the validator; default: all of them.")
     ] = None,
     epoch: Annotated[
-        int | None, typer.Option(min=1, help="Which epoch; default: the newest past one with verdicts.")
+        int | None, typer.Option(min=1, help="Number of the epoch; default: the newest past one with verdicts.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every past epoch.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Check every past epoch.")] = False,
     pool: PoolOption = None,
     where: Where = None,
     as_json: JsonOption = False,
