@@ -11,7 +11,7 @@ import typer
 
 Parts = Mapping[str, tuple[str, str]]
 """Commands by name. A value is the import path, `module` or `module:attribute`, and the line on the help page. A
-bare module has a Typer `app`, or a function with the name of the command. Its own `PARTS` lists the commands of `app`."""
+bare module has a Typer `app`, or a function with the name of the command. Its `PARTS` are the commands of `app`."""
 
 _mounted: set[tuple[int, str]] = set()
 

@@ -91,7 +91,7 @@ async def test_escrow_is_announced_first_and_taken_out_when_the_notice_is_over(t
     assert await terminal.balance() == before
     await terminal.world.warp(TERMS.notice_period + SECOND)
     said = await terminal.muster("pool", "withdraw", "61", expect=1)
-    assert "60 MUST can be taken out now, not 61" in said
+    assert "60 MUST can be withdrawn now, not 61" in said
     assert "withdrew 25 MUST" in await terminal.muster("pool", "withdraw", "25")
     assert "withdrew 35 MUST" in await terminal.muster("pool", "withdraw")
     assert await terminal.balance() == before + 60 * UNIT

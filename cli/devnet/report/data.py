@@ -64,7 +64,7 @@ class PipelineStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedVerdicts:
-    """Number of honest and cheating files that got the same outcome and reason."""
+    """Numbers of honest and of cheating files with one outcome and reason."""
 
     outcome: Outcome
     reason: str
