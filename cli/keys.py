@@ -43,7 +43,7 @@ def open_key(configuration: Configuration, name: str) -> Key:
     """Opens a key by its name, from `MUSTER_<NAME>_KEY` or its keystore.
 
     Raises:
-        NotFound: There is no such key; the hint lists the existing ones.
+        NotFound: No key has this name; the hint lists the existing ones.
         Unauthenticated: The password is wrong or missing.
     """
     path = keystore_path(configuration, name)
@@ -88,7 +88,7 @@ def node_of(configuration: Configuration, text: str | None) -> Address:
     """Returns the address of the named node; by default that of `[worker] keystore`, else that of the key `node`.
 
     Raises:
-        NotFound: There is no such key.
+        NotFound: No key has this name.
         InvalidInput: The address is malformed.
     """
     if text is None and configuration.worker.keystore is not None:

@@ -117,7 +117,7 @@ async def found_economy(
 
     Args:
         rpc: A development chain.
-        chain_id: Its id.
+        chain_id: Id of the chain.
         directory: Folder of the devnet, for keys and addresses.
         contributors: Number of key pairs that have funds but no worker.
         workers: Names of the provider and node keys of the workers that run, each with a provider of its own.
@@ -152,7 +152,7 @@ async def found_economy(
     await asyncio.gather(*[_enlist(rpc, deployment, keys[provider], keys[node]) for provider, node in pairs])
     if pairs:
         on_event(f"{len(pairs)} providers have staked and registered their nodes")
-    deployment.save(directory.deployment)  # last, so that an interrupted set-up is repeated
+    deployment.save(directory.deployment)  # saved last, because a set-up without this file is repeated
     return Economy(deployment, keys)
 
 

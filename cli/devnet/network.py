@@ -52,7 +52,7 @@ GATHER = timedelta(milliseconds=25)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningNetwork:
-    """A devnet whose foundation is up; its services may still be starting."""
+    """A devnet with chain, Redis, contracts and pool; its services may still be starting."""
 
     rpc: str
     economy: Economy

@@ -39,7 +39,7 @@ class FilterChoices:
 
 
 def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> dict[str, object]:
-    """Measures the missing prompts and writes the table; returns statistics.
+    """Measures the prompts that the journal lacks, and writes the table of eligible ones; returns statistics.
 
     Raises:
         MusterError: Loading, generating or writing failed; the journal keeps earlier measurements.

@@ -29,7 +29,7 @@ async def add(context: typer.Context, amount: Amount, key: ProviderKey = "provid
 
 @app.command()
 async def unbond(context: typer.Context, amount: Amount, key: ProviderKey = "provider") -> None:
-    """Unbond stake. It stays slashable until it matures; then `withdraw` pays it out."""
+    """Unbond stake. The stake stays slashable until it matures; then `withdraw` pays it out."""
     async with open_ledger(context.obj, key) as ledger:
         await ledger.stake.unbond(parse_amount(amount))
         entry = (await ledger.stake.unbonds_of(ledger.address))[-1]

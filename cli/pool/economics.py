@@ -33,7 +33,7 @@ _COUNTS = frozenset({"validators", "corrupt", "nodes", "honest_files", "look_bps
 
 
 def audit_stages(economics: Economics) -> tuple[AuditStage, ...]:
-    """Returns the shares of a node's rows that a validator with the default policy recomputes, by the node's record."""
+    """Returns the shares of a node's rows that a validator recomputes by default, by number of clean verdicts."""
     return stages(RatePolicy(), floor=economics.audit_floor_bps / BASIS_POINTS)
 
 

@@ -292,7 +292,7 @@ async def economics(
     pool: PoolOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the pay of work and the cost of attacks, computed from the pool's terms.
+    """Show what a pool pays for work and what attacks cost, computed from its terms.
 
     Shows the stake inequality, audit shares by a node's age, forged rows, a poisoned row, corrupt validators, delayed
     steps, Sybils, and the costs and earnings of verdicts.

@@ -136,7 +136,7 @@ async def unban(
     where: Where = None,
     manager: Manager = None,
 ) -> None:
-    """Lift a node's ban; it may be invited again."""
+    """Lift a node's ban, so that the pool may invite the node again."""
     if not on_ledger:
         await _tell(context, name, where, manager, lambda client, which: client.unban(which, reason=reason))
         return

@@ -16,8 +16,8 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.waiting import cancel_all
 
 FIRST_PAUSE = timedelta(seconds=1)
+"""Pause after the first failure; each further failure doubles the pause, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE = timedelta(seconds=60)
-"""Pause after the first failure; doubled with each further failure."""
 
 _LEAVING = timedelta(seconds=3)
 

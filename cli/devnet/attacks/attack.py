@@ -24,7 +24,7 @@ class End(StrEnum):
     SLASHED = "slashed"
     """Rejected as forged: not paid, the provider's stake is slashed, and the node is evicted."""
     UNPAID = "rejected, unpaid"
-    """Rejected without a slash, because an honest node could conceivably have made it."""
+    """Rejected without a slash, because an honest node could conceivably have made the file."""
     REFUSED = "refused"
     """Refused by store, orchestrator or ledger, so that no work record exists."""
     EXPIRES = "expires unpaid"
@@ -80,7 +80,7 @@ class Attack:
         name: Name on the command line.
         action: What the node does, in one line.
         motive: Why the attack would pay without a defence.
-        defence: The mechanism that prevents it.
+        defence: The mechanism that prevents the attack.
         reasons: Reasons that a verdict may give; empty if there is no verdict.
         end: Expected outcome of the submitted work.
         trick: Returns new hooks for one node.

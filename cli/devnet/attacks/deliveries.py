@@ -89,7 +89,7 @@ class UnleasedUpload(PoolDelivery):
     """Fills the pool's store with files of slots that it has not leased, and delivers nothing else."""
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
-        """Requests an upload URL for random bytes, and uploads them if the pool permits it.
+        """Requests an upload URL for random bytes, and uploads them if the pool grants the URL.
 
         Raises:
             GivenUp: Always, because the attack does not deliver the file of its own slot.

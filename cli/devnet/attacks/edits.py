@@ -148,7 +148,7 @@ def padded(toolkit: AttackToolkit, sample: Sample) -> Sample:
 
 
 def truncated(toolkit: AttackToolkit, sample: Sample) -> Sample:
-    """Cuts the answer at a third of the recipe's limit, and declares the length limit as its end."""
+    """Cuts the answer at a third of the recipe's limit, and declares that the answer reached the limit."""
     limit = max(1, toolkit.recipe.sampling.max_new_tokens // 3)
     if len(sample.output_tokens) <= limit:
         return sample

@@ -1,6 +1,6 @@
 """Files of honest nodes and of attacks without a network, for tests and benchmarks.
 
-The real generator makes them, under leases of a pool that does not exist; they are submitted to no ledger.
+The real generator makes the files, under leases of a pool that does not exist; they are submitted to no ledger.
 """
 
 from __future__ import annotations

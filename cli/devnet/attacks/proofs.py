@@ -80,7 +80,7 @@ def constant(_: AttackToolkit, proof: bytes) -> bytes:
 
 
 def chosen_modulus(toolkit: AttackToolkit, proof: bytes) -> bytes:
-    """Sets the modulus to the width of the states, under which all indices of a channel coincide."""
+    """Sets the modulus to the width of the hidden states, so that all indices of one channel become equal."""
     return toolkit.model.hidden.to_bytes(_MODULUS, "big") + proof[_MODULUS:]
 
 

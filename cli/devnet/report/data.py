@@ -42,7 +42,7 @@ class ReportedStep:
     reward: float
     """Mean over the rollouts of the step."""
     staleness: Mapping[int, int]
-    """Number of groups by staleness: versions between the one that generated them and the one that they updated."""
+    """Number of groups by staleness: how many versions the trainer was ahead of the version that generated them."""
     distance: float | None = None
     """Mean distance of its rollouts from the requested length in tokens; None if no length is requested."""
 

@@ -21,9 +21,9 @@ APP.command()(devnet)
     ("options", "words"),
     [
         (["--cheat", "lying"], "there is no cheat lying"),
-        (["--cheat", "skipped-index"], "a devnet can't show skipped-index: what it hands in is honest work"),
+        (["--cheat", "skipped-index"], "a devnet can't show skipped-index: its work is honest"),
         (["--cheat", "banned-in-between"], "a devnet can't show banned-in-between"),
-        (["--cheat", "slow"], "a devnet can't show slow: what it hands in is honest work"),
+        (["--cheat", "slow"], "a devnet can't show slow: its work is honest"),
         (["--cheat", "slot-shopper"], "its predictions of seeds have no effect"),
         (["--distance", "1"], "--distance needs wanted lengths"),
     ],
