@@ -153,8 +153,8 @@ def _end_with(error: BaseException) -> int:
             return EXIT_TRY_LATER if error.retryable else EXIT_FAILED
         case KeyboardInterrupt():
             return EXIT_INTERRUPTED
-        case BrokenPipeError():  # the reader of our output closed the pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the rest of the buffer is dropped
+        case BrokenPipeError():  # the program that reads the output closed the pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops the buffered output
         case OSError():
             show_error(_of_the_machine(error))
         case ValidationError():

@@ -76,7 +76,7 @@ def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
     """Locks the folder for one devnet; without `keep`, removes the files of an earlier one.
 
     Raises:
-        Conflict: A devnet is running in it.
+        Conflict: A devnet is running in the folder.
         InvalidInput: The folder holds files that no devnet made; none of them is changed or removed.
     """
     path = path.absolute()

@@ -1,9 +1,8 @@
 """Ends all processes and containers of a network when its supervisor dies, even by `kill -9`.
 
 The supervisor starts the reaper with a pipe as standard input. The system closes the pipe when the supervisor dies,
-also by a signal. The reaper then
-ends every process that has the network's id in its environment, descendants included, and exits. Ids are random, so
-that it can't mistake another network for its own.
+also by a signal. The reaper then ends every process that has the network's id in its environment, descendants
+included, and exits. Ids are random, so that the reaper can't mistake another network for its own.
 
     python -m cli.devnet.orphan_reaper NETWORK_ID
 """

@@ -1,8 +1,8 @@
 """Starts processes one after the other, keeps them running, and stops them in reverse order.
 
 `await supervisor.start(...)` returns when the process is healthy, so that the caller's next line may rely on the
-process. Every process leads its own session (Ctrl-C in the terminal reaches the supervisor
-alone) and carries the network's id in its environment, by which `orphan_reaper` finds it and all its descendants.
+process. Every process leads its own session, so that Ctrl-C in the terminal reaches the supervisor alone. Every process
+has the network's id in its environment, by which `orphan_reaper` finds the process and all its descendants.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ async def find_task(client: OrchestratorClient, text: str) -> Task:
     """Returns the task with this id, prefix of an id, or name; the newest of several with one name.
 
     Raises:
-        NotFound: There is no such task.
+        NotFound: No task has it.
         InvalidInput: Several ids have this prefix.
     """
     named: list[Task] = []
@@ -96,7 +96,7 @@ def location_of(configuration: Configuration, where: str | None) -> ServiceLocat
     """Returns the orchestrator's location from the option, else from the configuration.
 
     Raises:
-        InvalidInput: Neither the option nor the configuration names it, or the URL is invalid.
+        InvalidInput: Neither the option nor the configuration names an orchestrator, or the URL is invalid.
     """
     location = where or configuration.pool.orchestrator
     if location is None:

@@ -113,7 +113,7 @@ def attacks(
 def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
     """Returns the probability of a second look by an honest validator at work that a corrupt one accepted.
 
-    The ledger may draw one paid look, but a second corrupt validator can do that one. Each honest validator draws
+    The ledger may draw one paid look, but a second corrupt validator can take that look. Each honest validator draws
     further, unpaid looks with its own secret.
     """
     if honest == 0:

@@ -26,7 +26,7 @@ app = CommandGroup(no_args_is_help=True, help="Create and operate a pool.")
 DEFAULT_LEASE = timedelta(seconds=600)
 """Default of the orchestrator's setting `run_lease_s`."""
 LEAST_FOR_PROVISIONAL = 4
-"""Number of validators from which a contradicting verdict needs the agreement of another validator."""
+"""Smallest number of validators with which a contradicting verdict needs the agreement of another validator."""
 
 Price = Annotated[str, typer.Option(help="MUST for one work unit (one token).")]
 Penalty = Annotated[

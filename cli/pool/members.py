@@ -32,7 +32,7 @@ async def invite(
     pool: PoolOption = None,
     key: OrchestratorKey = "orchestrator",
 ) -> None:
-    """Sign an invite for one node. It can be used once, by this node only, until it expires."""
+    """Sign an invite for one node. The invite can be used once, by this node only, until it expires."""
     signer, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
     async with open_ledger(context.obj) as ledger:
         entry = await ledger.pools.get(pool_id)
@@ -72,7 +72,7 @@ async def evict(
     pool: PoolOption = None,
     key: ManagerKey = "manager",
 ) -> None:
-    """Evict a node from the pool; it may be invited again."""
+    """Evict a node from the pool; the pool may invite the node again."""
     which = resolve_address(context.obj, node)
     async with open_ledger(context.obj, key) as ledger:
         await ledger.pools.evict(chosen_pool(context.obj, pool), which, reason)

@@ -23,7 +23,7 @@ def page(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the address of the pool's web page, and the file of the token that it asks for."""
+    """Show the address of the pool's web page, and where its token is configured."""
     place = token_place(context.obj)
     fields: dict[str, object] = {"page": location_of(context.obj, where).url + PAGE_PATH, "token": place}
     if show_token:

@@ -50,7 +50,7 @@ async def allowlist(
         raise InvalidInput("--nginx-pid needs --nginx", hint="give --nginx FILE, too")
     rules = FirewallRules(nginx=nginx, nginx_pid=nginx_pid, nftables=nftables, apply=apply)
     extra = tuple(also or ())
-    allowed_networks((), also=extra)  # errors in them are reported before anything else happens
+    allowed_networks((), also=extra)  # reports errors in --also before the first request
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         networks = await refresh(client, rules, also=extra)
         if nginx is None and nftables is None:

@@ -32,7 +32,7 @@ async def audit_log(
     where: Where = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Repeat a validator's draws of rows in a past epoch. Exits 1 if it recomputed other rows, or too few.
+    """Repeat a validator's draws of rows in a past epoch. Exits 1 if the validator recomputed other rows or too few.
 
     All data is public: secrets and verdicts on the ledger, audit files in the pool's store.
     """

@@ -43,7 +43,7 @@ def calibrate(
 ) -> None:
     """Derive limits of the checks from honest work that each engine and type generates, and that torch checks.
 
-    A validator judges only files of models, engines and types with limits. Run this on machines like those of nodes, with
+    A validator judges only files of models, engines and types with limits. Run this on machines like the nodes, with
     every engine that the pool allows; measurements of several machines are merged into one file.
     """
     import torch  # noqa: PLC0415 - slow to load, and `--help` does not need it

@@ -57,7 +57,7 @@ async def status(config: ConfigOption = None, where: WhereOption = None, as_json
 
 @app.command()
 async def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
-    """List work that could not be judged, with reason and remedy. Without action the work expires, without a penalty."""
+    """List work that could not be judged, with reason and remedy. Without action the work expires unpaid."""
     async with _opened(config, where) as client:
         found = (await client.call("GET", "/v1/parked")).read(ParkedList)
     if as_json:

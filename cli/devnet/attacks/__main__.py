@@ -23,9 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="Run nodes that cheat, and list the
 def list_cheats(as_json: JsonOption = False) -> None:
     """List every attack, its outcome, the defence, and its cost for the node and for others."""
     rows = [(each.name, each.action, each.end.value, each.defence, each.cost, each.harm) for each in ATTACKS.values()]
-    show_table(
-        ("name", "does", "end", "by", "costs_it", "costs_others"), rows, as_json=as_json, empty="there are no attacks"
-    )
+    show_table(("name", "does", "end", "by", "costs_it", "costs_others"), rows, as_json=as_json, empty="no attacks")
 
 
 @app.command()
