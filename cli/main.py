@@ -58,7 +58,7 @@ PARTS: Parts = {
     ),
     "worker": ("cli.worker.commands", "Contribute this machine to a pool."),
     "pool": ("cli.pool.commands", "Create and operate a pool."),
-    "validator": ("cli.validator.commands", "Run a pool's validator, and operate it."),
+    "validator": ("cli.validator.commands", "Run and operate a pool's validator."),
     "trainer": ("cli.trainer.commands", "Warm up, train and evaluate models."),
     "shardcast": ("cli.shardcast.commands", "Publish, relay and fetch checkpoints."),
     "rollouts": ("cli.rollouts.commands", "Show and verify rollout files."),

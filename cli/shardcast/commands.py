@@ -277,7 +277,7 @@ def _show(fetched: Fetched, *, as_json: bool) -> None:
     seconds = max(fetched.took.total_seconds(), 1e-3)
     rate = f"{format_size(int(fetched.received / seconds))}/s"
     say(
-        f"version {fetched.version} is whole and verified in {fetched.path}: {format_size(fetched.size)}, of which "
+        f"version {fetched.version} is complete and verified in {fetched.path}: {format_size(fetched.size)}, of which "
         f"{format_size(fetched.received)} came in {seconds:.1f} s ({rate}); digest {fetched.digest}"
     )
 

@@ -25,7 +25,7 @@ from validator.api.views import ParkedList, Resolve, StatusView, Unparked
 from validator.cli import run
 from validator.settings import ValidatorSettings
 
-app = CommandGroup(name="validator", no_args_is_help=True, help="Run a pool's validator, and operate it.")
+app = CommandGroup(name="validator", no_args_is_help=True, help="Run and operate a pool's validator.")
 app.command()(run)
 app.command(name="audit-log")(audit_log)
 app.command()(calibrate)
@@ -88,7 +88,9 @@ async def retry(
 @app.command()
 async def resolve(
     item: Annotated[str, typer.Argument(help="Key of the work, or a prefix of it.")],
-    decision: Annotated[OperatorDecision, typer.Argument(help="Whether the work is paid; neither costs stake.")],
+    decision: Annotated[
+        OperatorDecision, typer.Argument(help="Paid or unpaid; neither costs stake.")
+    ],
     because: Annotated[str, typer.Option("--because", help="Reason in one line, for the contributor.")],
     config: ConfigOption = None,
     where: WhereOption = None,
