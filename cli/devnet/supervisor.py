@@ -211,7 +211,7 @@ class Supervisor:
             watchers = [process.watcher for process in processes if process.watcher is not None]
             await cancel_all(watchers)
             await asyncio.gather(*[self._end(process) for process in processes])
-        await asyncio.to_thread(end_network, self._network_id)  # descendants with sessions of their own
+        await asyncio.to_thread(end_network, self._network_id)  # reaches descendants that have sessions of their own
 
     async def _spawn(self, process: SupervisedProcess) -> None:
         spec = process.spec

@@ -57,7 +57,7 @@ async def find_task(client: OrchestratorClient, text: str) -> Task:
     """Returns the task with this id, prefix of an id, or name; the newest of several with one name.
 
     Raises:
-        NotFound: No task has it.
+        NotFound: No task has this id, prefix or name.
         InvalidInput: Several ids have this prefix.
     """
     named: list[Task] = []

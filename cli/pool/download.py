@@ -74,7 +74,7 @@ async def _find(client: OrchestratorClient, beginning: str) -> RolloutItem:
     """Returns the work with this key or prefix of a key.
 
     Raises:
-        NotFound: No work has it.
+        NotFound: No work has this key or prefix.
         InvalidInput: Several keys have this prefix.
     """
     fitting = [item async for item in client.rollouts(status="all") if item.key.startswith(beginning)]

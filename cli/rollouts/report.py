@@ -237,7 +237,7 @@ def _sample(sample: Sample, tokenizer: FolderTokenizer | None) -> dict[str, obje
 
 
 def _words(tokens: list[int], tokenizer: FolderTokenizer | None) -> str:
-    """Returns the decoded text; the token ids if there is no tokenizer or one of them is negative."""
+    """Returns the decoded text; the token ids if there is no tokenizer or an id is negative."""
     if tokenizer is not None and all(token >= 0 for token in tokens):
         return tokenizer.decode(tokens)
     return " ".join(map(str, tokens))

@@ -88,9 +88,7 @@ async def retry(
 @app.command()
 async def resolve(
     item: Annotated[str, typer.Argument(help="Key of the work, or a prefix of it.")],
-    decision: Annotated[
-        OperatorDecision, typer.Argument(help="Paid or unpaid; neither costs stake.")
-    ],
+    decision: Annotated[OperatorDecision, typer.Argument(help="Paid or unpaid; neither costs stake.")],
     because: Annotated[str, typer.Option("--because", help="Reason in one line, for the contributor.")],
     config: ConfigOption = None,
     where: WhereOption = None,
@@ -107,7 +105,7 @@ async def _named(client: TypedClient, text: str) -> str:
     """Returns the parked item with this id or prefix of an id.
 
     Raises:
-        NotFound: No parked item has it.
+        NotFound: No parked item has this id or prefix.
         InvalidInput: Several ids have this prefix, or the prefix is too short.
     """
     if len(text) < SHORTEST_NAME:

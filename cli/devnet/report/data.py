@@ -42,7 +42,7 @@ class ReportedStep:
     reward: float
     """Mean over the rollouts of the step."""
     staleness: Mapping[int, int]
-    """Number of groups by staleness: how many versions the trainer was ahead of the version that generated them."""
+    """Number of groups by staleness: how many versions older than the trained policy their own version was."""
     distance: float | None = None
     """Mean distance of its rollouts from the requested length in tokens; None if no length is requested."""
 
