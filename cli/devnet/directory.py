@@ -1,4 +1,4 @@
-"""Folder of a devnet: belongs to one running devnet at a time, and is never made from a folder with other files."""
+"""Folder of a devnet: one running devnet locks it, and a folder with other files is refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DevnetDirectory:
 
     @property
     def chain_state(self) -> Path:
-        """The chain's own file."""
+        """State file of the chain."""
         return self.path / "chain.state"
 
     @property
@@ -47,7 +47,7 @@ class DevnetDirectory:
 
     @property
     def policies(self) -> Path:
-        """Versions of the policy, each in a folder by its number; the origin publishes what appears here."""
+        """Versions of the policy, each in a folder named by its number; the origin publishes them."""
         return self.path / "policies"
 
     @property
@@ -76,8 +76,8 @@ def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
     """Locks the folder for one devnet; without `keep`, removes the files of an earlier one.
 
     Raises:
-        Conflict: A devnet is running in it.
-        InvalidInput: The folder holds files that no devnet made; they are not touched.
+        Conflict: A devnet is running in the folder.
+        InvalidInput: The folder holds files that no devnet made; none of them is changed or removed.
     """
     path = path.absolute()
     marker = path / _MARKER

@@ -40,7 +40,7 @@ VLLM_PYTHON = ROOT / ".tools" / "vllm" / "bin" / "python"
 
 _HELLO_TIMEOUT = timedelta(seconds=60)
 _ROLLOUTS_TIMEOUT = timedelta(minutes=5)
-"""Time between the first files of two nodes; a busy machine takes minutes to start ten processes that import torch."""
+"""Longest wait for the next node's first file; a busy machine takes minutes to start ten processes with torch."""
 _POLL = timedelta(milliseconds=300)
 
 _HELLO_PROGRAM = """
@@ -74,7 +74,7 @@ def check_engine(engine: EngineName, runtime: RuntimeKind) -> None:
     """Checks that tasks can generate with this engine on this machine.
 
     Raises:
-        InvalidInput: They can't.
+        InvalidInput: The runtime or this machine has no such engine.
     """
     if engine is not EngineName.VLLM:
         return
@@ -149,7 +149,7 @@ class FailureWatch:
         """Checks the reports of nodes.
 
         Raises:
-            ProcessFailed: A node has given the task up; quotes the last lines of its output.
+            ProcessFailed: A node has given the task up; the message quotes the last lines of its output.
         """
         for node in nodes:
             assignment, failure = node.assignment, printable(failure_of(node))
@@ -174,7 +174,8 @@ async def await_hello(
     """Returns when the task `hello` runs on this many nodes.
 
     Raises:
-        ProcessFailed: It does not within a minute, or a node has given it up; names the states of the nodes.
+        ProcessFailed: The task does not run on them within a minute, or a node has given it up; the message has the
+            states of the nodes.
     """
     clock, failures = SystemClock(), FailureWatch(HELLO, on_event)
     deadline = clock.monotonic() + _HELLO_TIMEOUT.total_seconds()
@@ -211,8 +212,8 @@ async def await_first_rollouts(
         clock: Source of time.
 
     Raises:
-        ProcessFailed: One of them has given its task up, or for five minutes no further node had work; names the
-            states of the nodes.
+        ProcessFailed: A node has given its task up, or for five minutes no further node submitted work; the message
+            has the states of the nodes.
     """
     clock, failures = clock or SystemClock(), FailureWatch(ROLLOUTS, on_event)
     missing, since = set(nodes), clock.monotonic()
@@ -227,9 +228,9 @@ async def await_first_rollouts(
             failures.check(known)
             if clock.monotonic() > since + _ROLLOUTS_TIMEOUT.total_seconds():
                 raise ProcessFailed(
-                    f"{len(missing)} honest nodes have handed in no work: "
+                    f"{len(missing)} honest nodes have submitted no work: "
                     f"{_states(known) or 'the pool does not know them'}",
-                    hint=f"logs are in {directory.path / 'logs'}; `muster pool logs` shows what tasks say",
+                    hint=f"logs are in {directory.path / 'logs'}; `muster pool logs` shows the output of tasks",
                 )
             await clock.sleep(_POLL)
 

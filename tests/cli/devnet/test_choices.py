@@ -21,11 +21,11 @@ APP.command()(devnet)
     ("options", "words"),
     [
         (["--cheat", "lying"], "there is no cheat lying"),
-        (["--cheat", "skipped-index"], "a devnet can't show skipped-index: what it hands in is honest work"),
+        (["--cheat", "skipped-index"], "a devnet can't show skipped-index: its work is honest"),
         (["--cheat", "banned-in-between"], "a devnet can't show banned-in-between"),
-        (["--cheat", "slow"], "a devnet can't show slow: what it hands in is honest work"),
-        (["--cheat", "slot-shopper"], "its forecasts are worth nothing"),
-        (["--distance", "1"], "--distance without lengths that are wanted"),
+        (["--cheat", "slow"], "a devnet can't show slow: its work is honest"),
+        (["--cheat", "slot-shopper"], "its predictions of seeds have no effect"),
+        (["--distance", "1"], "--distance needs wanted lengths"),
     ],
 )
 def test_what_a_devnet_could_not_judge_is_refused_before_it_starts(
