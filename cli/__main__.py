@@ -1,4 +1,4 @@
-"""`python -m cli` is `muster`."""
+"""Runs `muster` as `python -m cli`."""
 
 from cli.main import main
 

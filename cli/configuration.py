@@ -1,6 +1,6 @@
 """Configuration of commands: chain, contracts, keys and pool.
 
-`protocol.runtime.configuration_file` lists the places where the file is searched.
+`protocol.runtime.configuration_file` lists the places searched for the file.
 
     [chain]
     rpc = "http://127.0.0.1:8545"
@@ -16,7 +16,7 @@
     orchestrator = "http://127.0.0.1:8080"
     token_file = "owner-token"
 
-Tables of services (`[orchestrator]`, `[worker]`, ...) may stand in the same file.
+The same file may hold tables of services (`[orchestrator]`, `[worker]`, ...).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from protocol.runtime.configuration_file import find_configuration_file, home_co
 _MOST_BYTES = 64 * 1024
 
 SERVICES = frozenset({"discovery", "orchestrator", "worker", "validator", "trainer", "shardcast", "sandbox"})
-"""Tables of the same file that services read for themselves."""
+"""Tables of the same file that the services read."""
 
 
 class _Section(BaseModel):
@@ -47,15 +47,19 @@ class ChainSection(_Section):
     rpc: str = Field(
         default="http://127.0.0.1:8545", pattern="^https?://", description="JSON-RPC endpoint of the chain"
     )
-    chain_id: Annotated[int, Field(ge=1)] | None = Field(None, description="Refuse any other chain")
+    chain_id: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="Id of the chain; any other chain is refused"
+    )
     deployment: Path | None = Field(None, description="File that names the ledger's contracts")
 
 
 class KeysSection(_Section):
-    """Folder of keystores, and the password file that opens them unattended."""
+    """Folder of keystores, and the password file that decrypts them without a prompt."""
 
-    directory: Path = Field(Path("keys"), description="Where keystores are")
-    password_file: Path | None = Field(None, description="Their password; made with the first key")
+    directory: Path = Field(Path("keys"), description="Folder of the keystores")
+    password_file: Path | None = Field(
+        None, description="File with the password of the keystores; created with the first key"
+    )
 
 
 class PoolSection(_Section):
@@ -64,7 +68,7 @@ class PoolSection(_Section):
     id: Annotated[int, Field(ge=1)] | None = Field(None, description="Number of the pool")
     orchestrator: str | None = Field(default=None, pattern="^https?://", description="URL of the pool's orchestrator")
     discovery: tuple[str, ...] = Field((), description="URLs of the pool's discovery services")
-    token_file: Path | None = Field(None, description="File with a bearer token; MUSTER_POOL_TOKEN goes over it")
+    token_file: Path | None = Field(None, description="File with a bearer token; MUSTER_POOL_TOKEN overrides it")
 
 
 class WorkerSection(BaseModel):
@@ -83,7 +87,7 @@ class Configuration(_Section):
     pool: PoolSection = PoolSection()
     worker: WorkerSection = WorkerSection()
     path: Path | None = None
-    """The file it came from; None if there was none."""
+    """The configuration file; None if there was none."""
 
 
 def load_configuration(explicit: Path | None = None) -> Configuration:
@@ -91,7 +95,7 @@ def load_configuration(explicit: Path | None = None) -> Configuration:
 
     Raises:
         NotFound: The named file does not exist.
-        InvalidInput: It is not TOML, or has an unknown entry or a value out of bounds.
+        InvalidInput: The file is not TOML, or has an unknown entry or a value out of bounds.
     """
     path = find_configuration_file(explicit)
     if path is None:
@@ -102,7 +106,7 @@ def load_configuration(explicit: Path | None = None) -> Configuration:
         read = Configuration.model_validate({**ours, "path": path})
     except ValidationError as error:
         raise InvalidInput(
-            f"{path}: {first_fault(error)}", hint="`muster config --help` shows what the file may say"
+            f"{path}: {first_fault(error)}", hint="`muster config --help` shows what the file may contain"
         ) from error
     return _absolute(read, path.parent)
 
@@ -115,7 +119,7 @@ def _read(path: Path) -> dict[str, Any]:
             raise InvalidInput(f"{path} is longer than {_MOST_BYTES} bytes", hint="this is not a configuration file")
         return tomllib.loads(data.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InvalidInput(f"{path} is not TOML: {error}", hint="mend that line and try again") from error
+        raise InvalidInput(f"{path} is not TOML: {error}", hint="correct that line and try again") from error
     except OSError as error:
         raise InvalidInput(f"can't read {path}: {error.strerror}", hint="check its permissions") from error
 

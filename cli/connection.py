@@ -31,7 +31,7 @@ OrchestratorKey = Annotated[str, typer.Option("--key", help="Name of the pool or
 ValidatorKey = Annotated[str, typer.Option("--key", help="Name of the validator's key.")]
 PublisherKey = Annotated[str, typer.Option("--key", help="Name of the pool publisher's key.")]
 GovernorKey = Annotated[str, typer.Option("--key", help="Name of the governor's key.")]
-CarrierKey = Annotated[str, typer.Option("--key", help="Name of the key that pays for gas; any account may.")]
+CarrierKey = Annotated[str, typer.Option("--key", help="Name of the key that pays for gas; any account may pay.")]
 
 
 @asynccontextmanager
@@ -40,7 +40,7 @@ async def open_chain(rpc: str, chain_id: int) -> AsyncIterator[AsyncWeb3[ChainCo
 
     Raises:
         ChainUnavailable: The chain does not answer.
-        WrongChain: It has another chain id than configured.
+        WrongChain: The id of the chain is not `chain_id`.
     """
     web3 = await connect(rpc, expected_chain_id=chain_id)
     try:
@@ -51,15 +51,15 @@ async def open_chain(rpc: str, chain_id: int) -> AsyncIterator[AsyncWeb3[ChainCo
 
 @asynccontextmanager
 async def open_ledger(configuration: Configuration, key: str | None = None) -> AsyncIterator[Ledger]:
-    """Connects to the configured chain and contracts; with the name of a key, also for transactions.
+    """Connects to the configured chain and contracts; with the name of a key, the client can send transactions.
 
     Raises:
-        InvalidInput: The configuration names no deployment, or one on another chain than it says.
+        InvalidInput: The configuration names no deployment, or one on another chain than its `chain_id`.
     """
     if configuration.chain.deployment is None:
         raise InvalidInput(
             "no deployment is configured",
-            hint="set deployment under [chain] in muster.toml, or start `make devnet` and run this beside it",
+            hint="set deployment under [chain] in muster.toml, or run this beside `make devnet`, in its folder",
         )
     deployment = Deployment.load(configuration.chain.deployment)
     if configuration.chain.chain_id not in {None, deployment.chain_id}:
@@ -78,12 +78,12 @@ async def open_ledger(configuration: Configuration, key: str | None = None) -> A
 
 
 def chosen_pool(configuration: Configuration, pool: int | None) -> int:
-    """Returns the pool of the option, else of the configuration.
+    """Returns the pool that the option names, else the configured pool.
 
     Raises:
-        InvalidInput: Neither names one.
+        InvalidInput: Neither the option nor the configuration names a pool.
     """
     found = pool or configuration.pool.id
     if found is None:
-        raise InvalidInput("which pool?", hint="give --pool N, or set id under [pool] in muster.toml")
+        raise InvalidInput("no pool is given", hint="give --pool N, or set id under [pool] in muster.toml")
     return found

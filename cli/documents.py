@@ -25,7 +25,7 @@ def read_document(path: Path, kind: type[M], *, made_by: str) -> M:
         made_by: The command that writes such a file, for the hint.
 
     Raises:
-        InvalidInput: It can't be read, is too long, or has other content; the text names the first error.
+        InvalidInput: The file can't be read, is too long or does not fit `kind`; the message names the first error.
     """
     hint = f"`{made_by}` writes such a file"
     try:

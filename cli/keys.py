@@ -23,7 +23,7 @@ app = typer.Typer(no_args_is_help=True, help="Make, import and show keys.")
 
 NameArgument = Annotated[str, typer.Argument(help="A name of your choice: provider, node, owner …")]
 LightOption = Annotated[
-    bool, typer.Option("--light", help="Encrypt with a low work factor: quick to open, for throw-away keys only.")
+    bool, typer.Option("--light", help="Encrypt with a low work factor: quick to decrypt, for throw-away keys only.")
 ]
 _LIGHT_SCRYPT_N = 2**12
 
@@ -43,8 +43,8 @@ def open_key(configuration: Configuration, name: str) -> Key:
     """Opens a key by its name, from `MUSTER_<NAME>_KEY` or its keystore.
 
     Raises:
-        NotFound: There is no such key; the hint lists the existing ones.
-        Unauthenticated: The password is wrong or there is none.
+        NotFound: No key has this name; the hint lists the existing ones.
+        Unauthenticated: The password is wrong or missing.
     """
     path = keystore_path(configuration, name)
     known = ", ".join(stored for stored, _ in _stored(configuration)) or "none yet; `muster keys new` makes one"
@@ -80,15 +80,15 @@ def resolve_address(configuration: Configuration, text: str) -> Address:
             return owner
     raise NotFound(
         f"{text!r} is neither an address nor a key in {configuration.keys.directory}",
-        hint="`muster keys list` shows those there are",
+        hint="`muster keys list` shows the existing keys",
     )
 
 
 def node_of(configuration: Configuration, text: str | None) -> Address:
-    """Returns the named node; by default the one of `[worker] keystore` in the configuration, else of the key `node`.
+    """Returns the address of the named node; by default that of `[worker] keystore`, else that of the key `node`.
 
     Raises:
-        NotFound: There is no such key.
+        NotFound: No key has this name.
         InvalidInput: The address is malformed.
     """
     if text is None and configuration.worker.keystore is not None:
@@ -157,7 +157,7 @@ def _new_password(configuration: Configuration) -> str:
     if not sys.stdin.isatty():
         raise InvalidInput(
             "no password for the new keystore",
-            hint="start this at a terminal, or name a password_file under [keys] in the configuration",
+            hint="run this at a terminal, or set password_file under [keys] in the configuration",
         )
     password = getpass.getpass("Password: ")
     if password != getpass.getpass("Again: "):
@@ -175,9 +175,9 @@ def _stored(configuration: Configuration) -> list[tuple[str, Address]]:
 
 
 def _owner(path: Path) -> Address | None:
-    """Returns the address in a keystore; None if it is not a keystore, or has no address."""
+    """Returns the address in a keystore file; None if the file is no keystore or has no address."""
     try:
-        said = json.loads(path.read_bytes()[:65536]).get("address", "")
-        return address("0x" + str(said).removeprefix("0x"))
+        text = json.loads(path.read_bytes()[:65536]).get("address", "")
+        return address("0x" + str(text).removeprefix("0x"))
     except (ValueError, AttributeError, InvalidInput, OSError):
         return None

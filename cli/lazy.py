@@ -10,14 +10,14 @@ from typing import Any
 import typer
 
 Parts = Mapping[str, tuple[str, str]]
-"""Name of a command: where it comes from, as `module` or `module:attribute`, and its line of the help page. A module
-has a Typer `app`, or a function of the command's name. If it has `PARTS` too, these are the commands of its `app`."""
+"""Commands by name. A value is the import path, `module` or `module:attribute`, and the line on the help page. A
+bare module has a Typer `app`, or a function with the name of the command. Its `PARTS` are the commands of `app`."""
 
 _mounted: set[tuple[int, str]] = set()
 
 
 def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str]) -> None:
-    """Imports the commands that the arguments name and adds placeholders for others; completion imports all."""
+    """Imports the commands named in `arguments` and adds placeholders for others; shell completion imports all."""
     completing = "_MUSTER_COMPLETE" in os.environ
     for name, (place, summary) in parts.items():
         mounted = (id(app), name) in _mounted
@@ -27,7 +27,7 @@ def mount(app: typer.Typer, parts: Parts, arguments: Sequence[str]) -> None:
             continue
         part = load(place, name)
         if isinstance(part, typer.Typer):
-            mount(part, parts_of(place), arguments)  # even if mounted already: another of its commands may be named
+            mount(part, parts_of(place), arguments)  # even if mounted: `arguments` may name another of its commands
         if mounted:
             continue
         _mounted.add((id(app), name))

@@ -34,7 +34,7 @@ EXIT_INTERRUPTED = 130
 _CONFIG_HELP = """Show which configuration is in force and where it came from.
 
 The first of these is read: --config FILE, $MUSTER_CONFIG, ./muster.toml, ./.devnet/muster.toml,
-~/.config/muster/muster.toml. Relative paths in it start from its folder. It may say (each line is optional):
+~/.config/muster/muster.toml. Relative paths in the file start from its folder. It may contain (each line is optional):
 
 \b
 \\[chain]
@@ -54,23 +54,23 @@ token_file = "owner-token"
 PARTS: Parts = {
     "devnet": (
         "cli.devnet.command",
-        "Run a whole network on this machine until it has learned; Ctrl-C stops all of it.",
+        "Run a whole network on this machine until its policy has learned; Ctrl-C stops everything.",
     ),
-    "worker": ("cli.worker.commands", "Give this machine to a pool."),
-    "pool": ("cli.pool.commands", "Make and run a pool."),
-    "validator": ("cli.validator.commands", "Run a pool's validator, and look after it."),
-    "trainer": ("cli.trainer.commands", "Models: warm them up on demonstrations, train them, evaluate them."),
-    "shardcast": ("cli.shardcast.commands", "Checkpoints: publish them, pass them on, fetch them."),
-    "rollouts": ("cli.rollouts.commands", "Files of rollouts: look at them, and check them."),
+    "worker": ("cli.worker.commands", "Contribute this machine to a pool."),
+    "pool": ("cli.pool.commands", "Create and operate a pool."),
+    "validator": ("cli.validator.commands", "Run and operate a pool's validator."),
+    "trainer": ("cli.trainer.commands", "Warm up, train and evaluate models."),
+    "shardcast": ("cli.shardcast.commands", "Publish, relay and fetch checkpoints."),
+    "rollouts": ("cli.rollouts.commands", "Show and verify rollout files."),
     "env": ("cli.environments.commands", "Environments: families of tasks with checkable answers."),
     "recipe": ("cli.environments.recipe", "Recipes: how rollouts of a model are generated."),
     "keys": ("cli.keys", "Make, import and show keys."),
-    "stake": ("cli.ledger.stake", "Add stake, look at it, get it back."),
+    "stake": ("cli.ledger.stake", "Add, show, unbond and withdraw stake."),
     "node": ("cli.ledger.node", "Register machines, redeem invites, leave pools."),
     "work": ("cli.ledger.work", "Leases, submissions, verdicts, disputes and rewards by hand."),
     "orchestrator": ("orchestrator.cli", "Run a pool's orchestrator."),
     "discovery": ("discovery.cli", "Run a discovery service."),
-    "ledger": ("cli.ledger.commands", "Deploy the contracts, look at them, govern them."),
+    "ledger": ("cli.ledger.commands", "Deploy, show and govern the contracts."),
     "token": ("cli.token", "Bearer tokens for a pool's REST API."),
     "settings": ("cli.settings", "List every setting of a service, or of a table that commands read."),
 }
@@ -131,13 +131,13 @@ def config(context: typer.Context, as_json: JsonOption = False) -> None:
 
 
 def main() -> None:
-    """Runs the command line; usage errors never end in a traceback."""
-    if sys.stdout is None:  # started with it closed
-        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - as long as the process
+    """Runs the command line; errors end in a message and an exit code, never in a traceback."""
+    if sys.stdout is None:  # the caller closed standard output
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 - open until the process ends
     try:
         mount(app, PARTS, sys.argv[1:])
         app()
-    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - the last line of defence: words for everything
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001 - every error ends in a message
         sys.exit(_end_with(error))
 
 
@@ -153,8 +153,8 @@ def _end_with(error: BaseException) -> int:
             return EXIT_TRY_LATER if error.retryable else EXIT_FAILED
         case KeyboardInterrupt():
             return EXIT_INTERRUPTED
-        case BrokenPipeError():  # the reader of our output closed the pipe
-            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # the rest of the buffer is dropped
+        case BrokenPipeError():  # the program that reads the output closed the pipe
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drops the buffered output
         case OSError():
             show_error(_of_the_machine(error))
         case ValidationError():
@@ -163,7 +163,10 @@ def _end_with(error: BaseException) -> int:
             show_error(missing)
         case _:
             show_error(
-                MusterError(f"{type(error).__name__}: {error}", hint="a fault of ours; MUSTER_DEBUG=1 shows where")
+                MusterError(
+                    f"{type(error).__name__}: {error}",
+                    hint="this is a bug in Muster; MUSTER_DEBUG=1 prints the traceback",
+                )
             )
             note("please report it with the command you ran")
     return EXIT_FAILED
@@ -172,9 +175,9 @@ def _end_with(error: BaseException) -> int:
 _MACHINE_HINTS = {
     errno.ENOSPC: "make room on that disk and try again",
     errno.EDQUOT: "make room on that disk and try again",
-    errno.EROFS: "that disk is read-only: choose another place",
-    errno.EACCES: "check who may read and write there, or choose another place",
-    errno.EPERM: "check who may read and write there, or choose another place",
+    errno.EROFS: "that disk is read-only: choose another path",
+    errno.EACCES: "check the permissions there, or choose another path",
+    errno.EPERM: "check the permissions there, or choose another path",
     errno.ENOENT: "check the path, and that its folder exists",
 }
 
@@ -183,7 +186,8 @@ def _of_the_machine(error: OSError) -> MusterError:
     """Returns the text of a disk or file error, with the path if the system names it."""
     about = f"{error.filename}: " if error.filename else ""
     return MusterError(
-        f"{about}{error.strerror or error}", hint=_MACHINE_HINTS.get(error.errno or 0, "the system refused this")
+        f"{about}{error.strerror or error}",
+        hint=_MACHINE_HINTS.get(error.errno or 0, "the operating system refused this"),
     )
 
 

@@ -22,11 +22,11 @@ from protocol.errors import MusterError
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 _PIPE_WIDTH = 240
-"""Width of tables that are not printed to a terminal; no address is wrapped."""
+"""Width in characters of tables that go to a pipe or file; wide enough that no address is wrapped."""
 
 _NOT_ASCII = re.compile(r"[^\n\x20-\x7e]+")
 
-_at_a_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if it was closed before the start
+_at_a_terminal = sys.stdout is not None and sys.stdout.isatty()  # None if the caller closed it
 _stdout = Console(highlight=False, soft_wrap=True, width=None if _at_a_terminal else _PIPE_WIDTH)
 _stderr = Console(stderr=True, highlight=False, soft_wrap=True)
 
@@ -47,13 +47,13 @@ def warn(text: str) -> None:
 
 
 def show_json(value: object, *, one_line: bool = False) -> None:
-    """Prints a value (models, dataclasses, enums and times too) as JSON. Amounts are given as decimal strings."""
+    """Prints a value, which may hold models, dataclasses, enums and times, as JSON. Callers pass amounts as strings."""
     indent = None if one_line else 2
     sys.stdout.write(printable_json(json.dumps(to_jsonable_python(value), indent=indent, ensure_ascii=False)) + "\n")
 
 
 def printable_json(text: str) -> str:
-    """Escapes control characters above 127 in JSON text, which encoders leave and terminals obey."""
+    """Escapes control characters above 127 in JSON text, which JSON encoders keep but terminals interpret."""
     return _NOT_ASCII.sub(
         lambda run: "".join(each if each.isprintable() else json.dumps(each)[1:-1] for each in run[0]), text
     )
@@ -120,7 +120,7 @@ def _text(value: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns text without control characters, because terminals obey them and much text comes from strangers."""
+    """Replaces control characters, because terminals interpret them and much text comes from untrusted parties."""
     return "".join(each if each.isprintable() or each in "\n\t" else "\N{REPLACEMENT CHARACTER}" for each in text)
 
 

@@ -30,7 +30,7 @@ def parse_size(text: str) -> int:
     """Reads `2GiB`, `512MiB`, `1.5G` or a number of bytes.
 
     Raises:
-        InvalidInput: It has another form.
+        InvalidInput: The text has another form.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is None:
@@ -73,7 +73,7 @@ def one_of(kind: type[Choice], text: str) -> Choice:
     """Returns the member of an enum with this value.
 
     Raises:
-        InvalidInput: There is none; the hint lists all values.
+        InvalidInput: No member has it; the hint lists all values.
     """
     try:
         return kind(text.strip())

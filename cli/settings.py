@@ -24,10 +24,10 @@ PLACES = {
     "validator": "validator.settings:ValidatorSettings",
     "sandbox": "rollouts.sandbox.settings:SandboxSettings",
 }
-"""Imported when asked for, so that the command line starts fast."""
+"""Import path of the settings of each service; imported on demand, so that the command line starts fast."""
 
 SECTIONS: Mapping[str, type[BaseModel]] = {"chain": ChainSection, "keys": KeysSection, "pool": PoolSection}
-"""Tables that the commands themselves read."""
+"""Tables that the `muster` commands read."""
 
 
 def settings(
@@ -36,7 +36,7 @@ def settings(
 ) -> None:
     """List every setting of a service, or of a table that commands read."""
     if service not in PLACES and service not in SECTIONS:
-        raise NotFound(f"there is no service {service}", hint=f"known are {', '.join([*PLACES, *SECTIONS])}")
+        raise NotFound(f"there is no service {service}", hint=f"known names: {', '.join([*PLACES, *SECTIONS])}")
     descriptions = _described(service)
     if as_json:
         show_json([asdict(one) for one in descriptions])
@@ -44,10 +44,10 @@ def settings(
     rows = [(one.key, one.kind, "(required)" if one.required else one.default, one.description) for one in descriptions]
     show_table(("setting", "may be", "default", "meaning"), rows, empty="nothing to set")
     if service in SECTIONS:
-        note(f"in a TOML file they stand in the table {service}")
+        note(f"in a TOML file they belong in the table {service}")
         return
-    note(f"in a TOML file they stand in the table {service}; a secret may be given as <setting>_file, too")
-    note(f"as variables they begin with {variable_of(service, '')}; dots become two underscores")
+    note(f"in a TOML file they belong in the table {service}; a secret may be given as <setting>_file, too")
+    note(f"names of environment variables begin with {variable_of(service, '')}; dots become two underscores")
 
 
 def _described(service: str) -> list[SettingDescription]:

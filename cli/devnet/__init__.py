@@ -1,1 +1,1 @@
-"""A whole network on one machine: the supervisor, what it runs, and what it shows."""
+"""A whole network on one machine: its supervisor, services, live view and report."""

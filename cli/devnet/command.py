@@ -53,11 +53,11 @@ def devnet(
     *,
     directory: Annotated[Path, typer.Option(help="Folder for its state, keys and logs.")] = Path(".devnet"),
     chain: Annotated[ChainKind, typer.Option(help="Chain: the embedded one, or anvil.")] = ChainKind.EMBEDDED,
-    block_time: Annotated[float, typer.Option(min=0.05, max=60, help="Seconds between blocks, at most.")] = 0.5,
+    block_time: Annotated[float, typer.Option(min=0.05, max=60, help="Maximum seconds between blocks.")] = 0.5,
     workers: Annotated[
         int | None, typer.Option(min=0, max=50, help="Honest workers to run; default: 3, or 2 with a larger model.")
     ] = None,
-    cheat: Annotated[str, typer.Option(help="Attack of one more worker; `none` for no such worker.")] = DEFAULT_CHEAT,
+    cheat: Annotated[str, typer.Option(help="Attack of an additional worker; `none`: no such worker.")] = DEFAULT_CHEAT,
     preset: Annotated[
         PresetName | None,
         typer.Option(help="What the policy learns: right answers, or also their length; or a pretrained chat model."),
@@ -93,12 +93,12 @@ def devnet(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the trainer.")] = 1,
     engine: Annotated[EngineName, typer.Option(help="Engine that generates.")] = EngineName.TORCH,
     fast: Annotated[
-        bool, typer.Option("--fast", help="Fewer steps: enough to see it learn, not to see it become good.")
+        bool, typer.Option("--fast", help="Fewer steps: enough to see an improvement, not a good policy.")
     ] = False,
     rise: Annotated[
         int | None,
         typer.Option(
-            min=-100, max=100, help="Points by which held-out greedy accuracy has to rise; default: 30, 35 or 1."
+            min=-100, max=100, help="Required rise of greedy accuracy in points; default: 30 (15 with --fast), 35 or 1."
         ),
     ] = None,
     distance: Annotated[
@@ -119,9 +119,9 @@ def devnet(
     check: Annotated[bool, typer.Option("--check", help="Start everything, check that it works, stop.")] = False,
     plain: Annotated[bool, typer.Option("--plain", help="Print lines instead of a live view.")] = False,
 ) -> None:
-    """Run a whole network on this machine until it has learned; Ctrl-C stops all of it.
+    """Run a whole network on this machine until its policy has learned; Ctrl-C stops everything.
 
-    Exits 0 only if it learned (held-out greedy accuracy rose; lengths came near to the wanted ones), no honest
+    Exits 0 only if the policy learned (held-out greedy accuracy rose; lengths came near the wanted ones), no honest
     submission was rejected as forged, and the cheater was slashed and evicted. The report is in DIRECTORY/report.
     """
     _check_cheat(cheat)
@@ -249,27 +249,27 @@ def _goal(preset: Goal, *, rise: int | None, distance: float | None) -> Goal:
         InvalidInput: A distance is given for a preset without lengths.
     """
     if distance is not None and preset.distance is None:
-        raise InvalidInput("--distance without lengths that are wanted", hint="take --preset length, or leave it out")
+        raise InvalidInput("--distance needs wanted lengths", hint="give --preset length, or omit --distance")
     return Goal(
         rise=preset.rise if rise is None else rise / 100, distance=preset.distance if distance is None else distance
     )
 
 
 def _require_attacks() -> None:
-    """Checks that the attack kit is installed: it has a distribution of its own, `muster-network-attacks`.
+    """Checks that the attack kit is installed; it is a separate distribution, `muster-network-attacks`.
 
     Raises:
-        MissingExtra: It is not.
+        MissingExtra: The attack kit is not installed.
     """
     if find_spec("cli.devnet.attacks") is None:
         raise MissingExtra("the attack kit", "attacks", alternative=f"run no cheater: --cheat {NO_CHEAT}")
 
 
 def _check_cheat(name: str) -> None:
-    """Checks that an attack exists and that a devnet can show it; the message lists all attacks.
+    """Checks that an attack exists and that a devnet can show its outcome.
 
     Raises:
-        InvalidInput: There is no attack of this name, or a devnet can't show what becomes of it.
+        InvalidInput: No attack has this name (the hint lists all), or a devnet can't show its outcome.
         MissingExtra: The attack kit is not installed.
     """
     if name in {NO_CHEAT, DEFAULT_CHEAT}:
@@ -277,10 +277,10 @@ def _check_cheat(name: str) -> None:
     if name in NOT_SHOWN:
         raise InvalidInput(
             f"a devnet can't show {name}: {NOT_SHOWN[name]}",
-            hint="`python -m pytest tests/attacks/test_doors.py` tries it in front of the real orchestrator and ledger",
+            hint="`python -m pytest tests/attacks/test_doors.py` runs it against the real orchestrator and ledger",
         )
     _require_attacks()
-    from cli.devnet.attacks.registry import ATTACKS  # noqa: PLC0415 - brings torch, which other devnets can spare
+    from cli.devnet.attacks.registry import ATTACKS  # noqa: PLC0415 - loads torch, which a devnet without attacks does not need
 
     if name not in ATTACKS:
         raise InvalidInput(

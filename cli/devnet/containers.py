@@ -1,4 +1,4 @@
-"""Docker: whether an engine answers, and removal of the workers' containers."""
+"""Detects a Docker engine, and removes the containers of workers."""
 
 from __future__ import annotations
 

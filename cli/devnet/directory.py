@@ -1,4 +1,4 @@
-"""Folder of a devnet: belongs to one running devnet at a time, and is never made from a folder with other files."""
+"""Folder of a devnet: one running devnet locks it, and a folder with other files is refused."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from cli.devnet.options import RunModel
 from protocol.errors import Conflict, InvalidInput
 from protocol.runtime.files import try_lock, write_atomically
 
-RECIPE_FILE = "recipe.json"
-"""As `rollouts.recipe.RECIPE_FILE`, whose module loads numpy."""
 _MARKER = "devnet.lock"
 
 
@@ -30,7 +28,7 @@ class DevnetDirectory:
 
     @property
     def chain_state(self) -> Path:
-        """The chain's own file."""
+        """State file of the chain."""
         return self.path / "chain.state"
 
     @property
@@ -50,7 +48,7 @@ class DevnetDirectory:
 
     @property
     def policies(self) -> Path:
-        """Versions of the policy, each in a folder by its number; the origin publishes what appears here."""
+        """Versions of the policy, each in a folder named by its number; the origin publishes them."""
         return self.path / "policies"
 
     @property
@@ -84,8 +82,8 @@ def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
     """Locks the folder for one devnet; without `keep`, removes the files of an earlier one.
 
     Raises:
-        Conflict: A devnet is running in it.
-        InvalidInput: The folder holds files that no devnet made; they are not touched.
+        Conflict: A devnet is running in the folder.
+        InvalidInput: The folder holds files that no devnet made; none of them is changed or removed.
     """
     path = path.absolute()
     marker = path / _MARKER
@@ -106,6 +104,8 @@ def claim_directory(path: Path, *, keep: bool) -> Iterator[DevnetDirectory]:
 
 def make_base(directory: DevnetDirectory, model: RunModel) -> Path:
     """Returns the folder that the trainer starts from; makes a copy with the recipe if the model's folder has none."""
+    from rollouts.recipe import RECIPE_FILE  # noqa: PLC0415 - loads numpy
+
     if model.recipe is None:
         return model.folder
     base, recipe = directory.base, directory.base / RECIPE_FILE

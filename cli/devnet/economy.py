@@ -24,7 +24,7 @@ from protocol.identity.keys import Key
 from protocol.identity.keystores import read_keystore, write_keystore
 
 VALIDATORS = ("validator", "validator-2", "validator-3")
-"""Three, so that a dispute between two of them has a third validator to decide it."""
+"""Three validators, so that a third one can decide a dispute between two."""
 
 ROLES = ("governor", "owner", "manager", "orchestrator", "publisher", "discovery", *VALIDATORS)
 
@@ -45,7 +45,7 @@ TERMS = Terms.deterring(
         verdict_fee=UNIT // 1_000,
     )
 )
-"""Seconds where a real pool has hours, so that a user can try stake, rewards and withdrawal within minutes."""
+"""Periods of seconds instead of hours, so that a user can try stake, rewards and withdrawal within minutes."""
 
 RUN_TERMS = replace(
     TERMS,
@@ -54,12 +54,12 @@ RUN_TERMS = replace(
     dispute_period=timedelta(seconds=10),
 )
 """Terms of a pool with validators. Periods are shorter than in `TERMS`, so that slashes become final within
-minutes. The penalty is large enough to be visible on a stake of 100."""
+minutes. The penalty is large enough to be visible on a stake of 100 MUST."""
 
 CHEATER = ("cheater-provider", "cheater")
-"""Names of the keys of the worker that cheats."""
+"""Names of the provider and node keys of the cheating worker."""
 
-_SCRYPT_N = 2**12  # these keys have no value, and decrypting one must not take a second
+_SCRYPT_N = 2**12  # a low work factor: the keys protect nothing, and decryption has to be quick
 _GAS_MONEY = UNIT
 _PROVIDER_MONEY = 1_000 * UNIT
 _STAKE = 100 * UNIT
@@ -95,7 +95,7 @@ def worker_names(count: int, *, cheater: bool = False) -> list[tuple[str, str]]:
 
 
 def make_keys(directory: DevnetDirectory, names: Iterable[str]) -> dict[str, Key]:
-    """Makes missing keys and decrypts all of them."""
+    """Makes the keys that do not exist yet; returns all of them by name."""
     if not directory.password.exists():
         directory.password.touch(mode=0o600)
         directory.password.write_text(secrets.token_urlsafe(24) + "\n")
@@ -121,13 +121,13 @@ async def found_economy(
     terms: Terms = TERMS,
     on_event: Callable[[str], None],
 ) -> Economy:
-    """Deploys the contracts, makes a domain and a funded pool, and funds all accounts; can be repeated.
+    """Deploys the contracts, makes a domain and a funded pool, and funds all accounts; safe to repeat.
 
     Args:
         rpc: A development chain.
-        chain_id: Its id.
+        chain_id: Id of the chain.
         directory: Folder of the devnet, for keys and addresses.
-        contributors: Number of key pairs that only have money.
+        contributors: Number of key pairs that have funds but no worker.
         workers: Names of the provider and node keys of the workers that run, each with a provider of its own.
         terms: Terms of the pool.
         on_event: Called with a line per step.
@@ -160,7 +160,7 @@ async def found_economy(
     await asyncio.gather(*[_enlist(rpc, deployment, keys[provider], keys[node]) for provider, node in pairs])
     if pairs:
         on_event(f"{len(pairs)} providers have staked and registered their nodes")
-    deployment.save(directory.deployment)  # last, so that an interrupted set-up is repeated
+    deployment.save(directory.deployment)  # saved last, because a set-up without this file is repeated
     return Economy(deployment, keys)
 
 
@@ -177,7 +177,7 @@ async def _give_gas(rpc: str, chain_id: int, accounts: list[Address]) -> None:
 
 
 async def _enlist(rpc: str, deployment: Deployment, provider: Key, node: Key) -> None:
-    """Stakes, and registers a node with a consent signed by its key."""
+    """Stakes for the provider, and registers the node with a consent that the node's key signs."""
     async with Ledger.connect(rpc, deployment, key=provider) as ledger:
         await ledger.stake.add(_STAKE)
         await register_node(ledger, node)

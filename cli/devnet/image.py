@@ -1,6 +1,7 @@
 """Container images made without a registry, of this machine's own Python, a shell, and their libraries.
 
-`python -m cli.devnet.image hello` makes the image of the task `hello`, `rollouts` the one with torch and this code.
+`python -m cli.devnet.image hello` makes the image of the task `hello`. With `rollouts` instead of
+`hello`, it makes the image with torch and this code.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _ETC = {
 
 
 def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterable[Path] = ()) -> str:
-    """Imports the image and returns its tag; takes some seconds, about 75 MB.
+    """Makes the image in some seconds, about 75 MB, and returns its tag.
 
     Args:
         client: Client of the local engine.
@@ -79,8 +80,8 @@ def make_image(client: docker.DockerClient, tag: str = TAG, *, packages: Iterabl
 def make_rollouts_image(client: docker.DockerClient) -> str:
     """Makes the image of the task `rollouts` and returns its tag.
 
-    The packages installed on this machine make the base, which is made again only when a lock changes (half a minute,
-    1.5 GB); this code is a layer on top of it, as in `deploy/images/rollouts/Dockerfile`.
+    The base image holds the packages installed on this machine; it is made again only when a lock changes (half a
+    minute, 1.5 GB). This code is a layer on top of the base, as in `deploy/images/rollouts/Dockerfile`.
     """
     root = Path(__file__).resolve().parents[2]
     locks = (root / "requirements.lock", root / "deploy/locks/torch-cpu.lock")
@@ -179,7 +180,8 @@ def _wanted(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 def _of_package(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
-    """Keeps compiled modules: on a read-only root they would be compiled again at each start, for half a minute."""
+    """Omits static libraries and headers; keeps .pyc files, without which each start on a read-only root is slow."""
+    # Without .pyc files, Python compiles the packages again at each start, for half a minute.
     if entry.name.endswith((".a", ".h", ".hpp", ".cuh")):
         return None
     if entry.isdir():

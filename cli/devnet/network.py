@@ -46,12 +46,12 @@ from protocol.wire.nodes import RuntimeKind
 
 CHAIN_ID = 31_337
 GATHER = timedelta(milliseconds=25)
-"""Wait of a transaction for others to share its block; a verdict needs two blocks in sequence."""
+"""Time a transaction waits for others to share its block; short, because a verdict needs two blocks in sequence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunningNetwork:
-    """A devnet whose foundation is up; its services may still be starting."""
+    """A devnet with chain, Redis, contracts and pool; its services may still be starting."""
 
     rpc: str
     economy: Economy
@@ -69,7 +69,7 @@ class NetworkStart:
         options: Options of the devnet.
         directory: Its folder.
         supervisor: Owner of the processes.
-        reaper: Removes what is left of them if this process dies.
+        reaper: Ends the processes and containers if this process dies.
         view: Shows events.
     """
 
@@ -90,7 +90,7 @@ class NetworkStart:
         self.trainer: SupervisedProcess | None = None
 
     async def foundation(self) -> RunningNetwork:
-        """Starts the chain and Redis, and founds the economy; with `--ledger-only` that is everything.
+        """Starts the chain and Redis, and founds the economy; `--ledger-only` needs nothing else.
 
         Raises:
             ProcessFailed: The chain did not start.
@@ -128,10 +128,10 @@ class NetworkStart:
         return RunningNetwork(rpc=rpc, economy=economy, runtime=runtime, places=places, workers=workers)
 
     async def services(self, network: RunningNetwork, places: ServicePlaces) -> None:
-        """Starts services, validators, trainer and workers; returns when work arrives.
+        """Starts services, validators, trainer and workers; returns when the nodes have submitted work.
 
         Raises:
-            ProcessFailed: A process did not start, or no work arrives.
+            ProcessFailed: A process did not start, or the nodes submit no work.
         """
         options, directory = self._options, self._directory
         services = [discovery_spec(directory, places), orchestrator_spec(directory, places)]
@@ -203,7 +203,7 @@ class NetworkStart:
         self._view.event(f"the task {spec.name} is posted; {network.runtime.value} runs it")
 
     async def _make_image(self, runtime: RuntimeKind) -> None:
-        """Makes the containers' image while the rest starts; in a process of its own, so that it can be cancelled."""
+        """Makes the containers' image while the services start; in a separate process, so that it can be cancelled."""
         options = self._options
         if runtime is RuntimeKind.PROCESS or options.ledger_only or not options.workers:
             return

@@ -1,6 +1,6 @@
 """Options of a devnet, and the presets of its run.
 
-The preset `answers` rewards the right answer. `length` rewards it too, and subtracts something for each token that an
+The preset `answers` rewards the right answer. `length` rewards it too, and subtracts a penalty for each token that an
 answer is longer or shorter than its prompt requests. `smollm2` rewards right answers of a pretrained chat model.
 """
 
@@ -33,14 +33,14 @@ NEVER_SLASHED = frozenset(
 """Attacks that are unpaid and not slashed: store, orchestrator or ledger refuse them before there is a file to judge,
 or the file only declares a type or build that the recipe does not allow."""
 ONLY_JUDGED = frozenset({"build-of-its-own", "other-arithmetic"})
-"""Those of them that only a verdict stops, so that a run shows nothing if no file was judged."""
+"""Attacks of `NEVER_SLASHED` that only a verdict stops, so that a run without a judged file shows nothing."""
 NOT_SHOWN: Mapping[str, str] = {
-    "banned-in-between": "nobody is banned in a devnet, and until somebody is, this node is an honest one",
-    "slot-shopper": "what it hands in is honest work, and is paid: its forecasts are worth nothing",
-    "slow": "what it hands in is honest work, and is paid; only how long steps take would show it",
-    "skipped-index": "what it hands in is honest work, and is paid; only a longer run would have it rest",
+    "banned-in-between": "a devnet bans no node, and until its ban this node works honestly",
+    "slot-shopper": "its work is honest and is paid; its predictions of seeds have no effect",
+    "slow": "its work is honest and is paid; only the duration of steps would show it",
+    "skipped-index": "its work is honest and is paid; only a longer run would throttle the node",
 }
-"""Attacks of which a devnet's run can't show whether they were stopped, and why."""
+"""Attacks whose outcome a devnet's run can't show, each with the reason."""
 
 
 class FirstTask(StrEnum):
@@ -216,7 +216,7 @@ class RunOptions:
     seed: int = 1
     engine: EngineName = EngineName.TORCH
     goal: Goal = PRESETS[PresetName.ANSWERS].goal
-    """Goal by which the run is judged."""
+    """Quality that the policy must reach."""
 
     @property
     def async_level(self) -> int:
@@ -250,7 +250,7 @@ class DevnetOptions:
 
     @property
     def learns(self) -> bool:
-        """True if there is a run."""
+        """True if the devnet trains a policy."""
         return self.task is FirstTask.LEARN and not self.ledger_only
 
     @property

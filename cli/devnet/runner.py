@@ -32,7 +32,7 @@ from protocol.runtime.waiting import cancel_all, wait_first
 
 _REFRESH = timedelta(seconds=1)
 _FACTS_EVERY = 3
-"""Refreshes between two reads of the facts, each of which takes several chain calls."""
+"""Number of refreshes per read of the facts, because a read takes several chain calls."""
 _LAST_REPORT_TIMEOUT = timedelta(seconds=10)
 _FIRST_STEP_TIMEOUT = timedelta(seconds=120)
 _FINALITY_TIMEOUT = timedelta(seconds=20)
@@ -92,10 +92,10 @@ class _Runner:
         self._recorder: RunRecorder | None = None
         self._reported = False
         self._finished = False
-        """True if a kept run has no step left and its report exists, so that it is not written again."""
+        """True if a kept run has no step left and its report exists; the report is then not written again."""
 
     async def run(self) -> RunResult | None:
-        """Runs the devnet from start to end; cancelled when the user stops it."""
+        """Runs the devnet from start to end; `run_devnet` cancels it when the user stops the devnet."""
         try:
             async with AsyncExitStack() as stack:
                 network = await self._start.foundation()
@@ -121,7 +121,7 @@ class _Runner:
         if report.exists() and steps_before(recorder.snapshot()) >= wanted:
             self._finished = self._reported = True
             self._view.event(
-                f"nothing is left to learn: all {wanted} steps were learned before; the report stays as it is, {report}"
+                f"nothing is left to learn: all {wanted} steps were learned before; the report is unchanged: {report}"
             )
 
     async def report_early(self) -> None:
@@ -174,7 +174,7 @@ class _Runner:
         self._view.event("a step was learned")
 
     async def _run_over(self) -> RunResult | None:
-        """Waits for the end of the trainer and for final verdicts, and reports; never returns without a run."""
+        """Waits until the trainer has ended and verdicts are final, then reports; without a run, waits forever."""
         recorder, trainer = self._recorder, self._start.trainer
         if self._finished and not self._options.keep_running:
             self._view.event("the network ends; with --keep-running it stays up")
@@ -187,7 +187,7 @@ class _Runner:
         await _await_finality(recorder, clock=SystemClock())
         result = await self._report(recorder)
         if self._options.keep_running:
-            self._view.event("the network goes on; Ctrl-C stops all of it")
+            self._view.event("the network keeps running; Ctrl-C stops everything")
             await asyncio.Event().wait()
         return result
 
@@ -233,7 +233,7 @@ class _Runner:
             for refresh in itertools.count():
                 self._view.processes(self._supervisor.processes)
                 if refresh % _FACTS_EVERY == 0:
-                    with suppress(MusterError):  # a service that is down is reported by the supervisor's events
+                    with suppress(MusterError):  # the supervisor's events report a service that is down
                         self._view.facts(await self._facts(network, ledger))
                 if self._recorder is not None:
                     self._view.dashboard(

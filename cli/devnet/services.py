@@ -20,7 +20,7 @@ WORKER = "worker"
 
 
 def discovery_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
-    """`muster discovery serve`."""
+    """Returns the process of `muster discovery serve`."""
     command = _python("cli", "discovery", "serve", "--config", directory.configuration)
     return ProcessSpec(
         name="discovery", command=command, environment=environment(), gate=_responds(places.discovery_port, "readyz")
@@ -28,14 +28,14 @@ def discovery_spec(directory: DevnetDirectory, places: ServicePlaces) -> Process
 
 
 def orchestrator_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
-    """`muster orchestrator serve`."""
+    """Returns the process of `muster orchestrator serve`."""
     command = _python("cli", "orchestrator", "serve", "--config", directory.configuration)
     gate = _responds(places.orchestrator_port, "readyz")
     return ProcessSpec(name="orchestrator", command=command, environment=environment(), gate=gate)
 
 
 def origin_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpec:
-    """`muster shardcast origin` over the folder of versions."""
+    """Returns the process of `muster shardcast origin`, which watches the folder of versions."""
     directory.policies.mkdir(exist_ok=True, mode=0o700)
     return _shardcast_spec(directory, "origin", places.origin_port, "origin", "--watch", directory.policies)
 
@@ -43,7 +43,7 @@ def origin_spec(directory: DevnetDirectory, places: ServicePlaces) -> ProcessSpe
 def relay_spec(
     directory: DevnetDirectory, places: ServicePlaces, number: int, *, keep: int | None = None
 ) -> ProcessSpec:
-    """`muster shardcast relay`; numbered from 1. `keep` limits the versions on its disk."""
+    """Returns the process of a `muster shardcast relay`; `keep` limits the versions on its disk."""
     store = directory.path / "relays" / str(number)
     store.mkdir(parents=True, exist_ok=True, mode=0o700)
     arguments = ("relay", "--upstream", places.origin, "--store", store, *(("--keep", str(keep)) if keep else ()))
@@ -59,7 +59,7 @@ def _shardcast_spec(directory: DevnetDirectory, name: str, port: int, *arguments
 
 
 def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOptions) -> ProcessSpec:
-    """`muster trainer run`; it ends when its steps are done."""
+    """Returns the process of `muster trainer run`, which ends when its steps are done."""
     settings = write_trainer_settings(directory, places, run)
     return ProcessSpec(
         name="trainer",
@@ -74,7 +74,7 @@ def trainer_spec(directory: DevnetDirectory, places: ServicePlaces, run: RunOpti
 def validator_spec(
     directory: DevnetDirectory, places: ServicePlaces, number: int, scale: RunScale = RunScale()
 ) -> ProcessSpec:
-    """`muster validator run`; numbered from 1."""
+    """Returns the process of a `muster validator run`; validators are numbered from 1."""
     settings = write_validator_settings(directory, places, number, scale)
     return ProcessSpec(
         name=VALIDATORS[number - 1],
@@ -89,7 +89,7 @@ def validator_spec(
 
 
 def worker_spec(name: str, settings: Path, *, cheat: str = "") -> ProcessSpec:
-    """`muster worker run`, or a worker that runs an attack."""
+    """Returns the process of `muster worker run`, or of a worker that runs an attack."""
     command = _python("cli", "worker", "run", "--config", settings)
     if cheat:
         command = _python("cli.devnet.attacks", "run", "--cheat", cheat, "--config", settings)
@@ -97,7 +97,7 @@ def worker_spec(name: str, settings: Path, *, cheat: str = "") -> ProcessSpec:
 
 
 def image_spec(task: str) -> ProcessSpec:
-    """Makes the container image of a task."""
+    """Returns the process that makes the container image of a task."""
     return ProcessSpec(name="image", command=_python("cli.devnet.image", task), environment=environment())
 
 

@@ -1,6 +1,6 @@
 """Settings files of the devnet's services: TOML, readable by the owner only, written in one step.
 
-No file holds a secret, except for keys and tokens in files of their own.
+Settings files hold no secrets; keys and tokens are in separate files.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from trainer.presets import devnet_base
 POOL = 1
 RUN = "devnet"
 LANES = 4
-"""Transactions with work, and with verdicts, in flight at a time: many nodes submit at once, and gas is free."""
+"""Limit of unconfirmed transactions, of the relayer and of each validator: many nodes submit at once; gas is free."""
 ROOT = Path(__file__).resolve().parents[2]
 """Folder that holds this code's packages."""
 
@@ -50,7 +50,7 @@ class ServicePlaces:
 
     @property
     def discovery(self) -> str:
-        """The discovery service with the address that it must have."""
+        """URL of the discovery service, with the address of its key as the fragment."""
         return f"http://127.0.0.1:{self.discovery_port}#{self.discovery_address}"
 
     @property
@@ -180,10 +180,10 @@ def _worker_table(
         "state": directory.path / "workers" / name,
         "stop_grace_s": 5.0,
         "wait_at_most_s": 2.0,
-        "task_niceness": 5,  # they share the machine with the services that process their work
+        "task_niceness": 5,  # tasks share the machine with the services that process their work
         "labels": {"devnet": name},
         "runtime": runtime,
-        # Relays listen on this machine's loopback, which a container of its own network does not reach.
+        # Relays listen on this machine's loopback, which a container with a network of its own can't reach.
         "allow_host_network": True,
         "readable": [str(ROOT)],
     }
@@ -260,7 +260,7 @@ def write_validator_settings(
 
 
 def _token_table(directory: DevnetDirectory) -> str:
-    """Returns the table with the owner's token, which is made once; there is no default token."""
+    """Returns the settings table with the hash of the owner's token; makes the token on the first call."""
     if not directory.owner_token.exists():
         directory.owner_token.touch(mode=0o600)
         directory.owner_token.write_text(new_token() + "\n")

@@ -1,8 +1,8 @@
 """Starts processes one after the other, keeps them running, and stops them in reverse order.
 
-A network is started by plain code: `await supervisor.start(...)` returns when the process is healthy, so that the next
-line may rely on it. Every process leads its own session (Ctrl-C in the terminal reaches the supervisor
-alone) and carries the network's id in its environment, by which `orphan_reaper` finds it and all its descendants.
+`await supervisor.start(...)` returns when the process is healthy, so that the caller's next line may rely on the
+process. Every process leads its own session, so that Ctrl-C in the terminal reaches the supervisor alone. Every process
+has the network's id in its environment, by which `orphan_reaper` finds the process and all its descendants.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ class ProcessSpec:
         name: Unique in the network; names the log file.
         command: Program and arguments; secrets belong in `environment` or in files.
         environment: Variables in addition to the supervisor's own.
-        gate: Checks whether the process is ready; without one it is ready as soon as it runs.
-        ready_within: How long the gate may take.
+        gate: Checks whether the process is ready; None: the process is ready as soon as it runs.
+        ready_within: Time limit of the gate.
         restart: Restart policy for a process that ends by itself.
         grace: Time between SIGTERM and SIGKILL.
         ends: The process is expected to end with exit code 0; it is not restarted then.
@@ -134,7 +134,7 @@ class Supervisor:
     Args:
         directory: Parent of `logs/`.
         network_id: Id of the network, in the environment of every process.
-        clock: Time for back-off and gates.
+        clock: Source of time for back-off and gates.
         on_event: Called with one line per event.
     """
 
@@ -171,7 +171,7 @@ class Supervisor:
         """Starts a process and returns when its gate says that it is ready.
 
         Raises:
-            ProcessFailed: It ended, or was not ready in time; the message quotes the end of its log.
+            ProcessFailed: The process ended, or was not ready in time; the message quotes the end of its log.
         """
         if spec.name in self._processes:
             raise ProcessFailed(f"there is a process called {spec.name} already", hint="give each process its own name")
@@ -186,7 +186,7 @@ class Supervisor:
         """Runs a process to its end.
 
         Raises:
-            ProcessFailed: Its exit code is not 0; the message quotes the end of its log.
+            ProcessFailed: The exit code is not 0; the message quotes the end of its log.
         """
         process = SupervisedProcess(spec, self._logs / f"{spec.name}.log")
         await self._spawn(process)
@@ -204,14 +204,14 @@ class Supervisor:
         return await asyncio.shield(self._failure)
 
     async def stop(self) -> None:
-        """Stops everything: SIGTERM, the process's grace, SIGKILL to its whole group. Safe to call twice."""
+        """Stops everything: SIGTERM, a wait of `grace`, then SIGKILL to the process group. Safe to call twice."""
         self._stopping = True
         together = groupby(reversed(self.processes), key=lambda process: process.spec.kind or process.name)
         for processes in [list(each) for _, each in together]:
             watchers = [process.watcher for process in processes if process.watcher is not None]
             await cancel_all(watchers)
             await asyncio.gather(*[self._end(process) for process in processes])
-        await asyncio.to_thread(end_network, self._network_id)  # descendants with sessions of their own
+        await asyncio.to_thread(end_network, self._network_id)  # reaches descendants that have sessions of their own
 
     async def _spawn(self, process: SupervisedProcess) -> None:
         spec = process.spec
@@ -265,7 +265,7 @@ class Supervisor:
         consecutive = 0
         while process.handle is not None:
             process.exit_code = await process.handle.wait()
-            _kill_group(process.handle.pid)  # descendants must not disturb its successor
+            _kill_group(process.handle.pid)  # its descendants must not disturb the restarted process
             if self._stopping:
                 return
             if process.spec.ends and process.exit_code == 0:
@@ -321,6 +321,6 @@ async def _open(gate: Gate) -> bool:
 
 
 def _kill_group(pid: int) -> None:
-    """Kills the rest of the session that the process led."""
+    """Kills the remaining processes of the session that the process led."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(pid, signal.SIGKILL)

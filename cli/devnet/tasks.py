@@ -73,7 +73,7 @@ def check_engine(engine: EngineName, runtime: RuntimeKind) -> None:
     """Checks that tasks can generate with this engine on this machine.
 
     Raises:
-        InvalidInput: They can't.
+        InvalidInput: The runtime or this machine has no such engine.
     """
     if engine is not EngineName.VLLM:
         return
@@ -148,7 +148,7 @@ class FailureWatch:
         """Checks the reports of nodes.
 
         Raises:
-            ProcessFailed: A node has given the task up; quotes the last lines of its output.
+            ProcessFailed: A node has given the task up; the message quotes the last lines of its output.
         """
         for node in nodes:
             assignment, failure = node.assignment, printable(failure_of(node))
@@ -173,7 +173,8 @@ async def await_hello(
     """Returns when the task `hello` runs on this many nodes.
 
     Raises:
-        ProcessFailed: It does not within a minute, or a node has given it up; names the states of the nodes.
+        ProcessFailed: The task does not run on them within a minute, or a node has given it up; the message has the
+            states of the nodes.
     """
     clock, failures = SystemClock(), FailureWatch(HELLO, on_event)
     deadline = clock.monotonic() + _HELLO_TIMEOUT.total_seconds()
@@ -213,8 +214,8 @@ async def await_first_rollouts(
         clock: Source of time.
 
     Raises:
-        ProcessFailed: One of them has given its task up, or no further node had work in time; names the states of the
-            nodes.
+        ProcessFailed: A node has given its task up, or no further node submitted work in time; the message has the
+            states of the nodes.
     """
     clock, failures = clock or SystemClock(), FailureWatch(ROLLOUTS, on_event)
     missing, since = set(nodes), clock.monotonic()
@@ -229,9 +230,9 @@ async def await_first_rollouts(
             failures.check(known)
             if clock.monotonic() > since + within.total_seconds():
                 raise ProcessFailed(
-                    f"{len(missing)} honest nodes have handed in no work: "
+                    f"{len(missing)} honest nodes have submitted no work: "
                     f"{_states(known) or 'the pool does not know them'}",
-                    hint=f"logs are in {directory.path / 'logs'}; `muster pool logs` shows what tasks say",
+                    hint=f"logs are in {directory.path / 'logs'}; `muster pool logs` shows the output of tasks",
                 )
             await clock.sleep(_POLL)
 

@@ -31,7 +31,7 @@ _WIDTH = 40
 _RECENT = 8
 _SHOWN_ANSWERS = 2
 _TALL = 38
-"""Height in lines of a terminal that has room for everything; a lower one shows less."""
+"""Terminal height in lines that fits the whole screen; a lower terminal shows less."""
 _PROCESS_COLOURS = {
     ProcessState.STARTING: "yellow",
     ProcessState.HEALTHY: "green",
@@ -138,7 +138,7 @@ class PlainView:
         sys.stdout.flush()
 
     def facts(self, facts: Mapping[str, str]) -> None:
-        """Prints facts that have not been printed; their changing numbers are for the live view only."""
+        """Prints each fact once; only the live view shows later changes of its numbers."""
         for name, value in facts.items():
             if name not in self._printed:
                 self.event(f"{name}: {value}")

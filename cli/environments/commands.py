@@ -25,8 +25,8 @@ app = typer.Typer(no_args_is_help=True, help="Environments: families of tasks wi
 
 _LONGEST_COMPLETION = 16 * 1024 * 1024
 
-Name = Annotated[str, typer.Argument(help="The family's name; `muster env list` shows those there are.")]
-Version = Annotated[str | None, typer.Option(help="The version that is wanted; default: the one that is here.")]
+Name = Annotated[str, typer.Argument(help="Name of the environment; `muster env list` lists all.")]
+Version = Annotated[str | None, typer.Option(help="Required version; default: the installed one.")]
 OptionList = Annotated[
     list[str] | None, typer.Option("--option", "-o", help="key=value, the value as JSON or plain text; repeatable.")
 ]
@@ -52,7 +52,7 @@ def show(
     version: Version = None,
     option: OptionList = None,
     first: Annotated[int, typer.Option(min=0, help="The first prompt to show.")] = 0,
-    count: Annotated[int, typer.Option(min=0, max=1000, help="How many to show.")] = 5,
+    count: Annotated[int, typer.Option(min=0, max=1000, help="Number of prompts to show.")] = 5,
     as_json: JsonOption = False,
 ) -> None:
     """Show an environment's full version and some of its prompts."""
@@ -73,16 +73,16 @@ def show(
 @app.command()
 def score(
     name: Name,
-    index: Annotated[int, typer.Argument(min=0, help="Which prompt is answered.")],
+    index: Annotated[int, typer.Argument(min=0, help="Index of the prompt.")],
     file: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="The answer's text; default: standard input.")
+        Path | None, typer.Option(exists=True, dir_okay=False, help="File with the answer; default: standard input.")
     ] = None,
     version: Version = None,
     option: OptionList = None,
     unfinished: Annotated[bool, typer.Option(help="The model was cut off at its length limit.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Score an answer to a prompt, with every figure behind the score."""
+    """Score an answer to a prompt, and show every value behind the score."""
     environment = _load(name, version, option)
     prompt = environment.prompt(index)
     found = environment.score(prompt, _completion(file), finished=not unfinished)
@@ -94,7 +94,7 @@ def check(
     name: Name,
     version: Version = None,
     option: OptionList = None,
-    items: Annotated[int, typer.Option(min=1, max=1_000_000, help="How many prompts to check.")] = 200,
+    items: Annotated[int, typer.Option(min=1, max=1_000_000, help="Number of prompts to check.")] = 200,
     item_timeout: Annotated[
         float, typer.Option(min=0.1, max=3600, help="Seconds for making one prompt and scoring its answers.")
     ] = 30.0,
@@ -125,9 +125,9 @@ def filter_(
     folder: Annotated[
         Path, typer.Argument(exists=True, file_okay=False, help="A version: weights, tokenizer and recipe.json.")
     ],
-    out: Annotated[Path, typer.Option(file_okay=False, help="Gets the journal, recipe.json and prompts.u64.")],
-    first: Annotated[int | None, typer.Option(min=0, help="First candidate; default: those of the recipe.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="How many candidates from there.")] = None,
+    out: Annotated[Path, typer.Option(file_okay=False, help="Folder for journal, recipe.json and prompts.u64.")],
+    first: Annotated[int | None, typer.Option(min=0, help="First candidate; default: the recipe's prompts.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Number of candidates.")] = None,
     held_out: Annotated[
         float | None,
         typer.Option(min=0, max=0.99, help="Share of prompts that is kept from training; default: the recipe's."),
@@ -135,9 +135,9 @@ def filter_(
     samples: Annotated[int, typer.Option(min=1, help="Answers to each prompt: the k of pass@k.")] = 8,
     least: Annotated[float, typer.Option(min=0, max=1, help="The smallest share of right answers to keep.")] = 0.125,
     most: Annotated[float, typer.Option(min=0, max=1, help="The largest.")] = 0.5,
-    block: Annotated[int, typer.Option(min=1, help="Prompts that are asked together, and noted together.")] = 16,
+    block: Annotated[int, typer.Option(min=1, help="Prompts per batch; the journal grows by batches.")] = 16,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
-    dtype: Annotated[str, typer.Option(help="float32 or bfloat16; better the one that the run pays for.")] = "float32",
+    dtype: Annotated[str, typer.Option(help="float32 or bfloat16; best the one that the run pays for.")] = "float32",
     device: Annotated[
         str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator if there is one.")
     ] = None,
@@ -147,7 +147,7 @@ def filter_(
 
     The model answers every candidate several times. After an interruption, run the same command again to continue.
     """
-    from cli.environments.difficulty_filter import FilterChoices, run_filter  # noqa: PLC0415 - loads torch, which the other commands can spare
+    from cli.environments.difficulty_filter import FilterChoices, run_filter  # noqa: PLC0415 - loads torch, which the other commands do not need
 
     choices = FilterChoices(
         folder=folder,

@@ -1,4 +1,4 @@
-"""Implements `muster env filter`: a model, candidates, a journal, a table."""
+"""Implements `muster env filter`: measures how often a model solves prompts, and writes the table of eligible ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ JOURNAL = "passes.jsonl"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilterChoices:
-    """Command-line options; see their help texts."""
+    """Options of `muster env filter`; its help texts describe them."""
 
     folder: Path
     out: Path
@@ -39,10 +39,10 @@ class FilterChoices:
 
 
 def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> dict[str, object]:
-    """Measures the missing prompts and writes the table; returns statistics.
+    """Measures the prompts that the journal lacks, and writes the table of eligible ones; returns statistics.
 
     Raises:
-        MusterError: A step failed; earlier measurements are kept.
+        MusterError: Loading, generating or writing failed; the journal keeps earlier measurements.
     """
     bounds = Bounds(least=choices.least, most=choices.most)
     recipe = _with_held_out(read_recipe(choices.folder), choices.held_out)
@@ -63,7 +63,7 @@ def run_filter(choices: FilterChoices, *, progress: Callable[[str], None]) -> di
     journal = PassJournal(choices.out / JOURNAL, measuring.measured(candidates))
     try:
         for _ in measuring.run(candidates, journal):
-            progress(f"{len(journal.passes)} of {len(candidates)} prompts asked")
+            progress(f"{len(journal.passes)} of {len(candidates)} prompts measured")
         kept = write_eligible(choices.out, recipe, journal.passes, bounds)
     finally:
         journal.close()
@@ -88,7 +88,7 @@ def _candidates(choices: FilterChoices, recipe: Recipe, environment: Environment
     else:
         first = choices.first or 0
         if size is None and choices.count is None:
-            raise InvalidInput("this environment has no last prompt", hint="say how many with --count")
+            raise InvalidInput("this environment is endless", hint="give the number of prompts with --count")
         end = first + choices.count if choices.count is not None else size or 0
         indices = range(first, end if size is None else min(end, size))
     share = recipe.held_out
@@ -105,6 +105,6 @@ def _with_held_out(recipe: Recipe, share: float | None) -> Recipe:
     if share < recipe.held_out:
         raise InvalidInput(
             f"--held-out {share} is less than the recipe's held_out {recipe.held_out}",
-            hint="leave --held-out out: no slot of the recipe draws a prompt that it holds out",
+            hint="omit --held-out: slots never draw a prompt that the recipe holds out",
         )
     return recipe.model_copy(update={"held_out": share})

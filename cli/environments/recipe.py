@@ -25,7 +25,7 @@ def init(
     folder: Annotated[
         Path, typer.Argument(exists=True, file_okay=False, help="A model: config, weights and tokenizer.")
     ],
-    environment: Annotated[str, typer.Option(help="The environment; `muster env list` shows those there are.")],
+    environment: Annotated[str, typer.Option(help="The environment; `muster env list` lists all.")],
     version: Version = None,
     option: OptionList = None,
     max_new_tokens: Annotated[
@@ -37,7 +37,7 @@ def init(
     group_size: Annotated[int, typer.Option(min=2, max=4096, help="Samples per prompt.")] = 16,
     temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
     chat: Annotated[
-        bool | None, typer.Option("--chat/--no-chat", help="Use the chat template; default: if there is one.")
+        bool | None, typer.Option("--chat/--no-chat", help="Use the chat template; default: if the model has one.")
     ] = None,
     system_prompt: Annotated[str | None, typer.Option(help="Text of a system turn before each prompt.")] = None,
     template_option: Annotated[

@@ -19,7 +19,7 @@ from ledger.transactions.sender import TransactionSender
 from protocol.errors import Conflict, InvalidInput, NotFound
 from protocol.identifiers import ZERO_ADDRESS, ZERO_DIGEST, digest, run_id
 
-app = CommandGroup(no_args_is_help=True, help="Deploy the contracts, look at them, govern them.")
+app = CommandGroup(no_args_is_help=True, help="Deploy, show and govern the contracts.")
 domains = CommandGroup(no_args_is_help=True, help="Domains: the fields of work that pools belong to.")
 app.add_typer(domains, name="domain")
 
@@ -27,25 +27,29 @@ _ROOM = 4096
 """Maximum size of a deployment file."""
 
 Receiver = Annotated[str, typer.Argument(help="Address or key name.")]
-Must = Annotated[str, typer.Argument(help="MUST.")]
+Must = Annotated[str, typer.Argument(help="Amount in MUST.")]
 
 
 @app.command()
 async def deploy(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="Where to write the addresses.")] = Path("deployment.json"),
-    governor: Annotated[str | None, typer.Option(help="Who mints and makes domains; default: the deployer.")] = None,
-    unbonding_period: Annotated[int, typer.Option(min=1, help="Seconds that stake stays slashable.")] = 1_209_600,
+    governor: Annotated[
+        str | None, typer.Option(help="Account that mints and creates domains; default: the deployer.")
+    ] = None,
+    unbonding_period: Annotated[
+        int, typer.Option(min=1, help="Seconds for which unbonding stake is slashable.")
+    ] = 1_209_600,
     key: GovernorKey = "governor",
 ) -> None:
     """Deploy all contracts to the configured chain."""
     if out.exists():
-        raise Conflict(f"{out} exists", hint="choose another --out: a deployment is not overwritten")
+        raise Conflict(f"{out} exists", hint="choose another --out: this command never overwrites a deployment")
     _require_room_for(out)
     deployer, chain = open_key(context.obj, key), context.obj.chain
     rules = deployer.address if governor is None else resolve_address(context.obj, governor)
     if chain.chain_id is None:
-        raise InvalidInput("which chain?", hint="set chain_id under [chain] in muster.toml")
+        raise InvalidInput("no chain id is configured", hint="set chain_id under [chain] in muster.toml")
     async with (
         open_chain(chain.rpc, chain.chain_id) as web3,
         TransactionSender(web3, deployer.account(), chain_id=chain.chain_id) as sender,
@@ -55,8 +59,8 @@ async def deploy(
         )
     for name, place in deployment.contracts.items():
         say(f"{name:<16} {place}")
-    deployment.save(out)  # last: the addresses were printed before, in case the disk fails
-    note(f"wrote {out}; name it as deployment under [chain] in muster.toml")
+    deployment.save(out)  # saved last: if the disk fails, the addresses are on the terminal
+    note(f"wrote {out}; set deployment under [chain] in muster.toml to this file")
 
 
 def _require_room_for(out: Path) -> None:
@@ -104,7 +108,7 @@ async def balance(context: typer.Context, who: Receiver, as_json: JsonOption = F
 
 @app.command()
 async def mint(context: typer.Context, to: Receiver, amount: Must, key: GovernorKey = "governor") -> None:
-    """Mint MUST. Only the governor may."""
+    """Mint MUST. Only the governor may mint."""
     receiver = resolve_address(context.obj, to)
     async with open_ledger(context.obj, key) as ledger:
         await ledger.token.mint(receiver, parse_amount(amount))
@@ -116,13 +120,13 @@ async def transfer(
     context: typer.Context,
     to: Receiver,
     amount: Must,
-    key: Annotated[str, typer.Option("--key", help="Name of the key that gives.")] = "provider",
+    key: Annotated[str, typer.Option("--key", help="Name of the sender's key.")] = "provider",
 ) -> None:
     """Transfer MUST to an account."""
     receiver = resolve_address(context.obj, to)
     async with open_ledger(context.obj, key) as ledger:
         await ledger.token.transfer(receiver, parse_amount(amount))
-    say(f"gave {amount} MUST to {receiver}")
+    say(f"transferred {amount} MUST to {receiver}")
 
 
 @app.command()
@@ -135,7 +139,7 @@ async def announce(
     pool: PoolOption = None,
     key: PublisherKey = "publisher",
 ) -> None:
-    """Announce a checkpoint. Only the pool's publisher may; version numbers only grow."""
+    """Announce a checkpoint. Only the pool's publisher may announce; version numbers only grow."""
     async with open_ledger(context.obj, key) as ledger:
         await ledger.checkpoints.announce(
             pool_id=chosen_pool(context.obj, pool),
@@ -158,7 +162,7 @@ async def checkpoint(
     async with open_ledger(context.obj) as ledger:
         found = await ledger.checkpoints.latest(chosen_pool(context.obj, pool), run_id(run_name))
     if found is None:
-        raise NotFound(f"no checkpoint of {run_name} was announced", hint="`muster ledger announce` does it")
+        raise NotFound(f"no checkpoint of {run_name} was announced", hint="`muster ledger announce` announces one")
     show_fields(
         {
             "version": found.version,
@@ -174,13 +178,13 @@ async def checkpoint(
 @domains.command(name="create")
 async def create_domain(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="What people call it.")],
-    uri: Annotated[str, typer.Option(help="Where it is described.")] = "",
+    name: Annotated[str, typer.Argument(help="Name of the domain.")],
+    uri: Annotated[str, typer.Option(help="URI of the description of the domain.")] = "",
     validation_hash: Annotated[str, typer.Option(help="Hash of the validation parameters.")] = ZERO_DIGEST,
-    reserve: Annotated[str | None, typer.Option(help="Who gets penalties; default: they are burned.")] = None,
+    reserve: Annotated[str | None, typer.Option(help="Receiver of penalties; default: they are burned.")] = None,
     key: GovernorKey = "governor",
 ) -> None:
-    """Create a domain. Only the governor may."""
+    """Create a domain. Only the governor may create one."""
     receiver = ZERO_ADDRESS if reserve is None else resolve_address(context.obj, reserve)
     async with open_ledger(context.obj, key) as ledger:
         domain = await ledger.domains.create(
@@ -199,7 +203,9 @@ async def list_domains(context: typer.Context, as_json: JsonOption = False) -> N
         for i, each in found
     ]
     columns = ("id", "name", "active", "penalties", "uri")
-    show_table(columns, rows, as_json=as_json, empty="there are no domains yet; `muster ledger domain create`")
+    show_table(
+        columns, rows, as_json=as_json, empty="there are no domains yet; `muster ledger domain create` creates one"
+    )
 
 
 @domains.command()

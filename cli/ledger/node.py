@@ -26,7 +26,7 @@ app = CommandGroup(no_args_is_help=True, help="Register machines, redeem invites
 CONSENT_VALID = timedelta(minutes=10)
 
 NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
-Capacity = Annotated[int, typer.Option(min=1, max=2**32 - 1, help="What the hardware is worth, in stake units.")]
+Capacity = Annotated[int, typer.Option(min=1, max=2**32 - 1, help="Capacity of the hardware; each unit binds stake.")]
 Specs = Annotated[str | None, typer.Option(help="Hash of the hardware's description, 0x and 64 hex digits.")]
 InviteFile = Annotated[
     Path, typer.Argument(help="A file that `muster pool invite` wrote.", exists=True, dir_okay=False)
@@ -36,12 +36,12 @@ InviteFile = Annotated[
 @app.command()
 async def register(
     context: typer.Context,
-    node_key: Annotated[str, typer.Option(help="Name of the node's key: it signs its consent.")] = "node",
+    node_key: Annotated[str, typer.Option(help="Name of the node's key, which signs its consent.")] = "node",
     capacity: Capacity = 1,
     specs: Specs = None,
     key: ProviderKey = "provider",
 ) -> None:
-    """Register a node under your provider key; needs both keys."""
+    """Register a node under your provider key; needs the keys of provider and node."""
     node = open_key(context.obj, node_key)
     async with open_ledger(context.obj, key) as ledger:
         entry = await ledger.registry.node(node.address)
@@ -62,7 +62,7 @@ async def update(
     specs: Specs = None,
     key: ProviderKey = "provider",
 ) -> None:
-    """Update a node's hardware description; it applies from the next join on."""
+    """Update a node's hardware description; pools apply it from the node's next join on."""
     which = resolve_address(context.obj, node)
     async with open_ledger(context.obj, key) as ledger:
         specs_hash = digest(specs) if specs else ZERO_DIGEST
@@ -76,7 +76,7 @@ async def retire(context: typer.Context, node: NodeName = "node", key: ProviderK
     which = resolve_address(context.obj, node)
     async with open_ledger(context.obj, key) as ledger:
         await ledger.registry.retire(which)
-    say(f"{which} is retired; registering it again brings it back")
+    say(f"{which} is retired; `muster node register` activates it again")
 
 
 @app.command()
@@ -154,12 +154,12 @@ async def revoke_consent(context: typer.Context, key: CarrierKey = "node") -> No
     """Revoke all unused consents that this node has signed."""
     async with open_ledger(context.obj, key) as ledger:
         await ledger.registry.revoke_consent()
-    note("consents signed before now are worthless")
+    note("consents that the node signed before now are void")
 
 
 async def register_node(ledger: Ledger, node: Key, *, capacity: int = 1, specs_hash: Digest = ZERO_DIGEST) -> None:
     """Registers a node under the client's key, with a consent that the node's key signs."""
-    # The newest block may be old on a chain that mines on demand, and ahead of the clock on a development chain.
+    # The time of the newest block is old on a chain that mines on demand; on a development chain it may be ahead.
     deadline = max(datetime.now(UTC), await ledger.now()) + CONSENT_VALID
     consent = NodeConsent(
         provider=ledger.address,

@@ -13,9 +13,9 @@ from cli.keys import resolve_address
 from cli.output import JsonOption, note, say, show_fields, show_table
 from ledger.amounts import format_amount, parse_amount
 
-app = CommandGroup(no_args_is_help=True, help="Add stake, look at it, get it back.")
+app = CommandGroup(no_args_is_help=True, help="Add, show, unbond and withdraw stake.")
 
-Amount = Annotated[str, typer.Argument(help="MUST, for example 12.5.")]
+Amount = Annotated[str, typer.Argument(help="Amount in MUST, for example 12.5.")]
 
 
 @app.command()
@@ -29,7 +29,7 @@ async def add(context: typer.Context, amount: Amount, key: ProviderKey = "provid
 
 @app.command()
 async def unbond(context: typer.Context, amount: Amount, key: ProviderKey = "provider") -> None:
-    """Unbond stake. It stays slashable until it matures; then `withdraw` pays it out."""
+    """Unbond stake. The stake stays slashable until it matures; then `withdraw` pays it out."""
     async with open_ledger(context.obj, key) as ledger:
         await ledger.stake.unbond(parse_amount(amount))
         entry = (await ledger.stake.unbonds_of(ledger.address))[-1]
@@ -39,7 +39,7 @@ async def unbond(context: typer.Context, amount: Amount, key: ProviderKey = "pro
 @app.command()
 async def cancel(
     context: typer.Context,
-    unbond_id: Annotated[int, typer.Argument(min=0, help="From `muster stake status`.")],
+    unbond_id: Annotated[int, typer.Argument(min=0, help="Id from `muster stake status`.")],
     key: ProviderKey = "provider",
 ) -> None:
     """Cancel an unbonding."""
@@ -61,7 +61,7 @@ async def withdraw(
         left = await ledger.stake.unbonds_of(ledger.address)
     say(f"withdrew {format_amount(amount)} MUST")
     if left:
-        note(f"{len(left)} more will mature, the next at {left[0].matures_at:%Y-%m-%d %H:%M:%S} UTC")
+        note(f"{len(left)} more unbondings will mature, the next at {left[0].matures_at:%Y-%m-%d %H:%M:%S} UTC")
 
 
 @app.command()

@@ -42,22 +42,22 @@ DISPUTE_VALID = timedelta(minutes=10)
 
 _VERDICT_REFUSALS = {
     "WrongStatus": (
-        "it waits for no such verdict",
-        "`muster work show` says where it is; --decisive answers a dispute, and only a dispute",
+        "the work does not wait for such a verdict",
+        "`muster work show` shows its state; give --decisive for a disputed work, and only then",
     ),
-    "NotValidator": ("this key is not a validator of its pool", "`muster pool roles` says who is"),
+    "NotValidator": ("this key is not a validator of the work's pool", "`muster pool roles` lists them"),
     "ConflictOfInterest": (
         "this key gave the first verdict, opened the dispute, or answers for the node",
         "another validator must judge this: give its key with --key",
     ),
-    "NotYourTurn": ("it is another validator's turn to decide", "`muster work show` says from when on each may"),
-    "OtherSubmission": ("that is not the file that was submitted", "`muster work show` names the one that was"),
-    "TooLate": ("the time for it has passed", "`muster work finalize` lets it go on"),
+    "NotYourTurn": ("it is another validator's turn to decide", "`muster work show` lists the turns"),
+    "OtherSubmission": ("the node submitted another file", "`muster work show` shows the SHA-256 of that file"),
+    "TooLate": ("the deadline for this verdict has passed", "`muster work finalize` finalises the work"),
 }
-"""Errors that the ledger reports without arguments, because they come from a batch."""
+"""Text and hint of the errors of a verdict; the ledger reports them without arguments, since verdicts are batched."""
 
 Key = Annotated[str, typer.Argument(help="The work's key, from `muster work submit` or `muster work list`.")]
-Keys = Annotated[list[str], typer.Argument(help="WorkRecord keys.")]
+Keys = Annotated[list[str], typer.Argument(help="Keys of works.")]
 RunName = Annotated[str, typer.Option("--run", help="Name of the run, or its id as 0x and 64 hex digits.")]
 OutFile = Annotated[Path | None, typer.Option(help="File to write; default: standard output.")]
 
@@ -66,7 +66,7 @@ OutFile = Annotated[Path | None, typer.Option(help="File to write; default: stan
 async def lease(
     context: typer.Context,
     node: Annotated[str, typer.Argument(help="Address or key name of the node.")],
-    max_units: Annotated[int, typer.Option(min=1, help="The most work units that may be submitted.")] = 4096,
+    max_units: Annotated[int, typer.Option(min=1, help="Maximum work units of the slot.")] = 4096,
     step: Annotated[int, typer.Option(min=0)] = 0,
     index: Annotated[int, typer.Option(min=0, help="The slot within (run, step, node).")] = 0,
     run_name: RunName = "main",
@@ -109,9 +109,9 @@ async def lease(
 @app.command()
 async def sign(
     context: typer.Context,
-    lease_file: Annotated[Path, typer.Argument(help="From `muster work lease`.", exists=True, dir_okay=False)],
-    file: Annotated[Path, typer.Argument(help="What was made under the lease.", exists=True, dir_okay=False)],
-    units: Annotated[int, typer.Option(min=1, help="How much work it holds.")],
+    lease_file: Annotated[Path, typer.Argument(help="File from `muster work lease`.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="Rollout file of the slot.", exists=True, dir_okay=False)],
+    units: Annotated[int, typer.Option(min=1, help="Work units in the file.")],
     out: OutFile = None,
     key: NodeKey = "node",
 ) -> None:
@@ -128,9 +128,9 @@ async def sign(
 @app.command()
 async def submit(
     context: typer.Context,
-    lease_file: Annotated[Path, typer.Argument(help="From `muster work lease`.", exists=True, dir_okay=False)],
-    file: Annotated[Path, typer.Argument(help="What was made under the lease.", exists=True, dir_okay=False)],
-    units: Annotated[int, typer.Option(min=1, help="How much work it holds.")],
+    lease_file: Annotated[Path, typer.Argument(help="File from `muster work lease`.", exists=True, dir_okay=False)],
+    file: Annotated[Path, typer.Argument(help="Rollout file of the slot.", exists=True, dir_okay=False)],
+    units: Annotated[int, typer.Option(min=1, help="Work units in the file.")],
     key: NodeKey = "node",
 ) -> None:
     """Submit work to the ledger; the node itself pays for gas."""
@@ -142,7 +142,7 @@ async def submit(
 @app.command()
 async def carry(
     context: typer.Context,
-    files: Annotated[list[Path], typer.Argument(help="From `muster work sign`.", exists=True, dir_okay=False)],
+    files: Annotated[list[Path], typer.Argument(help="Files from `muster work sign`.", exists=True, dir_okay=False)],
     key: CarrierKey = "orchestrator",
 ) -> None:
     """Relay signed submissions to the ledger in one batch; a refused one does not affect the others."""
@@ -167,9 +167,9 @@ async def judge(
     reason: Annotated[int, typer.Option(min=0, max=65535, help="Reason code.")] = 0,
     audit: Annotated[Path | None, typer.Option(help="The audit file, whose SHA-256 goes on the ledger.")] = None,
     file: Annotated[
-        Path | None, typer.Option(help="The file that was judged; refused if another was submitted.")
+        Path | None, typer.Option(help="The judged file; the ledger refuses another one than was submitted.")
     ] = None,
-    decisive: Annotated[bool, typer.Option("--decisive", help="It answers a dispute, and decides it.")] = False,
+    decisive: Annotated[bool, typer.Option("--decisive", help="The verdict decides a dispute.")] = False,
     key: ValidatorKey = "validator",
 ) -> None:
     """Give a verdict: the first one, or with --decisive the one that ends a dispute."""
@@ -190,8 +190,10 @@ async def judge(
         refusals = await ledger.work.judge([verdict])
         if refusals:
             name = refusals[0].error
-            words, hint = _VERDICT_REFUSALS.get(name, ("it was refused", "`muster work show` says where it is"))
-            raise InvalidInput(f"the ledger did not take the verdict: {words} ({name})", hint=hint)
+            words, hint = _VERDICT_REFUSALS.get(
+                name, ("it was refused", "`muster work show` shows the state of the work")
+            )
+            raise InvalidInput(f"the ledger refused the verdict: {words} ({name})", hint=hint)
         found = await ledger.work.get(verdict.key)
     say(_progress(found))
 
@@ -216,8 +218,8 @@ async def dispute(
             await ledger.work.dispute(work_key, hashed)
         else:
             deadline = datetime.now(UTC) + DISPUTE_VALID
-            word = Dispute(key=work_key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
-            signature = word.sign(open_key(context.obj, key), ledger.work.domain)
+            statement = Dispute(key=work_key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
+            signature = statement.sign(open_key(context.obj, key), ledger.work.domain)
             await ledger.work.dispute(work_key, hashed, deadline=deadline, node_signature=signature)
         found = await ledger.work.get(work_key)
     say(_progress(found))
@@ -225,7 +227,7 @@ async def dispute(
 
 @app.command()
 async def finalize(context: typer.Context, keys: Keys, key: CarrierKey = "orchestrator") -> None:
-    """Finalise work: pay or slash decided work, and expire work without a verdict in time. Any account may."""
+    """Pay or slash decided work, and expire work that got no verdict in time. Any account may do this."""
     work_keys = [digest(each) for each in keys]
     async with open_ledger(context.obj, key) as ledger:
         await ledger.work.finalize(work_keys)
@@ -314,7 +316,7 @@ def reasons(as_json: JsonOption = False) -> None:
 
 
 async def _turns(ledger: Ledger, key: Digest, work: WorkRecord) -> list[str]:
-    """Show the validators that may decide a dispute, in order, each with its starting time."""
+    """Returns the validators that may decide a dispute, in order, each with its starting time."""
     if work.status is not WorkStatus.DISPUTED:
         return []
     found = []
@@ -326,7 +328,7 @@ async def _turns(ledger: Ledger, key: Digest, work: WorkRecord) -> list[str]:
 
 
 def _no_such_work(key: Digest) -> NotFound:
-    return NotFound(f"no work has the key {key}", hint="`muster work list` shows those there are")
+    return NotFound(f"no work has the key {key}", hint="`muster work list` lists the pool's work")
 
 
 def _progress(work: WorkRecord | None) -> str:

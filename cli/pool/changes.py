@@ -21,7 +21,7 @@ async def stop(
     context: typer.Context,
     name: TaskName,
     *,
-    delete: Annotated[bool, typer.Option("--delete", help="Forget it as well.")] = False,
+    delete: Annotated[bool, typer.Option("--delete", help="Delete the task as well.")] = False,
     where: Where = None,
     manager: Manager = None,
 ) -> None:
@@ -30,7 +30,7 @@ async def stop(
         found = await find_task(client, name)
         if delete:
             await client.delete_task(found.id)
-            say(f"{found.spec.name} ({found.id}) is deleted; what runs of it is stopped")
+            say(f"{found.spec.name} ({found.id}) is deleted; its containers are stopped")
             return
         stopped = await client.change_task(found.id, TaskPatch(desired_state=DesiredState.STOPPED))
     say(f"{stopped.spec.name} ({stopped.id}) is {stopped.state.value}")
@@ -47,14 +47,14 @@ async def change(
     context: typer.Context,
     name: TaskName,
     *,
-    replicas: Annotated[str | None, typer.Option(help="How many nodes (or groups), or every-node.")] = None,
+    replicas: Annotated[str | None, typer.Option(help="Number of nodes (or groups), or every-node.")] = None,
     priority: Annotated[int | None, typer.Option(min=-100, max=100)] = None,
     where: Where = None,
     manager: Manager = None,
 ) -> None:
     """Change the number of nodes that run a task, or its priority, without interrupting running nodes."""
     if replicas is None and priority is None:
-        raise InvalidInput("change what?", hint="give --replicas or --priority")
+        raise InvalidInput("no change is given", hint="give --replicas or --priority")
     await _change(context, name, TaskPatch(replicas=read_replicas(replicas), priority=priority), where, manager)
 
 

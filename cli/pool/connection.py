@@ -39,7 +39,7 @@ async def open_orchestrator(
     """Returns a client with the owner's token (`MUSTER_POOL_TOKEN`, else the configured file) or the manager's key.
 
     Raises:
-        InvalidInput: No orchestrator is configured, or neither token nor key is.
+        InvalidInput: No orchestrator is configured, or neither a token nor a key.
     """
     location = location_of(configuration, where)
     key = open_key(configuration, manager) if manager is not None else None
@@ -49,7 +49,7 @@ async def open_orchestrator(
             yield client
         except Unreachable as error:
             if configuration.path is not None and configuration.path.parent.name == ".devnet":
-                error.hint = "if this devnet has ended, `make devnet ARGS=--keep` starts it again with what it left"
+                error.hint = "if this devnet has ended, `make devnet ARGS=--keep` starts it again with its data"
             raise
 
 
@@ -57,7 +57,7 @@ async def find_task(client: OrchestratorClient, text: str) -> Task:
     """Returns the task with this id, prefix of an id, or name; the newest of several with one name.
 
     Raises:
-        NotFound: There is no such task.
+        NotFound: No task has this id, prefix or name.
         InvalidInput: Several ids have this prefix.
     """
     named: list[Task] = []
@@ -79,7 +79,7 @@ async def find_task(client: OrchestratorClient, text: str) -> Task:
 
 
 async def working_nodes(client: OrchestratorClient, task: Task | None) -> list[NodeView]:
-    """Returns the nodes that run any task, or this one; if no node runs it, the nodes that ran it last."""
+    """Returns the nodes that run the task, else those that ran it last; for None, the nodes that run any task."""
     nodes = [node async for node in client.nodes() if node.assignment is not None]
     if task is None:
         return [node for node in nodes if node.assignment and node.assignment.ended_at_ms is None]
@@ -96,18 +96,19 @@ def location_of(configuration: Configuration, where: str | None) -> ServiceLocat
     """Returns the orchestrator's location from the option, else from the configuration.
 
     Raises:
-        InvalidInput: Neither names it, or the URL is unusable.
+        InvalidInput: Neither the option nor the configuration names an orchestrator, or the URL is invalid.
     """
     location = where or configuration.pool.orchestrator
     if location is None:
         raise InvalidInput(
-            "which orchestrator?", hint="give --orchestrator URL, or set orchestrator under [pool] in muster.toml"
+            "no orchestrator is configured",
+            hint="give --orchestrator URL, or set orchestrator under [pool] in muster.toml",
         )
     return ServiceLocation.parse(location)
 
 
 def token_place(configuration: Configuration) -> str | None:
-    """Returns the source of the owner's token in words; None if there is none."""
+    """Returns where the owner's token is configured, in plain words; None if it is not configured."""
     if os.environ.get(TOKEN_VARIABLE, "").strip():
         return f"in the variable {TOKEN_VARIABLE}"
     return None if configuration.pool.token_file is None else f"in the file {configuration.pool.token_file}"
@@ -118,7 +119,7 @@ def token_of(configuration: Configuration) -> str:
 
     Raises:
         InvalidInput: No token is configured.
-        NotFound: Its file can't be read.
+        NotFound: The token's file can't be read.
     """
     if token := os.environ.get(TOKEN_VARIABLE, "").strip():
         return token

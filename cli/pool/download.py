@@ -45,22 +45,22 @@ class Downloaded:
     beacon: Digest | None
     """Hash of the lease's beacon block; None if the chain has no event of this submission."""
     salt: Digest | None
-    """Salt of the lease; None in the same case."""
+    """Salt of the lease; None if the chain has no event of this submission."""
 
 
 @app.command()
 async def download(
     context: typer.Context,
-    work: Annotated[str, typer.Argument(help="Key of the work, or its beginning; `muster pool rollouts` lists them.")],
+    work: Annotated[str, typer.Argument(help="Key of the work, or a prefix; `muster pool rollouts` lists them.")],
     *,
-    to: Annotated[Path, typer.Option(help="Folder that the file goes into.")] = Path(),
+    to: Annotated[Path, typer.Option(help="Folder for the file.")] = Path(),
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
 ) -> None:
     """Download a submitted file, verify its hash on the ledger, and print the parts of its slot's seed."""
     if not to.is_dir():
-        raise InvalidInput(f"{to} is no folder", hint="make it first")
+        raise InvalidInput(f"{to} is no folder", hint="create it first")
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         item = await _find(client, work)
         found = await _download(context.obj, client, item, to)
@@ -74,14 +74,16 @@ async def _find(client: OrchestratorClient, beginning: str) -> RolloutItem:
     """Returns the work with this key or prefix of a key.
 
     Raises:
-        NotFound: There is none.
+        NotFound: No work has this key or prefix.
         InvalidInput: Several keys have this prefix.
     """
     fitting = [item async for item in client.rollouts(status="all") if item.key.startswith(beginning)]
     if not fitting:
         raise NotFound(f"no work's key begins with {beginning[:80]}", hint="`muster pool rollouts` lists them")
     if len(fitting) > 1:
-        raise InvalidInput(f"the keys of {len(fitting)} works begin with {beginning}", hint="give more of it")
+        raise InvalidInput(
+            f"the keys of {len(fitting)} works begin with {beginning}", hint="give more characters of the key"
+        )
     return fitting[0]
 
 
@@ -89,7 +91,7 @@ async def _download(
     configuration: Configuration, client: OrchestratorClient, item: RolloutItem, folder: Path
 ) -> Downloaded:
     if item.file_url is None:
-        raise NotFound(f"the file of {item.key} is not in the store", hint="it may have been removed since")
+        raise NotFound(f"the file of {item.key} is not in the store", hint="the orchestrator may have removed it")
     pool = chosen_pool(configuration, None)
     path = folder / f"{item.node}-{item.step}-{item.index}.parquet"
     transfer = ObjectTransfer(client.location.url, clock=SystemClock())

@@ -29,16 +29,16 @@ from validator.audit.second_looks import LookPolicy
 
 _MILLIONTH = 10**12
 _COUNTS = frozenset({"validators", "corrupt", "nodes", "honest_files", "look_bps"})
-"""Integers that are not money."""
+"""Names of integers that are not amounts of money."""
 
 
 def audit_stages(economics: Economics) -> tuple[AuditStage, ...]:
-    """Share of a node's rows that a validator with the default policy recomputes."""
+    """Returns the shares of a node's rows that a validator recomputes by default, by number of clean verdicts."""
     return stages(RatePolicy(), floor=economics.audit_floor_bps / BASIS_POINTS)
 
 
 def forgeries(economics: Economics, *, rows: int) -> tuple[RowForgery, ...]:
-    """Consequences of forging one row, a tenth, half or all of them, at the audit floor."""
+    """Returns the consequences of forging one row, a tenth, half or all of the rows, at the audit floor."""
     chosen = sorted({1, max(1, rows // 10), max(1, rows // 2), rows})
     share = economics.audit_floor_bps / BASIS_POINTS
     pays, costs = economics.pays, economics.costs_if_forged
@@ -51,13 +51,13 @@ class Attacks:
 
     poisoning: Poisoning
     collusion: tuple[Collusion, ...]
-    """With one corrupt validator and with more; empty in a pool without validators."""
+    """One entry per number of corrupt validators, from 1 on; empty in a pool without validators."""
     stalling: tuple[Stalling, ...]
     sybils: Sybils
     fees: VerdictFees
 
     def raw(self) -> dict[str, object]:
-        """Returns values for JSON, with integers as decimal strings like all amounts."""
+        """Returns values for JSON, with amounts of money as decimal strings."""
         return {
             "poisoning": _raw(self.poisoning),
             "collusion": [_raw(each) for each in self.collusion],
@@ -113,7 +113,7 @@ def attacks(
 def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
     """Returns the probability of a second look by an honest validator at work that a corrupt one accepted.
 
-    The ledger may draw and pay one look, which a second corrupt validator may take itself. Each honest validator draws
+    The ledger may draw one paid look, but a second corrupt validator can take that look. Each honest validator draws
     further, unpaid looks with its own secret.
     """
     if honest == 0:
@@ -125,7 +125,7 @@ def looked_at(terms: Terms, *, honest: int, corrupt: int) -> float:
 def show_attacks(found: Attacks) -> None:
     """Prints the cost of each attack."""
     say("")
-    say("what attacks cost, for nodes that are audited at the floor:")
+    say("cost of attacks, for nodes at the audit floor:")
     poison, more = found.poisoning, found.sybils
     per_row = poison.per_learned_row // _MILLIONTH * _MILLIONTH
     show_fields(
@@ -139,7 +139,7 @@ def show_attacks(found: Attacks) -> None:
         }
     )
     say("")
-    say("validators that act together (probabilities; the gain is per forged file, by the better way):")
+    say("validators that collude (probabilities; the gain is per forged file, by the better of two ways):")
     show_table(
         ("corrupt", "of", "launders_by_dispute", "launders_as_first_judge", "slashes_honest_work", "gain"),
         [
@@ -155,7 +155,7 @@ def show_attacks(found: Attacks) -> None:
         ],
         empty="the pool has no validators",
     )
-    say("holding the run up for an hour:")
+    say("cost of stalling the run for an hour:")
     show_table(
         ("way", "nodes", "stake_bound", "pay_missed", "run_goes_on_at"),
         [
@@ -185,7 +185,7 @@ def show_audits(found: Sequence[AuditStage], forged: Sequence[RowForgery], polic
     """Prints audit stages and forgeries."""
     policy = policy or RatePolicy()
     say("")
-    say("rows computed again, of a node without failures (every row is scored again, whatever its age):")
+    say("share of rows that a validator recomputes, for a node without failures (it rescores every row):")
     show_table(("clean_verdicts", "share"), [(stage.clean, _percent(stage.share)) for stage in found], empty="")
     say(f"after any failure: all rows for {policy.trial_after_failure} clean verdicts; validators may ask for more")
     say("")
@@ -204,7 +204,7 @@ def _must(amount: int) -> str:
 
 
 def _rounded(amount: int) -> str:
-    """Rounds to a millionth, in favour of the forger."""
+    """Rounds up to a millionth, so that the table never understates the gain of a forger."""
     return format_amount(-(-amount // _MILLIONTH) * _MILLIONTH)
 
 

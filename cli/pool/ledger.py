@@ -20,17 +20,18 @@ from ledger.economics import DeliveryRules, explain_economics
 from protocol.errors import Conflict, InvalidInput
 from protocol.identifiers import Address
 
-app = CommandGroup(no_args_is_help=True, help="Make and run a pool.")
+app = CommandGroup(no_args_is_help=True, help="Create and operate a pool.")
 
 
 DEFAULT_LEASE = timedelta(seconds=600)
-"""An orchestrator's `run_lease_s`, unless it is set."""
+"""Default of the orchestrator's setting `run_lease_s`."""
 LEAST_FOR_PROVISIONAL = 4
-"""Number of validators from which a contradicting verdict needs the agreement of another validator."""
+"""Smallest number of validators with which a contradicting verdict needs the agreement of another validator."""
 
 Price = Annotated[str, typer.Option(help="MUST for one work unit (one token).")]
 Penalty = Annotated[
-    str | None, typer.Option(help="MUST lost for one forged unit; default: the least that deters at the audit floor.")
+    str | None,
+    typer.Option(help="MUST lost for one forged unit; default: the smallest that deters at the audit floor."),
 ]
 Seconds = Annotated[int, typer.Option(min=1)]
 
@@ -38,15 +39,17 @@ Seconds = Annotated[int, typer.Option(min=1)]
 @app.command()
 async def create(
     context: typer.Context,
-    domain: Annotated[int, typer.Option(min=1, help="The domain it belongs to.")] = 1,
+    domain: Annotated[int, typer.Option(min=1, help="Domain of the pool.")] = 1,
     manager: Annotated[str, typer.Option(help="Address or key name.")] = "manager",
     orchestrator: Annotated[str, typer.Option(help="Address or key name.")] = "orchestrator",
     publisher: Annotated[str, typer.Option(help="Address or key name.")] = "publisher",
     validator: Annotated[list[str] | None, typer.Option(help="Address or key name; may be repeated.")] = None,
     price: Price = "0.0001",
     penalty: Penalty = None,
-    stake_per_capacity: Annotated[str, typer.Option(help="MUST that one unit of capacity binds.")] = "10",
-    audit_floor: Annotated[float, typer.Option(min=0.0001, max=1, help="Least share of work that is audited.")] = 0.1,
+    stake_per_capacity: Annotated[str, typer.Option(help="MUST of stake that a unit of capacity binds.")] = "10",
+    audit_floor: Annotated[
+        float, typer.Option(min=0.0001, max=1, help="Smallest share of rows that is audited.")
+    ] = 0.1,
     verdict_fee: Annotated[
         str, typer.Option(help="MUST that a validator earns for a verdict or a paid second look.")
     ] = "0",
@@ -59,8 +62,8 @@ async def create(
     notice_period: Seconds = 3600,
     max_nodes: Annotated[int, typer.Option(min=1, max=2**32 - 1)] = 100_000,
     min_capacity: Annotated[int, typer.Option(min=0, max=2**32 - 1)] = 1,
-    data_uri: Annotated[str, typer.Option(help="Where the pool is described.")] = "",
-    activate: Annotated[bool, typer.Option(help="Open it at once.")] = True,
+    data_uri: Annotated[str, typer.Option(help="URI of the description of the pool.")] = "",
+    activate: Annotated[bool, typer.Option(help="Activate the pool at once.")] = True,
     key: OwnerKey = "owner",
 ) -> None:
     """Create a pool; the signing key becomes its owner."""
@@ -92,7 +95,7 @@ async def create(
             await ledger.pools.add_validator(pool_id, each)
         if activate:
             await ledger.pools.activate(pool_id)
-    say(f"pool {pool_id} is {'active' if activate else 'pending'}; `muster pool fund` gives it something to pay")
+    say(f"pool {pool_id} is {'active' if activate else 'pending'}; `muster pool fund` deposits its escrow")
     for words in _cautions(terms, validators=len(validators)):
         warn(words)
 
@@ -106,10 +109,10 @@ def _cautions(terms: Terms, *, validators: int) -> list[str]:
             f"{DEFAULT_LEASE.total_seconds():.0f} s: workers refuse leases that outlast it, so set `run_lease_s` lower"
         )
     if validators < 3:
-        found.append("with fewer than three validators not every dispute can be judged; then penalties are released")
+        found.append("with fewer than three validators some disputes have no judge; their penalties are released")
     elif validators < LEAST_FOR_PROVISIONAL:
         found.append(
-            "with fewer than four validators the one that decides a dispute overturns a verdict alone; with four, a "
+            "with fewer than four validators, one validator alone can overturn a disputed verdict; with four, a "
             "second one must agree"
         )
     return found
@@ -128,7 +131,7 @@ async def end(context: typer.Context, pool: PoolOption = None, key: OwnerKey = "
     """Close a pool permanently: no new members, no new work. Open work is still judged and paid."""
     async with open_ledger(context.obj, key) as ledger:
         await ledger.pools.end(chosen_pool(context.obj, pool))
-    say(f"pool {chosen_pool(context.obj, pool)} has ended; `muster pool withdraw` takes out what is left")
+    say(f"pool {chosen_pool(context.obj, pool)} has ended; `muster pool withdraw` withdraws the remaining escrow")
 
 
 @app.command()
@@ -138,7 +141,7 @@ async def fund(
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
-    """Deposit escrow, from which the pool pays. Any account may."""
+    """Deposit escrow, from which the pool pays. Any account may deposit."""
     pool_id = chosen_pool(context.obj, pool)
     async with open_ledger(context.obj, key) as ledger:
         await ledger.pools.fund(pool_id, parse_amount(amount))
@@ -149,18 +152,20 @@ async def fund(
 @app.command()
 async def withdraw(
     context: typer.Context,
-    amount: Annotated[str | None, typer.Argument(help="MUST; default: all that is free, or all announced.")] = None,
+    amount: Annotated[
+        str | None, typer.Argument(help="Amount in MUST; default: all that is free or announced.")
+    ] = None,
     to: Annotated[str | None, typer.Option(help="Address or key name; default: the owner.")] = None,
-    cancel: Annotated[bool, typer.Option("--cancel", help="Take back the announced withdrawal.")] = False,
+    cancel: Annotated[bool, typer.Option("--cancel", help="Cancel the announced withdrawal.")] = False,
     pool: PoolOption = None,
     key: OwnerKey = "owner",
 ) -> None:
-    """Withdraw escrow that no open work needs: announces it; run it again after the notice period.
+    """Announce a withdrawal of escrow that no open work needs; run again after the notice period to withdraw.
 
-    Nodes with leases are still paid meanwhile. The escrow of a pending pool is paid out immediately.
+    Until then nodes with leases are still paid. The escrow of a pending pool is paid out immediately.
     """
     if cancel and (amount is not None or to is not None):
-        raise InvalidInput("--cancel takes nothing out", hint="leave amount and --to away")
+        raise InvalidInput("--cancel excludes an amount and --to", hint="omit them")
     pool_id = chosen_pool(context.obj, pool)
     receiver = None if to is None else resolve_address(context.obj, to)
     async with open_ledger(context.obj, key) as ledger:
@@ -179,12 +184,14 @@ async def _cancel_withdrawal(ledger: Ledger, pool_id: int) -> None:
 
 
 async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: Address) -> None:
-    """Withdraws what is announced and ready, or announces it."""
+    """Withdraws an announced amount that is ready; announces a withdrawal if there is none."""
     free, now = (await ledger.pools.escrow(pool_id)).free, await ledger.now()
     announced = await ledger.pools.withdrawal(pool_id)
     wanted = free if asked is None else asked
     if (announced.amount == 0 or now > announced.lapses_at) and wanted == 0:
-        raise Conflict(f"pool {pool_id} has no free escrow", hint="open work reserves the rest until it is final")
+        raise Conflict(
+            f"pool {pool_id} has no free escrow", hint="open work reserves the remaining escrow until it is final"
+        )
     if (await ledger.pools.get(pool_id)).status is PoolStatus.PENDING:
         await ledger.pools.withdraw_escrow(pool_id, wanted, receiver)
         say(f"withdrew {format_amount(wanted)} MUST")
@@ -194,22 +201,24 @@ async def _withdraw(ledger: Ledger, pool_id: int, asked: int | None, receiver: A
         announced = await ledger.pools.withdrawal(pool_id)
         say(
             f"announced {format_amount(wanted)} MUST: run this again between {_utc(announced.ready_at)} and "
-            f"{_utc(announced.lapses_at)}, or take it back with --cancel"
+            f"{_utc(announced.lapses_at)}, or cancel it with --cancel"
         )
         return
     if now < announced.ready_at:
         raise Conflict(
             f"the withdrawal of {format_amount(announced.amount)} MUST is ready at {_utc(announced.ready_at)}",
-            hint="nodes that hold leases are paid until then; `--cancel` takes it back",
+            hint="nodes that hold leases are paid until then; `--cancel` cancels the withdrawal",
         )
     most = min(free, announced.amount)
     if most == 0:
-        raise Conflict(f"pool {pool_id} has no free escrow now", hint="open work reserves the rest until it is final")
+        raise Conflict(
+            f"pool {pool_id} has no free escrow now", hint="open work reserves the remaining escrow until it is final"
+        )
     taken = most if asked is None else asked
     if taken > most:
         raise InvalidInput(
-            f"{format_amount(most)} MUST can be taken out now, not {format_amount(taken)}",
-            hint="less is announced or free: take that, or cancel and announce more",
+            f"{format_amount(most)} MUST can be withdrawn now, not {format_amount(taken)}",
+            hint="less is announced or free: withdraw that, or cancel and announce more",
         )
     await ledger.pools.withdraw_escrow(pool_id, taken, receiver)
     say(f"withdrew {format_amount(taken)} MUST")
@@ -267,12 +276,12 @@ async def economics(
     context: typer.Context,
     units: Annotated[int, typer.Option(min=1, help="Work units of a typical submission.")] = 4096,
     max_units: Annotated[
-        int | None, typer.Option(min=1, help="Work units of its lease, which the penalty is for; default: as many.")
+        int | None, typer.Option(min=1, help="Work units of its lease, which set the penalty; default: --units.")
     ] = None,
-    open_work: Annotated[int, typer.Option(min=1, help="Submissions of one node that wait for their verdict.")] = 8,
+    open_work: Annotated[int, typer.Option(min=1, help="Submissions of one node without a verdict.")] = 8,
     rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows (samples) of a typical submission.")] = 64,
-    corrupt: Annotated[int, typer.Option(min=1, help="The most validators that act together.")] = 2,
-    look_cost: Annotated[str, typer.Option(help="MUST that a verdict or a look costs its validator, with gas.")] = "0",
+    corrupt: Annotated[int, typer.Option(min=1, help="Maximum number of colluding validators.")] = 2,
+    look_cost: Annotated[str, typer.Option(help="Cost of a verdict or look for a validator, in MUST.")] = "0",
     lease: Annotated[float, typer.Option(min=1, help="Seconds for which a slot is leased.")] = 600.0,
     slot_time: Annotated[float, typer.Option(min=0.1, help="Seconds that a typical node takes for a slot.")] = 150.0,
     found_after: Annotated[
@@ -283,7 +292,7 @@ async def economics(
     pool: PoolOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the pay of work and the cost of attacks, computed from the pool's terms.
+    """Show what a pool pays for work and what attacks cost, computed from its terms.
 
     Shows the stake inequality, audit shares by a node's age, forged rows, a poisoned row, corrupt validators, delayed
     steps, Sybils, and the costs and earnings of verdicts.
@@ -325,7 +334,7 @@ async def terms(
     context: typer.Context,
     price: Annotated[str | None, typer.Option(help="MUST for one work unit.")] = None,
     penalty: Penalty = None,
-    stake_per_capacity: Annotated[str | None, typer.Option(help="MUST that one unit of capacity binds.")] = None,
+    stake_per_capacity: Annotated[str | None, typer.Option(help="MUST of stake that a unit of capacity binds.")] = None,
     max_nodes: Annotated[int | None, typer.Option(min=1, max=2**32 - 1)] = None,
     min_capacity: Annotated[int | None, typer.Option(min=0, max=2**32 - 1)] = None,
     pool: PoolOption = None,
@@ -346,12 +355,12 @@ async def terms(
             min_capacity=now.min_capacity if min_capacity is None else min_capacity,
         )
         if new == now:
-            raise InvalidInput("these are the terms in force", hint="name what is to change, for example --price")
+            raise InvalidInput("no term would change", hint="give an option with a new value, for example --price")
         if penalty is None:
             new = Terms.deterring(new)
         await ledger.pools.set_terms(pool_id, new)
         pending = await ledger.pools.pending_terms(pool_id)
-    say("the new terms bind from " + ("now on" if pending is None else f"{pending[1]:%Y-%m-%d %H:%M:%S} UTC on"))
+    say("the new terms apply from " + ("now on" if pending is None else f"{pending[1]:%Y-%m-%d %H:%M:%S} UTC on"))
 
 
 def _must(amount: int) -> str:

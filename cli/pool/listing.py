@@ -33,7 +33,7 @@ COLUMNS = (
 @app.command(name="list")
 async def list_(
     context: typer.Context,
-    most: Annotated[int, typer.Option(min=1, max=200, help="Newest pools to look at.")] = 20,
+    most: Annotated[int, typer.Option(min=1, max=200, help="Number of newest pools to read.")] = 20,
     ended: Annotated[bool, typer.Option("--ended", help="Show pools that have ended, too.")] = False,
     as_json: JsonOption = False,
 ) -> None:

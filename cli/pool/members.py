@@ -26,13 +26,13 @@ Reason = Annotated[str, typer.Option(help="Reason; it is public on the ledger.")
 async def invite(
     context: typer.Context,
     node: NodeName,
-    url: Annotated[str, typer.Option(help="Where the orchestrator is reached.")],
+    url: Annotated[str, typer.Option(help="URL at which nodes reach the orchestrator.")],
     valid_for: Annotated[int, typer.Option(min=1, help="Seconds until it expires.")] = 3600,
     out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
     pool: PoolOption = None,
     key: OrchestratorKey = "orchestrator",
 ) -> None:
-    """Sign an invite for one node. It can be used once, by this node only, until it expires."""
+    """Sign an invite for one node. The invite can be used once, by this node only, until it expires."""
     signer, pool_id = open_key(context.obj, key), chosen_pool(context.obj, pool)
     async with open_ledger(context.obj) as ledger:
         entry = await ledger.pools.get(pool_id)
@@ -54,7 +54,7 @@ async def invite(
 @app.command(name="cancel-invite")
 async def cancel_invite(
     context: typer.Context,
-    nonce: Annotated[int, typer.Argument(min=0, help="From the invite.")],
+    nonce: Annotated[int, typer.Argument(min=0, help="Nonce of the invite.")],
     pool: PoolOption = None,
     key: ManagerKey = "manager",
 ) -> None:
@@ -72,7 +72,7 @@ async def evict(
     pool: PoolOption = None,
     key: ManagerKey = "manager",
 ) -> None:
-    """Evict a node from the pool; it may be invited again."""
+    """Evict a node from the pool; the pool may invite the node again."""
     which = resolve_address(context.obj, node)
     async with open_ledger(context.obj, key) as ledger:
         await ledger.pools.evict(chosen_pool(context.obj, pool), which, reason)

@@ -24,10 +24,8 @@ from protocol.wire.tasks import AssignmentState
 app = CommandGroup()
 
 NodeName = Annotated[str, typer.Argument(help="Address or key name of the node.")]
-Reason = Annotated[str, typer.Option(help="Why; stands in the node's history.")]
-OnLedger = Annotated[
-    bool, typer.Option("--on-ledger", help="Write it to the ledger from here, with the manager's key.")
-]
+Reason = Annotated[str, typer.Option(help="Reason, for the node's history.")]
+OnLedger = Annotated[bool, typer.Option("--on-ledger", help="Send it to the ledger from here, with the manager's key.")]
 HISTORY_SHOWN = 20
 
 
@@ -51,7 +49,7 @@ async def nodes(
         return
     now = datetime.now(UTC)
     columns = ("node", "state", "since", "seen", "runs", "hardware", "why")
-    show_table(columns, [_row(node, now) for node in found], empty="no node has come yet")
+    show_table(columns, [_row(node, now) for node in found], empty="no node is known yet")
 
 
 @app.command()
@@ -76,7 +74,7 @@ async def node(
     show_table(
         ("time", "before", "after", "by", "cause"),
         [_change(entry) for entry in history],
-        empty="nothing has happened to it",
+        empty="no events yet",
     )
 
 
@@ -84,7 +82,7 @@ async def node(
 async def restart(
     context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
 ) -> None:
-    """Have a node replace its task's container."""
+    """Restart a node's task in a new container."""
     await _tell(context, name, where, manager, lambda client, which: client.restart(which, reason=reason))
 
 
@@ -92,7 +90,7 @@ async def restart(
 async def drain(
     context: typer.Context, name: NodeName, reason: Reason = "", where: Where = None, manager: Manager = None
 ) -> None:
-    """Let a node finish its task and assign it no other, until `resume`."""
+    """Let a node finish its task, and assign no other task to it until `resume`."""
     await _tell(context, name, where, manager, lambda client, which: client.drain(which, reason=reason))
 
 
@@ -138,7 +136,7 @@ async def unban(
     where: Where = None,
     manager: Manager = None,
 ) -> None:
-    """Lift a node's ban; it may be invited again."""
+    """Lift a node's ban, so that the pool may invite the node again."""
     if not on_ledger:
         await _tell(context, name, where, manager, lambda client, which: client.unban(which, reason=reason))
         return

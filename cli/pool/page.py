@@ -1,4 +1,4 @@
-"""`muster pool page`: prints the address of the pool's web page and the source of its token."""
+"""`muster pool page`: prints the address of the pool's web page and the place of its token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def page(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Show the address of the pool's web page, and the file of the token that it asks for."""
+    """Show the address of the pool's web page, and where its token is configured."""
     place = token_place(context.obj)
     fields: dict[str, object] = {"page": location_of(context.obj, where).url + PAGE_PATH, "token": place}
     if show_token:
@@ -32,4 +32,4 @@ def page(
     if place is None and not as_json:
         note("no token is configured here: `muster token new` makes one, with the hash for [[orchestrator.tokens]]")
     elif not show_token and not as_json:
-        note("open the page and paste the token; --show-token prints it here. Scope read is enough to look")
+        note("open the page and paste the token; --show-token prints it here. Scope read is enough to view the page")

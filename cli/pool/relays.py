@@ -12,7 +12,7 @@ from cli.output import JsonOption, say, show_json, show_table
 from cli.pool.connection import Manager, Where, open_orchestrator
 from cli.quantities import moment
 
-app = CommandGroup(no_args_is_help=True, help="Say which checkpoint relays nodes are told of.")
+app = CommandGroup(no_args_is_help=True, help="Allow, deny and list checkpoint relays.")
 
 Relay = Annotated[str, typer.Argument(help="The relay's address, or the name of a key.")]
 

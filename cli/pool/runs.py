@@ -39,7 +39,7 @@ class Wanted(StrEnum):
 async def progress(
     context: typer.Context, *, where: Where = None, manager: Manager = None, as_json: JsonOption = False
 ) -> None:
-    """Show the run's progress: the version of the policy, and the rollouts that each step has and lacks."""
+    """Show the run's progress: the version of the policy, and the present and missing groups of each step."""
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         view = await client.run()
     if as_json:
@@ -55,12 +55,12 @@ async def rollouts(
     context: typer.Context,
     *,
     step: Annotated[int | None, typer.Option(min=0, help="Only this step's.")] = None,
-    status: Annotated[Wanted, typer.Option(help="Which of them.")] = Wanted.ALL,
+    status: Annotated[Wanted, typer.Option(help="Only files with this outcome.")] = Wanted.ALL,
     node: Annotated[str | None, typer.Option(help="Only this node's: address or key name.")] = None,
     newest: Annotated[
         bool, typer.Option("--newest", help="Show the newest files first, instead of the oldest.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="At most so many.")] = 200,
+    limit: Annotated[int, typer.Option(min=1, help="Maximum number of files.")] = 200,
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
@@ -74,7 +74,7 @@ async def rollouts(
                 continue
             found.append(item)
             if len(found) == limit and not newest:
-                note(f"the oldest {limit}; --limit shows more, --newest the other end")
+                note(f"these are the oldest {limit}; --limit shows more, --newest the newest first")
                 break
     if newest:
         found.reverse()
@@ -114,16 +114,16 @@ async def deliveries(
         return
     show_fields(_deliveries(found))
     columns = ("step", "slot", "version", "groups", "leased", "expires", "state")
-    show_table(columns, [_lease(lease) for lease in found.leases], empty="it has leased nothing")
+    show_table(columns, [_lease(lease) for lease in found.leases], empty="the node has leased no slot")
 
 
 @app.command()
 async def demand(
     context: typer.Context,
     step: Annotated[int, typer.Argument(min=0, help="The step.")],
-    groups: Annotated[int, typer.Argument(min=0, help="How many groups are wanted of it in all.")] = 0,
+    groups: Annotated[int, typer.Argument(min=0, help="Total number of groups that the step needs.")] = 0,
     *,
-    close: Annotated[bool, typer.Option("--close", help="It, and every step below, wants nothing any more.")] = False,
+    close: Annotated[bool, typer.Option("--close", help="Close the step and all earlier ones.")] = False,
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
@@ -136,20 +136,20 @@ async def demand(
     elif view.closed:
         say(f"step {view.step} is closed with {view.accepted} accepted groups")
     else:
-        say(f"step {view.step} wants {view.demand} groups and lacks {view.need}")
+        say(f"step {view.step} needs {view.demand} groups, of which {view.need} are missing")
 
 
 @app.command()
 async def publish(
     context: typer.Context,
     version: Annotated[int, typer.Argument(min=0, help="The version.")],
-    version_digest: Annotated[str, typer.Argument(metavar="DIGEST", help="Its digest, as announced on the ledger.")],
+    version_digest: Annotated[str, typer.Argument(metavar="DIGEST", help="Version digest, as on the ledger.")],
     *,
-    attempt: Annotated[int, typer.Option(min=0, help="Which attempt at publishing it.")] = 0,
-    units_per_group: Annotated[int, typer.Option(min=1, help="The most work units (tokens) of one group.")],
-    relay: Annotated[list[str] | None, typer.Option(help="Where it can be fetched; may be repeated.")] = None,
+    attempt: Annotated[int, typer.Option(min=0, help="Number of the publishing attempt.")] = 0,
+    units_per_group: Annotated[int, typer.Option(min=1, help="Maximum work units (tokens) of a group.")],
+    relay: Annotated[list[str] | None, typer.Option(help="URL of a relay; may be repeated.")] = None,
     arithmetic: Annotated[
-        list[str] | None, typer.Option(help="What its recipe takes, so that nodes hear it early; may be repeated.")
+        list[str] | None, typer.Option(help="Engine and type of its recipe, such as vllm/bfloat16; may be repeated.")
     ] = None,
     where: Where = None,
     manager: Manager = None,
@@ -181,7 +181,7 @@ def _run(view: RunView) -> dict[str, object]:
         "tokens per group": view.units_per_group,
         "paid for": None if checkpoint is None else checkpoint.arithmetic or "what its recipe names",
         "async level": view.async_level,
-        "waiting to be carried": view.queued_submissions,
+        "waiting for the relayer": view.queued_submissions,
         "slots": view.paused or "leased",
     }
 

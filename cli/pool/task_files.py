@@ -18,11 +18,11 @@ MOST_BYTES = 256 * 1024
 
 
 def read_task_file(path: Path) -> dict[str, Any]:
-    """Reads a task in TOML or JSON: the fields of its spec, and tables `secrets` and `registry` beside them.
+    """Reads a task in TOML or JSON: the fields of its spec, and the tables `secrets` and `registry`.
 
     Raises:
-        NotFound: There is no such file.
-        InvalidInput: It is too large, or neither TOML nor JSON.
+        NotFound: The file does not exist.
+        InvalidInput: The file is too large, or neither TOML nor JSON.
     """
     try:
         with path.open("rb") as file:
@@ -46,7 +46,7 @@ def pairs(given: Sequence[str], *, what: str) -> dict[str, str]:
     """Reads `NAME=VALUE` options.
 
     Raises:
-        InvalidInput: One has no equals sign.
+        InvalidInput: An option has no equals sign.
     """
     found = {}
     for text in given:
@@ -58,7 +58,7 @@ def pairs(given: Sequence[str], *, what: str) -> dict[str, str]:
 
 
 def secrets_from_environment(names: Sequence[str]) -> dict[str, str]:
-    """Returns the values of secrets from environment variables; other users can read command lines.
+    """Returns secrets from environment variables, because other users of the machine can read command lines.
 
     Raises:
         NotFound: A variable is not set.
@@ -92,5 +92,5 @@ def build_task(fields: dict[str, Any]) -> NewTask:
             for item in error.errors(include_url=False, include_input=False, include_context=False)
         ]
         raise InvalidInput(
-            "; ".join(lines[:5]), hint="`muster pool run --help`, and docs/pool-owners.md, say what a task may have"
+            "; ".join(lines[:5]), hint="`muster pool run --help`, and docs/pool-owners.md, list the fields of a task"
         ) from None

@@ -18,7 +18,7 @@ from protocol.wire.tasks import DesiredState, NetworkMode, RestartKind, Task
 
 app = CommandGroup()
 
-TaskName = Annotated[str, typer.Argument(help="The task's id, its beginning, or its name.")]
+TaskName = Annotated[str, typer.Argument(help="The task's id, a prefix of it, or its name.")]
 EVERY_NODE: Literal["every-node"] = "every-node"
 
 
@@ -26,7 +26,7 @@ EVERY_NODE: Literal["every-node"] = "every-node"
 async def tasks(
     context: typer.Context,
     *,
-    running: Annotated[bool, typer.Option("--running", help="Only those that are wanted.")] = False,
+    running: Annotated[bool, typer.Option("--running", help="Only tasks that are to run.")] = False,
     where: Where = None,
     manager: Manager = None,
     as_json: JsonOption = False,
@@ -65,21 +65,22 @@ async def run(
     image: Annotated[str | None, typer.Option(help="Container image; then no file is read.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the task; by default from the image.")] = None,
     env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE; may be repeated.")] = None,
-    secret: Annotated[list[str] | None, typer.Option(help="NAME of a variable here; may be repeated.")] = None,
+    secret: Annotated[list[str] | None, typer.Option(help="NAME of a variable with a secret; may be repeated.")] = None,
     registry_user: Annotated[
-        str | None, typer.Option(help="For a private image; its password is read from MUSTER_REGISTRY_PASSWORD.")
+        str | None,
+        typer.Option(help="User name for a private image; the password is read from MUSTER_REGISTRY_PASSWORD."),
     ] = None,
-    replicas: Annotated[str | None, typer.Option(help="How many nodes (or groups), or every-node.")] = None,
+    replicas: Annotated[str | None, typer.Option(help="Number of nodes (or groups), or every-node.")] = None,
     group_size: Annotated[int | None, typer.Option(min=1, help="Nodes that start together.")] = None,
     priority: Annotated[int | None, typer.Option(min=-100, max=100)] = None,
     cpus: Annotated[float | None, typer.Option(help="CPU cores.")] = None,
-    memory: Annotated[str | None, typer.Option(help="For example 2GiB.")] = None,
+    memory: Annotated[str | None, typer.Option(help="Memory, for example 2GiB.")] = None,
     gpus: Annotated[int | None, typer.Option(min=0, help="GPUs of one node.")] = None,
-    gpu_memory: Annotated[str | None, typer.Option(help="Of each GPU, for example 24GiB.")] = None,
-    gpu_model: Annotated[list[str] | None, typer.Option(help="One of these; may be repeated.")] = None,
+    gpu_memory: Annotated[str | None, typer.Option(help="Memory of each GPU, for example 24GiB.")] = None,
+    gpu_model: Annotated[list[str] | None, typer.Option(help="Accepted model; may be repeated.")] = None,
     label: Annotated[list[str] | None, typer.Option(help="Only nodes with NAME=VALUE; may be repeated.")] = None,
-    restart: Annotated[RestartKind | None, typer.Option(help="When a container starts again.")] = None,
-    network: Annotated[NetworkMode | None, typer.Option(help="What the container may reach.")] = None,
+    restart: Annotated[RestartKind | None, typer.Option(help="When a container is restarted.")] = None,
+    network: Annotated[NetworkMode | None, typer.Option(help="Network access of the container.")] = None,
     data: Annotated[list[str] | None, typer.Option(help="Path in the container for the task's own volume.")] = None,
     shared: Annotated[list[str] | None, typer.Option(help="Path in the container for the shared volume.")] = None,
     writable_root: Annotated[bool, typer.Option("--writable-root", help="Let the container write anywhere.")] = False,
@@ -147,7 +148,7 @@ async def groups(
 
 def _from_file(words: list[str]) -> dict[str, Any]:
     if not words:
-        raise InvalidInput("which task?", hint="give a task's file, or --image IMAGE and a command")
+        raise InvalidInput("no task is given", hint="give a task's file, or --image IMAGE and a command")
     return read_task_file(Path(words.pop(0)))
 
 
@@ -155,7 +156,7 @@ def read_replicas(text: str | None) -> int | Literal["every-node"] | None:
     """Parses a number of replicas, or `every-node`.
 
     Raises:
-        InvalidInput: It is neither of them.
+        InvalidInput: The text is neither.
     """
     if text is None:
         return None

@@ -26,21 +26,21 @@ app = CommandGroup()
 LOOK_FOR_NODES = timedelta(seconds=3)
 """Interval at which `logs --follow` searches for new nodes."""
 
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Go on until interrupted.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Print new ones until interrupted.")]
 
 
 @app.command()
 async def logs(
     context: typer.Context,
     name: Annotated[
-        str | None, typer.Argument(metavar="[NODE]", help="Address or key name; by default every node that works.")
+        str | None, typer.Argument(metavar="[NODE]", help="Address or key name; default: every node that runs a task.")
     ] = None,
     *,
     follow: Follow = False,
-    task: Annotated[str | None, typer.Option(help="Only of nodes that run this task (id or name).")] = None,
-    assignment: Annotated[str | None, typer.Option(help="Of a former assignment of the node.")] = None,
+    task: Annotated[str | None, typer.Option(help="Only nodes that run this task (id or name).")] = None,
+    assignment: Annotated[str | None, typer.Option(help="Id of a former assignment of the node.")] = None,
     since: Annotated[int | None, typer.Option(min=0, help="Lines from this sequence number on.")] = None,
-    tail: Annotated[int, typer.Option(min=1, max=5000, help="How many of the newest lines.")] = 200,
+    tail: Annotated[int, typer.Option(min=1, max=5000, help="Number of newest lines.")] = 200,
     where: Where = None,
     manager: Manager = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")] = False,
@@ -60,7 +60,7 @@ async def logs(
             found = await working_nodes(client, chosen)
             if not found:
                 what = "anything" if chosen is None else chosen.spec.name
-                note(f"no node runs {what} now; `muster pool nodes` and `muster pool tasks` say why")
+                note(f"no node runs {what} now; `muster pool nodes` and `muster pool tasks` show why")
             for node in found:
                 await _show_one(client, node.address, None, since, tail, as_json=as_json, label=True)
 
@@ -70,7 +70,7 @@ async def events(
     context: typer.Context,
     *,
     follow: Follow = False,
-    after: Annotated[str | None, typer.Option(help="Events behind this id.")] = None,
+    after: Annotated[str | None, typer.Option(help="Only events after this id.")] = None,
     limit: Annotated[int, typer.Option(min=1, max=500)] = 100,
     where: Where = None,
     manager: Manager = None,
@@ -86,7 +86,7 @@ async def events(
             _print_event(event, as_json=as_json)
         if not follow:
             if not page.events:
-                note("nothing has happened")
+                note("no events yet")
             return
         async for event in client.follow_events(after=page.next_cursor):
             _print_event(event, as_json=as_json)
@@ -106,7 +106,7 @@ async def _show_one(
     if kept.assignment_id is None:
         note(f"{node} has not run anything yet")
     elif not kept.lines:
-        note(f"{node} has sent no lines yet; it does within a heartbeat or two, ask again or --follow")
+        note(f"{node} has sent no lines yet; they arrive within two heartbeats: try again, or give --follow")
     for line in kept.lines:
         _print_line(node, line, as_json=as_json, label=label)
 
@@ -126,7 +126,7 @@ async def _follow_one(
 
 
 async def _follow_all(client: OrchestratorClient, task: Task | None, tail: int, *, as_json: bool) -> None:
-    """Follows the logs of all assignments, also of later ones; an error of one does not stop the others."""
+    """Follows the logs of all present and later assignments; an error of one does not stop the others."""
     followed: set[str] = set()
     said = False
 
@@ -147,7 +147,7 @@ async def _follow_all(client: OrchestratorClient, task: Task | None, tail: int, 
                     followed.add(held.id)
                     group.create_task(follow(view.address, held.id))
             if not followed and not said:
-                note("no node runs anything yet; waiting")
+                note("no node runs a task yet; waiting")
                 said = True
             await asyncio.sleep(LOOK_FOR_NODES.total_seconds())
 

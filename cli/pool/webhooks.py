@@ -45,10 +45,10 @@ async def webhooks(
 @app.command(name="add-webhook")
 async def add_webhook(
     context: typer.Context,
-    url: Annotated[str, typer.Argument(help="Where events are POSTed; https.")],
+    url: Annotated[str, typer.Argument(help="https URL that receives events by POST.")],
     *,
     event: Annotated[
-        list[str] | None, typer.Option(help="A kind, or a beginning that ends with a dot (node.); may be repeated.")
+        list[str] | None, typer.Option(help="A kind, or a prefix that ends with a dot (node.); may be repeated.")
     ] = None,
     where: Where = None,
     manager: Manager = None,
@@ -64,7 +64,7 @@ async def add_webhook(
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
         made = await client.create_webhook(wanted)
     show_fields({"id": made.webhook.id, "secret": made.secret.get_secret_value()}, as_json=as_json)
-    note("the secret checks deliveries' X-Muster-Webhook-Signature (HMAC-SHA256); it is shown once")
+    note("the secret is shown once; it verifies X-Muster-Webhook-Signature (HMAC-SHA256) of a delivery")
 
 
 @app.command(name="delete-webhook")

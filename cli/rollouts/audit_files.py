@@ -1,4 +1,4 @@
-"""Reads audit files for commands. They are public: no token is needed, and any key may ask, so one is made for it."""
+"""Reads audit files for commands. They are public, so a new random key signs the requests and no token is needed."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ class AuditFiles:
         self._pool_id = pool_id
 
     async def read(self, validator: Address, sha256: Digest) -> AuditFile:
-        """The audit file that a verdict names.
+        """Returns the audit file that a verdict names.
 
         Raises:
-            NotFound: It is not in the store.
-            InvalidInput: The verdict names none, or it is none.
-            BytesRefused: The store gave other bytes.
-            Unavailable: Orchestrator or store can't be reached.
+            NotFound: The file is not in the store.
+            InvalidInput: The verdict names no file, or the file is no audit file.
+            BytesRefused: The store sent bytes with another hash.
+            Unavailable: The orchestrator or the store can't be reached.
         """
         if sha256 == ZERO_DIGEST:
             raise InvalidInput("the verdict names no audit file")
@@ -52,7 +52,7 @@ class AuditFiles:
 async def open_audit_files(
     configuration: Configuration, *, pool_id: int, where: str | None = None
 ) -> AsyncIterator[AuditFiles]:
-    """The audit files of a pool, from the store of its orchestrator.
+    """Opens the audit files of a pool, which are in the orchestrator's store.
 
     Raises:
         InvalidInput: No orchestrator is configured.
@@ -60,7 +60,8 @@ async def open_audit_files(
     location = where or configuration.pool.orchestrator
     if location is None:
         raise InvalidInput(
-            "which orchestrator?", hint="give --orchestrator URL, or set orchestrator under [pool] in muster.toml"
+            "no orchestrator is configured",
+            hint="give --orchestrator URL, or set orchestrator under [pool] in muster.toml",
         )
     async with OrchestratorClient(location, key=Key.generate()) as client:
         transfer = ObjectTransfer(client.location.url, clock=SystemClock())

@@ -25,12 +25,12 @@ from rollouts.sandboxed_decoder import Decoder
 from rollouts.verify import Verification, verify_file
 
 _READ_LIMITS = ReadLimits(rows=1 << 18, decoded_bytes=512 << 20)
-"""Thirty million tokens; the decoder then takes 4 GiB and a minute and a half at most."""
+"""About thirty million tokens, for which the decoder takes at most 4 GiB and 90 seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GivenParts:
-    """The parts of a slot's seed as options of a command; None for what was not given."""
+    """Parts of a slot's seed, as given by options of a command; None for an option that was not given."""
 
     chain_id: int | None = None
     pool: int | None = None
@@ -39,7 +39,7 @@ class GivenParts:
 
     @property
     def given(self) -> list[str]:
-        """The options that were given."""
+        """Names of the given options."""
         return [f"--{one.name.replace('_', '-')}" for one in fields(self) if getattr(self, one.name) is not None]
 
 
@@ -54,14 +54,14 @@ def verify(
     dtype: Dtype | None,
     device: str | None,
 ) -> Verification:
-    """Checks a file; see the command.
+    """Checks a file; implements `muster rollouts verify`.
 
     Raises:
-        MusterError: It could not be looked at.
+        MusterError: The file could not be checked.
     """
     seed = None if lease is not None else _seed_parts(parts)
     if lease is not None and parts.given:
-        raise InvalidInput(f"--lease says what {', '.join(parts.given)} would", hint="give --lease alone")
+        raise InvalidInput(f"--lease and {', '.join(parts.given)} exclude each other", hint="give --lease alone")
     with _decoder() as decoder:
         return verify_file(
             file,
@@ -78,7 +78,7 @@ def verify(
 
 
 def show_verification(verification: Verification, *, as_json: bool) -> None:
-    """Prints what all checks say: a table, then everything that is wrong."""
+    """Prints a table with the results of all checks, then every finding."""
     if as_json:
         show_json(_report(verification))
     else:
@@ -86,10 +86,10 @@ def show_verification(verification: Verification, *, as_json: bool) -> None:
 
 
 def show_samples(file: Path, *, model: Path | None, ids: bool, group: int | None, limit: int, as_json: bool) -> None:
-    """Prints samples; see the command.
+    """Prints samples; implements `muster rollouts show`.
 
     Raises:
-        InvalidInput: It is no file of rollouts, there is no such group, or there is no tokenizer for its text.
+        InvalidInput: The file is no rollout file or has no such group, or neither `model` nor `ids` is given.
     """
     if model is None and not ids:
         raise InvalidInput(
@@ -121,10 +121,10 @@ def _facts(lease: Path, units: int | None) -> SlotFacts:
 
 
 def _seed_parts(given: GivenParts) -> SeedParts | None:
-    """All parts of the seed, or None if none was given.
+    """Returns all parts of the seed; None if no part was given.
 
     Raises:
-        InvalidInput: Some are missing, or one is no digest.
+        InvalidInput: Some parts are missing, or one is no digest.
     """
     if not given.given:
         return None
@@ -138,7 +138,7 @@ def _seed_parts(given: GivenParts) -> SeedParts | None:
 
 @contextmanager
 def _decoder() -> Iterator[Decoder]:
-    """Files may come from strangers: twelve kilobytes can unpack to a hundred gigabytes."""
+    """Opens a sandboxed decoder, because twelve kilobytes from a stranger can unpack to a hundred gigabytes."""
     with closing(Sandboxes()) as sandboxes:
         yield Decoder(sandboxes)
 
@@ -147,7 +147,7 @@ def _read(path: Path) -> RolloutFile:
     with _decoder() as decoder:
         found, result = read(path, limits=_READ_LIMITS, decoder=decoder)
     if found is None:
-        raise InvalidInput(f"{path} is no file of rollouts: {result.findings[0].what}")
+        raise InvalidInput(f"{path} is no rollout file: {result.findings[0].what}")
     return found
 
 
@@ -237,7 +237,7 @@ def _sample(sample: Sample, tokenizer: FolderTokenizer | None) -> dict[str, obje
 
 
 def _words(tokens: list[int], tokenizer: FolderTokenizer | None) -> str:
-    """The text, or the tokens themselves where there is no tokenizer or they are none of its."""
+    """Returns the decoded text; the token ids if there is no tokenizer or an id is negative."""
     if tokenizer is not None and all(token >= 0 for token in tokens):
         return tokenizer.decode(tokens)
     return " ".join(map(str, tokens))

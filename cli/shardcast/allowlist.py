@@ -16,25 +16,25 @@ from protocol.errors import InvalidInput, MusterError
 from protocol.runtime.clock import Clock, SystemClock
 from shardcast.allowlist import FirewallRules, Network, allowed_networks
 
-ROUND_PATIENCE = timedelta(seconds=60)
-"""Time limit of one read of all pages."""
+ROUND_TIMEOUT = timedelta(seconds=60)
+"""Time limit for reading all pages of the list."""
 
 
 async def allowlist(
     context: typer.Context,
     *,
-    nginx: Annotated[Path | None, typer.Option(help="Write the list for a geo block of nginx here.")] = None,
+    nginx: Annotated[Path | None, typer.Option(help="File for the list, as a geo block of nginx.")] = None,
     nginx_pid: Annotated[
-        Path | None, typer.Option(help="And have the nginx of this pid file read its configuration again.")
+        Path | None, typer.Option(help="Pid file of nginx, to reload its configuration after each change.")
     ] = None,
-    nftables: Annotated[Path | None, typer.Option(help="Write the sets for nftables here.")] = None,
-    apply: Annotated[bool, typer.Option("--apply", help="And run `nft -f` on them.")] = False,
+    nftables: Annotated[Path | None, typer.Option(help="File for the sets of nftables.")] = None,
+    apply: Annotated[bool, typer.Option("--apply", help="Run `nft -f` on the --nftables file.")] = False,
     also: Annotated[
         list[str] | None,
-        typer.Option(metavar="NETWORK", help="Let this network in besides: validators, other relays. May be repeated."),
+        typer.Option(metavar="NETWORK", help="Also admit this network: validators, other relays. May be repeated."),
     ] = None,
     every: Annotated[
-        float | None, typer.Option(min=0.2, help="Refresh every so many seconds until interrupted.")
+        float | None, typer.Option(min=0.2, help="Seconds between refreshes, until interrupted; default: once.")
     ] = None,
     where: Where = None,
     manager: Manager = None,
@@ -45,44 +45,44 @@ async def allowlist(
     Without an output file, the networks are printed. While the orchestrator is down, the last list stays in force.
     """
     if apply and nftables is None:
-        raise InvalidInput("there is nothing to apply", hint="give --nftables FILE, too")
+        raise InvalidInput("--apply needs --nftables", hint="give --nftables FILE, too")
     if nginx_pid is not None and nginx is None:
-        raise InvalidInput("there is nothing for nginx to read", hint="give --nginx FILE, too")
-    doors = FirewallRules(nginx=nginx, nginx_pid=nginx_pid, nftables=nftables, apply=apply)
+        raise InvalidInput("--nginx-pid needs --nginx", hint="give --nginx FILE, too")
+    rules = FirewallRules(nginx=nginx, nginx_pid=nginx_pid, nftables=nftables, apply=apply)
     extra = tuple(also or ())
-    allowed_networks((), also=extra)  # errors in them are reported before anything else happens
+    allowed_networks((), also=extra)  # reports errors in --also before the first request
     async with open_orchestrator(context.obj, where=where, manager=manager) as client:
-        networks = await refresh(client, doors, also=extra)
+        networks = await refresh(client, rules, also=extra)
         if nginx is None and nftables is None:
             _show(networks, as_json=as_json)
         else:
             note(f"{len(networks)} networks are let in")
         if every is not None:
-            await keep_fresh(client, doors, also=extra, every=timedelta(seconds=every), clock=SystemClock())
+            await keep_fresh(client, rules, also=extra, every=timedelta(seconds=every), clock=SystemClock())
 
 
-async def refresh(client: OrchestratorClient, doors: FirewallRules, *, also: tuple[str, ...]) -> tuple[Network, ...]:
+async def refresh(client: OrchestratorClient, rules: FirewallRules, *, also: tuple[str, ...]) -> tuple[Network, ...]:
     """Reads the complete list and installs it; a partial list is never installed.
 
     Raises:
-        MusterError: The orchestrator is down or refuses; or nginx or nftables could not be updated.
+        MusterError: The orchestrator is down or refuses the request, or nginx or nftables could not be updated.
     """
-    async with asyncio.timeout(ROUND_PATIENCE.total_seconds()):
+    async with asyncio.timeout(ROUND_TIMEOUT.total_seconds()):
         ips = [node.ip async for node in client.allowlist()]
     networks = allowed_networks(ips, also=also)
-    await doors.install(networks)
+    await rules.install(networks)
     return networks
 
 
 async def keep_fresh(
-    client: OrchestratorClient, doors: FirewallRules, *, also: tuple[str, ...], every: timedelta, clock: Clock
+    client: OrchestratorClient, rules: FirewallRules, *, also: tuple[str, ...], every: timedelta, clock: Clock
 ) -> None:
     """Refreshes the list until cancelled; a failed round is logged, and the last list stays in force."""
     count: int | None = None
     while True:
         await clock.sleep(every)
         try:
-            networks = await refresh(client, doors, also=also)
+            networks = await refresh(client, rules, also=also)
         except (MusterError, TimeoutError, OSError) as error:
             warn(f"the list was not refreshed: {error}")
             continue

@@ -14,7 +14,7 @@ from cli.keys import open_key
 from cli.output import JsonOption, say, show_json, show_table
 from cli.quantities import format_size
 from cli.shardcast.allowlist import allowlist
-from cli.shardcast.progress import Bars, served_bytes, until_told
+from cli.shardcast.progress import Bars, run_until_signal, served_bytes
 from cli.shardcast.registration import registered
 from cli.shardcast.signer import following, following_needs, source_of
 from protocol.clients.relay import RelayClient
@@ -30,7 +30,7 @@ from shardcast.origin import KEPT_VERSIONS, Origin
 from shardcast.relay import Relay
 from shardcast.serve.connection_limits import ServingLimits
 
-app = CommandGroup(no_args_is_help=True, help="Checkpoints: publish them, pass them on, fetch them.")
+app = CommandGroup(no_args_is_help=True, help="Publish, relay and fetch checkpoints.")
 app.command()(allowlist)
 
 Run = Annotated[str, typer.Option("--run", help="Name or id of the run.")]
@@ -39,20 +39,20 @@ Signer = Annotated[
     str | None,
     typer.Option(
         metavar="ADDRESS",
-        help="The publisher: an address, or the name of a key. By default the pool's publisher on the ledger, which "
-        "then also says what is newest.",
+        help="The publisher: an address, or the name of a key. By default the pool's publisher on the ledger, "
+        "which then also has the newest version.",
     ),
 ]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for any free one.")]
-Keep = Annotated[int, typer.Option(min=1, max=64, help="Versions that are held, besides the bases that these need.")]
+Keep = Annotated[int, typer.Option(min=1, max=64, help="Number of versions to keep, in addition to their bases.")]
 RelayKeep = Annotated[
     int | None,
     typer.Option(
         min=1,
         max=64,
-        help="Versions that are held, besides their bases and those that leases and open work need; 5, or fewer within "
-        "a tenth of the disk. With --signer only these are held.",
+        help="Number of versions to keep, in addition to their bases and to versions that leases and open work need; "
+        "default: 5, or fewer within a tenth of the disk. With --signer, only these are kept.",
     ),
 ]
 Anchors = Annotated[
@@ -60,33 +60,35 @@ Anchors = Annotated[
     typer.Option(
         min=1,
         max=LONGEST_CHAIN,
-        help="One version in so many travels whole, the others as what changed: much less at small learning rates. "
-        "More than 1 publishes a version when it is complete.",
+        help="Publish one version in so many as full files, the others as deltas, which are small if the "
+        "learning rate is small. If more than 1, a version is published only when it is complete.",
     ),
 ]
 Certificate = Annotated[Path | None, typer.Option(help="Serve https with this certificate chain (PEM).")]
 CertificateKey = Annotated[Path | None, typer.Option(help="The certificate's key (PEM).")]
 Proxies = Annotated[
     list[str] | None,
-    typer.Option("--trusted-proxy", metavar="NETWORK", help="Networks with a trusted X-Forwarded-For."),
+    typer.Option("--trusted-proxy", metavar="NETWORK", help="Network whose X-Forwarded-For is trusted."),
 ]
 PlainHttp = Annotated[
-    bool, typer.Option("--allow-plain-http", help="Speak http to other machines: inside an encrypted network only.")
+    bool, typer.Option("--allow-plain-http", help="Allow http to other machines; only for an encrypted network.")
 ]
 LogLevel = Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="Fetch each newer one too, until interrupted.")]
-Relays = Annotated[list[str], typer.Option("--from", metavar="URL", help="A relay or an origin. May be repeated.")]
+Follow = Annotated[bool, typer.Option("--follow", "-f", help="Fetch each newer version too, until interrupted.")]
+Relays = Annotated[
+    list[str], typer.Option("--from", metavar="URL", help="URL of a relay or an origin. May be repeated.")
+]
 
 
 @app.command()
 async def origin(
     context: typer.Context,
     *,
-    watch: Annotated[Path, typer.Option(help="Folder in which checkpoints appear, each in a folder by its number.")],
+    watch: Annotated[Path, typer.Option(help="Folder to watch for checkpoints, each in a folder named by its number.")],
     run_name: Run = "default",
     key: Annotated[str, typer.Option(help="Name of the publisher's key.")] = "publisher",
     state: Annotated[
-        Path | None, typer.Option(help="The origin's own folder; default: .shardcast in the watched one.")
+        Path | None, typer.Option(help="The origin's own folder; default: .shardcast in the watched folder.")
     ] = None,
     host: Host = "127.0.0.1",
     port: Port = 8400,
@@ -104,7 +106,7 @@ async def origin(
     configure_logs(level=log_level)
     publisher = open_key(context.obj, key)
     if not watch.is_dir():
-        raise InvalidInput(f"{watch} is no folder", hint="make it first; checkpoints appear in it as 1, 2, 3 …")
+        raise InvalidInput(f"{watch} is no folder", hint="create it first; checkpoints appear in it as 1, 2, 3 …")
     publishing = Origin(
         watch,
         run=run_name,
@@ -119,7 +121,7 @@ async def origin(
     async with publishing:
         say(f"publishing {watch} as {publisher.address} at {publishing.url}")
         with Bars(publishing.versions, doing="published"):
-            await until_told(FolderWatcher(publishing, keep=keep, anchor_every=anchor_every).run())
+            await run_until_signal(FolderWatcher(publishing, keep=keep, anchor_every=anchor_every).run())
         newest = publishing.newest
         last = "nothing complete" if newest is None else f"newest version {newest.version}, digest {newest.digest}"
         say(f"stopped: {len(publishing.versions)} versions, {last}, {served_bytes(publishing.server)} sent")
@@ -130,7 +132,7 @@ async def relay(
     context: typer.Context,
     *,
     upstream: Annotated[list[str], typer.Option(metavar="URL", help="The origin or a relay. May be repeated.")],
-    store: Annotated[Path, typer.Option(help="Folder of the relay's own, for the versions it holds.")],
+    store: Annotated[Path, typer.Option(help="The relay's own folder, for its versions.")],
     run_name: Run = "default",
     signer: Signer = None,
     pool: Pool = None,
@@ -143,7 +145,7 @@ async def relay(
     allow_plain_http: PlainHttp = False,
     orchestrator: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="Register with this pool's orchestrator: it tells nodes of the relay."),
+        typer.Option(metavar="URL", help="Register with this orchestrator, which sends the relay's URL to nodes."),
     ] = None,
     public_url: Annotated[
         str | None, typer.Option(metavar="URL", help="With --orchestrator: where nodes reach the relay.")
@@ -151,15 +153,15 @@ async def relay(
     key: Annotated[str, typer.Option(help="With --orchestrator: name of the relay's own key.")] = "relay",
     log_level: LogLevel = "INFO",
 ) -> None:
-    """Relay checkpoints: download them from an origin or other relays and serve them meanwhile, until interrupted."""
+    """Download checkpoints from an origin or other relays, and serve the downloaded blocks, until interrupted."""
     configure_logs(level=log_level)
     if public_url is not None and orchestrator is None:
-        raise InvalidInput("--public-url is what an orchestrator is told", hint="give --orchestrator URL, too")
+        raise InvalidInput("--public-url needs --orchestrator", hint="give --orchestrator URL, too")
     own = None if orchestrator is None else open_key(context.obj, key)
     needs_followed = signer is None or keep is None
     rule = keep_rule(store, told=keep, most=KEPT_VERSIONS, least=2)
     async with source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source:
-        passing_on = Relay(
+        relaying = Relay(
             store,
             upstreams=upstream,
             run=run_name,
@@ -172,21 +174,21 @@ async def relay(
             limits=ServingLimits(trusted_proxies=tuple(trusted_proxy or ())),
             allow_plain_http=allow_plain_http,
         )
-        async with passing_on:
-            say(f"passing on what {source.signers.publisher} publishes at {passing_on.url}")
+        async with relaying:
+            say(f"relaying the checkpoints of {source.signers.publisher} at {relaying.url}")
             async with AsyncExitStack() as stack:
-                await stack.enter_async_context(following(source, passing_on.trust))
+                await stack.enter_async_context(following(source, relaying.trust))
                 if needs_followed:
-                    await stack.enter_async_context(following_needs(source, passing_on.held, passing_on.need))
+                    await stack.enter_async_context(following_needs(source, relaying.held, relaying.need))
                 if own is not None and orchestrator is not None:
                     client = await stack.enter_async_context(
                         RelayClient(orchestrator, key=own, allow_plain_http=allow_plain_http)
                     )
-                    url = public_url or passing_on.url
+                    url = public_url or relaying.url
                     await stack.enter_async_context(registered(client, url, clock=SystemClock()))
-                with Bars(passing_on.versions, doing="held"):
-                    await until_told(passing_on.run())
-            say(f"stopped: {len(passing_on.versions)} versions held, {served_bytes(passing_on.server)} sent")
+                with Bars(relaying.versions, doing="held"):
+                    await run_until_signal(relaying.run())
+            say(f"stopped: {len(relaying.versions)} versions held, {served_bytes(relaying.server)} sent")
 
 
 @app.command()
@@ -194,22 +196,22 @@ async def fetch(
     context: typer.Context,
     *,
     relays: Relays,
-    to: Annotated[Path, typer.Option(help="Folder in which versions appear, each in a folder by its number.")],
-    version: Annotated[str, typer.Option(metavar="N|latest", help="Which version.")] = "latest",
+    to: Annotated[Path, typer.Option(help="Folder for versions, each in a folder named by its number.")],
+    version: Annotated[str, typer.Option(metavar="N|latest", help="Version to fetch.")] = "latest",
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Fetch each newer one too, until interrupted.")
+        bool, typer.Option("--follow", "-f", help="Fetch each newer version too, until interrupted.")
     ] = False,
     run_name: Run = "default",
     signer: Signer = None,
     pool: Pool = None,
-    keep: Annotated[int, typer.Option(min=1, max=64, help="With --follow: versions left on disk.")] = KEPT_FOLDERS,
+    keep: Annotated[int, typer.Option(min=1, max=64, help="With --follow: number of versions to keep.")] = KEPT_FOLDERS,
     allow_plain_http: PlainHttp = False,
     as_json: JsonOption = False,
 ) -> None:
     """Fetch and verify a checkpoint; blocks that are on disk already are not downloaded again."""
     number = _version(version)
     if follow and number is not None:
-        raise InvalidInput("--follow goes with the newest version", hint="leave --version out")
+        raise InvalidInput("--follow excludes --version", hint="omit one of them")
     async with (
         source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source,
         Client(
@@ -241,7 +243,7 @@ async def list_(
     allow_plain_http: PlainHttp = False,
     as_json: JsonOption = False,
 ) -> None:
-    """List the versions that relays can prove, newest first."""
+    """List the versions for which relays have a manifest that the publisher signed, newest first."""
     async with (
         source_of(context.obj, signer=signer, pool=pool, run_name=run_name) as source,
         Client(relays, run=run_name, signer=source.signers, allow_plain_http=allow_plain_http) as client,
@@ -275,7 +277,7 @@ def _show(fetched: Fetched, *, as_json: bool) -> None:
     seconds = max(fetched.took.total_seconds(), 1e-3)
     rate = f"{format_size(int(fetched.received / seconds))}/s"
     say(
-        f"version {fetched.version} is whole and verified in {fetched.path}: {format_size(fetched.size)}, of which "
+        f"version {fetched.version} is complete and verified in {fetched.path}: {format_size(fetched.size)}, of which "
         f"{format_size(fetched.received)} came in {seconds:.1f} s ({rate}); digest {fetched.digest}"
     )
 

@@ -19,11 +19,11 @@ _EVERY_S = 0.25
 
 
 class Bars:
-    """Progress bars on standard error while the context is entered; none without a terminal.
+    """Shows progress bars on standard error while the context is entered; shows nothing without a terminal.
 
     Args:
-        versions: Versions to show; without one, those of calls to `fetching`.
-        doing: Name of the counted operation.
+        versions: Versions to show; None shows the versions passed to `fetching`.
+        doing: Label of the bytes counted, such as `held`.
     """
 
     def __init__(self, versions: VersionIndex | None = None, *, doing: str = "verified") -> None:
@@ -41,17 +41,17 @@ class Bars:
             disable=not console.is_terminal,
             refresh_per_second=1 / _EVERY_S,
         )
-        self._looking: asyncio.Task[None] | None = None
+        self._polling: asyncio.Task[None] | None = None
 
     def __enter__(self) -> Self:
         self._progress.start()
         if self._versions is not None and not self._progress.disable:
-            self._looking = asyncio.get_running_loop().create_task(self._look(self._versions))
+            self._polling = asyncio.get_running_loop().create_task(self._poll(self._versions))
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+        if self._polling is not None:
+            self._polling.cancel()
         self._progress.stop()
 
     def fetching(self, progress: FetchProgress) -> None:
@@ -59,7 +59,7 @@ class Bars:
         # While a version grows, its final size is unknown; the bar shows the announced size.
         self._show(progress.version, progress.done, progress.announced, growing=not progress.sealed)
 
-    async def _look(self, versions: VersionIndex) -> None:
+    async def _poll(self, versions: VersionIndex) -> None:
         while True:
             for local in versions:
                 manifest = local.manifest
@@ -87,8 +87,8 @@ def served_bytes(server: Server) -> str:
     return format_size(int(sent))
 
 
-async def until_told(work: Coroutine[Any, Any, None]) -> None:
-    """Runs a service's work until SIGINT or SIGTERM, which end it well."""
+async def run_until_signal(work: Coroutine[Any, Any, None]) -> None:
+    """Runs a service until SIGINT or SIGTERM; then cancels its work and returns normally."""
     loop = asyncio.get_running_loop()
     running = loop.create_task(work)
     for which in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""Keeps a checkpoint relay on the pool's list while it serves, and takes it off when it ends."""
+"""Keeps a checkpoint relay on the pool's list while it serves, and removes it from the list when it ends."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from protocol.runtime.clock import Clock
 from protocol.runtime.waiting import cancel_all
 
 FIRST_PAUSE = timedelta(seconds=1)
+"""Pause after the first failure; each further failure doubles the pause, up to `LONGEST_PAUSE`."""
 LONGEST_PAUSE = timedelta(seconds=60)
-"""Pause after a failure; doubled with each further one."""
 
 _LEAVING = timedelta(seconds=3)
 
@@ -42,7 +42,7 @@ async def registered(client: RelayClient, url: str, *, clock: Clock) -> AsyncIte
 
 
 async def keep_registered(client: RelayClient, url: str, *, clock: Clock) -> None:
-    """Registers and renews the lease before it ends, with back-off after failures, until cancelled."""
+    """Registers the relay and renews its lease before the lease ends, with back-off after failures, until cancelled."""
     failures, said = 0, ""
     while True:
         try:

@@ -30,7 +30,7 @@ from shardcast.manifest.signers import Signers
 ROTATION_SEEN_WITHIN = timedelta(seconds=15)
 NEEDS_SEEN_WITHIN = timedelta(minutes=1)
 NEEDED_FOR = timedelta(hours=5)
-"""Time for which a superseded version is needed without a ledger: the sum of a pool's default periods."""
+"""Assumed need of a superseded version if there is no ledger: the sum of a pool's default periods."""
 
 _log = structlog.get_logger(__name__)
 
@@ -42,12 +42,12 @@ class Source:
     signers: Signers
     announcements: Announcements | None
     now: Callable[[], Awaitable[Signers]] | None = None
-    """Reads the publisher again, since the role may have been rotated; None if an address was given."""
+    """Reads the publisher again, since its key may have been rotated; None if an address was given."""
     needs: Callable[[Collection[int]], Awaitable[Needs]] | None = None
-    """Returns which of these versions leases and open work need; None without a ledger."""
+    """Returns which of the given versions leases and open work need; None without a ledger."""
 
     async def watch(self, trust: Callable[[Signers], None], *, clock: Clock) -> None:
-        """Reports each rotation, until cancelled."""
+        """Calls `trust` after each rotation of the publisher's key, until cancelled."""
         signers, now = self.signers, self.now
         while now is not None:
             await clock.sleep(ROTATION_SEEN_WITHIN)
@@ -64,12 +64,12 @@ class Source:
     async def watch_needs(
         self, held: Callable[[], Collection[int]], need: Callable[[Needs | None], None], *, clock: Clock
     ) -> None:
-        """Reports regularly which versions are needed (None while the ledger can't be read), until cancelled.
+        """Calls `need` every minute until cancelled; passes None while the ledger can't be read.
 
         Args:
             held: Returns the versions on disk.
-            need: Called with the needed versions.
-            clock: Clock of pauses.
+            need: Called with the versions that leases and open work need.
+            clock: Source of time for the pauses.
         """
         silent = False
         while True:
@@ -91,7 +91,7 @@ class Source:
 async def following_needs(
     source: Source, held: Callable[[], Collection[int]], need: Callable[[Needs | None], None]
 ) -> AsyncIterator[None]:
-    """Watches needed versions during the context."""
+    """Runs `source.watch_needs` while the context is entered."""
     watching = asyncio.create_task(source.watch_needs(held, need, clock=SystemClock()))
     try:
         yield
@@ -101,7 +101,7 @@ async def following_needs(
 
 @asynccontextmanager
 async def following(source: Source, trust: Callable[[Signers], None]) -> AsyncIterator[None]:
-    """Watches rotations during the context."""
+    """Runs `source.watch` while the context is entered."""
     watching = asyncio.create_task(source.watch(trust, clock=SystemClock()))
     try:
         yield
@@ -157,7 +157,7 @@ async def source_of(
         yield Source(await now(), announcements, now, needs.read)
 
 
-def signers_at(seat: RoleHolder) -> Signers:
-    """Returns the signers from the role on the ledger, with the former key until its stated time."""
-    former = None if seat.previous == ZERO_ADDRESS else seat.previous
-    return Signers(publisher=seat.holder, former=former, former_until=seat.previous_until if former else None)
+def signers_at(role: RoleHolder) -> Signers:
+    """Returns the signers from the role on the ledger, and the former key until its grace period ends."""
+    former = None if role.previous == ZERO_ADDRESS else role.previous
+    return Signers(publisher=role.holder, former=former, former_until=role.previous_until if former else None)

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.output import JsonOption, note, say, show_json, show_table
+from cli.trainer.export import export
 from cli.trainer.run import run
 from cli.trainer.trial import try_
 
 if TYPE_CHECKING:
     from trainer.evaluator import Evaluation
 
-app = typer.Typer(no_args_is_help=True, help="Models: warm them up on demonstrations, train them, evaluate them.")
+app = typer.Typer(no_args_is_help=True, help="Warm up, train and evaluate models.")
 app.command()(run)
 app.command(name="try")(try_)
+app.command()(export)
 
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator if there is one.")]
 
@@ -24,8 +26,8 @@ Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an
 @app.command()
 def sft(
     *,
-    to: Annotated[Path, typer.Option(help="The folder of the version that is made; TO.training beside it, meanwhile.")],
-    preset: Annotated[str | None, typer.Option(help="Settings by name, such as devnet.")] = None,
+    to: Annotated[Path, typer.Option(help="Folder of the new version; TO.training beside it holds the state.")],
+    preset: Annotated[str | None, typer.Option(help="Name of shipped settings, such as devnet.")] = None,
     config: Annotated[
         Path | None, typer.Option(exists=True, dir_okay=False, help="A TOML file of settings; see docs/trainer.md.")
     ] = None,
@@ -40,10 +42,12 @@ def sft(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any setting, such as optimiser.learning_rate=1e-4; repeat."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Any setting, such as optimiser.learning_rate=1e-4; repeatable."
+        ),
     ] = None,
     steps: Annotated[int | None, typer.Option(min=1, help="Optimiser steps.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of random weights and of the order of examples.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of random weights and of the example order.")] = None,
     device: Device = None,
     every: Annotated[int, typer.Option(min=1, help="Steps between lines of progress.")] = 25,
     as_json: JsonOption = False,
@@ -52,7 +56,7 @@ def sft(
 
     After an interruption, run the same command again to continue.
     """
-    from cli.trainer.work import WarmUpChoices, run_warm_up  # noqa: PLC0415 - loads torch, which `--help` can spare
+    from cli.trainer.work import WarmUpChoices, run_warm_up  # noqa: PLC0415 - loads torch, which `--help` does not need
 
     choices = WarmUpChoices(
         to=to,
@@ -67,33 +71,39 @@ def sft(
         device=device,
         every=every,
     )
+    from rollouts.recipe import RECIPE_FILE  # noqa: PLC0415 - loads numpy
+
     found = run_warm_up(choices, progress=note)
     if as_json:
         show_json({"version": to, "evaluation": found})
         return
     say(f"{to} holds the version")
+    if not (to / RECIPE_FILE).exists():
+        note(f"it has no {RECIPE_FILE}, which a run needs: muster recipe init {to} --environment NAME")
     if found is not None:
-        say(f"held-out prompts answered right, greedily: {found.greedy:.1%} of {found.prompts}")
+        say(f"right greedy answers: {found.greedy:.1%} of {found.prompts} held-out prompts")
 
 
 @app.command(name="eval")
 def eval_(
     folders: Annotated[
         list[Path],
-        typer.Argument(exists=True, file_okay=False, help="Versions: weights, tokenizer and recipe.json; a row each."),
+        typer.Argument(
+            exists=True, file_okay=False, help="Folders of versions, each with weights, tokenizer and recipe.json."
+        ),
     ],
-    prompts: Annotated[int, typer.Option(min=1, help="Held-out prompts that are asked.")] = 256,
-    samples: Annotated[int, typer.Option(min=0, help="Answers to each that are drawn, for pass@k.")] = 8,
+    prompts: Annotated[int, typer.Option(min=1, help="Number of held-out prompts.")] = 256,
+    samples: Annotated[int, typer.Option(min=0, help="Sampled answers per prompt, for pass@k.")] = 8,
     held_out: Annotated[
         float | None,
-        typer.Option(min=0, max=1, help="Ask a smaller share than the recipe holds out; default: its own."),
+        typer.Option(min=0, max=1, help="Held-out share, at most the recipe's; default: the recipe's."),
     ] = None,
     engine: Annotated[str, typer.Option(help="torch or vllm.")] = "torch",
     dtype: Annotated[str, typer.Option(help="float32 or bfloat16.")] = "float32",
     device: Device = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Evaluate versions on held-out prompts: one greedy answer, and several sampled ones."""
+    """Evaluate versions on held-out prompts: one greedy answer and several sampled ones per prompt."""
     from cli.trainer.work import EvaluationChoices, run_evaluation  # noqa: PLC0415 - loads torch
 
     choices = EvaluationChoices(

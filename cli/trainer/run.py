@@ -17,28 +17,32 @@ def run(
     *,
     config: ConfigOption = None,
     start: Annotated[
-        Path | None, typer.Option("--from", exists=True, file_okay=False, help="The base: a version's folder.")
+        Path | None, typer.Option("--from", exists=True, file_okay=False, help="Folder of the version to start from.")
     ] = None,
-    state: Annotated[Path | None, typer.Option(help="The trainer's own directory; the same to go on.")] = None,
-    policies: Annotated[Path | None, typer.Option(help="Where versions appear; the origin's folder.")] = None,
-    steps: Annotated[int | None, typer.Option(min=1, help="Steps in all.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Of the order of groups and of tables of prompts.")] = None,
+    state: Annotated[
+        Path | None, typer.Option(help="The trainer's state directory; to continue, give the same.")
+    ] = None,
+    policies: Annotated[Path | None, typer.Option(help="Folder for versions, which the origin publishes.")] = None,
+    steps: Annotated[int | None, typer.Option(min=1, help="Total number of steps.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the order of groups and of prompt tables.")] = None,
     asynchrony: Annotated[
         str | None, typer.Option(help="on-policy, one-step, two-step, off-policy or periodic.")
     ] = None,
     evaluate_every: Annotated[
         int | None, typer.Option(min=0, help="Steps between evaluations of held-out prompts; 0: never.")
     ] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator.")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu, cuda, cuda:1; default: an accelerator if there is one.")
+    ] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
     as_json: JsonOption = False,
 ) -> None:
-    """Train the run of a pool until its steps are done, Ctrl-C or SIGTERM.
+    """Train the run of a pool until its steps are done, or until Ctrl-C or SIGTERM.
 
     After an interruption, run the same command again to continue. `muster settings trainer` lists all settings. Under
     torchrun all processes train together: docs/training-runs.md.
     """
-    from protocol.runtime.logs import configure_logs  # noqa: PLC0415 - torch comes with what follows, which `--help` can spare
+    from protocol.runtime.logs import configure_logs  # noqa: PLC0415 - the imports below load torch, which `--help` does not need
     from trainer.distributed.ranks import own_place  # noqa: PLC0415
     from trainer.run.app import run_trainer  # noqa: PLC0415
     from trainer.run.follower import follow_trainer  # noqa: PLC0415
@@ -73,4 +77,4 @@ def run(
     elif learned >= settings.steps:
         say(f"all {learned} steps are learned; version {learned} is in {settings.policies / str(learned)}")
     else:
-        say(f"stopped after {learned} of {settings.steps} steps; the same command goes on")
+        say(f"stopped after {learned} of {settings.steps} steps; run the same command again to continue")

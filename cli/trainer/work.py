@@ -26,7 +26,7 @@ from trainer.sft.warm_up import WarmUpStep, warm_up
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WarmUpChoices:
-    """Command-line options; see their help texts."""
+    """Options of `muster trainer sft`; its help texts describe them."""
 
     to: Path
     preset: str | None
@@ -43,7 +43,7 @@ class WarmUpChoices:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationChoices:
-    """Command-line options; see their help texts."""
+    """Options of `muster trainer eval`; its help texts describe them."""
 
     prompts: int
     samples: int
@@ -57,7 +57,7 @@ def run_warm_up(choices: WarmUpChoices, *, progress: Callable[[str], None]) -> E
     """Trains and writes a version; returns its evaluation.
 
     Raises:
-        MusterError: A step failed; the last checkpoint is kept.
+        MusterError: Training failed; the last saved state is kept.
     """
     torch.set_num_threads(1)  # more threads are slower on models that fit a CPU, and change results in the last bits
 
@@ -72,8 +72,8 @@ def settings_of(choices: WarmUpChoices) -> WarmUpSettings:
     """Returns the settings of a preset or file, changed by the options.
 
     Raises:
-        BadSettings: They are invalid.
-        NotFound: There is no such preset.
+        BadSettings: The settings are invalid.
+        NotFound: No preset has the given name.
     """
     source, values = _written(choices)
     if choices.start is not None:
@@ -100,7 +100,7 @@ def run_evaluation(folder: Path, choices: EvaluationChoices) -> Evaluation:
     """Evaluates one version.
 
     Raises:
-        MusterError: A step failed.
+        MusterError: The version can't be loaded or evaluated.
     """
     torch.set_num_threads(1)
     recipe = read_recipe(folder)
@@ -141,7 +141,7 @@ def _environment(text: str) -> dict[str, object]:
 
 
 def _written(choices: WarmUpChoices) -> tuple[str, dict[str, object]]:
-    """Returns the content of a preset or file, and its name."""
+    """Returns the name of the preset or file, and its content; empty content without either."""
     if choices.preset is None:
         return (
             ("the options", {}) if choices.config is None else (str(choices.config), read_settings_file(choices.config))

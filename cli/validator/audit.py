@@ -25,14 +25,14 @@ async def audit_log(
         str | None, typer.Option(help="Address or key name of the validator; default: all of them.")
     ] = None,
     epoch: Annotated[
-        int | None, typer.Option(min=1, help="Which epoch; default: the newest past one with verdicts.")
+        int | None, typer.Option(min=1, help="Number of the epoch; default: the newest past one with verdicts.")
     ] = None,
-    every: Annotated[bool, typer.Option("--all", help="Every past epoch.")] = False,
+    every: Annotated[bool, typer.Option("--all", help="Check every past epoch.")] = False,
     pool: PoolOption = None,
     where: Where = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Repeat a validator's draws of rows in a past epoch. Exits 1 if it recomputed other rows, or too few.
+    """Repeat a validator's draws of rows in a past epoch. Exits 1 if the validator recomputed other rows or too few.
 
     All data is public: secrets and verdicts on the ledger, audit files in the pool's store.
     """

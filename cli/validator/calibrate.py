@@ -25,28 +25,28 @@ ANOTHER_INTERPRETER = (
 def calibrate(
     *,
     model: Annotated[Path, typer.Option(exists=True, file_okay=False, help="A version's folder, with its recipe.")],
-    engines: Annotated[str, typer.Option(help="That generate, with commas: torch, vllm.")] = "torch",
-    dtypes: Annotated[str, typer.Option(help="That they compute in: float32, bfloat16.")] = "float32,bfloat16",
-    batches: Annotated[str, typer.Option(help="Answers that grow at once, as nodes of all sizes have them.")] = "64,1",
+    engines: Annotated[str, typer.Option(help="Engines that generate, comma-separated: torch, vllm.")] = "torch",
+    dtypes: Annotated[str, typer.Option(help="Data types, comma-separated: float32, bfloat16.")] = "float32,bfloat16",
+    batches: Annotated[str, typer.Option(help="Numbers of answers generated at once, comma-separated.")] = "64,1",
     samples: Annotated[int, typer.Option(min=1, help="Honest samples for each engine, type and batch size.")] = 2048,
-    groups: Annotated[int, typer.Option(min=1, help="Groups of each file; as slots of the run have.")] = 4,
-    headroom: Annotated[float, typer.Option(min=1, help="Limits are the largest honest figures times this.")] = 2.0,
+    groups: Annotated[int, typer.Option(min=1, help="Groups per file, as in the run's slots.")] = 4,
+    headroom: Annotated[float, typer.Option(min=1, help="Factor from the largest honest values to the limits.")] = 2.0,
     out: Annotated[
-        Path | None, typer.Option(dir_okay=False, help="The calibration; entries that it has already are replaced.")
+        Path | None, typer.Option(dir_okay=False, help="Calibration file; new entries replace its old ones.")
     ] = None,
     widen: Annotated[
-        bool, typer.Option("--widen", help="Widen what OUT has already instead: for another moment of the same run.")
+        bool, typer.Option("--widen", help="Widen existing entries of OUT, for another version of the run.")
     ] = False,
     device: Annotated[str | None, typer.Option(help="cpu, cuda, cuda:N. Default: a GPU if there is one.")] = None,
-    threads: Annotated[int, typer.Option(min=1, help="Of torch, on a CPU.")] = 1,
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of torch.")] = 1,
     as_json: JsonOption = False,
 ) -> None:
-    """Measure honest work of a version: each engine and type generates, torch checks, and limits are derived.
+    """Derive limits of the checks from honest work that each engine and type generates, and that torch checks.
 
-    A validator judges only files of models, engines and types with limits. Run it on machines like those of nodes, with
+    A validator judges only files of models, engines and types with limits. Run this on machines like the nodes, with
     every engine that the pool allows; measurements of several machines are merged into one file.
     """
-    import torch  # noqa: PLC0415 - `--help` can spare it
+    import torch  # noqa: PLC0415 - slow to load, and `--help` does not need it
 
     from rollouts.calibration.limits import RolloutCalibration  # noqa: PLC0415
     from rollouts.recipe import read_recipe  # noqa: PLC0415
@@ -72,16 +72,16 @@ def calibrate(
         measured = measure(wanted, progress=note)
         calibration = merged(before, [one.limits for one in measured], widen=widen)
         if out is not None:
-            write_atomically(out, calibration.to_json(), mode=0o644)  # so that earlier measurements are never lost
+            write_atomically(out, calibration.to_json(), mode=0o644)  # a crash keeps earlier measurements
     except MusterError as error:
         missing_engine = isinstance(error, NotFound) and EngineName.VLLM.value in engines
         show_error(NotFound(error.detail, hint=ANOTHER_INTERPRETER) if missing_engine else error)
         raise typer.Exit(1) from error
     _show(measured, as_json=as_json)
     if any(one.limits.files < ENOUGH_FILES for one in measured):
-        warn(f"limits from fewer than {ENOUGH_FILES} files say little: give more --samples before you use them")
+        warn(f"limits from fewer than {ENOUGH_FILES} files are unreliable: measure again with more --samples")
     if out is not None:
-        note(f"{out} has {len(calibration.entries)} entries; the validator's setting `calibration` names it")
+        note(f"{out} has {len(calibration.entries)} entries; set the validator's `calibration` to this file")
     elif not as_json:
         say("nothing was written: give --out FILE")
 
@@ -110,14 +110,14 @@ def _show(measured: list[MeasuredEntry], *, as_json: bool) -> None:
 
 
 def _check_place(out: Path) -> None:
-    """Checks that the output can be written, before hours of measuring.
+    """Checks before hours of measuring that the calibration can be written.
 
     Raises:
-        InvalidInput: It can't be written.
+        InvalidInput: The folder of `out` is not writable.
     """
     if not os.access(out.parent, os.W_OK | os.X_OK):
         raise InvalidInput(
-            f"nothing can be written into {out.parent}", hint="make that folder, or give --out another place"
+            f"nothing can be written into {out.parent}", hint="create that folder, or choose another --out"
         )
 
 

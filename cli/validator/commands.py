@@ -25,7 +25,7 @@ from validator.api.views import ParkedList, Resolve, StatusView, Unparked
 from validator.cli import run
 from validator.settings import ValidatorSettings
 
-app = CommandGroup(name="validator", no_args_is_help=True, help="Run a pool's validator, and look after it.")
+app = CommandGroup(name="validator", no_args_is_help=True, help="Run and operate a pool's validator.")
 app.command()(run)
 app.command(name="audit-log")(audit_log)
 app.command()(calibrate)
@@ -57,7 +57,7 @@ async def status(config: ConfigOption = None, where: WhereOption = None, as_json
 
 @app.command()
 async def parked(config: ConfigOption = None, where: WhereOption = None, as_json: JsonOption = False) -> None:
-    """List work that could not be judged, with reason and remedy. Without action it expires, without a penalty."""
+    """List work that could not be judged, with reason and remedy. Without action the work expires unpaid."""
     async with _opened(config, where) as client:
         found = (await client.call("GET", "/v1/parked")).read(ParkedList)
     if as_json:
@@ -68,16 +68,16 @@ async def parked(config: ConfigOption = None, where: WhereOption = None, as_json
 
 @app.command()
 async def retry(
-    item: Annotated[str | None, typer.Argument(help="Which, or its beginning; none with --all.")] = None,
+    item: Annotated[str | None, typer.Argument(help="Key of the work, or a prefix of it; none with --all.")] = None,
     *,
-    every: Annotated[bool, typer.Option("--all", help="Everything that is parked.")] = False,
-    code: Annotated[str | None, typer.Option(help="With --all: only what has this trouble.")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Retry all parked work.")] = False,
+    code: Annotated[str | None, typer.Option(help="With --all: only work with this error code.")] = None,
     config: ConfigOption = None,
     where: WhereOption = None,
 ) -> None:
     """Retry parked work."""
     if (item is None) != every or (code is not None and not every):
-        raise InvalidInput("which?", hint="give one work key, or --all, which --code may narrow")
+        raise InvalidInput("which?", hint="give one work key, or --all; --code needs --all")
     async with _opened(config, where) as client:
         path = "/v1/parked/retry" if item is None else f"/v1/parked/{await _named(client, item)}/retry"
         query = {} if code is None else {"code": code}
@@ -87,13 +87,13 @@ async def retry(
 
 @app.command()
 async def resolve(
-    item: Annotated[str, typer.Argument(help="Which, or its beginning.")],
-    decision: Annotated[OperatorDecision, typer.Argument(help="Paid, or not paid. Neither costs stake.")],
-    because: Annotated[str, typer.Option("--because", help="Why, in one line: the contributor reads it.")],
+    item: Annotated[str, typer.Argument(help="Key of the work, or a prefix of it.")],
+    decision: Annotated[OperatorDecision, typer.Argument(help="Paid or unpaid; neither costs stake.")],
+    because: Annotated[str, typer.Option("--because", help="Reason in one line, for the contributor.")],
     config: ConfigOption = None,
     where: WhereOption = None,
 ) -> None:
-    """Decide parked work by hand. Verdict and evidence record that a person decided."""
+    """Decide parked work by hand. The verdict and its evidence record that a person decided."""
     body = Resolve(outcome=decision.value, words=because)
     async with _opened(config, where) as client:
         path = f"/v1/parked/{await _named(client, item)}/resolve"
@@ -105,8 +105,8 @@ async def _named(client: TypedClient, text: str) -> str:
     """Returns the parked item with this id or prefix of an id.
 
     Raises:
-        NotFound: There is none.
-        InvalidInput: Several ids have this prefix, or it is too short.
+        NotFound: No parked item has this id or prefix.
+        InvalidInput: Several ids have this prefix, or the prefix is too short.
     """
     if len(text) < SHORTEST_NAME:
         raise InvalidInput(f"{text!r} is too short", hint=f"give at least {SHORTEST_NAME} characters of the work key")
@@ -117,10 +117,11 @@ async def _named(client: TypedClient, text: str) -> str:
         return exact[0]
     if len(found) > 1:
         raise InvalidInput(
-            f"{len(found)} items begin with {text}", hint="give more of the name; --json shows all of it"
+            f"{len(found)} items begin with {text}",
+            hint="give more characters of the key; `muster validator parked --json` shows whole keys",
         )
     if not found:
-        raise NotFound(f"nothing that is parked begins with {text}", hint="`muster validator parked` lists what is")
+        raise NotFound(f"no parked work begins with {text}", hint="`muster validator parked` lists parked work")
     return found[0]
 
 

@@ -22,10 +22,14 @@ def show_status(found: StatusView) -> None:
         {
             "validator": f"{found.validator} of pool {found.pool_id}, release {found.version}",
             **_own_state(found.members, now),
-            **({} if found.seated is not False else {"NOT SEATED": "the pool's ledger does not take its verdicts"}),
+            **(
+                {}
+                if found.seated is not False
+                else {"NOT SEATED": "the ledger refuses its verdicts: it is not a validator of the pool"}
+            ),
             "ledger": _ledger(found),
             "epoch": "-" if found.epoch is None else str(found.epoch) if found.epoch else "none begun yet",
-            "queue": f"{queue.ready} ready · {queue.in_hand} in hand · {queue.waiting} later · {queue.parked} parked",
+            "queue": f"{queue.ready} ready · {queue.in_hand} in work · {queue.waiting} later · {queue.parked} parked",
             "not final": f"{queue.not_final} pieces of work",
             "latency": _latency(found.latency),
             "rates": f"{rates.files:.2f} files/s · {rates.rows:.1f} rows/s · "
@@ -45,12 +49,12 @@ def show_status(found: StatusView) -> None:
     if troubled:
         show_table(("loop", "crashes", "last_error"), troubled)
     if found.parked:
-        say(f"{queue.parked} parked, waiting for you:")
+        say(f"{queue.parked} parked, waiting for your decision:")
         show_parked(found.parked)
 
 
 def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
-    """Returns the reason why this validator does not judge, if any; shown first."""
+    """Returns the first row of the output if this validator does not judge: the state and its reason."""
     for each in members:
         if each.is_this and each.state != "well":
             words = f"{each.state}, {ago(each.since_ms, now=now)}: {_trouble(each)}" if each.code else each.state
@@ -59,7 +63,7 @@ def _own_state(members: Sequence[MemberView], now: datetime) -> dict[str, str]:
 
 
 def _show_members(members: Sequence[MemberView], now: datetime) -> None:
-    """Returns a table of the processes on this Redis, if there are several or one has a problem."""
+    """Prints a table of the processes on this Redis, if there are several or one has a problem."""
     if len(members) < 2 and all(each.state == "well" for each in members):
         return
     rows = [
@@ -83,7 +87,7 @@ def _trouble(each: MemberView) -> str:
 
 
 def show_parked(items: Sequence[ParkedView]) -> None:
-    """Prints work that waits for a person."""
+    """Prints parked work with the reason and a hint for each."""
     now = datetime.now(UTC)
     rows = [
         (
@@ -105,7 +109,7 @@ def show_parked(items: Sequence[ParkedView]) -> None:
 
 def _ledger(found: StatusView) -> str:
     if found.chain_block is None or found.next_block is None:
-        return "not read yet, or by another process on this Redis"
+        return "not read yet by this process; another one on this Redis may read it"
     behind = found.chain_block + 1 - found.next_block
     return f"block {found.chain_block}, " + (f"{behind} blocks behind" if behind > 0 else "read to the end")
 

@@ -36,12 +36,12 @@ PARTS: Parts = {
     ),
     "dispute": (
         "cli.worker.dispute",
-        "Dispute a verdict on your work while it can be disputed; another validator decides, and that is final.",
+        "Dispute a verdict on your work within the challenge period; the decision of another validator is final.",
     ),
     "rewards": ("cli.worker.rewards", "Show the earnings of your nodes: claimable now, and not final yet."),
     "claim": ("cli.ledger.work:claim", "Collect what your nodes have earned."),
     "keys": ("cli.keys", "Make, import and show keys."),
-    "stake": ("cli.ledger.stake", "Add stake, look at it, get it back."),
+    "stake": ("cli.ledger.stake", "Add, show, unbond and withdraw stake."),
 }
 
-app = CommandGroup(name="worker", no_args_is_help=True, help="Give this machine to a pool.")
+app = CommandGroup(name="worker", no_args_is_help=True, help="Contribute this machine to a pool.")

@@ -1,4 +1,4 @@
-"""`muster worker dispute`: disputes a verdict. The pool relays it, so that the node needs no gas."""
+"""`muster worker dispute`: disputes a verdict. The pool's relayer sends the dispute, so that the node needs no gas."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from protocol.wire.relayed import DisputeReceipt, ReceiptState, SignedDispute
 from protocol.wire.uploads import UploadKind, UploadRequest, UploadTicket
 
 VALID = timedelta(hours=1)
-"""Time for which a signed dispute may be relayed."""
+"""Time for which a signed dispute is valid; the relayer has to send it before the end."""
 
 MOST_EVIDENCE = 16 * 1024 * 1024
-_LOOKS = 120
+_POLLS = 120
 _PAUSE_S = 0.5
 
 
@@ -43,19 +43,19 @@ async def dispute(
     context: typer.Context,
     key_text: Annotated[str, typer.Argument(metavar="KEY", help="The work's key, from `muster worker verdicts`.")],
     *,
-    because: Annotated[str, typer.Option(help="What you have to say; it is kept with the dispute.")] = "",
+    because: Annotated[str, typer.Option(help="Your reasons; the pool stores them as evidence.")] = "",
     evidence: Annotated[
-        Path | None, typer.Option(help="A file to keep with it instead.", exists=True, dir_okay=False)
+        Path | None, typer.Option(help="A file with your evidence, instead of --because.", exists=True, dir_okay=False)
     ] = None,
     carrier: Annotated[
-        str | None, typer.Option(help="Name of a key that pays for gas, if the pool is not to carry it.")
+        str | None, typer.Option(help="Name of a key that sends the dispute and pays for gas, instead of the pool.")
     ] = None,
     key: Annotated[
-        str, typer.Option("--key", help="Name of the node's key; or of its provider's or a validator's, which pays.")
+        str, typer.Option("--key", help="Key name of the node, or of its provider or a validator, who pays for gas.")
     ] = "node",
     where: Where = None,
 ) -> None:
-    """Dispute a verdict on your work while it can be disputed; another validator decides, and that is final.
+    """Dispute a verdict on your work within the challenge period; the decision of another validator is final.
 
     A dispute that succeeds, or that no validator decides, costs nothing. If a rejection is upheld, a tenth of the
     work's penalty is taken from the provider's stake; if the work is judged forged, the whole penalty.
@@ -64,12 +64,12 @@ async def dispute(
     async with open_ledger(context.obj, carrier or key) as ledger:
         work = _disputable(await ledger.work.get(work_key), work_key)
         if work.outcome is Outcome.REJECTED and signer.address in {work.node, work.provider}:
-            say(f"if the rejection stands, this costs {format_amount(work.lost_dispute_cost)} MUST of the stake")
-        said = _evidence(work_key, signer, because=because, evidence=evidence)
-        await _keep(context.obj, signer, said, where=where)
-        hashed = digest(hashlib.sha256(said).digest())
+            say(f"if the rejection is upheld, this costs {format_amount(work.lost_dispute_cost)} MUST of stake")
+        content = _evidence(work_key, signer, because=because, evidence=evidence)
+        await _keep(context.obj, signer, content, where=where)
+        hashed = digest(hashlib.sha256(content).digest())
         if signer.address == work.node and carrier != key:
-            await _by_word(context.obj, ledger, signer, work_key, hashed, carrier=carrier, where=where)
+            await _send_signed(context.obj, ledger, signer, work_key, hashed, carrier=carrier, where=where)
         else:
             await ledger.work.dispute(work_key, hashed)
         found = await ledger.work.get(work_key)
@@ -85,55 +85,55 @@ def _disputable(work: WorkRecord | None, key: Digest) -> WorkRecord:
     if work.status is not WorkStatus.PROVISIONAL:
         raise InvalidInput(
             f"work {key} is {work.status.name.lower()}: no verdict on it can be disputed now",
-            hint="a verdict can be disputed from when it is given until the challenge period is over",
+            hint="a verdict can be disputed until its challenge period ends",
         )
     return work
 
 
 def _evidence(key: Digest, signer: Key, *, because: str, evidence: Path | None) -> bytes:
-    """Returns the disputant's statement; its SHA-256 goes on the ledger."""
+    """Returns the evidence, whose SHA-256 goes on the ledger: the given file, or the reasons as JSON."""
     if evidence is not None:
         if because:
-            raise InvalidInput("--because and --evidence exclude each other", hint="write it into the file")
+            raise InvalidInput("--because and --evidence exclude each other", hint="write your reasons into the file")
         if evidence.stat().st_size > MOST_EVIDENCE:
-            raise InvalidInput(f"{evidence} is larger than {MOST_EVIDENCE} bytes", hint="a hash of more is no help")
+            raise InvalidInput(f"{evidence} is larger than {MOST_EVIDENCE} bytes", hint="give a smaller file")
         return evidence.read_bytes()
     if len(because) > 4096:
-        raise InvalidInput("what is said is longer than 4,096 characters", hint="give a file with --evidence")
-    said = {"format": "muster-dispute-v1", "work": key, "by": signer.address, "because": because}
-    return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        raise InvalidInput("--because is longer than 4,096 characters", hint="give a file with --evidence")
+    fields = {"format": "muster-dispute-v1", "work": key, "by": signer.address, "because": because}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-async def _keep(configuration: Configuration, signer: Key, said: bytes, *, where: str | None) -> None:
+async def _keep(configuration: Configuration, signer: Key, content: bytes, *, where: str | None) -> None:
     """Uploads the evidence to the pool's store, if the store accepts it; the dispute does not depend on it."""
     location = where or configuration.pool.orchestrator
     if location is None:
         return
-    sha256 = digest(hashlib.sha256(said).digest())
+    sha256 = digest(hashlib.sha256(content).digest())
     try:
         async with NodeClient(location, key=signer) as client:
             request = UploadRequest(
-                kind=UploadKind.FILE, sha256=sha256, size=len(said), content_type="application/json"
+                kind=UploadKind.FILE, sha256=sha256, size=len(content), content_type="application/json"
             )
             ticket = await client.request_upload(request)
             if not ticket.already_there:
-                await _put(client.location.url, ticket, said)
+                await _put(client.location.url, ticket, content)
     except MusterError as error:
-        warn(f"what you have to say is not in the pool's store ({error.detail}); keep it: its hash is {sha256}")
+        warn(f"the pool did not store the evidence ({error.detail}); keep a copy: its SHA-256 is {sha256}")
 
 
-async def _put(url: str, ticket: UploadTicket, said: bytes) -> None:
+async def _put(url: str, ticket: UploadTicket, content: bytes) -> None:
     transfer = ObjectTransfer(url, clock=SystemClock())
     try:
         with tempfile.TemporaryDirectory(prefix="muster-dispute-") as folder:
             path = Path(folder) / "evidence"
-            path.write_bytes(said)
-            await transfer.put(ticket, path, size=len(said))
+            path.write_bytes(content)
+            await transfer.put(ticket, path, size=len(content))
     finally:
         await transfer.aclose()
 
 
-async def _by_word(
+async def _send_signed(
     configuration: Configuration,
     ledger: Ledger,
     node: Key,
@@ -143,35 +143,35 @@ async def _by_word(
     carrier: str | None,
     where: str | None,
 ) -> None:
-    """Sends the dispute through the named relayer key, else through the pool."""
+    """Sends the node's signed dispute with the `carrier` key, else through the pool's relayer."""
     deadline = max(datetime.now(UTC), await ledger.now()) + VALID
-    word = Dispute(key=key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
-    signature = word.sign(node, ledger.work.domain)
+    statement = Dispute(key=key, evidence_hash=hashed, deadline=int(deadline.timestamp()))
+    signature = statement.sign(node, ledger.work.domain)
     if carrier is not None:
         await ledger.work.dispute(key, hashed, deadline=deadline, node_signature=signature)
         return
     location = where or configuration.pool.orchestrator
     if location is None:
         raise InvalidInput(
-            "no orchestrator is configured that could carry the dispute",
+            "no orchestrator is configured that could relay the dispute",
             hint="give --orchestrator URL, or --carrier NAME of a key that pays for gas",
         )
-    signed = SignedDispute(key=key, evidence_hash=hashed, deadline=word.deadline, signature="0x" + signature.hex())
+    signed = SignedDispute(key=key, evidence_hash=hashed, deadline=statement.deadline, signature="0x" + signature.hex())
     async with NodeClient(location, key=node) as client:
-        receipt = await _carried(client, signed)
+        receipt = await _relayed(client, signed)
     if receipt.state is not ReceiptState.CARRIED:
         why = receipt.reason or "it is still queued"
         raise Unavailable(
-            f"the pool has not carried the dispute: {why}",
-            hint="try again; or carry it yourself with --carrier NAME, before the time is over",
+            f"the pool has not relayed the dispute: {why}",
+            hint="try again, or send it yourself with --carrier NAME, before the challenge period ends",
         )
 
 
-async def _carried(client: NodeClient, signed: SignedDispute) -> DisputeReceipt:
+async def _relayed(client: NodeClient, signed: SignedDispute) -> DisputeReceipt:
     receipt = await client.dispute(signed)
     if receipt.state is ReceiptState.QUEUED:
-        note("the pool carries it to the ledger")
-    for _ in range(_LOOKS):
+        note("the pool relays the dispute to the ledger")
+    for _ in range(_POLLS):
         if receipt.state is not ReceiptState.QUEUED:
             break
         await asyncio.sleep(_PAUSE_S)

@@ -30,14 +30,14 @@ AT_ONCE = 8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkReport:
-    """All data about one work.
+    """One submission with its work record, verdict and audit file.
 
     Args:
-        submitted: The submission.
-        work: Its work record.
-        verdict: The verdict that counts; None if there is none yet.
-        audit: Its evidence; None if it could not be read.
-        missing: Reason why it could not be read.
+        submitted: Event of the submission.
+        work: Work record on the ledger.
+        verdict: Newest verdict; None if there is none yet.
+        audit: Audit file of the verdict; None if the command could not read it.
+        missing: Reason why the command could not read the audit file; else empty.
         lost: Cost of a lost dispute, in the token's smallest unit.
     """
 
@@ -61,8 +61,8 @@ async def verdicts(
         str | None,
         typer.Option(help="Address or key name of the node; by default that of [worker] keystore."),
     ] = None,
-    last: Annotated[int, typer.Option(min=1, max=1000, help="So many of its newest submissions.")] = 20,
-    work: Annotated[str | None, typer.Option(help="Only this one, with everything that was found.")] = None,
+    last: Annotated[int, typer.Option(min=1, max=1000, help="Number of newest submissions to show.")] = 20,
+    work: Annotated[str | None, typer.Option(help="Show only this work, with all findings.")] = None,
     pool: PoolOption = None,
     where: Where = None,
     as_json: JsonOption = False,
@@ -85,7 +85,7 @@ async def verdicts(
         show_json([_raw(each) for each in found])
         return
     columns = ("work", "step", "slot", "units", "status", "verdict", "reason", "money", "disputable_until")
-    show_table(columns, [_row(each) for each in found], empty="--node names another one")
+    show_table(columns, [_row(each) for each in found], empty="give --node for another node")
     for each in found:
         if work is not None or (each.work.outcome is not None and each.work.outcome is not Outcome.ACCEPTED):
             _explain(each, rows=None if work is not None else MOST_ROWS_SHOWN)
@@ -102,7 +102,7 @@ async def _reports(
         async with gate:
             work, verdict = await ledger.work.get(event.key), given.get(event.key)
             audit, missing = await _audit(files, verdict)
-        if work is None:  # a reorg has just removed it
+        if work is None:  # a reorg has just removed the submission
             return None
         return WorkReport(
             submitted=event, work=work, verdict=verdict, audit=audit, missing=missing, lost=lost.get(event.key, 0)
@@ -136,7 +136,7 @@ def _row(report: WorkReport) -> tuple[object, ...]:
 
 
 def _money(report: WorkReport) -> str:
-    """Describes the reward or penalty of the verdict that counts so far."""
+    """Formats the reward or penalty under the newest verdict."""
     work = report.work
     if work.status is WorkStatus.EXPIRED:
         return "unpaid, blameless"
@@ -153,7 +153,7 @@ def _money(report: WorkReport) -> str:
 
 
 def _explain(report: WorkReport, *, rows: int | None) -> None:
-    """Returns the verdict in words, with findings by row."""
+    """Prints the verdict in plain words, with findings by row."""
     say("")
     say(f"{report.submitted.key} (step {report.submitted.step}, slot {report.submitted.index})")
     if report.verdict is not None:
@@ -177,7 +177,7 @@ def _explain(report: WorkReport, *, rows: int | None) -> None:
     if report.disputable and report.work.deadline is not None:
         say(f"  Until {report.work.deadline:%Y-%m-%d %H:%M:%S} UTC: muster worker dispute {report.submitted.key}")
         if report.work.outcome is Outcome.REJECTED:
-            say(f"  That costs {format_amount(report.work.lost_dispute_cost)} MUST if the rejection stands.")
+            say(f"  That costs {format_amount(report.work.lost_dispute_cost)} MUST if the rejection is upheld.")
 
 
 def _other_validators(report: WorkReport) -> list[str]:
@@ -226,7 +226,7 @@ def _raw(report: WorkReport) -> dict[str, object]:
 
 
 def reason_words(code: int) -> str:
-    """Returns a reason in one sentence."""
+    """Returns the sentence that explains a reason code."""
     if code in set(ReasonCode):
         return ReasonCode(code).words
     return f"Reason {code}, which this release of muster does not know."

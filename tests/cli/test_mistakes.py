@@ -20,7 +20,7 @@ from protocol.errors import InvalidInput
 from protocol.identifiers import ZERO_ADDRESS
 from tests.kit.devnet import Said, run_muster
 
-OURS = "a fault of ours"
+OURS = "this is a bug in Muster"
 
 
 @pytest.fixture
@@ -105,7 +105,12 @@ def test_a_pool_number_beyond_the_contracts_is_wrong_usage(config: str) -> None:
 
 @pytest.mark.parametrize(
     ("number", "hint"),
-    [(errno.ENOSPC, "make room"), (errno.EROFS, "read-only"), (errno.EACCES, "check who"), (errno.EIO, "refused")],
+    [
+        (errno.ENOSPC, "make room"),
+        (errno.EROFS, "read-only"),
+        (errno.EACCES, "permissions"),
+        (errno.EIO, "refused"),
+    ],
 )
 def test_a_disk_that_refuses_is_no_fault_of_ours(
     config: str, monkeypatch: pytest.MonkeyPatch, number: int, hint: str

@@ -282,7 +282,7 @@ def test_a_task_file_is_read_and_flags_go_over_it(owner: Owner) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["run"], "which task?"),
+        (["run"], "no task is given"),
         (["run", "nothing.toml"], "there is no file"),
         (["run", "--image", "UPPER CASE"], "image"),
         (["run", "--image", "a", "--memory", "much"], "not a size"),
@@ -291,7 +291,7 @@ def test_a_task_file_is_read_and_flags_go_over_it(owner: Owner) -> None:
         (["run", "--image", "a", "--secret", "NOT_SET_HERE"], "NOT_SET_HERE is not set"),
         (["run", "--image", "a", "--env", "A=${MUSTER_NOTHING}"], "MUSTER_NOTHING"),
         (["run", "--image", "a", "--cpus", "-1"], "cpus"),
-        (["change", "nothing"], "change what?"),
+        (["change", "nothing"], "no change is given"),
         (["add-webhook", "https://127.0.0.1/"], "private network"),
         (["add-webhook", "not a url"], "is not a URL for events"),
         (["stop", "nothing"], "there is no task nothing"),

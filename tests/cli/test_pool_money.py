@@ -91,7 +91,7 @@ async def test_escrow_is_announced_first_and_taken_out_when_the_notice_is_over(t
     assert await terminal.balance() == before
     await terminal.world.warp(TERMS.notice_period + SECOND)
     said = await terminal.muster("pool", "withdraw", "61", expect=1)
-    assert "60 MUST can be taken out now, not 61" in said
+    assert "60 MUST can be withdrawn now, not 61" in said
     assert "withdrew 25 MUST" in await terminal.muster("pool", "withdraw", "25")
     assert "withdrew 35 MUST" in await terminal.muster("pool", "withdraw")
     assert await terminal.balance() == before + 60 * UNIT
@@ -103,7 +103,7 @@ async def test_an_announced_withdrawal_is_taken_back(terminal: Terminal) -> None
     assert "announced 100 MUST" in await terminal.muster("pool", "withdraw")
     assert "cancelled" in await terminal.muster("pool", "withdraw", "--cancel")
     assert "announced_withdrawal" not in await terminal.asks("pool", "show")
-    assert "takes nothing out" in await terminal.muster("pool", "withdraw", "5", "--cancel", expect=1)
+    assert "excludes an amount" in await terminal.muster("pool", "withdraw", "5", "--cancel", expect=1)
 
 
 async def test_an_announcement_that_lapsed_is_made_anew(terminal: Terminal) -> None:
@@ -160,8 +160,8 @@ async def test_a_notice_period_below_a_lease_is_warned_of(
 @pytest.mark.parametrize(
     ("validators", "words"),
     [
-        (("validator", "second"), "not every dispute can be judged"),
-        (("validator", "second", "third"), "overturns a verdict alone"),
+        (("validator", "second"), "some disputes have no judge"),
+        (("validator", "second", "third"), "one validator alone can overturn"),
     ],
 )
 async def test_few_validators_are_warned_of(terminal: Terminal, validators: tuple[str, ...], words: str) -> None:
@@ -225,5 +225,5 @@ async def test_whose_turn_it_is_in_a_dispute_is_shown_and_another_is_refused_in_
     first, second = (names[each] for each in turns)
     said = await terminal.muster("work", "judge", key, "rejected", "--decisive", "--key", second, expect=1)
     assert "another validator's turn to decide (NotYourTurn)" in said
-    assert "`muster work show` says from when on each may" in said
+    assert "`muster work show` lists the turns" in said
     assert "is final, rejected" in await terminal.muster("work", "judge", key, "rejected", "--decisive", "--key", first)

@@ -133,7 +133,7 @@ def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -
     said = owner.muster("publish", "0", announced.digest, "--units-per-group", "100")
     assert "slots are leased for version 0 now" in said
     assert "what its recipe names" in owner.muster("progress"), "nobody has said what it is paid for"
-    assert "step 0 wants 3 groups and lacks 3" in owner.muster("demand", "0", "3")
+    assert "step 0 needs 3 groups, of which 3 are missing" in owner.muster("demand", "0", "3")
 
     key = owner.deliver()
     [item] = owner.until("rollouts", "--status", "pending")

@@ -248,7 +248,7 @@ def test_a_stranger_s_bomb_goes_off_in_a_sandbox(made: Made, bomb: Path, monkeyp
     monkeypatch.setattr(report, "_READ_LIMITS", ReadLimits(decoded_bytes=64 << 20))
     monkeypatch.setattr("rollouts.sandboxed_decoder._LIBRARIES", 512 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(InvalidInput, match="no file of rollouts: two decoders were tried"):
+    with pytest.raises(InvalidInput, match="no rollout file: two decoders were tried"):
         report.show_samples(bomb, model=None, ids=True, group=None, limit=1, as_json=False)
     verification = report.verify(
         bomb,

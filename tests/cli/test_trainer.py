@@ -108,3 +108,5 @@ def test_a_warm_up_of_a_folder_on_a_file_and_an_evaluation_of_what_it_made(tmp_p
     assert set(found[0]["evaluation"]["pass_at"]) == {"1", "2"}
     table = CliRunner().invoke(app, asked[:-1], catch_exceptions=False).stdout
     assert "pass@2" in table
+    without = CliRunner().invoke(app, ["sft", *common, "--to", str(tmp_path / "without")], catch_exceptions=False)
+    assert f"muster recipe init {tmp_path / 'without'} --environment NAME" in without.stderr

@@ -83,8 +83,10 @@ class RolloutCollector:
                 await streamed.feed(intake.files)
                 times.learn += time.perf_counter() - since
             if self._useful(intake) >= self._settings.groups_per_step and full_since is None:
-                full_since = time.perf_counter()
-            lingered = full_since is not None and time.perf_counter() - full_since >= self._settings.linger_s
+                full_since = self._dependencies.clock.monotonic()
+            lingered = (
+                full_since is not None and self._dependencies.clock.monotonic() - full_since >= self._settings.linger_s
+            )
             decided = self._decide(now, intake, lingered=lingered, max_rounds=view.max_rounds)
             if decided.move is Move.FULL and not news:
                 looked_at = -1  # list once more: a verdict may have been overturned

@@ -1,7 +1,7 @@
 """Nodes that cheat, for a devnet and for tests: each is the real worker and the real task, changed in one place.
 
-attack      base of all attacks, with the hooks that one may override
-toolkit     the real generator, with its parts open for changes
+attack      base of all attacks, with the hooks that an attack may override
+toolkit     the real generator, with hooks that change its parts
 weights     weights other than the version's
 draws       prompts and samples other than those that the seed gives
 edits       changes of a finished file
@@ -16,6 +16,6 @@ worker      a worker that runs such a task; `python -m cli.devnet.attacks run --
 harness     makes files of an attack without a network, for tests and benchmarks
 comparison  tells a forged file from one that equals the honest file of its slot
 
-Honest nodes do not import this package. The wheel of `muster-network` leaves it out; the wheel of
-`muster-network-attacks` (`deploy/attacks`) brings it.
+Honest nodes do not import this package. The wheel of `muster-network` omits it; the wheel of
+`muster-network-attacks` (`deploy/attacks`) contains it.
 """

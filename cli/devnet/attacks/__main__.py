@@ -16,20 +16,20 @@ from protocol.errors import MusterError
 from protocol.runtime.logs import configure_logs
 from worker.settings import WorkerSettings
 
-app = typer.Typer(no_args_is_help=True, help="Nodes that cheat, to see what becomes of them.")
+app = typer.Typer(no_args_is_help=True, help="Run nodes that cheat, and list the attacks.")
 
 
 @app.command(name="list")
 def list_cheats(as_json: JsonOption = False) -> None:
     """List every attack, its outcome, the defence, and its cost for the node and for others."""
     rows = [(each.name, each.action, each.end.value, each.defence, each.cost, each.harm) for each in ATTACKS.values()]
-    show_table(("name", "does", "end", "by", "costs_it", "costs_others"), rows, as_json=as_json, empty="there are none")
+    show_table(("name", "does", "end", "by", "costs_it", "costs_others"), rows, as_json=as_json, empty="no attacks")
 
 
 @app.command()
 def run(
-    cheat: Annotated[str, typer.Option(help="Its name; `list` shows all.")],
-    config: Annotated[Path | None, typer.Option(help="TOML file with \\[worker], as for an honest one.")] = None,
+    cheat: Annotated[str, typer.Option(help="Name of the attack; `list` shows all.")],
+    config: Annotated[Path | None, typer.Option(help="TOML file with \\[worker], as for an honest worker.")] = None,
     log_level: Annotated[str, typer.Option(help="DEBUG, INFO, WARNING or ERROR.")] = "INFO",
 ) -> None:
     """Run a worker that cheats, until SIGTERM or SIGINT. Tasks run in the process sandbox."""

@@ -24,9 +24,9 @@ class End(StrEnum):
     SLASHED = "slashed"
     """Rejected as forged: not paid, the provider's stake is slashed, and the node is evicted."""
     UNPAID = "rejected, unpaid"
-    """Rejected without a slash, because an honest node could conceivably have made it."""
+    """Rejected without a slash, because an honest node could conceivably have made the file."""
     REFUSED = "refused"
-    """Refused by store, orchestrator or ledger, so that it never becomes work."""
+    """Refused by store, orchestrator or ledger, so that no work record exists."""
     EXPIRES = "expires unpaid"
     """The submission is recorded, but can't be judged."""
     IN_VAIN = "paid as honest work, gains nothing"
@@ -35,7 +35,7 @@ class End(StrEnum):
 
 _COST = {
     End.SLASHED: "the penalty",
-    End.UNPAID: "its reward, and after a few of them its leases",
+    End.UNPAID: "the reward, and after several rejections its leases",
     End.REFUSED: "nothing, and it gains nothing",
     End.EXPIRES: "its leases: absent files count against its delivery rate",
     End.IN_VAIN: "nothing, and it gains nothing",
@@ -80,11 +80,11 @@ class Attack:
         name: Name on the command line.
         action: What the node does, in one line.
         motive: Why the attack would pay without a defence.
-        defence: The mechanism that prevents it.
+        defence: The mechanism that prevents the attack.
         reasons: Reasons that a verdict may give; empty if there is no verdict.
         end: Expected outcome of the submitted work.
-        trick: Makes the changed task.
-        delivery: Submits its files to the pool.
+        trick: Returns new hooks for one node.
+        delivery: Class that submits the files to the pool.
         cost: Cost for the attacker; by default the cost of the outcome.
         harm: Cost for others; by default the harm of the outcome.
     """

@@ -1,8 +1,8 @@
 """Tells a forged file from one that equals the honest file by chance.
 
-In a file of few short answers, another temperature may draw the same tokens, the first of several draws may be the
-best in every group, and a cheat may have no reward to change. Such a file equals the honest file to the byte, so
-validators rightly accept it, and the detection rate does not count it as a forgery.
+In a file of few short answers, another temperature may draw the same tokens, the first of several samples may be the
+best in every group, or no reward may be left to change. Such a file equals the honest file to the byte. Validators
+rightly accept it, and the detection rate does not count it as a forgery.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Compared(Trick):
     """A trick that also makes the honest file of the same slot.
 
     Args:
-        trick: What the node does.
+        trick: Behaviour of the node.
     """
 
     def __init__(self, trick: Trick) -> None:
@@ -32,8 +32,8 @@ class Compared(Trick):
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile | None:
         """Returns the trick's file, and stores the honest files to compare it with.
 
-        There are two honest files, with proofs and log-probabilities of the engine or of a prefill, which some attacks
-        use. Both are valid, and differ in the last bits.
+        There are two honest files: one with proofs and log-probabilities of the engine, one with those of a prefill,
+        as in some attacks. Both are valid; they differ in the last bits.
         """
         file, honest = self._trick.make(toolkit, grant), toolkit.file(grant)
         if file is not None:

@@ -20,7 +20,7 @@ class Replayed(Trick):
         self._first: RolloutFile | None = None
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Returns the first slot's samples with the present slot's header, from which the worker submits."""
+        """Returns the first slot's samples with the present slot's header, by which the worker finds the lease."""
         self._first = self._first or toolkit.file(grant)
         return _renamed(self._first, grant)
 
@@ -33,7 +33,7 @@ class Reencoded(Replayed):
     """Works on one slot, and submits its samples for all later slots, under each new slot's header."""
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """Returns the first slot's samples under the new header."""
+        """Writes the first slot's samples under the new slot's header."""
         write_rollouts(path, file)
 
 

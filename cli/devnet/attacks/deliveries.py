@@ -19,15 +19,15 @@ from worker.delivery.queue.runner import GivenUp, NotYet
 from worker.delivery.work_signing import leased
 
 LATE = timedelta(seconds=20)
-"""Delay of `LateUpload` after its submission; longer than a devnet's validator searches for the file."""
+"""Time from submission to upload in `LateUpload`; longer than a devnet's validator searches for the file."""
 
 _JUNK_BYTES = 1 << 20
 _NOT_ITS_OWN = 1_000
-"""Distance of the used slot indices from those that the node has leased."""
+"""Offset from a leased slot's index to one that the node has not leased."""
 
 
 class SwappedUpload(PoolDelivery):
-    """Signs one file and uploads another of its size, to decide later which of them it was."""
+    """Signs one file and uploads another one of the same size, to choose between them later."""
 
     async def _send(self, item: QueueItem, ticket: UploadTicket) -> None:
         _, transfer = self._connected()
@@ -64,7 +64,7 @@ class Ghost(PoolDelivery):
 
 
 class LateUpload(Ghost):
-    """Submits on the ledger itself, and uploads when the seed of the audited rows could be public."""
+    """Submits on the ledger itself, and uploads only when the seed of the audited rows could be public."""
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
         """Requests an upload URL while the lease is valid."""
@@ -74,7 +74,7 @@ class LateUpload(Ghost):
         """Uploads the file long after its submission to the ledger.
 
         Raises:
-            NotYet: It is not long enough ago.
+            NotYet: The submission is less than `LATE` ago.
         """
         await super().acknowledge(item)
         if unix_ms(self._now()) - int(item.data[_HANDED_OVER]) < LATE / timedelta(milliseconds=1):
@@ -89,10 +89,10 @@ class UnleasedUpload(PoolDelivery):
     """Fills the pool's store with files of slots that it has not leased, and delivers nothing else."""
 
     async def request(self, item: QueueItem) -> Mapping[str, str]:
-        """Requests upload URLs for random bytes, and uploads if it gets one.
+        """Requests an upload URL for random bytes, and uploads them if the pool grants the URL.
 
         Raises:
-            GivenUp: Always; the attack does not want the file of its own slot.
+            GivenUp: Always, because the attack does not deliver the file of its own slot.
         """
         pool, transfer = self._connected()
         lease = leased(item).lease
@@ -108,4 +108,4 @@ class UnleasedUpload(PoolDelivery):
                 )
             )
             await transfer.put(ticket, junk, size=_JUNK_BYTES)
-        raise GivenUp("the store has room for what nobody leased")
+        raise GivenUp("the store accepted a file of a slot without a lease")

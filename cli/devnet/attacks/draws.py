@@ -21,7 +21,7 @@ class OtherPrompt(Trick):
     """Answers the same prompt in every group, one that another slot would have drawn.
 
     Args:
-        says_so: Whether the file names that prompt; else it names the planned ones.
+        says_so: Whether rows carry the index of the answered prompt; else they carry the planned indices.
     """
 
     def __init__(self, *, says_so: bool) -> None:
@@ -43,10 +43,10 @@ class OtherPrompt(Trick):
 
 
 class BestOf(Trick):
-    """Samples each answer several times, with own noise after the first, and keeps the best-rewarded one.
+    """Samples each answer several times, with noise of its own after the first sample, and keeps the best-rewarded one.
 
     Args:
-        tries: How often.
+        tries: Number of samples per answer.
     """
 
     def __init__(self, tries: int = _TRIES) -> None:
@@ -62,11 +62,11 @@ class BestOf(Trick):
 
 
 class OtherParameters(Trick):
-    """Samples with own parameters, and reports the log-probabilities that the right ones would give.
+    """Samples with parameters of its own, and reports log-probabilities under the recipe's parameters.
 
     Args:
-        temperature: What the recipe's temperature is multiplied with.
-        top_k: As the recipe's.
+        temperature: Factor on the recipe's temperature.
+        top_k: Replaces the recipe's top-k; None keeps the recipe's.
     """
 
     def __init__(self, *, temperature: float = _COOLER, top_k: int | None = None) -> None:
@@ -84,10 +84,10 @@ class OtherParameters(Trick):
 class NearTies(Trick):
     """Picks the best-rewarded one of tokens that are almost equally likely.
 
-    Parameters a little off draw another token only where two are nearly tied.
+    Slightly different parameters draw another token only at a near-tie.
 
     Args:
-        off: How far the temperatures are off, as a share.
+        off: Relative deviation of the temperatures, above and below.
     """
 
     def __init__(self, off: float = _NEARLY) -> None:
@@ -103,7 +103,7 @@ class NearTies(Trick):
 
 
 class EarlyEnd(Trick):
-    """Writes an end token halfway through each answer, with proofs that fit the rest."""
+    """Writes an end token halfway through each answer, with new proofs for the shorter answer."""
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
         """Returns a file with every answer cut in half, and an end token that was not sampled."""

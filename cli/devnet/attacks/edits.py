@@ -24,8 +24,8 @@ class Rewritten(Trick):
     """Makes an honest file, then changes every row.
 
     Args:
-        change: What a row becomes.
-        proven: Whether proofs and log-probabilities are then made to fit.
+        change: Returns the changed row.
+        proven: Whether a prefill then makes proofs and log-probabilities of the changed rows.
     """
 
     def __init__(self, change: Callable[[AttackToolkit, Sample], Sample], *, proven: bool = False) -> None:
@@ -43,7 +43,7 @@ class Rearranged(Trick):
     """Makes an honest file, then omits rows or changes their order.
 
     Args:
-        choose: The rows that are handed in.
+        choose: Returns the rows to submit, in order.
     """
 
     def __init__(self, choose: Callable[[Sequence[Sample]], Sequence[Sample]]) -> None:
@@ -98,11 +98,11 @@ def own_build(header: SlotHeader) -> SlotHeader:
 
 
 class OneRow(Trick):
-    """Makes an honest file, then changes one row of it, with proofs that fit.
+    """Makes an honest file, then changes its first row, with proofs from a prefill.
 
     Args:
-        change: What the row becomes.
-        claimed: Work units that are claimed; None claims what is in the file.
+        change: Returns the changed row.
+        claimed: Claimed work units; None claims the units of the file.
     """
 
     def __init__(self, change: Callable[[AttackToolkit, Sample], Sample], *, claimed: int | None = None) -> None:
@@ -110,7 +110,7 @@ class OneRow(Trick):
         self._claimed = claimed
 
     def make(self, toolkit: AttackToolkit, grant: SlotGrant) -> RolloutFile:
-        """Returns the honest file with another first row."""
+        """Returns the honest file with a changed first row."""
         file = toolkit.file(grant)
         first, *others = file.samples
         return toolkit.proven(RolloutFile(file.header, (self._change(toolkit, first), *others)))
@@ -138,7 +138,7 @@ class Inflated(Trick):
 
 
 def padded(toolkit: AttackToolkit, sample: Sample) -> Sample:
-    """Appends tokens after the end token, to be paid for more of them."""
+    """Appends tokens after the end token, to be paid for more tokens."""
     if sample.finish is not FinishReason.EOS:
         return sample
     room = toolkit.recipe.sampling.max_new_tokens - len(sample.output_tokens)
@@ -148,7 +148,7 @@ def padded(toolkit: AttackToolkit, sample: Sample) -> Sample:
 
 
 def truncated(toolkit: AttackToolkit, sample: Sample) -> Sample:
-    """Cuts the answer at an own limit, as if it were the recipe's."""
+    """Cuts the answer at a third of the recipe's limit, and declares that the answer reached the limit."""
     limit = max(1, toolkit.recipe.sampling.max_new_tokens // 3)
     if len(sample.output_tokens) <= limit:
         return sample

@@ -25,7 +25,7 @@ class Encoded(Trick):
     """Makes an honest file, then encodes it differently.
 
     Args:
-        change: Makes another table of the honest one.
+        change: Returns the changed table.
     """
 
     def __init__(self, change: Callable[[pa.Table], pa.Table]) -> None:
@@ -43,8 +43,8 @@ class NotFinite(Trick):
     """Writes NaN into a log-probability, or into another column.
 
     Args:
-        column: Where.
-        value: Which.
+        column: Name of the changed column.
+        value: Number to write.
     """
 
     def __init__(self, column: str = "logprobs", value: float = float("nan")) -> None:
@@ -81,7 +81,7 @@ class ManyRows(Trick):
     """Submits ten million empty rows.
 
     Args:
-        rows: How many, in millions.
+        rows: Number of rows, in millions.
     """
 
     def __init__(self, rows: int = 10) -> None:
@@ -113,7 +113,7 @@ class Bomb(Trick):
     A repeated token compresses to almost nothing, and the footer states the small encoded size.
 
     Args:
-        values: How many tokens the only row's prompt has.
+        values: Number of tokens in the prompt of the only row.
     """
 
     def __init__(self, values: int = 1 << 27) -> None:
@@ -137,7 +137,7 @@ def extra_column(table: pa.Table) -> pa.Table:
 
 
 def wrong_types(table: pa.Table) -> pa.Table:
-    """Writes rewards as text, which some readers take for numbers."""
+    """Writes rewards as text, which some readers convert to numbers."""
     return _with(table, "reward", table.column("reward").cast(pa.string()))
 
 

@@ -1,6 +1,6 @@
 """Files of honest nodes and of attacks without a network, for tests and benchmarks.
 
-The real generator makes them, under leases of a pool that does not exist; they are submitted to no ledger.
+The real generator makes the files, under leases of a pool that does not exist; they are submitted to no ledger.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class AttackHarness:
     """Makes files of one version, one after another.
 
     Args:
-        engine: What generates; it is closed with the workshop.
-        folder: The version.
-        history: Earlier versions, the oldest first.
-        home: Where files and made-up weights go.
+        engine: Generates answers; `close` closes it.
+        folder: Folder of the version.
+        history: Folders of earlier versions, the oldest first.
+        home: Folder for files and changed weights.
         node: Node of the work.
     """
 
@@ -98,7 +98,7 @@ class AttackHarness:
         beacon: Digest | None = None,
         pool_id: int = POOL,
     ) -> SlotGrant:
-        """Leases a slot as an orchestrator would; by default each index has a beacon of its own."""
+        """Leases a slot as an orchestrator would; by default the beacon is derived from the index."""
         slot = SlotSalt(
             pool_id=pool_id,
             run=run_id("attacks"),
@@ -139,7 +139,7 @@ class AttackHarness:
         )
 
     def hand_in(self, trick: Trick, grant: SlotGrant) -> HandedIn | None:
-        """Returns the slot's file as this node makes it; None if it gives the slot up."""
+        """Returns the slot's file as the trick makes it; None if the trick gives the slot up."""
         file = trick.make(self.toolkit(), grant)
         if file is None:
             return None

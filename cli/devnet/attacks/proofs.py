@@ -14,14 +14,14 @@ from rollouts.files.samples import RolloutFile, Sample
 from rollouts.toploc import TOPLOC
 
 _MODULUS = 2
-"""Bytes of a proof before its coefficients."""
+"""Size of the modulus, in bytes; a proof's coefficients follow it."""
 
 
 class Borrowed(Trick):
     """Uses the proofs of a file that the same version made for another slot.
 
     Args:
-        lender: The slot whose proofs are taken.
+        lender: Returns the slot whose proofs are used.
     """
 
     def __init__(self, lender: Callable[[SlotGrant], SlotGrant]) -> None:
@@ -46,7 +46,7 @@ class Forged(Trick):
     """Replaces every proof.
 
     Args:
-        forge: What an honest proof becomes.
+        forge: Returns the forged proof for an honest one.
     """
 
     def __init__(self, forge: Callable[[AttackToolkit, bytes], bytes]) -> None:
@@ -64,7 +64,7 @@ class Forged(Trick):
 
 
 def other_slot(grant: SlotGrant) -> SlotGrant:
-    """Returns a slot of the same node that it has not leased."""
+    """Returns the node's next slot, which it has not leased."""
     return grant.model_copy(update={"lease": grant.lease.model_copy(update={"index": grant.lease.index + 1})})
 
 
@@ -75,12 +75,12 @@ def other_node(grant: SlotGrant) -> SlotGrant:
 
 
 def constant(_: AttackToolkit, proof: bytes) -> bytes:
-    """Returns a constant polynomial with a likely value, for which no state has to be known."""
+    """Returns a constant polynomial with a likely value, which needs no hidden states."""
     return proof[:_MODULUS] + b"\x3f\x80" + bytes(len(proof) - _MODULUS - 2)
 
 
 def chosen_modulus(toolkit: AttackToolkit, proof: bytes) -> bytes:
-    """Sets the modulus to the width of the states, under which all indices of a channel coincide."""
+    """Sets the modulus to the width of the hidden states, so that all indices of one channel become equal."""
     return toolkit.model.hidden.to_bytes(_MODULUS, "big") + proof[_MODULUS:]
 
 

@@ -540,7 +540,7 @@ def find_attack(name: str) -> Attack:
     """Returns the attack of this name.
 
     Raises:
-        NotFound: There is none.
+        NotFound: No attack has this name.
     """
     if name not in ATTACKS:
         raise NotFound(f"there is no cheat {name[:40]!r}", hint=f"there are: {', '.join(ATTACKS)}")

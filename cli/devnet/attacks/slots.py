@@ -20,14 +20,14 @@ class OtherStep(Trick):
     """Requests slots of a step that is over, or of a future one.
 
     Args:
-        by: How many steps away.
+        by: Offset from the current step; negative for past steps.
     """
 
     def __init__(self, by: int) -> None:
         self._by = by
 
     def wish(self, step: int) -> int:
-        """Returns an old step; before the first one ends, a future step, because a slot of step 0 would be honest."""
+        """Returns the step at the offset; a future step if that is negative, since a slot of step 0 would be honest."""
         return step + self._by if step + self._by >= 0 else step + _FAR
 
 
@@ -53,7 +53,7 @@ class SlotShopper(Trick):
         self._last: tuple[AttackToolkit, SlotGrant] | None = None
 
     def wish(self, step: int) -> int:
-        """Returns the step if it wants the next slot, else a step without slots, as if it had not requested one."""
+        """Returns the step if the predicted seed is even; else a step without slots, so that no slot is leased."""
         if self._last is None:
             return step
         toolkit, grant = self._last
@@ -66,7 +66,7 @@ class SlotShopper(Trick):
 
     @staticmethod
     def foretell(toolkit: AttackToolkit, grant: SlotGrant) -> bytes:
-        """Returns the predicted seed of the next slot; its lease's salt can't be known."""
+        """Returns the predicted seed of the next slot; the salt is unknown, so the prediction uses zero."""
         following = grant.lease.model_copy(update={"index": grant.lease.index + 1, "salt": ZERO_DIGEST})
         return toolkit.seed(grant.model_copy(update={"lease": following}))
 
@@ -75,8 +75,8 @@ class Slow(Trick):
     """Works on every slot, and submits when the lease has nearly expired.
 
     Args:
-        now: Unix time in seconds.
-        sleep: Waits for so many seconds.
+        now: Returns the Unix time in seconds.
+        sleep: Waits for a number of seconds.
     """
 
     def __init__(self, *, now: Callable[[], float] = time.time, sleep: Callable[[float], None] = time.sleep) -> None:
@@ -94,4 +94,4 @@ class Slow(Trick):
 
 
 STALE, FUTURE = -9, _FAR
-"""Steps outside of every window: the widest (`off-policy`) lets nodes work eight steps ahead."""
+"""Step offsets outside of every window: the widest window (`off-policy`) lets nodes work eight steps ahead."""

@@ -1,7 +1,7 @@
-"""`python -m cli.devnet.attacks.task NAME …`: the rollout task of a node that cheats; `…` is as for the honest one.
+"""`python -m cli.devnet.attacks.task NAME …`: rollout task of a cheating node; `…` are the honest task's arguments.
 
-The loop, the bridge, the engine and the volume of versions are the real ones. What the cheat changes is how a slot is
-asked for, made and written.
+The loop, the bridge, the engine and the volume of versions are the real ones. The attack changes how a slot is
+requested, generated and written.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from rollouts.task.policies import HeldPolicy
 from rollouts.task.program import main as run_task
 
 _KEPT = 2
-"""Number of old versions that the attack keeps beside the present one."""
+"""Number of old versions that the attack keeps besides the present one."""
 
 
 class CheatingTask(RolloutTask):
     """The real task with the changes of an attack.
 
     Args:
-        trick: The attack's behaviour.
+        trick: Hooks of the attack.
         data: The task's data volume.
         engine: Engine that generates answers.
         bridge: Connection to the worker.
@@ -42,18 +42,18 @@ class CheatingTask(RolloutTask):
     """
 
     def __init__(self, *, trick: Trick, data: Path, engine: Any, bridge: Bridge, **rest: Any) -> None:  # noqa: ANN401 - the real task's own arguments
-        self._turned = AdjustableEngine(engine)
+        self._adjustable = AdjustableEngine(engine)
         rest |= {"outbox": CheatingOutbox(data, bridge=bridge, trick=trick)}
-        super().__init__(bridge=CheatingBridge(bridge, trick), engine=self._turned, **rest)
+        super().__init__(bridge=CheatingBridge(bridge, trick), engine=self._adjustable, **rest)
         self._trick = trick
         self._room = data / "cheats"
         self._history: list[Path] = []
 
     def _load(self, policy: HeldPolicy) -> AttackToolkit:
         """Loads the version, and keeps a copy, because the real store removes old versions."""
-        self._turned.load(policy.folder, version=policy.digest)
+        self._adjustable.load(policy.folder, version=policy.digest)
         toolkit = AttackToolkit(
-            self._turned,
+            self._adjustable,
             policy,
             scorer=self._scorer,
             clock=self._clock,
@@ -81,7 +81,7 @@ class CheatingBridge(Bridge):
 
     Args:
         real: Bridge that requests go through.
-        trick: The attack's behaviour.
+        trick: Hooks of the attack.
     """
 
     def __init__(self, real: Bridge, trick: Trick) -> None:
@@ -98,8 +98,8 @@ class CheatingOutbox(Outbox):
 
     Args:
         data: The task's data volume.
-        bridge: Where files are handed over.
-        trick: The attack's behaviour.
+        bridge: Connection to the worker.
+        trick: Hooks of the attack.
     """
 
     def __init__(self, data: Path, *, bridge: Bridge, trick: Trick) -> None:
@@ -123,7 +123,7 @@ def main() -> int:
     try:
         trick = find_attack(sys.argv[1] if len(sys.argv) > 1 else "").trick()
     except MusterError as error:
-        print(f"{error.detail}; {error.hint}", file=sys.stderr)  # noqa: T201 - the task's own words
+        print(f"{error.detail}; {error.hint}", file=sys.stderr)  # noqa: T201 - output of the task
         return 2
 
     def make(**parts: Any) -> RolloutTask:  # noqa: ANN401 - the real task's own arguments

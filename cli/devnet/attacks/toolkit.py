@@ -1,4 +1,4 @@
-"""The real generator, open for changes of weights, plans and noise, and with proofs made afterwards."""
+"""The real generator with hooks that change weights, plans and noise, and that make proofs afterwards."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class AdjustableEngine:
 
 
 class _AlteredPlanner(SlotPlanner):
-    """Changes the plan of the version's own planner; scores as it does."""
+    """The version's planner with a changed plan; scores are unchanged."""
 
     def __init__(self, honest: SlotPlanner, alter: Alter | None) -> None:
         self.__dict__.update(honest.__dict__)
@@ -110,11 +110,11 @@ class AttackToolkit(SlotGenerator):
     Args:
         engine: Holds the version.
         policy: The version's folder.
-        scorer: As for the real generator.
-        clock: As for the real generator.
+        scorer: Executor that scores answers.
+        clock: Source of time.
         history: Folders of earlier versions, the oldest first.
         room: Folder for changed weights.
-        make: Makes a slot's file; None to be honest.
+        make: Makes a slot's file; None makes it honestly.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class AttackToolkit(SlotGenerator):
         self._should_stop = should_stop
         file = self._make(self, grant)
         if file is None:
-            raise GenerationStopped("the slot does not please")
+            raise GenerationStopped("the attack gives the slot up")
         return Produced(file, self._clock.now() - began)
 
     def file(
@@ -178,10 +178,10 @@ class AttackToolkit(SlotGenerator):
 
         Args:
             grant: The slot.
-            weights: Another folder to generate with.
-            noise: Another seed to draw with.
-            parameters: Other parameters to draw by.
-            alter: Changes the plan before it is answered.
+            weights: Folder of other weights than the version's.
+            noise: Seed of the sampling noise, instead of the slot's.
+            parameters: Sampling parameters, instead of the recipe's.
+            alter: Changes the plan before generation.
         """
         engine = self.engine
         engine.weights, engine.noise, engine.parameters = weights, noise, parameters
@@ -223,7 +223,7 @@ class AttackToolkit(SlotGenerator):
         return RolloutFile(file.header, samples)
 
     def scored(self, sample: Sample) -> Sample:
-        """Returns the sample with the reward that its answer earns."""
+        """Returns the sample with the reward of its present answer."""
         prompt, _ = self._honest.ask(sample.prompt_index, sample.target_length)
         reward = self._honest.reward(prompt, sample.output_tokens.tolist(), sample.finish)
         return replace(sample, task_reward=reward.task, length_penalty=reward.length_penalty, reward=reward.total)
@@ -247,10 +247,10 @@ class AttackToolkit(SlotGenerator):
         """Returns the tokens of the right answer, if the environment reveals it.
 
         Raises:
-            InvalidInput: It does not.
+            InvalidInput: The environment does not reveal it.
         """
         prompt, _ = self._honest.ask(sample.prompt_index, sample.target_length)
         answer = prompt.data.get("answer") or self._environment.demonstration(prompt)
         if answer is None:
-            raise InvalidInput(f"{self._environment.name} does not tell its answers", hint="use a synthetic family")
+            raise InvalidInput(f"{self._environment.name} does not reveal its answers", hint="use a synthetic family")
         return self._tokenizer.encode_answer(str(answer))

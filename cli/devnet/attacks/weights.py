@@ -27,7 +27,7 @@ Change = Callable[[Tensors], Tensors]
 
 _LAYER = re.compile(r"\.layers\.(\d+)\.")
 _STRANGE = 0.1
-"""Distance of another model of the same shape, in standard deviations of each tensor."""
+"""Size of the noise that makes another model, in standard deviations of each tensor."""
 
 
 class OtherWeights(Trick):
@@ -35,7 +35,7 @@ class OtherWeights(Trick):
 
     Args:
         name: Folder name of the changed weights.
-        change: Makes them from the version's.
+        change: Makes the changed weights from the version's.
     """
 
     def __init__(self, name: str, change: Change) -> None:
@@ -54,7 +54,7 @@ class Smaller(Trick):
         """Returns the small model's tokens with the right model's proofs."""
         layers = toolkit.model.config.get("num_hidden_layers", 0)
         if not isinstance(layers, int) or layers < 2:
-            raise InvalidInput(f"a model of {layers} layers has no half")
+            raise InvalidInput(f"can't halve a model of {layers} layers")
         kept = layers // 2
         small = written(toolkit, "smaller", lambda tensors: _first_layers(tensors, kept), num_hidden_layers=kept)
         return toolkit.proven(toolkit.file(grant, weights=small))
@@ -64,7 +64,7 @@ class Earlier(Trick):
     """Generates with an old version, to save downloads; honest until there is an old one.
 
     Args:
-        back: How many versions.
+        back: Number of versions to go back.
     """
 
     def __init__(self, back: int) -> None:
@@ -77,12 +77,12 @@ class Earlier(Trick):
 
 
 def another(tensors: Tensors) -> Tensors:
-    """Returns a model of the same shape that differs as by other training; its answers still make sense."""
+    """Returns a model of the same shape that differs as if trained otherwise; its answers still make sense."""
     return nudged(tensors, by=lambda weight: _STRANGE * float(weight.std()) if weight.numel() > 1 else 0.0)
 
 
 def quantised(bits: int) -> Change:
-    """Returns weights quantised to so many bits, with one scale per row, as fast kernels have them."""
+    """Returns weights quantised to `bits` bits, with one scale per row, as in fast kernels."""
 
     def change(tensors: Tensors) -> Tensors:
         return {name: _rounded(weight, bits) if weight.ndim == 2 else weight for name, weight in tensors.items()}
@@ -100,7 +100,7 @@ def nudged(tensors: Tensors, *, by: Callable[[torch.Tensor], float], seed: int =
 
 
 def written(toolkit: AttackToolkit, name: str, change: Change, **config: object) -> Path:
-    """Returns the folder of changed weights; makes it if needed, and removes those of earlier versions."""
+    """Returns the folder of changed weights; makes it if needed, and removes the folders of earlier versions."""
     folder = toolkit.room / f"{name}-{toolkit.folder.name[:18]}"
     if not folder.exists():
         for old in toolkit.room.glob(f"{name}-*"):

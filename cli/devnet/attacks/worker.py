@@ -1,6 +1,6 @@
 """A worker that runs an attack as its rollout task: the real daemon of a dishonest owner.
 
-A contributor owns the machine, so nothing in the worker can keep it from running another program than it was told to.
+A contributor owns the machine, so the worker can't prevent the owner from running another program than the task's.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class CheatingRuntime(ProcessRuntime):
     """Starts the attack in place of the honest rollout task; leaves other tasks unchanged.
 
     Args:
-        cheat: What the task does.
-        node: As for the real runtime.
-        settings: The worker's.
+        cheat: Attack that the task runs.
+        node: Address of the node.
+        settings: Settings of the worker.
         state: The worker's own directory.
     """
 
@@ -47,7 +47,7 @@ class CheatingRuntime(ProcessRuntime):
 
 
 def with_attack(spec: ContainerSpec, cheat: Attack) -> ContainerSpec:
-    """Returns the container with the attack's program in place of the honest one; others unchanged."""
+    """Returns the container with the attack's program in place of the honest one; others stay unchanged."""
     _, *rest = spec.command or ("",)
     if tuple(rest[:2]) != _HONEST:
         return spec
@@ -60,7 +60,7 @@ async def run_cheat(cheat: Attack, settings: WorkerSettings) -> None:
     """Runs the worker until SIGTERM or SIGINT.
 
     Raises:
-        MusterError: As for an honest worker.
+        MusterError: The worker can't start or go on; the same cases as for an honest worker.
     """
 
     async def choose(told: WorkerSettings, node: Address, state: StateDirectory) -> Runtime:

@@ -23,7 +23,7 @@ from protocol.verdicts import Outcome, reason_name
 
 
 def assemble(record: RunRecord) -> RunReport:
-    """Returns the report; omits what is not known."""
+    """Returns the report; omits tables and values for which the record has no data."""
     work = work_timelines(record)
     # Times count from the first lease, or from the first submission if the leases are not known.
     known = [moment for one in work for moment in (one.leased, one.submitted) if moment is not None]
@@ -45,7 +45,7 @@ def assemble(record: RunRecord) -> RunReport:
 
 
 def _last_of(progress: Sequence[Mapping[str, Any]], kind: str, key: str) -> list[Mapping[str, Any]]:
-    """Returns the lines of one kind in order of a number; of several with the same number the last counts."""
+    """Returns the lines of one kind in order of a number; of several lines with one number, only the last."""
     found = {int(line[key]): line for line in progress if line.get("kind") == kind and key in line}
     return [found[number] for number in sorted(found)]
 

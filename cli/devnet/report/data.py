@@ -53,7 +53,7 @@ class ReportedStep:
     reward: float
     """Mean over the rollouts of the step."""
     staleness: Mapping[int, int]
-    """Number of groups by staleness: versions between the one that generated them and the one that they updated."""
+    """Number of groups by staleness: how many versions older than the trained policy their own version was."""
     distance: float | None = None
     """Mean distance of its rollouts from the requested length in tokens; None if no length is requested."""
 
@@ -75,7 +75,7 @@ class PipelineStage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportedVerdicts:
-    """Number of honest and cheating files that got the same outcome and reason."""
+    """Numbers of honest and of cheating files with one outcome and reason."""
 
     outcome: Outcome
     reason: str

@@ -28,7 +28,7 @@ class Series:
         name: Label at the line's end.
         colour: Name of a CSS variable, without the dashes.
         points: (x, y) values.
-        noisy: Drawn thin, with a running mean on top, and without a dot at each point.
+        noisy: Draw the line thin, with a running mean on top and no dots at the points.
     """
 
     name: str
@@ -53,7 +53,7 @@ _SHARES = Axis(top=1, step=0.25, spec=".0%")
 
 def as_page(report: RunReport, criteria: Sequence[Criterion]) -> str:
     """Returns the whole page."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - not in a plain installation
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # noqa: PLC0415 - a plain installation has no jinja2
 
     environment = Environment(
         loader=PackageLoader("cli.devnet.report"),
@@ -99,7 +99,7 @@ def _path_rows(report: RunReport) -> list[TimelineRow]:
 
 
 def _length_charts(report: RunReport) -> list[dict[str, object]]:
-    """Returns the charts of answer lengths and of their distance to the requested ones; empty without such."""
+    """Returns the charts of answer lengths and of their distance to requested lengths; empty if none is requested."""
     known = [one for one in report.evaluations if one.distance is not None]
     if not known:
         return []

@@ -1,9 +1,9 @@
 """Throughput, idle time and timeline of the pipeline's stages, and the path of one rollout through them.
 
-A stage's expected idle share follows from the mean times of all stages alone. A step takes as long as its slowest stage
-needs for it: generation divided by the nodes, the trainer's own work, and the latency of one step through the whole
-system divided by the steps that may be in progress (`async_level` + 1; Little's law). A stage that needs less of that
-time is idle for the rest.
+The idle share of a stage is predicted from the mean times of all stages. The predicted time of a step is the largest
+of three: generation divided by the number of nodes, the trainer's own work, and the latency of one step through the
+system divided by the number of steps that may be in progress (`async_level` + 1; Little's law). A stage that works
+for less than this time is idle for the remainder.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def _covered(spans: Sequence[tuple[float | None, float | None]]) -> float:
 
 
 def journey(record: RunRecord, work: Sequence[WorkTimeline]) -> Journey | None:
-    """Returns the path of a file from the middle of the run of which every time is known."""
+    """Returns the path of one file from the middle of the run; every time of this file is known."""
     steps, versions = learned_steps(record), announcements(record)
     complete = [(one, legs) for one in work if (legs := _legs(record, one, steps, versions))]
     if not complete:

@@ -46,7 +46,7 @@ class RunRecorder:
         places: Addresses of its services.
         deployment: The contracts.
         supervisor: Owner of the processes.
-        contributors: All workers; their stakes are read here.
+        contributors: All workers; the recorder reads their stakes.
         about: Parameters of the run, for the report.
         steps_under_way: Number of steps that may be in progress at a time.
         polling: Factor of the pauses between polls.
@@ -177,7 +177,7 @@ class ChainWatch:
         """In chain order."""
 
     async def run(self) -> None:
-        """Polls until it is cancelled; while the chain is down it tries again."""
+        """Polls until it is cancelled, also while the chain is down."""
         while True:
             with suppress(MusterError):
                 await self.poll()
@@ -229,7 +229,7 @@ class ArrivalWatch:
 
 
 def _versions(folder: Path) -> Iterator[Digest]:
-    """Yields complete versions; partial ones have names that are no digest."""
+    """Yields the digests of complete versions; a partial version has a name that is no digest."""
     try:
         names = [entry.name for entry in folder.iterdir()]
     except OSError:
@@ -277,7 +277,7 @@ class ProcessWatch:
                     memory[owner] += process.memory_info().rss / _MEBIBYTE
         for name, spent in seconds.items():
             before = self._known.get(name)
-            # The sum drops when a descendant ends that nobody has waited for, so keep the largest one.
+            # The sum drops when a descendant ends and its parent does not wait for it, so keep the largest sum.
             most = spent if before is None else max(spent, before.cpu_seconds)
             self._known[name] = ProcessCost(name=name, cpu_seconds=most, memory_mib=memory[name])
 

@@ -11,7 +11,7 @@ from cli.devnet.report.data import Criterion, NodeAccount, RunRecord, RunReport
 from cli.devnet.report.page import as_page
 from cli.devnet.report.text import as_text
 
-_NOTHING_SUBMITTED = "it handed in nothing, so that nothing was shown (more --steps give it time)"
+_NOTHING_SUBMITTED = "it submitted nothing, so nothing was shown (more --steps give it time)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def _learned(report: RunReport, wanted: float) -> Criterion:
 
 
 def _lengths_learned(report: RunReport, wanted: float) -> Criterion:
-    """Requires an improvement too: a base model that is near enough already has learned nothing."""
+    """Requires an improvement too, because a base model may already be near enough without learning."""
     name = f"answers to held-out prompts came within {wanted:g} tokens of the wanted length, on average"
     if report.distance is None:
         return Criterion(name, met=False, found="it was not measured before and after")

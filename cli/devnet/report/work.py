@@ -11,12 +11,12 @@ from protocol.identifiers import Digest
 from protocol.verdicts import Outcome
 
 _GENERATION_SECONDS = "seconds"
-"""Figure of a rollout file that holds its generation time."""
+"""Name of the reported metric that holds the generation time of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkTimeline:
-    """One file. Times are Unix times in seconds; None if the file did not get so far, or it was not observed."""
+    """One file. Times are Unix times in seconds; None if the file did not reach the stage, or the time is unknown."""
 
     key: Digest
     contributor: Contributor

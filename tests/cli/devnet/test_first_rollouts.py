@@ -109,7 +109,7 @@ async def test_it_waits_for_every_honest_node_and_for_no_other(tmp_path: Path) -
 
 async def test_a_node_that_is_slow_has_its_time_from_when_the_last_one_came(tmp_path: Path) -> None:
     worked, clock = {CHEAT}, LeapingClock(lambda: worked.add(FAST))
-    words = "1 honest nodes have handed in no work: the pool does not know them"
+    words = "1 honest nodes have submitted no work: the pool does not know them"
     with orchestrator(worked, tmp_path) as places, pytest.raises(ProcessFailed, match=words):
         await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], on_event=print, clock=clock)
     assert 450 <= clock.monotonic() < 470, "five minutes after the first came"

@@ -38,7 +38,7 @@ def changed(report: RunReport, name: str, **values: object) -> RunReport:
         pytest.param(changed(a_report(), "cheater", evicted=""), "still a member", id="the cheat stayed"),
         pytest.param(
             changed(a_report(), "cheater", accepted=0, forged=0, slashed=0, evicted=""),
-            "it handed in nothing, so that nothing was shown",
+            "it submitted nothing, so nothing was shown",
             id="the cheat came too late",
         ),
         pytest.param(replace(a_report(), nodes=()), "none of 0 files", id="nobody worked"),

@@ -1,0 +1,153 @@
+"""`muster trainer export`: curves and sampled answers of a run for TensorBoard and Weights & Biases."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from cli.output import note, say
+from protocol.errors import InvalidInput, NotFound
+
+PROGRESS_FILE = "progress.jsonl"
+_NUMBER_OF_KIND = {"step": "version", "evaluation": "version", "published": "version"}
+"""Kinds of lines that are exported, and the field that is their position on the horizontal axis."""
+_NOT_CURVES = frozenset({"step", "version", "at_ms"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPoint:
+    """One line of the progress log.
+
+    Args:
+        number: Version of the policy after the step, or the evaluated version.
+        at: Unix time in seconds.
+        curves: Finite numbers by name, such as `step/figures/entropy`.
+        answers: Greedy answers to held-out prompts: prompt, answer, and whether it is correct.
+    """
+
+    number: int
+    at: float
+    curves: Mapping[str, float]
+    answers: Sequence[tuple[str, str, bool]] = ()
+
+
+def export(
+    folder: Annotated[Path, typer.Argument(exists=True, help="The trainer's state directory, or its progress.jsonl.")],
+    tensorboard: Annotated[Path | None, typer.Option(help="Write event files to this new folder.")] = None,
+    wandb: Annotated[str | None, typer.Option(help="Log a run to this project of Weights & Biases.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the run there; default: the folder's name.")] = None,
+) -> None:
+    """Export a run's curves and sampled answers to TensorBoard or Weights & Biases.
+
+    Weights & Biases reads its own variables: with WANDB_MODE=offline nothing leaves this machine.
+    """
+    if tensorboard is None and wandb is None:
+        raise InvalidInput("nowhere to export to", hint="give --tensorboard DIR, or --wandb PROJECT")
+    if tensorboard is not None and tensorboard.exists() and any(tensorboard.iterdir()):
+        raise InvalidInput(f"{tensorboard} is not empty", hint="give --tensorboard a new folder")
+    points = read_points(folder / PROGRESS_FILE if folder.is_dir() else folder)
+    if tensorboard is not None:
+        write_events(tensorboard, points)
+        say(f"{len(points)} points are in {tensorboard}: tensorboard --logdir {tensorboard}")
+    if wandb is not None:
+        place = log_run(points, project=wandb, name=name or folder.absolute().name)
+        say(f"{len(points)} points are logged to {wandb}: {place}")
+
+
+def read_points(file: Path) -> list[ExportedPoint]:
+    """Returns the exported lines in order of their numbers; of a repeated step the last line counts.
+
+    Raises:
+        NotFound: There is no such file.
+        InvalidInput: It has no line to export.
+    """
+    try:
+        text = file.read_text()
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no {file}", hint="give the `state` directory of a trainer that has run") from error
+    found: dict[tuple[str, int], ExportedPoint] = {}
+    broken = 0
+    for line in text.splitlines():
+        try:
+            parsed = json.loads(line)
+            key = _NUMBER_OF_KIND.get(parsed["kind"])
+            if key is not None:
+                found[parsed["kind"], int(parsed[key])] = _point(parsed, number=int(parsed[key]))
+        except (ValueError, KeyError, TypeError):
+            broken += 1  # the last line may still be being written
+    if broken:
+        note(f"{broken} lines of {file} are not readable and were skipped")
+    if not found:
+        raise InvalidInput(f"{file} has no step to export", hint="wait for the trainer's first step")
+    return [found[key] for key in sorted(found, key=lambda key: (key[1], key[0]))]
+
+
+def write_events(folder: Path, points: Sequence[ExportedPoint]) -> None:
+    """Writes TensorBoard event files."""
+    from tensorboard.compat.proto.event_pb2 import Event  # noqa: PLC0415 - an extra
+    from tensorboard.compat.proto.summary_pb2 import Summary  # noqa: PLC0415
+    from tensorboard.plugins.text.summary_v2 import text_pb  # noqa: PLC0415
+    from tensorboard.summary.writer.event_file_writer import EventFileWriter  # noqa: PLC0415
+
+    writer: Any = EventFileWriter(str(folder))
+    for point in points:
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in point.curves.items()]
+        writer.add_event(Event(wall_time=point.at, step=point.number, summary=Summary(value=values)))
+        if point.answers:
+            writer.add_event(
+                Event(wall_time=point.at, step=point.number, summary=text_pb("answers", _as_table(point.answers)))
+            )
+    writer.close()
+
+
+def log_run(points: Sequence[ExportedPoint], *, project: str, name: str) -> str:
+    """Logs a run to Weights & Biases; returns its URL, or its folder if it is offline."""
+    import wandb  # noqa: PLC0415 - an extra
+
+    run: Any = wandb.init(project=project, name=name, settings=wandb.Settings(silent=True))
+    try:
+        run.define_metric("version")
+        run.define_metric("*", step_metric="version")
+        for point in points:
+            logged: dict[str, Any] = dict(point.curves) | {"version": point.number}
+            if point.answers:
+                rows = [list(one) for one in point.answers]
+                logged["answers"] = wandb.Table(columns=["prompt", "answer", "correct"], data=rows)
+            run.log(logged)
+        return str(run.url or run.dir)
+    finally:
+        run.finish()
+
+
+def _point(line: Mapping[str, Any], *, number: int) -> ExportedPoint:
+    kind = str(line["kind"])
+    answers = [(str(one["prompt"]), str(one["answer"]), bool(one["correct"])) for one in line.get("examples") or ()]
+    curves = {f"{kind}/{name}": value for name, value in _numbers(line) if name not in _NOT_CURVES}
+    return ExportedPoint(number=number, at=float(line["at_ms"]) / 1000, curves=curves, answers=answers)
+
+
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, float]]:
+    """Yields the numbers of nested tables with their paths."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}/")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{name}", float(value)
+
+
+def _as_table(answers: Sequence[tuple[str, str, bool]]) -> str:
+    """Formats answers as a Markdown table, with the text as it is: TensorBoard escapes HTML."""
+    rows = [
+        f"| {_cell(prompt)} | {_cell(answer)} | {'right' if correct else 'wrong'} |"
+        for prompt, answer, correct in answers
+    ]
+    return "\n".join(["| prompt | answer | |", "|---|---|---|", *rows])
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
