@@ -177,7 +177,7 @@ PRESETS: Mapping[PresetName, Preset] = {
     PresetName.SMOLLM2: Preset(
         task="a pretrained chat model answers sums and differences, by reward",
         base=None,
-        steps=10,
+        steps=8,
         goal=Goal(rise=0.35),
         fast_steps=4,
         fast_goal=Goal(rise=0.1),

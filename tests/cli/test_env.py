@@ -31,7 +31,7 @@ torch.set_num_threads(1)
 def test_the_list_names_every_family_with_its_options() -> None:
     listed = {each["name"]: each for each in run_muster("env", "list", "--json").json()}
     assert listed["letters"]["version"] == "1"
-    assert listed["arithmetic"]["options"] == "operations digits"
+    assert listed["arithmetic"]["options"] == "operations digits largest form answer"
     assert {"math", "code"} <= listed.keys()
 
 
