@@ -63,7 +63,7 @@ def create_control(
         """Returns output of the current task: lines from number `since` on, or the last `tail` lines."""
         store = logs()
         if store is None:
-            raise NotFound("this worker has run no task yet", hint="`muster worker status` says what it waits for")
+            raise NotFound("this worker has run no task yet", hint="`muster worker status` shows why")
         lines = (
             await asyncio.to_thread(store.tail, tail) if since is None else await asyncio.to_thread(store.read, since)
         )

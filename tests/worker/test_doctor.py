@@ -26,7 +26,7 @@ from worker.chain.pool_record import PoolRecord
 from worker.doctor import machine, network, software
 from worker.doctor.finding import DoctorFinding, Level, exit_code, failure, ok, warning
 from worker.doctor.ledger import check_record
-from worker.doctor.run import check_run, what_is_paid
+from worker.doctor.run import check_run, paid_engines
 from worker.machine.gpus import GpuInventory, read_gpus
 from worker.membership.joining import OrchestratorLocation
 from worker.tasks.container_spec import InstalledGpu
@@ -184,7 +184,7 @@ def step_of(*arithmetic: str, announced: bool = True) -> StepAnswer:
     ids=["taken", "with a gpu", "without a gpu", "none named", "no version"],
 )
 def test_a_member_hears_what_the_run_pays_for(answer: StepAnswer, level: Level, words: str, *, has_gpu: bool) -> None:
-    found = what_is_paid(answer, has_gpu=has_gpu)
+    found = paid_engines(answer, has_gpu=has_gpu)
     assert (found.check, found.level) == ("run", level)
     assert words in found.found
 

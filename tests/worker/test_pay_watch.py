@@ -260,7 +260,7 @@ async def test_a_contributor_sees_a_pools_record_and_what_its_owner_takes_out(wo
     )
     await owner.pools.announce_withdrawal(POOL, 90 * UNIT)
     free = format_amount((await owner.pools.escrow(POOL)).free)
-    assert f"; the owner takes out 90 of {free} MUST free escrow" in (await chain.pool_record()).words
+    assert f"; the owner withdraws 90 of {free} MUST free escrow" in (await chain.pool_record()).words
 
 
 async def test_only_a_bounded_number_of_blocks_is_read(

@@ -14,7 +14,7 @@ from protocol.verdicts import Outcome
 NEWEST = 200
 """Number of newest pieces of work that are counted."""
 BLOCKS_BACK = (2_000, 16_000, 128_000)
-"""Block ranges for reading events. The next one is tried while fewer than `NEWEST` pieces were found.
+"""Block ranges for reading events, tried in turn until `NEWEST` pieces of work are found.
 
 The longest range is 18 days at 12 s a block.
 """
@@ -60,7 +60,7 @@ class PoolRecord:
         leaving = ""
         if self.leaving:
             leaving = (
-                f"; the owner takes out {format_amount(self.leaving)} of {format_amount(self.free)} MUST free escrow"
+                f"; the owner withdraws {format_amount(self.leaving)} of {format_amount(self.free)} MUST free escrow"
             )
         if not self.total:
             return f"no work has ended lately{leaving}"

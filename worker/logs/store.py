@@ -92,7 +92,7 @@ class LogStore:
     def quote(self) -> str:
         """Returns the task's last lines since the worker's last note, bounded and with control characters escaped.
 
-        Heartbeats carry them, so that the reason of a failure is shown together with the failure.
+        Heartbeats contain these lines, so that the reason of a failure is shown together with the failure.
         """
         with self._lock:
             newest = list(islice(reversed(self._recent), _QUOTED_LINES))
@@ -130,7 +130,7 @@ class LogStore:
 def open_kept(logs: Path, assignment_id: str) -> LogStore | None:
     """Opens the log of an earlier assignment; None if it is not stored.
 
-    The id comes from the orchestrator, so its format is checked first: "/etc" would be an existing directory too.
+    The id comes from the orchestrator, so its format is checked first: "/etc" as id would name an existing directory.
     """
     if _ASSIGNMENT_ID.fullmatch(assignment_id) is None or not (logs / assignment_id).is_dir():
         return None

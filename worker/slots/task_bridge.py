@@ -27,15 +27,15 @@ _RELEASING = timedelta(seconds=5)
 
 
 class TaskBridge:
-    """The bridge of the current task. It is up before the task's container starts, also after a worker restart.
+    """The bridge of the current task. It serves before the task's container starts, also after a worker restart.
 
     Args:
         node: This node's address.
-        settings: Pool and size limits of files.
+        settings: Supply the pool and the size limits of files.
         state: The worker's state directory.
-        chain: The ledger, which leases are compared with.
+        chain: The ledger, against which leases are verified.
         queue: The delivery queue.
-        runner: Woken when a file was added.
+        runner: Queue runner, woken when a file was added.
         orchestrator: Returns the orchestrator session; None while the node is not a member.
         stopped: Returns why leasing has stopped; empty while it is allowed.
         clock: Used for time stamps and time-outs.
@@ -98,7 +98,7 @@ class TaskBridge:
         if self._slots is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RELEASING.total_seconds()):
-                    await self._slots.release_rest()
+                    await self._slots.release_unused()
 
     async def stop(self) -> None:
         """Closes the socket; slots stay leased."""

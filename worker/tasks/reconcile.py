@@ -28,7 +28,7 @@ STABLE_AFTER = timedelta(minutes=10)
 class Desired:
     """The parts of an assignment that reconciliation needs.
 
-    A container is kept as long as the `fingerprint` stays the same, whatever else in the assignment changes.
+    A container is kept as long as the `fingerprint` stays the same, even if other fields of the assignment change.
     """
 
     assignment_id: str
@@ -119,7 +119,7 @@ def reconcile(
         jitter: Uniform random number in [0, 1), for the back-off.
     """
     if desired is None:
-        return ReconcileStep(actions=tuple(_end(container, "no longer asked for") for container in observed))
+        return ReconcileStep(actions=tuple(_end(container, "no longer assigned") for container in observed))
     progress = _continued(desired, progress)
     ours = [container for container in observed if _matches(container, desired)]
     keep = max(ours, key=lambda container: (container.status is ContainerStatus.RUNNING, container.name), default=None)
@@ -267,7 +267,7 @@ def _ended(
             return replace(
                 progress,
                 state=AssignmentState.RESTARTING,
-                detail="ended with exit code 0; started again as its rule says",
+                detail="ended with exit code 0; restarted according to its restart rule",
                 failures=0,
                 retry_at=now + wait.total_seconds(),
             )
@@ -292,7 +292,7 @@ def _failed(
     if rule.kind is RestartKind.NEVER:
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=failures)
     if failures > rule.attempts:
-        detail = f"{detail}; failed {failures} times in a row, given up as its rule says"
+        detail = f"{detail}; failed {failures} times in a row, the limit of its restart rule"
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=failures)
     wait = restart_pause(failures, jitter)
     return replace(

@@ -33,7 +33,7 @@ from worker.tasks.container_spec import InstalledGpu, fingerprint
 from worker.tasks.reconcile import AssignmentProgress, Desired, LaunchContainer, RemoveContainer, StopContainer
 from worker.tasks.saved_state import RunningTask, load_progress, load_task, save_progress, save_task
 
-LOOK_EVERY = timedelta(seconds=1)
+POLL_INTERVAL = timedelta(seconds=1)
 """Poll interval for exited containers; the end of a container's output triggers a pass at once."""
 
 _MOST_DETAIL = 2000
@@ -100,13 +100,13 @@ class Reconciler:
     def offer(self, assignment: Assignment | None) -> str:
         """Sets the desired assignment from a signed answer; returns the reason if it is refused, else "".
 
-        A generation older than one already seen is refused: the answer is old, or from a replica that lags behind.
+        A generation older than one already seen is refused: the answer is outdated, or an orchestrator instance lags.
         """
         self._orchestrator_answered = True
         if assignment is not None and reconcile.is_stale(
             offered_id=assignment.id, offered_generation=assignment.generation, progress=self.progress
         ):
-            return f"generation {assignment.generation} of assignment {assignment.id} is older than what runs here"
+            return f"generation {assignment.generation} of assignment {assignment.id} is older than the one seen here"
         if assignment != self._assignment:
             self._assignment = assignment
             self._fingerprint = "" if assignment is None else fingerprint(assignment, secret=self._secret)
@@ -118,8 +118,8 @@ class Reconciler:
         progress = self.progress
         if progress is None:
             return None
-        trouble = self.runtime_error
-        detail = f"{progress.detail} ({trouble})" if trouble and progress.detail else trouble
+        error = self.runtime_error
+        detail = f"{progress.detail} ({error})" if error and progress.detail else error
         return AssignmentReport(
             id=progress.assignment_id,
             generation=progress.generation,
@@ -139,7 +139,7 @@ class Reconciler:
             while True:
                 self._changed.clear()
                 wake_in = await self._reconcile_once()
-                await sleep_or(self._clock, min(wake_in or LOOK_EVERY, LOOK_EVERY), self._changed)
+                await sleep_or(self._clock, min(wake_in or POLL_INTERVAL, POLL_INTERVAL), self._changed)
         finally:
             await self.task_logs.stop()
 
@@ -153,7 +153,7 @@ class Reconciler:
             await self._runtime.remove(container.name)
         await self.task_logs.stop()
         if self.progress is not None and not self.progress.state.is_final:
-            self._set_progress(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker handed over"))
+            self._set_progress(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker was stopped"))
 
     async def clear(self) -> None:
         """Deletes the saved assignment, volumes and bridges after the worker has left the pool."""
