@@ -40,7 +40,8 @@ _CONNECTIONS = 16
 """Concurrent requests; further ones are queued."""
 
 _KEEP_IDLE = timedelta(seconds=3)
-"""Idle connections are closed before the server closes them (uvicorn after 5 s): a request could meet that close."""
+"""Idle time after which connections are closed. It is below the server's (uvicorn: 5 s), because a request fails if
+the server closes the connection at the same moment."""
 
 _FIRST_WAIT = timedelta(milliseconds=100)
 _LONGEST_WAIT = timedelta(seconds=2)

@@ -19,7 +19,7 @@ class Fees:
 
 
 BUMP_NUMERATOR, BUMP_DENOMINATOR = 9, 8
-"""A replacement offers 12.5 % more: nodes refuse less than 10 %, and anvil and geth round that differently."""
+"""A replacement offers 12.5 % more. Nodes require 10 % more, but anvil and geth round this limit differently."""
 
 
 def offer(*, base_fee: int, tip: int, limit: int) -> Fees:

@@ -11,7 +11,7 @@ the next nonce. If the node had accepted ours and the other one replaced it, our
 only once the old nonce is used by the other transaction and `settled_after` blocks deep, so that no reorg frees it.
 
 **After a crash**: pass `send` a hook that stores each `Broadcast` before it is sent, and call `outcome` with the stored
-ones. Calls that the contract refuses a second time, as ours do by their keys, can simply be sent again.
+ones. Calls that the contract refuses when repeated, as `WorkLedger` does by key, can simply be sent again.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ class TransactionSender:
 
         Args:
             broadcasts: All stored versions, oldest first. Those with another nonce than the last are void.
-            deadline: How long to wait for it to be mined. The newest version is sent once more.
+            deadline: How long to wait until it is mined. The newest version is sent once more.
 
         Raises:
             NonceTaken: Another transaction used the nonce; this one can't be mined any more and may be sent again.
