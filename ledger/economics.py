@@ -177,7 +177,7 @@ class Chances:
 
     @property
     def launders(self) -> Fraction:
-        """Probability that a forged file is paid despite an honest validator's examination, by the better of both ways."""
+        """Probability that a forged file is paid despite an honest validator's examination, by the better way."""
         return max(self.launders_by_dispute, self.launders_first)
 
     @property

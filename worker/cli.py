@@ -159,11 +159,11 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
         lines.append(("", f"not reached: {found.silent_because}"))
     report = found.assignment
     if report is not None:
-        words = f"{found.task}: {report.state}" + (f", {report.restarts} restarts" if report.restarts else "")
-        lines += [("task", words), *([("", report.detail)] if report.detail else [])]
+        text = f"{found.task}: {report.state}" + (f", {report.restarts} restarts" if report.restarts else "")
+        lines += [("task", text), *([("", report.detail)] if report.detail else [])]
     if found.refused:
         lines.append(("refused", _printable(found.refused)))
-    lines += [("discovery", f"{url}: {words}") for url, words in found.discovery.items()]
+    lines += [("discovery", f"{url}: {state}") for url, state in found.discovery.items()]
     lines.append(("runtime", found.runtime + (f": {found.runtime_trouble}" if found.runtime_trouble else "")))
     lines.append(("queue", ", ".join(f"{count} {stage}" for stage, count in found.queue.items() if count) or "empty"))
     lines += [("parked", text) for text in found.parked]

@@ -118,7 +118,7 @@ class EventCursor:
             batch = await self._attempt()
             if batch is not None:
                 return batch
-            unstable += self._span >= span  # a halved range is progress: it ends at one block
+            unstable += self._span >= span  # a halved range does not count: halving ends at one block
         raise ChainUnavailable(
             f"the chain changed {_MAX_UNSTABLE_READS} times while cursor {self._name} was reading it"
         )

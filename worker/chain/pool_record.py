@@ -20,7 +20,7 @@ The longest range is 18 days at 12 s a block.
 """
 
 LEAST_TO_JUDGE = 10
-"""Minimum number of finished pieces for judging a pool."""
+"""Minimum number of finished pieces of work for judging a pool."""
 MOST_EXPIRED = 0.05
 MOST_REFUSED = 0.5
 
@@ -42,12 +42,12 @@ class PoolRecord:
 
     @property
     def total(self) -> int:
-        """Number of finished pieces."""
+        """Number of finished pieces of work."""
         return self.accepted + self.refused + self.expired
 
     @property
     def is_bad(self) -> bool:
-        """Whether many pieces are unpaid or refused, or more than half of the free escrow will be withdrawn."""
+        """Whether much of the work expired or was refused, or more than half of the free escrow will be withdrawn."""
         if self.leaving and 2 * self.leaving > self.free:
             return True
         if self.total < LEAST_TO_JUDGE:
@@ -55,7 +55,7 @@ class PoolRecord:
         return self.expired > MOST_EXPIRED * self.total or self.refused > MOST_REFUSED * self.total
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The record as one line of text."""
         leaving = ""
         if self.leaving:

@@ -2,8 +2,8 @@
 
 A pool can take files without paying: its validators let the work expire unjudged, or the escrow or this node's
 membership is gone when the work is submitted. The ledger has no penalty for that, so the worker bounds the loss: after
-`MOST_UNPAID` consecutive unpaid pieces it stops leasing until the contributor resumes it or a piece is paid. Rejected
-and forged work does not count, because validators have judged it.
+`MOST_UNPAID` consecutive unpaid pieces of work it stops leasing, until the contributor resumes it or one is paid.
+Rejected and forged work does not count, because validators have judged it.
 """
 
 from __future__ import annotations

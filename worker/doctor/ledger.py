@@ -32,9 +32,9 @@ def check_record(record: PoolRecord) -> DoctorFinding:
     """Checks that the pool's newest work was judged and paid."""
     if record.is_bad:
         return warning(
-            "pool record", record.words, "ask the pool's owner why, or choose another pool: `muster pool list`"
+            "pool record", record.summary, "ask the pool's owner, or choose another pool: `muster pool list`"
         )
-    return ok("pool record", record.words)
+    return ok("pool record", record.summary)
 
 
 def _wallet(key: Key, status: NodeStatus) -> DoctorFinding:

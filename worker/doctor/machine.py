@@ -21,11 +21,11 @@ def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> Doct
     """Counts GPUs by model; warns of NVIDIA devices without a driver."""
     if inventory.gpus:
         counted = Counter(f"{found.gpu.model} with {found.gpu.memory_bytes / GIB:.0f} GiB" for found in inventory.gpus)
-        words = ", ".join(f"{count} of {kind}" for kind, count in counted.items())
-        words += f", driver {inventory.driver}"
+        text = ", ".join(f"{count} of {kind}" for kind, count in counted.items())
+        text += f", driver {inventory.driver}"
         if inventory.trouble:
-            return warning("gpu", f"{words}; {inventory.trouble}", "look at `nvidia-smi` and the kernel's log")
-        return ok("gpu", words)
+            return warning("gpu", f"{text}; {inventory.trouble}", "look at `nvidia-smi` and the kernel's log")
+        return ok("gpu", text)
     if inventory.trouble or list(devices.glob("nvidia[0-9]*")):
         return warning(
             "gpu", inventory.trouble or "there are NVIDIA devices but no driver", "install or reload the NVIDIA driver"

@@ -184,8 +184,8 @@ class Joiner:
             async with asyncio.timeout(_RECORD_TIMEOUT.total_seconds()):
                 record = await self._chain.pool_record()
         tell = _log.warning if record is not None and record.is_bad else _log.info
-        words = "could not be read" if record is None else record.words
-        tell("joining", pool=self._pool_id, orchestrator=invite.url, record=words)
+        summary = "could not be read" if record is None else record.summary
+        tell("joining", pool=self._pool_id, orchestrator=invite.url, record=summary)
 
     async def _join_through_relayer(self, invite: SignedInvite, orchestrator: Address) -> bool:
         """Returns whether the relayer sent the join transaction, so that the node needs no gas."""

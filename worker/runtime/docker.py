@@ -279,17 +279,17 @@ def _create_and_start(sdk: docker.DockerClient, arguments: dict[str, Any]) -> No
 
 
 def _refused(error: APIError) -> LaunchRefused | RuntimeDown:
-    words = _explain(error)
-    if "device driver" in words or "nvidia" in words.lower():
+    text = _explain(error)
+    if "device driver" in text or "nvidia" in text.lower():
         return LaunchRefused(
-            f"the engine can't give the task a GPU: {words}",
+            f"the engine can't give the task a GPU: {text}",
             hint="install the NVIDIA driver and container toolkit, then restart the engine; `muster worker doctor` "
             "shows what is missing",
             code="gpu-unavailable",
         )
-    if "port is already allocated" in words or "no space left" in words:
-        return RuntimeDown(f"the engine could not start the container: {words}")
-    return LaunchRefused(f"the engine refused the container: {words}")
+    if "port is already allocated" in text or "no space left" in text:
+        return RuntimeDown(f"the engine could not start the container: {text}")
+    return LaunchRefused(f"the engine refused the container: {text}")
 
 
 def _pull(sdk: docker.DockerClient, image: str, credentials: RegistryCredentials | None, progress: Progress) -> None:
@@ -318,17 +318,17 @@ def _is_latest(image: str) -> bool:
     return not _is_pinned(image) or ("@" not in image and image.endswith(":latest"))
 
 
-def _pull_error(image: str, words: str) -> ImageMissing | PullFailed:
-    lower = words.lower()
+def _pull_error(image: str, text: str) -> ImageMissing | PullFailed:
+    lower = text.lower()
     if any(sign in lower for sign in _MISSING):
-        return ImageMissing(f"the image {image} does not exist, or access is denied: {words}")
+        return ImageMissing(f"the image {image} does not exist, or access is denied: {text}")
     if any(sign in lower for sign in _DENIED):
         return ImageMissing(
-            f"the registry refuses access to the image {image}: {words}",
+            f"the registry refuses access to the image {image}: {text}",
             hint="give the task credentials that may read it",
             code="registry-denied",
         )
-    return PullFailed(f"the image {image} could not be pulled: {words}")
+    return PullFailed(f"the image {image} could not be pulled: {text}")
 
 
 def _explain(error: APIError) -> str:

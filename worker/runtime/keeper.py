@@ -156,8 +156,8 @@ class Keeper:
         for group in self._launch["cgroups"]:
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError, ValueError):
-                    words = dict(line.split() for line in (Path(group) / name).read_text().splitlines())
-                    if int(words.get("oom_kill", "0")) > 0:
+                    events = dict(line.split() for line in (Path(group) / name).read_text().splitlines())
+                    if int(events.get("oom_kill", "0")) > 0:
                         return True
         return False
 

@@ -280,9 +280,9 @@ class Reconciler:
             self._set_progress(reconcile.launched(self.progress, at_ms=unix_ms(self._clock.now())))
         self.refused = ""
 
-    def _report_pull(self, words: str) -> None:
+    def _report_pull(self, text: str) -> None:
         if self.progress is not None:
-            self.progress = replace(self.progress, detail=words[:1000])
+            self.progress = replace(self.progress, detail=text[:1000])
 
     async def _unless_superseded(self, work: Coroutine[Any, Any, None], assignment: Assignment) -> None:
         """Runs a launch, and cancels it (a long image pull) when the assignment changes meanwhile."""

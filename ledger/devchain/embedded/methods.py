@@ -16,7 +16,8 @@ from ledger.devchain.embedded.records import BlockRecord, LogFilter
 Method = Callable[[EmbeddedChain, list[object]], Awaitable[Any]]
 
 MAX_LOGS = 10_000
-"""Maximum events per query; beyond it code -32005, as on public nodes, so that tests cover the splitting of ranges."""
+"""Maximum events per query. As on public nodes, a query with more fails with code -32005, so that tests cover clients
+that split their ranges."""
 
 _SUGGESTED_TIP = 10**9
 _MAX_FEE_HISTORY = 1024

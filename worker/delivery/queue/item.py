@@ -39,7 +39,7 @@ class QueueItem:
         kind: Type of the file.
         key: Idempotency key: adding a file with a known key returns the existing item.
         metadata: Metadata given when the file was added.
-        data: Results of completed stages, never empty strings.
+        data: Results of completed stages, by name; no value is empty.
         attempts: Consecutive failures of the current stage.
         not_before_ms: Wall time of the next attempt, in Unix milliseconds.
         parked: Why the item waits for the contributor; empty if it does not.

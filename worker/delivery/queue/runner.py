@@ -31,7 +31,7 @@ LONGEST_WAIT = timedelta(minutes=10)
 LONGEST_LOOK = timedelta(seconds=10)
 """Maximum pause between polls of an item that waits for another party (`NotYet`)."""
 DEFAULT_ATTEMPTS = 50
-"""Consecutive failures of a stage before an item is parked, after about seven hours."""
+"""Consecutive failures of a stage after which an item is parked; with the back-off this takes about seven hours."""
 
 _CONCURRENCY = 4
 _FINAL_POLL_INTERVAL = timedelta(seconds=1)

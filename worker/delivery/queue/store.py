@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS finished (
 _LATER_COLUMNS = (("name", "''"), ("metadata", "'{}'"), ("given_up", "''"))
 """Columns of `finished` that databases of earlier releases lack."""
 _KEPT_FINISHED = 10_000
-"""Finished keys kept, so that adding a file again after a crash has no effect."""
+"""Maximum number of remembered finished items, so that adding a file again after a crash has no effect."""
 _REQUEST_STAGES = frozenset({DeliveryStage.REQUESTED, DeliveryStage.SUBMITTED})
 _CHUNK = 1 << 20
 
