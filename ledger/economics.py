@@ -22,7 +22,7 @@ from ledger.client.work import LOST_DISPUTE_BPS
 from protocol.errors import InvalidInput
 
 CONFIRMED_FROM = 4
-"""With this many validators or more, overturning a verdict takes two of them (`WorkLedger.CONFIRMED_FROM`)."""
+"""In pools with at least this many validators, overturning a verdict needs two (`WorkLedger.CONFIRMED_FROM`)."""
 
 HOUR = timedelta(hours=1)
 
@@ -227,8 +227,8 @@ class Collusion:
     """Success probability and gain of k colluding validators of n.
 
     Args:
-        validators: n, the validators of the pool.
-        corrupt: k, the colluding ones.
+        validators: n, the number of validators of the pool.
+        corrupt: k, the number of colluding validators.
         launders_by_dispute: As in `Chances`.
         launders_first: Probability that a forged file is accepted when a corrupt validator judges it first and honest
             ones take a second look at a share of the accepted work.

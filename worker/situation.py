@@ -81,7 +81,7 @@ class WorkerStatus(BaseModel):
     assignment: AssignmentReport | None
     metrics: dict[str, float]
     refused: str = ""
-    """Task that this machine refused last, with the reason and what to change; empty once another was started."""
+    """The last task that this machine refused, with the reason and remedy; empty once another task has started."""
     queue: dict[str, int]
     parked: list[str]
     given_up: list[str] = []

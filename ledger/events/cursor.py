@@ -35,7 +35,8 @@ _MEMORY = 128
 _MAX_UNSTABLE_READS = 8
 
 _MAX_SINGLE_BLOCKS = 4
-"""Maximum new blocks that are read one by one, by hash, which takes fewer requests than a range, most in parallel."""
+"""Maximum number of new blocks that are read one by one, by hash. For so few blocks this takes fewer requests than a
+range, and most of the requests run in parallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ _SALT_WEI = 1_000
 """Up to this many wei per gas are added at random.
 
 Otherwise two processes with the same key that send the same call would produce the same transaction hash, and both
-would take the one mined transaction for theirs.
+would regard the one mined transaction as their own.
 """
 
 

@@ -62,7 +62,7 @@ class ReceiptWatcher:
         self._wake = asyncio.Event()
         self._interval = _SHORTEST_PAUSE
         self._gap: tuple[int, float] | None = None
-        """An unused nonce that blocks ours, and when it was first seen (monotonic seconds)."""
+        """An unused nonce that blocks our later ones, and when it was first seen (monotonic seconds)."""
 
     def wake(self) -> None:
         """Starts the polling loop, or makes it poll soon, because a transaction was sent."""

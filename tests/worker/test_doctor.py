@@ -178,7 +178,7 @@ def step_of(*arithmetic: str, announced: bool = True) -> StepAnswer:
         (step_of("torch/float32", "vllm/float32"), False, Level.OK, "paid for torch/float32, vllm/float32"),
         (step_of("vllm/bfloat16"), True, Level.OK, "paid for vllm/bfloat16"),
         (step_of("vllm/bfloat16"), False, Level.WARNING, "no GPU"),
-        (step_of(), False, Level.OK, "what its recipe names"),
+        (step_of(), False, Level.OK, "its recipe lists the paid engines"),
         (step_of(announced=False), False, Level.OK, "no version"),
     ],
     ids=["taken", "with a gpu", "without a gpu", "none named", "no version"],

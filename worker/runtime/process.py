@@ -314,7 +314,7 @@ def _keeper_pid(place: Path) -> int | None:
 
 
 def _end_orphan(place: Path) -> None:
-    """Kills a sandbox whose keeper was killed: `--die-with-parent` has no effect yet while bubblewrap sets up."""
+    """Kills a sandbox whose keeper was killed while bubblewrap set up, before `--die-with-parent` took effect."""
     running = _json(place / "running.json")
     if running is not None and running["first_pid"]:
         ticks = keeper.start_ticks(running["first_pid"])

@@ -27,7 +27,7 @@ _RELEASING = timedelta(seconds=5)
 
 
 class TaskBridge:
-    """The bridge of the current task. It serves before the task's container starts, also after a worker restart.
+    """The bridge of the current task. It accepts requests before the container starts, also after a worker restart.
 
     Args:
         node: This node's address.

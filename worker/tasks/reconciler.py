@@ -83,7 +83,7 @@ class Reconciler:
         self.runtime_error = ""
         """Why the runtime is unavailable; empty while it works."""
         self.refused = ""
-        """Last task that this machine refused, with the reason and what to change; empty once another was started."""
+        """The last task that this machine refused, with the reason and remedy; empty once another task has started."""
         self.progress = load_progress(state)
         self.task = load_task(state)
 

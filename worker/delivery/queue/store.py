@@ -253,7 +253,7 @@ class QueueStore:
         return sum(entry.stat().st_size for entry in os.scandir(self._spool) if entry.is_file(follow_symlinks=False))
 
     def counts(self) -> dict[str, int]:
-        """Returns the number of items per stage, and of parked, delivered and given-up items (as far as kept)."""
+        """Returns the number of items per stage, of parked items, and of remembered delivered and given-up items."""
         rows = self._query("SELECT stage, COUNT(*) AS n FROM items WHERE parked = '' GROUP BY stage")
         counts = {str(row["stage"]): int(row["n"]) for row in rows}
         counts["parked"] = int(self._query("SELECT COUNT(*) AS n FROM items WHERE parked != ''")[0]["n"])
