@@ -161,7 +161,7 @@ def in_plain_words(error: TransactionReverted) -> TransactionReverted:
         return error
     message, hint = known
     try:
-        shown = {name: _shown(error.name, name, value) for name, value in error.arguments.items()}
+        shown = {name: _format_argument(error.name, name, value) for name, value in error.arguments.items()}
         if error.name == "WrongStatus":
             shown["status"] = _status(error.arguments)
         detail = message.format_map(shown)
@@ -199,7 +199,7 @@ def _status(arguments: Mapping[str, object]) -> str:
     return kinds[status] if isinstance(status, int) and 0 <= status < len(kinds) else str(status)
 
 
-def _shown(error: str, name: str, value: object) -> str:
+def _format_argument(error: str, name: str, value: object) -> str:
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if isinstance(value, str) and value.startswith("0x") and len(value) == _ADDRESS_LENGTH:

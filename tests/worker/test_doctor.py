@@ -205,8 +205,8 @@ async def test_an_orchestrator_that_does_not_answer_what_it_pays_for_is_a_warnin
         (PoolRecord(accepted=94, expired=6), Level.WARNING, "6% expired unjudged"),
         (PoolRecord(accepted=49, refused=51), Level.WARNING, "51% refused by validators"),
         (PoolRecord(expired=9), Level.OK, "100% expired unjudged"),
-        (PoolRecord(leaving=6 * UNIT, free=10 * UNIT), Level.WARNING, "takes out 6 of 10 MUST free escrow"),
-        (PoolRecord(leaving=5 * UNIT, free=10 * UNIT), Level.OK, "takes out 5 of 10 MUST free escrow"),
+        (PoolRecord(leaving=6 * UNIT, free=10 * UNIT), Level.WARNING, "withdraws 6 of 10 MUST free escrow"),
+        (PoolRecord(leaving=5 * UNIT, free=10 * UNIT), Level.OK, "withdraws 5 of 10 MUST free escrow"),
     ],
 )
 def test_a_pool_that_does_not_pay_is_warned_of(record: PoolRecord, level: Level, words: str) -> None:

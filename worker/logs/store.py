@@ -97,7 +97,7 @@ class LogStore:
         with self._lock:
             newest = list(islice(reversed(self._recent), _QUOTED_LINES))
         since_note = reversed(list(takewhile(lambda line: line.stream != WORKER, newest)))
-        written = (_shown(line.text) for line in since_note)
+        written = (_escaped(line.text) for line in since_note)
         return "\n".join(line for line in written if line)
 
     def close(self) -> None:
@@ -145,7 +145,7 @@ def remove_old_logs(logs: Path, *, keep: str) -> None:
             remove_tree(place)
 
 
-def _shown(text: str) -> str:
+def _escaped(text: str) -> str:
     """Returns a line with non-printable characters escaped, shortened to the maximum length."""
     line = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode()

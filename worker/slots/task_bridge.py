@@ -133,7 +133,7 @@ class TaskBridge:
             pool_id=self._settings.pool_id,
             volume=volumes.data,
             queue=self._queue,
-            on_metrics=self._take_metrics,
+            on_metrics=self._store_metrics,
             on_file=lambda: _ignore(loop.call_soon_threadsafe(self._runner.wake)),
             clock=self._clock,
             most_file_bytes=self._settings.most_file_bytes,
@@ -141,7 +141,7 @@ class TaskBridge:
             slots=self._slots,
         )
 
-    def _take_metrics(self, metrics: Mapping[str, float]) -> None:
+    def _store_metrics(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             if name in self._metrics or len(self._metrics) < MOST_TASK_METRICS:
                 self._metrics[name] = value

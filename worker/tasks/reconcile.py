@@ -124,7 +124,11 @@ def reconcile(
     ours = [container for container in observed if _matches(container, desired)]
     keep = max(ours, key=lambda container: (container.status is ContainerStatus.RUNNING, container.name), default=None)
     strays = tuple(_end(container, "replaced") for container in observed if container is not keep)
-    decision = _without(progress, now) if keep is None else _with(desired, keep, progress, now, jitter)
+    decision = (
+        _decide_without_container(progress, now)
+        if keep is None
+        else _decide_with_container(desired, keep, progress, now, jitter)
+    )
     if strays:  # two containers must never share a task's volume, so the old one ends before a new one starts
         return replace(
             decision, actions=strays + tuple(a for a in decision.actions if not isinstance(a, LaunchContainer))
@@ -220,7 +224,7 @@ def _end(container: Container, why: str) -> Action:
     return RemoveContainer(name=container.name)
 
 
-def _without(progress: AssignmentProgress, now: float) -> ReconcileStep:
+def _decide_without_container(progress: AssignmentProgress, now: float) -> ReconcileStep:
     """Decides without a container: launches one unless the assignment has ended or a back-off runs."""
     if progress.state.is_final:
         return ReconcileStep(progress=progress)
@@ -231,7 +235,7 @@ def _without(progress: AssignmentProgress, now: float) -> ReconcileStep:
     return ReconcileStep(actions=(LaunchContainer(number=progress.launches + 1),), progress=progress)
 
 
-def _with(
+def _decide_with_container(
     desired: Desired, container: Container, progress: AssignmentProgress, now: float, jitter: float
 ) -> ReconcileStep:
     if container.status is ContainerStatus.CREATED:  # the worker was killed between create and start

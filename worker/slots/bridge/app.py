@@ -104,7 +104,7 @@ def create_bridge(parts: BridgeParts) -> FastAPI:
         app.state.waiting += 1
         try:
             async with app.state.turn:
-                return await asyncio.to_thread(_take, parts, body)
+                return await asyncio.to_thread(_add_file, parts, body)
         finally:
             app.state.waiting -= 1
 
@@ -156,7 +156,7 @@ async def _check_token(request: Request, authorization: Annotated[str, Header()]
 Checked = Annotated[None, Depends(_check_token)]
 
 
-def _take(parts: BridgeParts, body: HandOver) -> HandedOver:
+def _add_file(parts: BridgeParts, body: HandOver) -> HandedOver:
     file = body.key or body.path
     if LEASED_WORK in body.metadata:
         raise InvalidInput(f"a task can't set the metadata {LEASED_WORK!r}", hint="name a slot in `rollout`")
