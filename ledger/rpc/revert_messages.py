@@ -35,7 +35,7 @@ MESSAGES: Mapping[str, tuple[str, str]] = {
     "DomainClosed": ("domain {domainId} is closed or does not exist", "`muster ledger domain list`"),
     "NoSuchPool": ("there is no pool {poolId}", "check --pool"),
     "ERC20InvalidReceiver": ("{receiver} can't hold MUST", "check the address"),
-    "WrongStatus": ("the status {status} does not allow this call", "the `show` command prints the status"),
+    "WrongStatus": ("the status is {status}, which does not allow this call", "the `show` command prints the status"),
     "NotOwner": ("{caller} does not own pool {poolId}", "use the owner's key"),
     "NotManager": ("{caller} is not the manager of pool {poolId}", "use the manager's key: `muster pool roles`"),
     "NotOperator": ("{caller} is not the orchestrator of pool {poolId}", "`muster pool roles` shows its key"),

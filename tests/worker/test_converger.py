@@ -224,7 +224,7 @@ async def test_new_content_replaces_the_container_and_keeps_the_volume(
     ("changes", "words"),
     [
         ({"environment": {"X": "${MUSTER_NO_SUCH}"}}, "MUSTER_NO_SUCH"),
-        ({"gpus": {"count": 1}}, "0 of this machine's 0 GPUs fit"),
+        ({"gpus": {"count": 1}}, "0 of this machine's 0 GPUs match"),
         ({"network": "host"}, "does not allow"),
         ({"volumes": [{"target": "/proc/x"}]}, "/proc/x"),
         ({"resources": {"disk_bytes": 1 << 60}, "restart": {"kind": "never"}}, "of disk"),
