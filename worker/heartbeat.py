@@ -171,7 +171,7 @@ class HeartbeatLoop:
             _log.info("orchestrator-is-back")
         self._pause.succeeded()
         self._unanswered = 0
-        if self._clock.monotonic() >= self._next_check:  # an answer before the next check is due must not reset it
+        if self._clock.monotonic() >= self._next_check:  # an answer soon after a check must not reset the pause
             self._check_pause.succeeded()
         skew = self._orchestrator.time.update(answer.server_time_ms)
         if abs(skew) >= SKEW_TO_REPORT and abs(situation.clock_skew_s) < SKEW_TO_REPORT.total_seconds():
@@ -223,7 +223,7 @@ class HeartbeatLoop:
                 self._situation.notices.append("the pool gives this node work again")
 
     async def _membership_ended(self, answer: HeartbeatAnswer) -> bool:
-        """Returns whether the ledger confirms the end of the membership, because an orchestrator may lag behind it."""
+        """Returns whether the ledger confirms the end of the membership; an orchestrator may lag behind the ledger."""
         try:
             status = await self._chain.node_status()
         except MusterError:

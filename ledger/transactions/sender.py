@@ -11,7 +11,8 @@ the next nonce. If the node had accepted ours and the other transaction replaced
 nonce, but only once the other transaction is `settled_after` blocks deep, so that no reorg frees the old nonce.
 
 **After a crash**: pass `send` a hook that stores each `Broadcast` before it is sent, and call `outcome` with the stored
-broadcasts. Calls that the contract refuses when repeated, as `WorkLedger` does by key, can simply be sent again.
+broadcasts. Calls that the contract refuses when repeated, such as a submission under a known key, can simply be
+sent again.
 """
 
 from __future__ import annotations
