@@ -30,7 +30,7 @@ from protocol.runtime.clock import Clock, SystemClock
 _log = structlog.get_logger(__name__)
 
 _MEMORY = 128
-"""Depth of reorg that a cursor can undo, in blocks. Ethereum finalises after 64; tests revert development chains further."""
+"""Depth of reorg that a cursor can undo, in blocks. Ethereum finalises after 64; tests revert their chains further."""
 
 _MAX_UNSTABLE_READS = 8
 
