@@ -27,12 +27,12 @@ def parse_amount(text: str) -> int:
 
 
 def plain_amount(amount: int) -> str:
-    """Returns the smallest unit as MUST in decimal digits, without thousands separators, for programs."""
+    """Formats an amount in the smallest unit as plain decimal MUST, without thousands separators, for programs."""
     return format_amount(amount).replace(",", "")
 
 
 def format_amount(amount: int) -> str:
-    """Formats the smallest unit as MUST: exact, without trailing zeros, with commas between thousands."""
+    """Formats an amount in the smallest unit as MUST: exact, no trailing zeros, commas between thousands."""
     sign = "-" if amount < 0 else ""
     whole, fraction = divmod(abs(amount), UNIT)
     decimals = f"{fraction:0{DECIMALS}d}".rstrip("0")

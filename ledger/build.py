@@ -116,7 +116,7 @@ def _artifact(contract: Contract, compiled: dict[str, Any], compiler: str, diges
     output = compiled[f"{contract.value}.sol"][contract.value]
     size = len(output["evm"]["deployedBytecode"]["object"]) // 2
     if size > SIZE_LIMIT:
-        raise InvalidInput(f"{contract.value} has {size} bytes; a chain takes {SIZE_LIMIT}", code="contract-too-large")
+        raise InvalidInput(f"{contract.value} has {size} bytes; the limit is {SIZE_LIMIT}", code="contract-too-large")
     return {
         "contract": contract.value,
         "compiler": compiler,

@@ -1,7 +1,7 @@
 """Deploys the contracts, and reads, writes and checks deployment files.
 
-The contracts hold each other's addresses as immutables, so that no one can later replace, say, the contract that may
-slash. The addresses are computed before anything is deployed, from the deployer's address and nonces.
+The contracts hold each other's addresses as immutables, so that nobody can later replace a contract, such as the one
+that may slash. The addresses are computed before anything is deployed, from the deployer's address and nonces.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Deployment:
     """The first block that can contain events of the contracts."""
     contracts: Mapping[Contract, Address]
     version: str = VERSION
-    """Version of the contracts, which is that of the EIP-712 domain of all signatures."""
+    """Version of the contracts, and of the EIP-712 domain of all signatures."""
 
     def __getitem__(self, name: Contract) -> Address:
         return self.contracts[name]
@@ -71,7 +71,7 @@ class Deployment:
             NotFound: There is no such file.
             InvalidInput: It is not a deployment, or of another contract version.
         """
-        hint = "`muster ledger deploy` writes it; a pool's owner can send you theirs"
+        hint = "`muster ledger deploy` writes it; a pool's owner can send you a copy"
         try:
             with path.open("rb") as file:
                 content = json.loads(file.read(_MOST_BYTES))
@@ -79,7 +79,7 @@ class Deployment:
             if version != VERSION:
                 raise InvalidInput(
                     f"{path} has contract version {version[:20]}; this release uses version {VERSION}",
-                    hint="ask the pool's owner for the present deployment, or use the release that made this one",
+                    hint="ask the pool's owner for the current deployment file, or use the release that wrote this one",
                     code="other-contract-version",
                 )
             return cls(

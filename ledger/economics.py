@@ -22,7 +22,7 @@ from ledger.client.work import LOST_DISPUTE_BPS
 from protocol.errors import InvalidInput
 
 CONFIRMED_FROM = 4
-"""With this many validators or more, overturning a verdict takes two of them (`WorkLedger.CONFIRMED_FROM`)."""
+"""In pools with at least this many validators, overturning a verdict needs two (`WorkLedger.CONFIRMED_FROM`)."""
 
 HOUR = timedelta(hours=1)
 
@@ -38,7 +38,7 @@ class Economics:
     units: int
     """Units of a typical file."""
     max_units: int
-    """Units of its lease."""
+    """Units of the lease of a typical file."""
     pays: int
     """Reward of an accepted file."""
     costs_if_forged: int
@@ -164,7 +164,7 @@ class Chances:
 
     Args:
         launders_by_dispute: A forged file is accepted, although an honest validator called it forged, because the node
-            disputed that.
+            disputed the verdict.
         launders_first: A forged file that a corrupt validator accepted stays accepted when an honest one disputes it.
         frames_first: An honest file that a corrupt validator called forged is slashed although the node disputes it.
         frames_by_dispute: An honest file that an honest validator accepted is slashed after a corrupt one disputes it.
@@ -177,7 +177,7 @@ class Chances:
 
     @property
     def launders(self) -> Fraction:
-        """Probability that a forged file is paid although an honest validator examines it, by the better way."""
+        """Probability that a forged file is paid despite an honest validator's examination, by the better way."""
         return max(self.launders_by_dispute, self.launders_first)
 
     @property
@@ -187,7 +187,7 @@ class Chances:
 
 
 def chances(*, validators: int, corrupt: int) -> Chances:
-    """Computes what `corrupt` of `validators` can decide together.
+    """Computes the probabilities that `corrupt` of `validators` decide outcomes together.
 
     Args:
         validators: Validators of the pool, at least 1.
@@ -227,8 +227,8 @@ class Collusion:
     """Success probability and gain of k colluding validators of n.
 
     Args:
-        validators: n, the validators of the pool.
-        corrupt: k, the colluding ones.
+        validators: n, the number of validators of the pool.
+        corrupt: k, the number of colluding validators.
         launders_by_dispute: As in `Chances`.
         launders_first: Probability that a forged file is accepted when a corrupt validator judges it first and honest
             ones take a second look at a share of the accepted work.
@@ -245,7 +245,7 @@ class Collusion:
 
 
 def collusion(economics: Economics, *, validators: int, corrupt: int, looked_at: float) -> Collusion:
-    """Computes what `corrupt` of `validators` gain by colluding.
+    """Computes the success probabilities and the gain of `corrupt` colluding of `validators`.
 
     Args:
         economics: The pool's economics.
@@ -301,7 +301,7 @@ class DeliveryRules:
         typical: Time that a typical node takes for a slot.
         least: Leases that a node gets before its delivery rate counts.
         rest: Pause between leases of a node whose delivery rate is too low.
-        providers_per_step: Providers that it takes to hold all slots of a step.
+        providers_per_step: Number of providers needed to hold all slots of a step.
     """
 
     found_after: timedelta
@@ -324,9 +324,9 @@ class Stalling:
 
     Args:
         way: Description of the attack.
-        nodes: Nodes that it takes, each of its own provider.
-        stake_bound: Stake locked by their memberships and the penalties of their open work; it is not lost.
-        pay_missed: Rewards that they miss for the slots that they did not deliver.
+        nodes: Nodes needed for the attack, each of its own provider.
+        stake_bound: Stake locked by these nodes' memberships and the penalties of their open work; it is not lost.
+        pay_missed: Rewards that these nodes miss for the slots that they did not deliver.
         slowed_to: Speed of the run during the attack, as a share of its normal speed.
     """
 
@@ -341,7 +341,7 @@ def stalling(terms: Terms, economics: Economics, rules: DeliveryRules) -> tuple[
     """Computes the cost of delaying a run for an hour: by ghosts, by expired leases, and by slow nodes.
 
     A ghost submits work and never uploads the file. A node that does not deliver is throttled: it gets `least` leases
-    at once, then one after each rest. A slow node delivers and is not throttled; each slot then takes a whole lease.
+    at once, then one after each rest. A slow node delivers and is not throttled; each of its slots takes a whole lease.
     """
     leases = rules.least + HOUR // rules.rest
     per_node = terms.stake_per_capacity * max(1, terms.min_capacity)

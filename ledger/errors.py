@@ -75,7 +75,7 @@ class NoFreePort(Unavailable):
     """There is no free port for a process that is to be started."""
 
     code = "no-free-port"
-    default_hint = "see with `ss -tln` what listens on them, and stop what is not needed"
+    default_hint = "`ss -tln` lists the ports in use; stop programs that are not needed"
 
 
 class CursorTooOld(Unavailable):
@@ -98,7 +98,7 @@ class TransactionReverted(Conflict):
     """
 
     code = "transaction-reverted"
-    default_hint = "the error's name tells which rule of the contract was broken"
+    default_hint = "the error's name tells which rule of the contract the call broke"
 
     def __init__(
         self,

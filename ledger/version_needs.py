@@ -1,4 +1,4 @@
-"""Finds out on the ledger which versions of a run leases and open work still need."""
+"""Reads from the ledger which versions of a run are still needed by leases and open work."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from protocol.runtime.budgets import Needs
 from protocol.runtime.clock import Clock
 
 CLOCKS_DIFFER = timedelta(minutes=2)
-"""The ledger takes work by the time of its blocks, and versions are dated by this machine's clock."""
-READ_AGAIN = 64
-"""Blocks that are read again each time: a reorganisation may have changed them."""
+"""Tolerance between block time, by which the ledger accepts work, and this machine's clock, which dates versions."""
+REORG_DEPTH = 64
+"""Newest blocks that every call of `read` reads again, because a reorg may have replaced them."""
 
 
 class VersionNeeds:
-    """Follows the open work of one run.
+    """Tracks the open work of one run.
 
     Args:
-        ledger: Connected.
+        ledger: Client of the ledger; read-only access suffices.
         pool_id: The pool.
         run: The run's id.
-        clock: Dates what was read.
+        clock: This machine's clock, which dates the submissions that were read.
     """
 
     def __init__(self, ledger: Ledger, *, pool_id: int, run: Digest, clock: Clock) -> None:
@@ -35,24 +35,24 @@ class VersionNeeds:
         self._clock = clock
         self._next: int | None = None
         self._open: dict[Digest, tuple[int, float]] = {}
-        self._leases = timedelta()
-        self._settles = timedelta()
+        self._longest_lease = timedelta()
+        self._longest_open = timedelta()
 
     async def read(self, held: Collection[int]) -> Needs:
-        """Reads what happened since the last time.
+        """Reads the events since the last call and returns the versions that are needed now.
 
         Args:
-            held: The versions that may be removed; work that names older ones need not be known.
+            held: Stored versions that may be removed. Work on older versions is not read.
 
         Raises:
-            ChainUnavailable: The chain can't be read; then nothing may be removed.
+            ChainUnavailable: The chain does not answer; the caller must not remove any version.
         """
         at = self._clock.now().timestamp()
         await self._read_terms()
         head = await self._ledger.block()
         first = self._next if self._next is not None else await self._first_block(held)
         if first is None:
-            return Needs(at=at, leases=self._leases)
+            return Needs(at=at, leases=self._longest_lease)
         for event in await self._ledger.history(WorkSubmitted, pool_id=self._pool_id, since=first):
             if event.run == self._run:
                 self._open.setdefault(event.key, (event.version, at))
@@ -60,28 +60,30 @@ class VersionNeeds:
         expired = await self._ledger.history(WorkExpired, pool_id=self._pool_id, since=first)
         for key in [*(event.key for event in final), *(event.key for event in expired)]:
             self._open.pop(key, None)
-        self._next = max(first, head - READ_AGAIN)
-        # After its last period nobody can judge or dispute work any more, also if nobody made it final. This also frees
-        # versions of submissions that a reorganisation took back.
-        since = at - (self._settles + CLOCKS_DIFFER).total_seconds()
+        self._next = max(first, head - REORG_DEPTH)
+        # After its three periods, work can no longer be judged or disputed, even if no account has finalised it.
+        # Dropping such work also frees the versions of submissions that a reorg removed.
+        since = at - (self._longest_open + CLOCKS_DIFFER).total_seconds()
         self._open = {key: (version, read) for key, (version, read) in self._open.items() if read > since}
-        return Needs(at=at, leases=self._leases, work=frozenset(version for version, _ in self._open.values()))
+        return Needs(at=at, leases=self._longest_lease, work=frozenset(version for version, _ in self._open.values()))
 
     async def _read_terms(self) -> None:
-        """Reads how long leases may last, and work may be open under the terms in force and those before.
+        """Reads the longest duration of leases and of open work under the current, the newest and the previous terms.
 
-        Orchestrators sign no lease that is longer than the notice period, and workers take none. That period
-        never becomes shorter.
+        A lease lasts at most the notice period: orchestrators sign no longer ones and workers refuse them. The notice
+        period of a pool never becomes shorter.
         """
         pools = self._ledger.pools
         newest = (await pools.get(self._pool_id)).terms_version
         former = [pools.terms_at(self._pool_id, version) for version in range(max(1, newest - 1), newest + 1)]
         for terms in await asyncio.gather(pools.terms(self._pool_id), *former):
-            self._leases = max(self._leases, terms.notice_period + CLOCKS_DIFFER)
-            self._settles = max(self._settles, terms.judge_period + terms.challenge_period + terms.dispute_period)
+            self._longest_lease = max(self._longest_lease, terms.notice_period + CLOCKS_DIFFER)
+            self._longest_open = max(
+                self._longest_open, terms.judge_period + terms.challenge_period + terms.dispute_period
+            )
 
     async def _first_block(self, held: Collection[int]) -> int | None:
-        """The block from which on work names versions that are held; None if none of them is announced yet."""
+        """Returns the block of the oldest announcement of a held version; None if none is announced yet."""
         for version in sorted(held):
             announced = await self._ledger.checkpoints.get(self._pool_id, self._run, version)
             if announced is not None:

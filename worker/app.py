@@ -71,20 +71,20 @@ async def choose_runtime(settings: WorkerSettings, node: Address, state: StateDi
     Raises:
         MusterError: The configured runtime, or without one both runtimes, can't be used.
     """
-    docker_trouble: MusterError
+    docker_error: MusterError
     if settings.runtime is not RuntimeKind.PROCESS:
         try:
             docker = docker_runtime(settings, node)
             if settings.runtime is RuntimeKind.DOCKER:
-                return docker  # not checked: if the engine is down now, the worker waits for it
+                return docker  # the engine is not checked: if it is down now, the worker waits for it
             await docker.check()
         except (RuntimeDown, InvalidInput) as error:
             if settings.runtime is RuntimeKind.DOCKER:
                 raise
-            docker_trouble = error
+            docker_error = error
         else:
             return docker
-        _log.info("no-docker", detail=docker_trouble.detail)
+        _log.info("no-docker", detail=docker_error.detail)
     process = process_runtime(settings, node, state)
     await process.check()
     _log.warning("process-runtime", warning=WARNING)
@@ -92,7 +92,7 @@ async def choose_runtime(settings: WorkerSettings, node: Address, state: StateDi
 
 
 async def describe_software(runtime: Runtime, inventory: GpuInventory) -> tuple[str | None, bool]:
-    """Returns the Docker engine's version, None if unknown, and whether containers can use GPUs."""
+    """Returns the Docker engine's version (None if unknown) and whether containers can use GPUs."""
     if not isinstance(runtime, DockerRuntime):
         return None, bool(inventory.gpus)
     try:

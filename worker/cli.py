@@ -42,7 +42,7 @@ def status(config: ConfigOption = None, state: StateOption = None, as_json: Json
 def logs(
     config: ConfigOption = None,
     state: StateOption = None,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they come.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Print new lines as they arrive.")] = False,
     tail: Annotated[int, typer.Option(min=0, max=5000, help="Number of last lines to print.")] = 100,
 ) -> None:
     """Show the output of the task that runs here."""
@@ -62,33 +62,35 @@ def logs(
 def drain(
     config: ConfigOption = None,
     state: StateOption = None,
-    undo: Annotated[bool, typer.Option("--undo", help="Take work again.")] = False,
+    undo: Annotated[bool, typer.Option("--undo", help="Accept new tasks again.")] = False,
 ) -> None:
     """Finish the running task and accept no new one; lasts until `--undo`, also after a restart."""
     _control(config, state).drain(on=not undo)
-    typer.echo("takes work again" if undo else "takes nothing new; `muster worker status` shows when it is done")
+    typer.echo(
+        "accepts new tasks again" if undo else "accepts no new task; `muster worker status` shows when it is done"
+    )
 
 
 def resume(config: ConfigOption = None, state: StateOption = None) -> None:
-    """Lease slots again after the worker stopped because delivered work was not paid (see `status`)."""
+    """Lease slots again after the worker stopped leasing because delivered work was not paid (see `status`)."""
     control = _control(config, state)
     was = control.status().stopped
     control.resume()
-    typer.echo("leases again; three more unpaid pieces in a row stop it again" if was else "it had not stopped")
+    typer.echo("leasing again; three more unpaid pieces in a row stop leasing" if was else "leasing had not stopped")
 
 
 def leave(config: ConfigOption = None, state: StateOption = None) -> None:
     """Stop the task, deliver queued files, leave the pool on the ledger and end the daemon. This frees the stake."""
     control = _control(config, state)
     control.leave()
-    typer.echo("leaving: stopping the task and delivering what waits", err=True)
+    typer.echo("leaving: stopping the task and delivering queued files", err=True)
     while True:
         try:
             control.status()
         except MusterError:
             break
         time.sleep(_FOLLOW_SECONDS)
-    typer.echo("the worker has ended; `muster node show` says whether the ledger has taken note")
+    typer.echo("the worker has ended; `muster node show` shows whether the membership has ended")
 
 
 def retry(
@@ -98,7 +100,7 @@ def retry(
 ) -> None:
     """Retry a file that was parked because it could not be delivered."""
     _control(config, state).retry(item)
-    typer.echo(f"{item} is tried again")
+    typer.echo(f"delivery of {item} is retried")
 
 
 def upgrade() -> None:
@@ -106,8 +108,8 @@ def upgrade() -> None:
     typer.echo(
         f"this is muster {__version__}\n"
         f"1. {upgrade_command()}\n"
-        "2. restart the worker (systemctl restart muster-worker): SIGTERM hands its task over first;\n"
-        "   to keep a container running over the restart, use `kill -9` instead: the new worker finds it again"
+        "2. restart the worker (systemctl restart muster-worker): SIGTERM stops the task and delivers files first;\n"
+        "   to keep a container running over the restart, use `kill -9` instead: the new worker finds the container"
     )
 
 
@@ -145,7 +147,7 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
         ("phase", found.phase + (" (draining)" if found.draining and found.phase != "draining" else "")),
     ]
     if found.stopped:
-        lines.append(("stopped", f"leases nothing: {found.stopped}. Ask the pool's owner; then `muster worker resume`"))
+        lines.append(("stopped", f"no leasing: {found.stopped}. Ask the pool's owner; then run `muster worker resume`"))
     if found.detail:
         lines.append(("", found.detail))
     if found.node_state:
@@ -157,11 +159,11 @@ def _lines(found: WorkerStatus) -> list[tuple[str, str]]:
         lines.append(("", f"not reached: {found.silent_because}"))
     report = found.assignment
     if report is not None:
-        words = f"{found.task}: {report.state}" + (f", {report.restarts} restarts" if report.restarts else "")
-        lines += [("task", words), *([("", report.detail)] if report.detail else [])]
+        text = f"{found.task}: {report.state}" + (f", {report.restarts} restarts" if report.restarts else "")
+        lines += [("task", text), *([("", report.detail)] if report.detail else [])]
     if found.refused:
         lines.append(("refused", _printable(found.refused)))
-    lines += [("discovery", f"{url}: {words}") for url, words in found.discovery.items()]
+    lines += [("discovery", f"{url}: {state}") for url, state in found.discovery.items()]
     lines.append(("runtime", found.runtime + (f": {found.runtime_trouble}" if found.runtime_trouble else "")))
     lines.append(("queue", ", ".join(f"{count} {stage}" for stage, count in found.queue.items() if count) or "empty"))
     lines += [("parked", text) for text in found.parked]

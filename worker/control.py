@@ -63,7 +63,7 @@ def create_control(
         """Returns output of the current task: lines from number `since` on, or the last `tail` lines."""
         store = logs()
         if store is None:
-            raise NotFound("this worker has run no task yet", hint="`muster worker status` says what it waits for")
+            raise NotFound("this worker has run no task yet", hint="`muster worker status` shows why")
         lines = await run_in_thread(store.tail, tail) if since is None else await run_in_thread(store.read, since)
         following = lines[-1].sequence + 1 if lines else (store.next_sequence if since is None else since)
         return LogPage(assignment_id="", lines=tuple(lines), next_sequence=following)

@@ -225,7 +225,7 @@ class Daemon:
                 await orchestrator.aclose()
 
     async def _with_new_key(self, membership: OrchestratorLocation) -> OrchestratorLocation:
-        """Returns the membership with the orchestrator key now on the ledger, unchanged if that can't be read."""
+        """Returns the membership with the ledger's current orchestrator key; unchanged if the ledger can't be read."""
         try:
             key = await self._dependencies.chain.orchestrator()
         except MusterError:
@@ -245,7 +245,7 @@ class Daemon:
         except MusterError as error:
             _log.warning("not-handed-over", detail=error.detail, hint=error.hint)
         await self._bridge.release_slots()
-        await self._deliver_rest()
+        await self._deliver_queued()
         await self._send_final_heartbeat()
         if self._leaving:
             await self._leave()
@@ -257,8 +257,8 @@ class Daemon:
             async with asyncio.timeout(_FINAL_HEARTBEAT_TIMEOUT.total_seconds()):
                 await self._heartbeat.send()
 
-    async def _deliver_rest(self) -> None:
-        """Delivers queued files for up to `stop_grace_s`; the rest stays queued for the next start."""
+    async def _deliver_queued(self) -> None:
+        """Delivers queued files for up to `stop_grace_s` seconds; undelivered ones stay queued for the next start."""
         left = None
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._dependencies.settings.stop_grace_s):
@@ -266,7 +266,7 @@ class Daemon:
                     linger=timedelta(seconds=self._dependencies.settings.stop_grace_s)
                 )
         if left != 0:
-            _log.warning("not-all-delivered", left=left, hint="what is left is delivered after the next start")
+            _log.warning("not-all-delivered", left=left, hint="undelivered files are delivered after the next start")
 
     async def _leave(self) -> None:
         dependencies = self._dependencies
@@ -277,7 +277,7 @@ class Daemon:
             _log.error(
                 "not-left",
                 detail=describe_error(error),
-                hint="`muster node leave --carrier NAME` has another key pay for it",
+                hint="`muster node leave --carrier NAME` lets another key pay the gas",
             )
         await self._registrar.sign_off()
         await self.reconciler.clear()

@@ -35,13 +35,13 @@ def run(
 
 def doctor(config: ConfigOption = None, state: StateOption = None, as_json: JsonOption = False) -> None:
     """Check everything that joining needs. Exits with 0 if all is well, 1 on warnings, 2 if the worker can't join."""
-    settings, trouble = None, None
+    settings, settings_error = None, None
     try:
         settings = WorkerSettings.load(file=config, flags={"state": state})
     except MusterError as error:
-        trouble = error
+        settings_error = error
     configure_logs(level="ERROR")
-    findings = asyncio.run(examine(settings, trouble))
+    findings = asyncio.run(examine(settings, settings_error))
     if as_json:
         typer.echo(json.dumps([asdict(finding) for finding in findings], indent=2))
     else:

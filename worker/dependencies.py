@@ -21,7 +21,7 @@ from worker.tasks.container_spec import InstalledGpu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dependencies:
-    """Objects that the daemon needs; `app.run_worker` creates the real ones."""
+    """Objects that the daemon needs; `app.run_worker` creates them, tests pass substitutes."""
 
     settings: WorkerSettings
     key: Key

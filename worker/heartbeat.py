@@ -1,4 +1,4 @@
-"""Heartbeats: report to the orchestrator at the interval it sets and apply its signed answers.
+"""Sends heartbeats to the orchestrator at the interval that it sets, and applies its signed answers.
 
 While the orchestrator is down, the running task continues and heartbeats are retried with bounded back-off.
 """
@@ -28,23 +28,24 @@ from worker.situation import Phase, Situation
 from worker.tasks.reconciler import Reconciler
 
 REQUEST_TIMEOUT = timedelta(seconds=10)
-SOONEST = timedelta(seconds=1)
+MIN_EARLY_PAUSE = timedelta(seconds=1)
 """Minimum time between a heartbeat and an early one that reports a change of the task."""
-SKEW_WORTH_SAYING = timedelta(seconds=10)
+SKEW_TO_REPORT = timedelta(seconds=10)
 LEAST_INTERVAL = timedelta(milliseconds=100)
 """Lower bound of the interval that an orchestrator can set."""
 BANNED_INTERVAL = timedelta(minutes=1)
 SILENT_AFTER = 3
-"""Consecutive unanswered heartbeats before the worker checks membership and orchestrator URL. Answers of 429 and 503
-count as unanswered: otherwise a stranger at an abandoned URL could hold the worker there."""
-FIRST_LOOK_PAUSE = timedelta(seconds=15)
-LONGEST_LOOK_PAUSE = timedelta(minutes=5)
-"""Pauses between these checks, with jitter, because an overloaded orchestrator makes all of its workers check."""
-READINGS_TO_LEAVE = 2
-"""Consecutive ledger reads without this node that end the membership. An RPC endpoint that is some blocks behind does
-not know a node that has just joined, and must not stop its work."""
+"""Consecutive unanswered heartbeats before the worker checks its membership and the orchestrator's URL. HTTP answers
+429 and 503 count as unanswered: otherwise a stranger who controls an abandoned URL could keep the worker there."""
+FIRST_CHECK_PAUSE = timedelta(seconds=15)
+LONGEST_CHECK_PAUSE = timedelta(minutes=5)
+"""Shortest and longest pause between two checks of membership and URL. The pauses have jitter, because all workers of
+an overloaded orchestrator start to check at about the same time."""
+READS_TO_LEAVE = 2
+"""Consecutive ledger reads without a membership of this node after which the worker ends it. One read is not enough:
+an RPC endpoint that is some blocks behind does not show a node that has just joined."""
 MOST_REMEMBERED = 16 * MAX_COMMANDS
-"""Executed command ids kept, because a command is sent again until it is acknowledged."""
+"""Maximum remembered ids of executed commands: the orchestrator repeats a command until it is acknowledged."""
 
 _MEMBER_STATES = {NodeState.HEALTHY, NodeState.UNHEALTHY, NodeState.DRAINING}
 _log = structlog.get_logger(__name__)
@@ -110,9 +111,9 @@ class HeartbeatLoop:
         self._has_moved = has_moved
         self._unanswered = 0
         self._absent = 0
-        """Readings of the ledger in a row that did not have this node as a member."""
-        self._look_pause = GrowingPause(first=FIRST_LOOK_PAUSE, longest=LONGEST_LOOK_PAUSE)
-        self._next_look = 0.0
+        """Consecutive ledger reads that showed no membership of this node."""
+        self._check_pause = GrowingPause(first=FIRST_CHECK_PAUSE, longest=LONGEST_CHECK_PAUSE)
+        self._next_check = 0.0
         self._acknowledged: list[str] = []
         self._executed: dict[str, None] = {}
         self._reported: tuple[object, ...] = ()
@@ -171,10 +172,10 @@ class HeartbeatLoop:
             _log.info("orchestrator-is-back")
         self._pause.succeeded()
         self._unanswered = 0
-        if self._clock.monotonic() >= self._next_look:  # a single answer must not reset the pause
-            self._look_pause.succeeded()
+        if self._clock.monotonic() >= self._next_check:  # an answer soon after a check must not reset the pause
+            self._check_pause.succeeded()
         skew = self._orchestrator.time.update(answer.server_time_ms)
-        if abs(skew) >= SKEW_WORTH_SAYING and abs(situation.clock_skew_s) < SKEW_WORTH_SAYING.total_seconds():
+        if abs(skew) >= SKEW_TO_REPORT and abs(situation.clock_skew_s) < SKEW_TO_REPORT.total_seconds():
             _log.warning("clock-skew", seconds=round(skew.total_seconds(), 1), hint="set this machine's clock")
         situation.clock_skew_s = round(skew.total_seconds(), 3)
         situation.silent_because = ""
@@ -223,7 +224,7 @@ class HeartbeatLoop:
                 self._situation.notices.append("the pool gives this node work again")
 
     async def _membership_ended(self, answer: HeartbeatAnswer) -> bool:
-        """Returns whether the ledger confirms the end of membership; an orchestrator may lag behind the ledger."""
+        """Returns whether the ledger confirms the end of the membership; an orchestrator may lag behind the ledger."""
         try:
             status = await self._chain.node_status()
         except MusterError:
@@ -231,9 +232,9 @@ class HeartbeatLoop:
         return self._is_absent(status) and not (answer.state is NodeState.BANNED and status.banned)
 
     def _is_absent(self, status: NodeStatus) -> bool:
-        """Counts a reading of the ledger; returns whether enough in a row say that the node is not a member."""
+        """Counts a ledger read; returns True after `READS_TO_LEAVE` consecutive reads without a membership."""
         self._absent = 0 if status.member else self._absent + 1
-        return self._absent >= READINGS_TO_LEAVE
+        return self._absent >= READS_TO_LEAVE
 
     async def _check_membership(self) -> HeartbeatStop | None:
         """Counts an unanswered heartbeat; from `SILENT_AFTER` on, checks the membership and the orchestrator's URL.
@@ -241,9 +242,9 @@ class HeartbeatLoop:
         The running task continues unless the node is no longer a member.
         """
         self._unanswered += 1
-        if self._unanswered < SILENT_AFTER or self._clock.monotonic() < self._next_look or self._stopping.is_set():
+        if self._unanswered < SILENT_AFTER or self._clock.monotonic() < self._next_check or self._stopping.is_set():
             return None
-        self._next_look = self._clock.monotonic() + self._look_pause.failed().total_seconds()
+        self._next_check = self._clock.monotonic() + self._check_pause.failed().total_seconds()
         try:
             status = await self._chain.node_status()
         except MusterError:
@@ -260,10 +261,10 @@ class HeartbeatLoop:
             return False
 
     async def _back_off(self, error: MusterError) -> None:
-        words = describe_error(error)
-        if words != self._situation.silent_because:
+        text = describe_error(error)
+        if text != self._situation.silent_because:
             _log.warning("no-heartbeat", detail=error.detail, hint=error.hint, code=error.code)
-        self._situation.silent_because = words
+        self._situation.silent_because = text
         pause = self._pause.failed()
         if isinstance(error, RateLimited):
             pause = max(pause, error.retry_after)
@@ -276,17 +277,17 @@ class HeartbeatLoop:
             interval = max(interval, BANNED_INTERVAL)
         interval = jittered(interval, least=0.95)  # never later than the interval
         waited = timedelta()
-        step = min(SOONEST, interval)
+        step = min(MIN_EARLY_PAUSE, interval)
         while waited < interval:
             self.send_early.clear()
             pause = min(step, interval - waited)
             if await sleep_or(self._clock, pause, self._stopping):
                 return
             waited += pause
-            if waited >= SOONEST and (self.send_early.is_set() or self._has_news()):
+            if waited >= MIN_EARLY_PAUSE and (self.send_early.is_set() or self._has_changes()):
                 return
 
-    def _has_news(self) -> bool:
+    def _has_changes(self) -> bool:
         report = self._reconciler.report()
         return self._acknowledged != [] or (
             report is not None and (report.id, report.state, report.restarts) != self._reported

@@ -32,33 +32,33 @@ class WorkerSettings(Settings):
     discovery: tuple[str, ...] = Field(
         min_length=1,
         max_length=16,
-        description="Discovery services to register with: URLs, with `#0x…` the address that each must have",
+        description="URLs of discovery services to register with; `#0x…` adds the address that the service must have",
     )
     chain_url: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC endpoint of the chain")
     deployment: Path = Field(description="File that names the ledger's contracts")
     keystore: Path | None = Field(None, description="Keystore file of the node's key; or MUSTER_NODE_KEY")
-    password_file: Path | None = Field(None, description="File with its password; or MUSTER_NODE_PASSWORD")
+    password_file: Path | None = Field(None, description="File with the keystore's password; or MUSTER_NODE_PASSWORD")
     state: Path = Field(
-        default_factory=default_state, description="The worker's own directory: volumes, logs, queue; one per worker"
+        default_factory=default_state, description="State directory with volumes, logs and queue; one per worker"
     )
     runtime: RuntimeKind | None = Field(
-        None, description="docker or process; by default Docker where an engine answers, else the sandbox"
+        None, description="docker or process; by default Docker if an engine answers, else the process sandbox"
     )
     docker_host: str | None = Field(None, description="The engine's unix socket, as unix:///path; default DOCKER_HOST")
     readable: tuple[Path, ...] = Field(
         (), description="Further directories that tasks in the process sandbox may read (packages, data sets)"
     )
     task_niceness: int = Field(
-        0, ge=0, le=19, description="How far tasks in the process sandbox stand back for others here, as `nice`"
+        0, ge=0, le=19, description="Niceness added to tasks in the process sandbox, as by `nice`"
     )
     allow_host_network: bool = Field(
-        False, description="Let tasks use this machine's network: those that ask for host, without Docker also bridge"
+        False, description="Let tasks use this machine's network: tasks with network host; without Docker also bridge"
     )
-    allow_plain_http: bool = Field(False, description="Let http go to other machines, inside an encrypted network only")
-    labels: Labels = Field({}, description="What tasks may select this machine by")
-    most_file_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Largest file that a task may hand over")
-    most_spooled_bytes: int = Field(20 * GIBIBYTE, ge=1, description="All files that wait for delivery, together")
-    stop_grace_s: float = Field(60.0, ge=0, le=3600, description="How long SIGTERM may take to deliver what waits")
+    allow_plain_http: bool = Field(False, description="Allow http to other machines; only for an encrypted network")
+    labels: Labels = Field({}, description="Labels by which tasks can select this machine")
+    most_file_bytes: int = Field(2 * GIBIBYTE, ge=1, description="Maximum bytes of a file that a task delivers")
+    most_spooled_bytes: int = Field(20 * GIBIBYTE, ge=1, description="Maximum bytes of all queued files together")
+    stop_grace_s: float = Field(60.0, ge=0, le=3600, description="Seconds after SIGTERM for delivering queued files")
     wait_at_most_s: float = Field(
-        60.0, gt=0, le=3600, description="The longest pause between two attempts to reach anything that is down"
+        60.0, gt=0, le=3600, description="Longest pause in seconds between attempts to reach a service that is down"
     )

@@ -19,7 +19,7 @@ class Phase(StrEnum):
 
     STARTING = "starting"
     WAITING = "waiting"
-    """Registered with discovery; waits for an invite or for an obstacle to joining to be removed."""
+    """Registered with discovery; waits for an invite, or until an obstacle to joining is removed."""
     JOINING = "joining"
     MEMBER = "member"
     BANNED = "banned"
@@ -36,7 +36,7 @@ class Situation:
     detail: str = ""
     """Explanation for the contributor, with the action to take if there is one."""
     node_state: str = ""
-    """From the orchestrator's last answer."""
+    """This node's state in the orchestrator's last answer."""
     orchestrator: str = ""
     last_answer_ms: int = 0
     interval_s: float = 0.0
@@ -81,7 +81,7 @@ class WorkerStatus(BaseModel):
     assignment: AssignmentReport | None
     metrics: dict[str, float]
     refused: str = ""
-    """Task that this machine refused last, with the reason and what to change; empty once another was started."""
+    """The last task that this machine refused, with the reason and remedy; empty once another task has started."""
     queue: dict[str, int]
     parked: list[str]
     given_up: list[str] = []

@@ -91,7 +91,8 @@ class StateDirectory:
     def fingerprint_secret(self) -> bytes:
         """Returns the HMAC key of container fingerprints, created at first use.
 
-        Fingerprints are stored in readable container labels and cover the task's secrets, hence the key.
+        Fingerprints cover the task's secrets and are stored in readable container labels. Without a key, others could
+        guess a secret and check the guess.
         """
         path = self.root / "fingerprint.secret"
         if not path.exists():
@@ -180,8 +181,8 @@ def check_room(place: Path, needed_bytes: int) -> None:
 def remove_tree(path: Path) -> None:
     """Removes a directory with untrusted content; symbolic links are removed, never followed.
 
-    Nested entries are moved to the top level first, so that any depth and any file modes need few descriptors and no
-    recursion. Entries that can't be removed because another user owns them stay.
+    Nested directories are made writable and moved to the top level first, so that a tree of any depth needs few
+    descriptors and no recursion. Entries that can't be removed because another user owns them stay.
     """
     try:
         top = _open_directory(str(path), None)
@@ -198,7 +199,7 @@ def remove_tree(path: Path) -> None:
 
 
 def _level(top: int) -> bool:
-    """Empties and removes the directories now in `top`; returns whether nested ones were moved up into it."""
+    """Empties and removes the directories now in `top`; returns whether nested ones were moved into `top`."""
     moved = False
     for name in _names(top):
         try:
@@ -209,7 +210,7 @@ def _level(top: int) -> bool:
             continue
         try:
             for inner in _names(directory):
-                moved |= _take_out(inner, directory, top)
+                moved |= _remove_or_move(inner, directory, top)
         finally:
             os.close(directory)
         with contextlib.suppress(OSError):
@@ -222,10 +223,10 @@ def _names(directory: int) -> list[str]:
         return [entry.name for entry in entries]
 
 
-def _take_out(name: str, directory: int, top: int) -> bool:
+def _remove_or_move(name: str, directory: int, top: int) -> bool:
     """Removes a file, or moves a directory to `top`; returns True if it moved a directory."""
     with contextlib.suppress(OSError):
-        os.close(_open_directory(name, directory))  # makes it writable: else it can't be moved
+        os.close(_open_directory(name, directory))  # makes the directory writable: otherwise it can't be moved
         os.rename(name, token_hex(16), src_dir_fd=directory, dst_dir_fd=top)
         return True
     with contextlib.suppress(OSError):

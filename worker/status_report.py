@@ -21,10 +21,10 @@ class SelfReport:
     """Collects status and metrics from the worker's components.
 
     Args:
-        dependencies: The worker's dependencies.
+        dependencies: Settings, clients and clock of the worker.
         situation: State of the membership.
         reconciler: State of the task.
-        bridge: The task's metrics and lease warnings.
+        bridge: Source of the task's metrics and lease warnings.
         queue: The delivery queue.
         pay: Tells whether leasing has stopped because work was not paid.
     """

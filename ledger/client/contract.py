@@ -125,7 +125,7 @@ class BoundContract:
         Args:
             name: The function; an overloaded one is named with its parameter types.
             arguments: Its arguments.
-            least_gas: Lower bound of the gas limit, which is estimated.
+            least_gas: Lower bound of the estimated gas limit.
 
         Raises:
             ReadOnly: The client has no key.

@@ -29,7 +29,7 @@ class PoolStatus(IntEnum):
 
 
 class Role(IntEnum):
-    """The roles of a pool that exactly one key holds. A pool has several validators, which are kept apart."""
+    """Roles of a pool that exactly one key holds. Validator is not among them, because a pool has several."""
 
     MANAGER = 0
     ORCHESTRATOR = 1

@@ -25,9 +25,10 @@ DECISIVE_GAS = 1_000_000
 """Least gas limit of a transaction, per decisive verdict in it.
 
 The order of a dispute's validators is drawn by the hash of the block after the dispute. The first block that can read
-this hash may hold a verdict whose gas was estimated on the block before. There the contract refuses the verdict early,
-so that the estimate is far too low and the transaction would run out of gas. A decisive verdict takes about 160,000 gas
-with three validators; a pool may have 64, and a slash may go through 32 open unbonds. Unused gas is not paid.
+this hash may hold a verdict whose gas was estimated on the block before. In such an estimate the contract refuses the
+verdict early, so that the estimate is far too low and the transaction would run out of gas. A decisive verdict takes
+about 160,000 gas with three validators; a pool may have 64, and a slash may go through 32 open unbonds. Unused gas is
+not paid.
 """
 
 MOST_DECISIVE_GAS = 10_000_000
@@ -127,7 +128,7 @@ class WorkBook:
         return struct_from_abi(WorkRecord, values) if values[6] else None
 
     async def accrued(self, pool_id: int, provider: Address) -> int:
-        """Returns what a provider has earned in a pool and not claimed."""
+        """Returns the unclaimed rewards of a provider in a pool, in the token's smallest unit."""
         return await self._contract.read_number("accruedOf", pool_id, provider)
 
     async def totals(self, pool_id: int) -> PaidTotals:
@@ -190,9 +191,9 @@ class WorkBook:
         return await self._contract.read_flag("lookWanted", key)
 
     async def turn_of(self, key: Digest, validator: Address) -> datetime | None:
-        """Returns from when on a validator may decide a dispute.
+        """Returns the time from which a validator may decide a dispute.
 
-        None if it may not, or if the order of the validators is not drawn yet.
+        None if the validator may not, or if the order of the validators is not drawn yet.
         """
         opens_at = await self._contract.read_number("turnOf", key, validator)
         return datetime.fromtimestamp(opens_at, UTC) if opens_at else None
@@ -200,8 +201,8 @@ class WorkBook:
     async def draw_juries(self, keys: Sequence[Digest]) -> Receipt:
         """Records the block hashes that determine the order of validators in disputes.
 
-        It must happen within 256 blocks, after which the EVM can't read the hash any more; `judge` does it too. Skips
-        keys without an open dispute.
+        This must happen within 256 blocks, because the EVM can't read older hashes; `judge` does it too. Keys without
+        an open dispute are skipped.
         """
         return await self._contract.send("drawJuries", list(keys))
 

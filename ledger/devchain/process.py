@@ -28,7 +28,7 @@ from protocol.runtime.randomness import shuffled
 _POLL = timedelta(milliseconds=50)
 _LOG_TAIL = 4096
 _PORTS = range(18_000, 32_000)
-"""Below the ephemeral ports of Linux (net.ipv4.ip_local_port_range) and IANA, and above most well-known services."""
+"""Ports to choose from: below the ephemeral ports of Linux (ip_local_port_range) and IANA, above most services."""
 
 _used_ports: set[int] = set()
 

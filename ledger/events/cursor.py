@@ -30,12 +30,13 @@ from protocol.runtime.clock import Clock, SystemClock
 _log = structlog.get_logger(__name__)
 
 _MEMORY = 128
-"""Depth of reorg that a cursor can undo, in blocks. Ethereum finalises after 64; test chains are reverted further."""
+"""Depth of reorg that a cursor can undo, in blocks. Ethereum finalises after 64; tests revert their chains further."""
 
 _MAX_UNSTABLE_READS = 8
 
 _MAX_SINGLE_BLOCKS = 4
-"""Up to this many new blocks are read one by one, by hash: that takes fewer requests than a range, most in parallel."""
+"""Maximum number of new blocks that are read one by one, by hash. For so few blocks this takes fewer requests than a
+range, and most of the requests run in parallel."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +119,7 @@ class EventCursor:
             batch = await self._attempt()
             if batch is not None:
                 return batch
-            unstable += self._span >= span  # a halved range is progress, and it can't shrink below one block
+            unstable += self._span >= span  # a halved range does not count: halving ends at one block
         raise ChainUnavailable(
             f"the chain changed {_MAX_UNSTABLE_READS} times while cursor {self._name} was reading it"
         )
@@ -229,7 +230,7 @@ class EventCursor:
         return EventBatch(events=events, position=position, head=head, head_time=tip.time)
 
     async def _logs(self, first: int, last: int) -> tuple[EventLog, ...] | None:
-        """Returns the range's events; None if the node refuses its size, and then halves the next range."""
+        """Returns the range's events; if the node refuses the range's size, halves the next range and returns None."""
         try:
             logs = tuple(await self._source.logs(first, last))
         except AnswerTooBig:

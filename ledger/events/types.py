@@ -22,7 +22,7 @@ class Departure(IntEnum):
 
     LEFT = 0
     REMOVED = 1
-    """The node was dead; no misconduct."""
+    """The node was removed because it was dead, not for misconduct."""
     EVICTED = 2
     BANNED = 3
 

@@ -41,7 +41,8 @@ _CONNECTIONS = 16
 """Concurrent requests; further ones are queued."""
 
 _KEEP_IDLE = timedelta(seconds=3)
-"""Idle connections are closed before the server closes them (uvicorn after 5 s): a request could meet that close."""
+"""Idle time after which connections are closed. It is below the server's (uvicorn: 5 s), because a request fails if
+the server closes the connection at the same moment."""
 
 _FIRST_WAIT = timedelta(milliseconds=100)
 _LONGEST_WAIT = timedelta(seconds=2)
@@ -165,7 +166,7 @@ class ChainConnection(AsyncJSONBaseProvider):
         if self._opened is None:
             self._opened = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=_CONNECTIONS, keepalive_timeout=_KEEP_IDLE.total_seconds()),
-                timeout=aiohttp.ClientTimeout(total=None),  # `_ask` applies the time limit (docs/decisions/0042)
+                timeout=aiohttp.ClientTimeout(total=None),  # `_attempt` applies the time limit (docs/decisions/0042)
                 headers={"Content-Type": "application/json"},
                 trust_env=urlsplit(self._url).hostname not in {"127.0.0.1", "localhost", "::1"},
             )
@@ -182,8 +183,8 @@ class ChainConnection(AsyncJSONBaseProvider):
         """
         body = self.encode_rpc_request(method, params)
         if method.startswith(_NOT_REPEATED):
-            return await self._ask(method, body)
-        return await retry(lambda: self._ask(method, body), clock=self._clock, backoff=self._backoff)
+            return await self._attempt(method, body)
+        return await retry(lambda: self._attempt(method, body), clock=self._clock, backoff=self._backoff)
 
     async def request(self, method: str, *parameters: object) -> Any:  # noqa: ANN401 - as the method has it
         """Returns the raw JSON result of a request; raises as `make_request` does.
@@ -201,7 +202,7 @@ class ChainConnection(AsyncJSONBaseProvider):
         """
         raise ChainRefused(f"{len(requests)} requests in a batch", hint="send them one by one, concurrently")
 
-    async def _ask(self, method: str, body: bytes) -> RPCResponse:
+    async def _attempt(self, method: str, body: bytes) -> RPCResponse:
         try:
             # The time limit starts only when one of the 16 slots is free, so that queueing doesn't use it up.
             async with self._turns, asyncio.timeout(self._timeout.total_seconds()):

@@ -44,7 +44,7 @@ class Revert:
     def __str__(self) -> str:
         if not self.name:
             return f"reverted with {'0x' + self.data[:36].hex()}" if self.data else "reverted without a reason"
-        listed = ", ".join(f"{name}={_shown(value)}" for name, value in self.arguments.items())
+        listed = ", ".join(f"{name}={_format_value(value)}" for name, value in self.arguments.items())
         return f"{self.name}({listed})"
 
 
@@ -98,5 +98,5 @@ def _shape(entry: Mapping[str, Any]) -> tuple[bytes, _ErrorShape]:
     return keccak(text=signature)[:4], _ErrorShape(name=str(entry["name"]), names=names, types=types)
 
 
-def _shown(value: object) -> str:
+def _format_value(value: object) -> str:
     return "0x" + value.hex() if isinstance(value, bytes) else str(value)

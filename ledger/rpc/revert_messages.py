@@ -35,7 +35,7 @@ MESSAGES: Mapping[str, tuple[str, str]] = {
     "DomainClosed": ("domain {domainId} is closed or does not exist", "`muster ledger domain list`"),
     "NoSuchPool": ("there is no pool {poolId}", "check --pool"),
     "ERC20InvalidReceiver": ("{receiver} can't hold MUST", "check the address"),
-    "WrongStatus": ("this can't be done while its status is {status}", "look at it with `show`"),
+    "WrongStatus": ("the status is {status}, which does not allow this call", "the `show` command prints the status"),
     "NotOwner": ("{caller} does not own pool {poolId}", "use the owner's key"),
     "NotManager": ("{caller} is not the manager of pool {poolId}", "use the manager's key: `muster pool roles`"),
     "NotOperator": ("{caller} is not the orchestrator of pool {poolId}", "`muster pool roles` shows its key"),
@@ -117,12 +117,15 @@ MESSAGES: Mapping[str, tuple[str, str]] = {
         "check it: a version is the number of training steps of its policy",
     ),
     "LeaseExpired": ("the lease expired at {expiry}", "lease a new slot"),
-    "UnitsOutOfRange": ("{units} units, and the lease allows 1 to {maxUnits}", "submit what the lease allows"),
-    "WorkExists": ("work {key} was submitted before", "a lease is good for one submission: lease a new slot"),
-    "TooLate": ("the deadline for this step was {deadline}", "it can't be done any more"),
+    "UnitsOutOfRange": (
+        "the claim is {units} units, but the lease allows 1 to {maxUnits}",
+        "claim units within this range",
+    ),
+    "WorkExists": ("work {key} was submitted before", "a lease allows one submission: lease a new slot"),
+    "TooLate": ("the deadline for this step was {deadline}", "this step is no longer possible"),
     "OtherSubmission": (
         "the verdict names another file or number of units than the submission",
-        "the chain was reorganised: judge the present submission, `muster work show`",
+        "a reorg replaced the submission: judge the one that `muster work show` prints",
     ),
     "ConflictOfInterest": (
         "{caller} is the node or its provider, or has judged, confirmed or disputed this work before",
@@ -132,7 +135,7 @@ MESSAGES: Mapping[str, tuple[str, str]] = {
     "NothingToClaim": ("{provider} has no unclaimed rewards", "rewards are paid when work is final"),
     "PenaltyTooLow": (
         "a penalty of {penaltyPerUnit} per unit does not deter at this audit floor; the least is {least}",
-        "leave --penalty out: the default is the least that deters",
+        "omit --penalty: the default is the lowest penalty that deters",
     ),
     "AuditFloorOutOfRange": ("the audit floor must be within 0.01 % and 100 %", "give another --audit-floor"),
     "PeriodMissing": ("every period must be at least a second", "give all periods"),
@@ -158,7 +161,7 @@ def in_plain_words(error: TransactionReverted) -> TransactionReverted:
         return error
     message, hint = known
     try:
-        shown = {name: _shown(error.name, name, value) for name, value in error.arguments.items()}
+        shown = {name: _format_argument(error.name, name, value) for name, value in error.arguments.items()}
         if error.name == "WrongStatus":
             shown["status"] = _status(error.arguments)
         detail = message.format_map(shown)
@@ -196,7 +199,7 @@ def _status(arguments: Mapping[str, object]) -> str:
     return kinds[status] if isinstance(status, int) and 0 <= status < len(kinds) else str(status)
 
 
-def _shown(error: str, name: str, value: object) -> str:
+def _format_argument(error: str, name: str, value: object) -> str:
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if isinstance(value, str) and value.startswith("0x") and len(value) == _ADDRESS_LENGTH:

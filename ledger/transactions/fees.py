@@ -19,7 +19,7 @@ class Fees:
 
 
 BUMP_NUMERATOR, BUMP_DENOMINATOR = 9, 8
-"""A replacement offers 12.5 % more: nodes refuse less than 10 %, and anvil and geth round that differently."""
+"""A replacement offers 12.5 % more. Nodes require 10 % more, but anvil and geth round this limit differently."""
 
 
 def offer(*, base_fee: int, tip: int, limit: int) -> Fees:
@@ -30,14 +30,14 @@ def offer(*, base_fee: int, tip: int, limit: int) -> Fees:
 
 def bumped(former: Fees, *, market: Fees, limit: int) -> Fees | None:
     """Returns fees that replace `former` and are at least the market's; None if they would exceed `limit`."""
-    most = max(_more(former.most), market.most)
-    tip = max(_more(former.tip), market.tip)
+    most = max(_raised(former.most), market.most)
+    tip = max(_raised(former.tip), market.tip)
     if most > limit:
-        if limit < _more(former.most):
+        if limit < _raised(former.most):
             return None
         most = limit
     return Fees(most=most, tip=min(tip, most))
 
 
-def _more(wei: int) -> int:
+def _raised(wei: int) -> int:
     return max(wei + 1, -(-wei * BUMP_NUMERATOR // BUMP_DENOMINATOR))

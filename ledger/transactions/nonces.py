@@ -20,7 +20,7 @@ _SALT_WEI = 1_000
 """Up to this many wei per gas are added at random.
 
 Otherwise two processes with the same key that send the same call would produce the same transaction hash, and both
-would take the one mined transaction for theirs.
+would regard the one mined transaction as their own.
 """
 
 
@@ -43,7 +43,7 @@ class NonceAllocator:
         """Transactions in flight, by nonce."""
 
     async def nonce_hint(self) -> tuple[int, int] | None:
-        """Reads the account's next nonce ahead of `place`, so that callers can do so while they estimate gas.
+        """Reads the account's next nonce before `place` needs it, so that callers can do so while they estimate gas.
 
         Returns:
             How many transactions were placed before, and the node's pending nonce count; the count is valid until

@@ -22,8 +22,8 @@ class TransactionCall:
         data: ABI-encoded call.
         value: Wei to transfer.
         gas: Gas limit; None estimates it, which also finds a revert before anything is sent.
-        least_gas: Lower bound of an estimated limit, for calls that may take another path in their block than in the
-            newest one, on which the estimate is made.
+        least_gas: Lower bound of an estimated limit. It is for calls that may need more gas in their own block than on
+            the newest block, which the estimate uses.
     """
 
     to: Address | None

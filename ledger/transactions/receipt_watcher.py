@@ -24,7 +24,7 @@ from protocol.runtime.waiting import cancel_all, sleep_or
 _log = structlog.get_logger(__name__)
 
 _TICKS_UNTIL_LOST = 2
-"""Consecutive polls that must find no receipt: the nodes behind one load-balanced URL may be at different heights."""
+"""Polls without a receipt after which a version is lost: nodes behind one URL may be at different heights."""
 
 _SHORTEST_PAUSE = timedelta(milliseconds=20)
 """First polling interval after a broadcast; it doubles with each poll, up to the policy's `poll`."""
@@ -62,7 +62,7 @@ class ReceiptWatcher:
         self._wake = asyncio.Event()
         self._interval = _SHORTEST_PAUSE
         self._gap: tuple[int, float] | None = None
-        """An unused nonce that blocks ours, and when it was first seen (monotonic seconds)."""
+        """An unused nonce that blocks our later ones, and when it was first seen (monotonic seconds)."""
 
     def wake(self) -> None:
         """Starts the polling loop, or makes it poll soon, because a transaction was sent."""
@@ -148,7 +148,7 @@ class ReceiptWatcher:
         intent.outcome.exception()
 
     async def _move_lost(self) -> None:
-        """Signs transactions under a new nonce whose old nonce another sender used irreversibly."""
+        """Signs transactions under a new nonce if another sender has irreversibly used their old one."""
         lost = [
             (nonce, intent)
             for nonce, intent in sorted(self._slots.items())
@@ -195,7 +195,7 @@ class ReceiptWatcher:
                 await self._wallet.submit(intent.broadcasts[-1])
 
     async def _fill_gap(self, mined: int) -> None:
-        """Fills an unused nonce that blocks our later ones for `bump_after`: transfers 0 wei to ourselves."""
+        """Fills a nonce gap that has blocked our later transactions for `bump_after`, by sending 0 wei to ourselves."""
         if not self._slots or min(self._slots) <= mined or await self._wallet.count("pending") > mined:
             self._gap = None
             return

@@ -7,11 +7,12 @@ Nonces are assigned in the order of sending, so that a hundred transactions can 
 chain while transactions are in flight: a single query of the account's nonce tells which of them are mined.
 
 **Two processes with the same key** may choose the same nonce. The node refuses the second transaction, which then takes
-the next nonce. If the node had accepted ours and the other one replaced it, ours is signed again under a new nonce, but
-only once the old nonce is used by the other transaction and `settled_after` blocks deep, so that no reorg frees it.
+the next nonce. If the node had accepted ours and the other transaction replaced it, ours is signed again under a new
+nonce, but only once the other transaction is `settled_after` blocks deep, so that no reorg frees the old nonce.
 
 **After a crash**: pass `send` a hook that stores each `Broadcast` before it is sent, and call `outcome` with the stored
-ones. Calls that the contract refuses a second time, as ours do by their keys, can simply be sent again.
+broadcasts. Calls that the contract refuses when repeated, such as a submission under a known key, can simply be
+sent again.
 """
 
 from __future__ import annotations
@@ -146,7 +147,7 @@ class TransactionSender:
 
         Args:
             broadcasts: All stored versions, oldest first. Those with another nonce than the last are void.
-            deadline: How long to wait for it to be mined. The newest version is sent once more.
+            deadline: How long to wait until it is mined. The newest version is sent once more.
 
         Raises:
             NonceTaken: Another transaction used the nonce; this one can't be mined any more and may be sent again.
@@ -160,7 +161,7 @@ class TransactionSender:
             broadcasts=[version for version in broadcasts if version.nonce == broadcasts[-1].nonce],
         )
         limit = Deadline.after(deadline, clock=self._clock)
-        with contextlib.suppress(InsufficientFunds):  # an older version may be mined all the same
+        with contextlib.suppress(InsufficientFunds):  # an older version may still be mined
             await self._wallet.submit(broadcasts[-1])
         while not intent.outcome.done():
             await self._watcher.check(intent)

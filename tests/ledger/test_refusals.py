@@ -55,7 +55,7 @@ def test_an_unknown_error_keeps_its_own_words(name: str) -> None:
 )
 def test_a_status_is_said_by_its_name(arguments: dict[str, object], word: str) -> None:
     said = in_plain_words(TransactionReverted("x", name="WrongStatus", arguments=arguments))
-    assert f"its status is {word}" in said.detail
+    assert f"the status is {word}," in said.detail
 
 
 @pytest.mark.parametrize("name", sorted(MESSAGES))

@@ -72,7 +72,7 @@ async def test_a_lying_orchestrator_leads_no_node_to_another_seed(world: World, 
     assert await chain.fault_of(granted, real) == ""
     assert f"block {block} has the hash {real}" in await chain.fault_of(granted, OTHER)
     before = replace(granted, beacon_block=await joined(world))
-    assert f"joining it is {block}" in await chain.fault_of(before, earlier)
+    assert f"announcement and joining give {block}" in await chain.fault_of(before, earlier)
     for other in (replace(granted, digest=OTHER), replace(granted, version=1), replace(granted, run=run_id("other"))):
         assert "is not announced" in await chain.fault_of(other, real)
     stranger = replace(granted, node=world.keys["third"].address)
@@ -143,7 +143,7 @@ async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
     await owner.pools.announce_withdrawal(POOL, free - costs)
     assert await chain.pay_fault_of(granted, NOW) == ""
     await owner.pools.announce_withdrawal(POOL, free - costs + 1)
-    assert "neither open work nor an announced withdrawal takes" in await chain.pay_fault_of(granted, NOW)
+    assert "neither reserved for open work nor announced for withdrawal" in await chain.pay_fault_of(granted, NOW)
     await world.warp(2 * TERMS.notice_period + timedelta(seconds=1))
     assert await chain.pay_fault_of(granted, NOW) == "", "an announcement that lapsed takes nothing"
 
@@ -164,4 +164,4 @@ async def test_a_lease_that_may_be_used_under_worse_terms_is_refused(
     now = datetime.fromtimestamp(binds, UTC) - timedelta(seconds=60)
     before, after = (replace(lease(world, block=block), expiry=binds + late) for late in (-30, 30))
     assert await chain.pay_fault_of(before, now) == ""
-    assert ("when new terms bind" in await chain.pay_fault_of(after, now)) is refused
+    assert ("it ends after worse terms" in await chain.pay_fault_of(after, now)) is refused

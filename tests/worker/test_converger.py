@@ -224,11 +224,11 @@ async def test_new_content_replaces_the_container_and_keeps_the_volume(
     ("changes", "words"),
     [
         ({"environment": {"X": "${MUSTER_NO_SUCH}"}}, "MUSTER_NO_SUCH"),
-        ({"gpus": {"count": 1}}, "0 of this machine's 0 GPUs fit"),
+        ({"gpus": {"count": 1}}, "0 of this machine's 0 GPUs match"),
         ({"network": "host"}, "does not allow"),
         ({"volumes": [{"target": "/proc/x"}]}, "/proc/x"),
         ({"resources": {"disk_bytes": 1 << 60}, "restart": {"kind": "never"}}, "of disk"),
-        ({"volumes": [{"target": "/data/../etc"}]}, "can't stand at"),
+        ({"volumes": [{"target": "/data/../etc"}]}, "can't be mounted at"),
     ],
 )
 async def test_what_can_never_run_here_fails_at_once_and_in_words(

@@ -336,7 +336,7 @@ async def test_work_that_the_relayer_has_is_waited_for_and_not_submitted_twice(s
     await scene.work(rounds=3)
     assert (scene.item().stage, scene.item().error) == (
         DeliveryStage.SUBMITTED,
-        "the relayer has it, the ledger not yet",
+        "the relayer has the work, the ledger does not have it yet",
     )
     await scene.relay.carry()
     await scene.work(rounds=2)
@@ -389,7 +389,7 @@ async def test_a_relayer_has_half_of_what_is_left_of_a_short_lease(scene: Scene)
     await scene.work(rounds=2)
     assert (scene.item().stage, scene.item().error) == (
         DeliveryStage.SUBMITTED,
-        "the relayer has it, the ledger not yet",
+        "the relayer has the work, the ledger does not have it yet",
     )
     await scene.clock.turn(timedelta(seconds=30))
     await scene.work()
@@ -461,7 +461,7 @@ async def test_work_whose_lease_has_ended_is_given_up_in_plain_words(scene: Scen
     await scene.clock.turn(timedelta(seconds=700))
     await scene.work()
     assert (scene.store.items(), scene.spool(), await scene.on_ledger()) == ([], [], [])
-    assert "its lease (step 0, index 0) ended at 20" in scene.store.finished(item).given_up
+    assert "its lease (step 0, index 0) expired at 20" in scene.store.finished(item).given_up
 
 
 async def test_a_lease_ends_by_the_chains_time_and_not_by_ours(scene: Scene) -> None:
@@ -474,7 +474,7 @@ async def test_a_lease_ends_by_the_chains_time_and_not_by_ours(scene: Scene) -> 
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        (lambda lease: lease.model_copy(update={"node": Key.generate().address}), "another node's"),
+        (lambda lease: lease.model_copy(update={"node": Key.generate().address}), "for another node"),
         (lambda lease: lease.model_copy(update={"pool_id": 9}), "pool 9"),
         (lambda lease: lease.model_copy(update={"chain_id": 9}), "chain 9"),
         (lambda lease: lease.model_copy(update={"contract": Key.generate().address}), "contract"),
@@ -508,7 +508,7 @@ async def test_a_refusal_that_may_be_lifted_is_waited_out(scene: Scene) -> None:
     await manager.pools.remove(POOL, [scene.key.address], "a break")
     scene.relay.mood = "refuses"
     await scene.work(rounds=2)
-    assert "does not take it now" in scene.item().error
+    assert "refuses the work for now" in scene.item().error
     await scene.world.join(nonce=2)
     scene.relay.mood = "carries"
     await scene.work(rounds=2)
@@ -584,7 +584,7 @@ async def test_a_store_that_always_fails_ends_with_the_lease(scene: Scene, statu
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=store))
     await scene.world.warp(timedelta(seconds=700))
     await scene.work(rounds=12, pause=timedelta(seconds=100))
-    assert "ended" in scene.store.finished(item).given_up
+    assert "expired" in scene.store.finished(item).given_up
     assert len(scene.relay.tickets) < 12
 
 
@@ -614,7 +614,7 @@ async def test_without_a_pool_files_wait(scene: Scene) -> None:
     await scene.hand_over()
     await scene.delivery.disconnect()
     await scene.work()
-    assert "member of no pool" in scene.item().error
+    assert "not a member of a pool" in scene.item().error
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=scene.transport))
     await scene.work(rounds=2)
     assert await scene.delivered()

@@ -63,7 +63,10 @@ async def test_a_nodes_file_is_stored_carried_listed_and_read_back(
 
         await runner.work()
         (item,) = store.items()
-        assert (item.stage, item.error) == (DeliveryStage.SUBMITTED, "the relayer has it, the ledger not yet")
+        assert (item.stage, item.error) == (
+            DeliveryStage.SUBMITTED,
+            "the relayer has the work, the ledger does not have it yet",
+        )
         assert await run.relayer.round() == 1
         await clock.turn(LONGEST_LOOK)
         await runner.work()

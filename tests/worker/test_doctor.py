@@ -26,7 +26,7 @@ from worker.chain.pool_record import PoolRecord
 from worker.doctor import machine, network, software
 from worker.doctor.finding import DoctorFinding, Level, exit_code, failure, ok, warning
 from worker.doctor.ledger import check_record
-from worker.doctor.run import check_run, what_is_paid
+from worker.doctor.run import check_run, paid_engines
 from worker.machine.gpus import GpuInventory, read_gpus
 from worker.membership.joining import OrchestratorLocation
 from worker.tasks.container_spec import InstalledGpu
@@ -178,13 +178,13 @@ def step_of(*arithmetic: str, announced: bool = True) -> StepAnswer:
         (step_of("torch/float32", "vllm/float32"), False, Level.OK, "paid for torch/float32, vllm/float32"),
         (step_of("vllm/bfloat16"), True, Level.OK, "paid for vllm/bfloat16"),
         (step_of("vllm/bfloat16"), False, Level.WARNING, "no GPU"),
-        (step_of(), False, Level.OK, "what its recipe names"),
+        (step_of(), False, Level.OK, "its recipe lists the paid engines"),
         (step_of(announced=False), False, Level.OK, "no version"),
     ],
     ids=["taken", "with a gpu", "without a gpu", "none named", "no version"],
 )
 def test_a_member_hears_what_the_run_pays_for(answer: StepAnswer, level: Level, words: str, *, has_gpu: bool) -> None:
-    found = what_is_paid(answer, has_gpu=has_gpu)
+    found = paid_engines(answer, has_gpu=has_gpu)
     assert (found.check, found.level) == ("run", level)
     assert words in found.found
 
@@ -205,8 +205,8 @@ async def test_an_orchestrator_that_does_not_answer_what_it_pays_for_is_a_warnin
         (PoolRecord(accepted=94, expired=6), Level.WARNING, "6% expired unjudged"),
         (PoolRecord(accepted=49, refused=51), Level.WARNING, "51% refused by validators"),
         (PoolRecord(expired=9), Level.OK, "100% expired unjudged"),
-        (PoolRecord(leaving=6 * UNIT, free=10 * UNIT), Level.WARNING, "takes out 6 of 10 MUST free escrow"),
-        (PoolRecord(leaving=5 * UNIT, free=10 * UNIT), Level.OK, "takes out 5 of 10 MUST free escrow"),
+        (PoolRecord(leaving=6 * UNIT, free=10 * UNIT), Level.WARNING, "withdraws 6 of 10 MUST free escrow"),
+        (PoolRecord(leaving=5 * UNIT, free=10 * UNIT), Level.OK, "withdraws 5 of 10 MUST free escrow"),
     ],
 )
 def test_a_pool_that_does_not_pay_is_warned_of(record: PoolRecord, level: Level, words: str) -> None:

@@ -29,8 +29,8 @@ from tests.kit.event_loop import at_rest, one_thread
 from worker.chain.ledger_chain import NodeStatus, Payment
 from worker.chain.pool_record import PoolRecord
 from worker.heartbeat import (
-    FIRST_LOOK_PAUSE,
-    LONGEST_LOOK_PAUSE,
+    FIRST_CHECK_PAUSE,
+    LONGEST_CHECK_PAUSE,
     MOST_REMEMBERED,
     SILENT_AFTER,
     HeartbeatLoop,
@@ -303,10 +303,10 @@ async def test_an_overloaded_orchestrator_has_its_workers_look_elsewhere_seldom(
             assert await heart._check_membership() is None
         await clock.turn(timedelta(seconds=6))
     gaps = [later - former for former, later in pairwise(looked)]
-    assert min(gaps) >= FIRST_LOOK_PAUSE.total_seconds() / 2
+    assert min(gaps) >= FIRST_CHECK_PAUSE.total_seconds() / 2
     if not answered:
         assert 20 < len(gaps) < 60
-        assert max(gaps) <= LONGEST_LOOK_PAUSE.total_seconds() + 6
+        assert max(gaps) <= LONGEST_CHECK_PAUSE.total_seconds() + 6
         assert len(set(gaps[-10:])) > 1  # jitter
 
 

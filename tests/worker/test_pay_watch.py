@@ -242,7 +242,7 @@ async def test_a_verdict_is_no_silence_and_pay_is_seen(world: World, chain: Ledg
 async def test_a_contributor_sees_a_pools_record_and_what_its_owner_takes_out(world: World, chain: LedgerChain) -> None:
     await world.member()
     await (await world.as_("provider")).stake.add(100 * UNIT)
-    assert (await chain.pool_record()).words == "no work has ended lately"
+    assert (await chain.pool_record()).summary == "no work has ended lately"
     leases = [await submitted(world, index) for index in range(12)]
     validator, owner = await world.as_("validator"), await world.as_("owner")
     first, second, third, *silent = (one.key.hash for one in leases)
@@ -255,12 +255,12 @@ async def test_a_contributor_sees_a_pools_record_and_what_its_owner_takes_out(wo
     record = await chain.pool_record()
     assert (record.accepted, record.refused, record.expired) == (2, 1, 9)
     assert record.is_bad
-    assert record.words == (
+    assert record.summary == (
         "of the newest 12 pieces of work 17% accepted, 8% refused by validators, 75% expired unjudged"
     )
     await owner.pools.announce_withdrawal(POOL, 90 * UNIT)
     free = format_amount((await owner.pools.escrow(POOL)).free)
-    assert f"; the owner takes out 90 of {free} MUST free escrow" in (await chain.pool_record()).words
+    assert f"; the owner withdraws 90 of {free} MUST free escrow" in (await chain.pool_record()).summary
 
 
 async def test_only_a_bounded_number_of_blocks_is_read(

@@ -85,12 +85,12 @@ async def test_a_person_sees_why_a_worker_leases_nothing_and_has_it_go_on(
 ) -> None:
     await asyncio.to_thread(cli.status, None, state.root, False)
     shown = capsys.readouterr().out
-    assert f"leases nothing: {WHY}" in shown
+    assert f"no leasing: {WHY}" in shown
     assert "muster worker resume" in shown
     await asyncio.to_thread(cli.resume, None, state.root)
-    assert "leases again" in capsys.readouterr().out
+    assert "leasing again" in capsys.readouterr().out
     assert daemon.stopped == ""
     await asyncio.to_thread(cli.resume, None, state.root)
-    assert "it had not stopped" in capsys.readouterr().out
+    assert "leasing had not stopped" in capsys.readouterr().out
     await asyncio.to_thread(cli.status, None, state.root, False)
     assert "stopped" not in capsys.readouterr().out

@@ -309,7 +309,7 @@ async def test_what_is_not_delivered_is_released_in_the_end(bridged: Bridged) ->
     answer = await bridged.http.post("/v1/slots/release", json={"slots": [{"step": 0, "index": i} for i in (0, 1, 9)]})
     assert answer.status_code == 204
     assert bridged.pool.released == [SlotName(step=0, index=0)]
-    await bridged.slots.release_rest()
+    await bridged.slots.release_unused()
     assert bridged.pool.released == [SlotName(step=0, index=0), SlotName(step=0, index=2)]
 
 

@@ -1,1 +1,1 @@
-"""The ledger as the worker reads and writes it, and verification of leases against it."""
+"""The worker's access to the ledger, and verification of leases against the chain."""

@@ -39,7 +39,7 @@ class LeaseVerifier:
             beacon: Hash of that block according to the orchestrator.
 
         Raises:
-            ChainUnavailable: The RPC node does not answer, or does not have the block yet.
+            ChainUnavailable: The RPC endpoint does not answer, or does not have the block yet.
         """
         block = lease.beacon_block
         basis = (lease.node, lease.pool_id, lease.run, lease.version, lease.digest, block, beacon)
@@ -49,7 +49,7 @@ class LeaseVerifier:
         if missing:
             return missing
         if block not in blocks:
-            return f"its beacon block is {block}; by the announcement and this node's joining it is {max(blocks)}"
+            return f"its beacon block is {block}, but announcement and joining give {max(blocks)}"
         if found != beacon:
             return f"its beacon is {beacon}, but block {block} has the hash {found}"
         self._verified[basis] = None
@@ -88,4 +88,4 @@ async def _hash(ledger: Ledger, block: int) -> Digest:
     try:
         return await ledger.block_hash(block)
     except NotFound as error:
-        raise ChainUnavailable(f"the chain's node has no block {block} (yet)") from error
+        raise ChainUnavailable(f"the RPC endpoint has no block {block} (yet)") from error

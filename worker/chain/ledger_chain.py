@@ -34,7 +34,7 @@ from worker.chain.pool_record import PoolRecord, read_pool_record
 T = TypeVar("T")
 
 CLOCK_TOLERANCE = timedelta(seconds=60)
-"""Clock error of this machine up to which valid leases are accepted; signed requests allow the same."""
+"""Maximum clock error of this machine at which valid leases are accepted; the same as for signed requests."""
 TERMS_CACHE_TTL = timedelta(minutes=1)
 """Cache time of terms; safe because new terms take effect after a notice period."""
 ESCROW_CACHE_TTL = timedelta(seconds=10)
@@ -68,7 +68,7 @@ class NodeStatus:
     gas: int
 
     def obstacle(self) -> tuple[str, str] | None:
-        """Returns what keeps the node from joining and how to fix it; None if nothing does."""
+        """Returns the obstacle to joining and how to remove it; None if there is none."""
         checks = (
             (
                 self.provider is None,
@@ -87,12 +87,12 @@ class NodeStatus:
             ),
             (
                 self.capacity < self.min_capacity,
-                f"the node is registered with capacity {self.capacity}, the pool asks for {self.min_capacity}",
+                f"the node is registered with capacity {self.capacity}, the pool requires {self.min_capacity}",
                 "choose another pool, or register the machine's real capacity with `muster node update`",
             ),
             (
                 self.free_stake < self.needed_stake,
-                f"the provider has {self.free_stake} of free stake, joining binds {self.needed_stake}",
+                f"the provider has {self.free_stake} of free stake, and joining locks {self.needed_stake}",
                 "add stake with `muster stake add`",
             ),
         )
@@ -198,10 +198,10 @@ class WorkerChain(Protocol):
 
 
 class LedgerChain:
-    """`WorkerChain` on a JSON-RPC node. It connects at first use, or retries then, so a worker starts without a chain.
+    """`WorkerChain` over JSON-RPC. Each call connects if necessary, so a worker can start while the chain is down.
 
     Args:
-        rpc: URL of a JSON-RPC node.
+        rpc: URL of a JSON-RPC endpoint.
         deployment: Addresses of the contracts.
         key: The node's key.
         pool_id: Pool of this node.
@@ -284,18 +284,18 @@ class LedgerChain:
         expiry = datetime.fromtimestamp(min(lease.expiry, 2**37), UTC)
         notice, most = terms.notice_period, terms.price_per_unit * lease.max_units + terms.reserved_fees
         # A node that is removed, or whose pool's escrow is withdrawn, is still paid for leases that end within the
-        # notice period. Work under a longer one could be taken and not paid.
+        # notice period. Work under a longer lease could be accepted and not paid.
         if (left := expiry - now) > notice + CLOCK_TOLERANCE:
             return (
-                f"it lasts {left.total_seconds():.0f} s, and the pool's escrow and this node's membership are sure for "
-                f"the notice period only, {notice.total_seconds():.0f} s"
+                f"it lasts {left.total_seconds():.0f} s, and the pool's escrow and this node's membership are "
+                f"guaranteed for the notice period only, {notice.total_seconds():.0f} s"
             )
         if worse_from is not None and expiry >= worse_from:
-            return f"it may be used when new terms bind, {worse_from:%Y-%m-%d %H:%M:%S} UTC, that pay less or cost more"
+            return f"it ends after worse terms (price or penalty) take effect, at {worse_from:%Y-%m-%d %H:%M:%S} UTC"
         if most > available:
             return (
-                f"its work may cost {format_amount(most)} MUST, and the pool's escrow has "
-                f"{format_amount(max(0, available))} MUST that neither open work nor an announced withdrawal takes"
+                f"its work may cost {format_amount(most)} MUST, and only {format_amount(max(0, available))} MUST of "
+                "the pool's escrow are neither reserved for open work nor announced for withdrawal"
             )
         return ""
 
@@ -358,8 +358,8 @@ class LedgerChain:
     async def _terms_and_escrow(self, ledger: Ledger) -> tuple[Terms, datetime | None, int]:
         """Returns the terms, the time when worse terms take effect (or None), and the available escrow.
 
-        Available means free escrow minus an announced withdrawal, which the owner can make at any moment once it is
-        due. All values are cached for a short time.
+        The available escrow is the free escrow minus an announced withdrawal, because the owner can make the withdrawal
+        at any moment once it is due. All values are cached for a short time.
         """
         now = self._clock.monotonic()
         if self._terms is None or now - self._terms[0] > TERMS_CACHE_TTL.total_seconds():

@@ -14,13 +14,13 @@ from protocol.verdicts import Outcome
 NEWEST = 200
 """Number of newest pieces of work that are counted."""
 BLOCKS_BACK = (2_000, 16_000, 128_000)
-"""Block ranges for reading events. The next one is tried while fewer than `NEWEST` pieces were found.
+"""Block ranges for reading events, tried in turn until `NEWEST` pieces of work are found.
 
 The longest range is 18 days at 12 s a block.
 """
 
 LEAST_TO_JUDGE = 10
-"""Minimum number of finished pieces for judging a pool."""
+"""Minimum number of finished pieces of work for judging a pool."""
 MOST_EXPIRED = 0.05
 MOST_REFUSED = 0.5
 
@@ -42,12 +42,12 @@ class PoolRecord:
 
     @property
     def total(self) -> int:
-        """Number of finished pieces."""
+        """Number of finished pieces of work."""
         return self.accepted + self.refused + self.expired
 
     @property
     def is_bad(self) -> bool:
-        """Whether many pieces are unpaid or refused, or more than half of the free escrow will be withdrawn."""
+        """Whether much of the work expired or was refused, or more than half of the free escrow will be withdrawn."""
         if self.leaving and 2 * self.leaving > self.free:
             return True
         if self.total < LEAST_TO_JUDGE:
@@ -55,12 +55,12 @@ class PoolRecord:
         return self.expired > MOST_EXPIRED * self.total or self.refused > MOST_REFUSED * self.total
 
     @property
-    def words(self) -> str:
+    def summary(self) -> str:
         """The record as one line of text."""
         leaving = ""
         if self.leaving:
             leaving = (
-                f"; the owner takes out {format_amount(self.leaving)} of {format_amount(self.free)} MUST free escrow"
+                f"; the owner withdraws {format_amount(self.leaving)} of {format_amount(self.free)} MUST free escrow"
             )
         if not self.total:
             return f"no work has ended lately{leaving}"

@@ -2,8 +2,8 @@
 
 A pool can take files without paying: its validators let the work expire unjudged, or the escrow or this node's
 membership is gone when the work is submitted. The ledger has no penalty for that, so the worker bounds the loss: after
-`MOST_UNPAID` consecutive unpaid pieces it stops leasing until the contributor resumes it or a piece is paid. Rejected
-and forged work does not count, because there the validators did judge.
+`MOST_UNPAID` consecutive unpaid pieces of work it stops leasing, until the contributor resumes it or one is paid.
+Rejected and forged work does not count, because validators have judged it.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class PayWatch:
     def resume(self) -> None:
         """Allows leasing again at the contributor's request. Pending work is still watched."""
         if self._unpaid:
-            _log.info("leasing-resumed", because="a person said so")
+            _log.info("leasing-resumed", because="the contributor resumed it")
         self._unpaid = []
         self._save()
 
@@ -113,7 +113,7 @@ class PayWatch:
         """Checks the `CHECKS_PER_ROUND` pieces of work that were checked least recently.
 
         Raises:
-            MusterError: The chain does not answer; no piece is counted then.
+            MusterError: The chain does not answer; the next call checks the remaining pieces.
         """
         if not self._watched:
             return

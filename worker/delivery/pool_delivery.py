@@ -5,9 +5,9 @@
     submit        signs the work and sends it to the orchestrator's relayer
     acknowledge   polls the ledger until the work is there
 
-If the relayer refuses the work or takes too long, the node submits it itself, if it has gas. The ledger decides: work
-on the ledger with this file's hash is delivered, whoever submitted it; work that can no longer get there is given up.
-Everything else is retried until the lease expires.
+If the relayer refuses the work or takes too long, the node submits it itself, if it has gas. The work is delivered once
+the ledger has it with this file's hash, whichever account sent it. Work that the ledger can no longer accept is given
+up. All other failures are retried until the lease expires.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Undeliverable(Unavailable):
     """The file can't be delivered at the moment; delivery is retried."""
 
     code = "undeliverable"
-    default_hint = "the file is kept, and tried again"
+    default_hint = "the worker keeps the file and retries"
 
 
 class PoolSide(Protocol):
@@ -85,7 +85,7 @@ class PoolDelivery:
         key: The node's key, which signs work claims.
         pool_id: The pool; leases of other pools are refused.
         chain: The ledger.
-        clock: The machine's clock, used while there is no orchestrator whose time could be used.
+        clock: The machine's clock, used while no orchestrator is connected.
         relayer_timeout: Time allowed for the relayer, but at most half of the lease's remaining time.
         pay: Notified of work that the ledger accepted or refused; None to watch no payments.
     """
@@ -114,7 +114,7 @@ class PoolDelivery:
         self._pool, self._transfer = pool, transfer
 
     async def disconnect(self) -> None:
-        """Removes orchestrator and store; files wait until the next `connect`."""
+        """Disconnects from orchestrator and object store; files wait until the next `connect`."""
         transfer, self._transfer, self._pool = self._transfer, None, None
         if transfer is not None:
             await transfer.aclose()
@@ -125,7 +125,7 @@ class PoolDelivery:
         if work is not None:
             await self._check_time(work)
         with _while_leased(work):
-            ticket = await self._ask(item)
+            ticket = await self._request_ticket(item)
         return {_TICKET: ticket.model_dump_json()}
 
     async def put(self, item: QueueItem) -> Mapping[str, str]:
@@ -135,7 +135,7 @@ class PoolDelivery:
             if work is not None:
                 await self._check_time(work)
             if ticket.expires_ms < unix_ms(self._now() + URL_MARGIN):
-                raise StepBack(DeliveryStage.HASHED, "the store's URL has expired")
+                raise StepBack(DeliveryStage.HASHED, "the presigned URL has expired")
             with _while_leased(work):
                 await self._send(item, ticket)
         return {_STORED: str(unix_ms(self._now()))}
@@ -146,17 +146,19 @@ class PoolDelivery:
         try:
             await transfer.put(ticket, item.path, size=item.size)
         except UrlStale as error:
-            raise StepBack(DeliveryStage.HASHED, f"the store does not take its URL: {error.detail}") from error
+            raise StepBack(
+                DeliveryStage.HASHED, f"the object store refuses the presigned URL: {error.detail}"
+            ) from error
         except BytesRefused as error:
             await run_in_thread(check_copy, item, thoroughly=True)
-            raise Undeliverable(f"the store got other bytes than were sent: {error.detail}") from error
-        if not (await self._ask(item)).already_there:
-            raise StepBack(DeliveryStage.HASHED, "the store took the file and does not have it")
+            raise Undeliverable(f"the object store received other bytes than were sent: {error.detail}") from error
+        if not (await self._request_ticket(item)).already_there:
+            raise StepBack(DeliveryStage.HASHED, "the object store accepted the file but does not have it")
 
     async def submit(self, item: QueueItem) -> Mapping[str, str]:
         """Sends work to the relayer; does nothing for a file that is not work.
 
-        The ledger is read only on a retry: the relayer recognises work that it already has.
+        The ledger is read only on a retry, because the relayer itself recognises work that it already has.
         """
         work = self._work(item)
         if work is None or (item.attempts and await self._on_ledger(work)):
@@ -191,7 +193,7 @@ class PoolDelivery:
         await self._check_time(work)
         because = "it takes too long" if self._is_late(item, work) else await self._refused(work)
         if not because:
-            raise NotYet("the relayer has it, the ledger not yet")
+            raise NotYet("the relayer has the work, the ledger does not have it yet")
         try:
             await self._submit_directly(work, because=because)
         except Undeliverable as error:
@@ -204,12 +206,12 @@ class PoolDelivery:
         try:
             receipt = await self._pool.submission(work.lease.lease.key.hash)
         except NotFound as error:
-            raise StepBack(DeliveryStage.PUT, "the orchestrator has forgotten that it was handed over") from error
+            raise StepBack(DeliveryStage.PUT, "the orchestrator no longer knows this submission") from error
         except MusterError:
             return ""  # orchestrator slow or down: rely on the ledger and the time-out
         return (receipt.reason or "no reason given") if receipt.state is ReceiptState.REFUSED else ""
 
-    async def _ask(self, item: QueueItem) -> UploadTicket:
+    async def _request_ticket(self, item: QueueItem) -> UploadTicket:
         pool, _ = self._connected()
         is_work = LEASED_WORK in item.metadata
         lease = leased(item).lease if is_work else None
@@ -226,24 +228,24 @@ class PoolDelivery:
     async def _submit_directly(self, work: SignedWorkClaim, *, because: str) -> None:
         """Submits work from the node's own account, without the relayer."""
         _log.warning("submitting-alone", step=work.lease.step, index=work.lease.index, because=because)
-        self._refused_by_ledger(work, because)  # the relayer's reason may be a contract error
+        self._notify_refusal(work, because)  # the relayer's reason may be a contract error
         try:
             await self._chain.submit(work)
         except TransactionReverted as error:
             if await self._on_ledger(work):
                 return  # submitted by the relayer meanwhile
-            self._refused_by_ledger(work, error.name)
+            self._notify_refusal(work, error.name)
             if error.name in PERMANENT_REFUSALS:
-                raise GivenUp(f"the ledger does not take it: {describe_error(error)}") from error
-            raise Undeliverable(f"the ledger does not take it now: {describe_error(error)}") from error
+                raise GivenUp(f"the ledger refuses the work: {describe_error(error)}") from error
+            raise Undeliverable(f"the ledger refuses the work for now: {describe_error(error)}") from error
         except MusterError as error:
             raise Undeliverable(
-                f"the pool's relayer does not carry this work ({because}), and this node can't: {error.detail}",
-                hint=f"send some of the chain's coin to {self._key.address} for gas; it is tried again while its "
-                "lease lasts",
+                f"the pool's relayer did not submit this work ({because}), and this node can't: {error.detail}",
+                hint=f"send some of the chain's coin to {self._key.address} for gas; the worker retries until the "
+                "lease expires",
             ) from error
 
-    def _refused_by_ledger(self, work: SignedWorkClaim, reason: str) -> None:
+    def _notify_refusal(self, work: SignedWorkClaim, reason: str) -> None:
         if self._pay is not None:
             self._pay.refused(work.lease.lease, reason)
 
@@ -256,15 +258,15 @@ class PoolDelivery:
         return True
 
     async def _check_time(self, work: SignedWorkClaim) -> None:
-        """Gives up work whose lease has expired by the chain's time, the only one that the contract checks."""
+        """Gives up work whose lease has expired by the chain's time, because the contract uses no other clock."""
         lease = work.lease.lease
         if not lease.expired(self._now()) or await self._on_ledger(work):
             return
         if lease.expired(await self._chain.now()):
             ended = datetime.fromtimestamp(min(lease.expiry, 2**37), UTC)
             raise GivenUp(
-                f"its lease (step {lease.step}, index {lease.index}) ended at {ended:%Y-%m-%d %H:%M:%S} UTC, before it "
-                "could be submitted"
+                f"its lease (step {lease.step}, index {lease.index}) expired at {ended:%Y-%m-%d %H:%M:%S} UTC, "
+                "before the ledger had the work"
             )
 
     def _is_late(self, item: QueueItem, work: SignedWorkClaim) -> bool:
@@ -281,7 +283,7 @@ class PoolDelivery:
 
     def _connected(self) -> tuple[PoolSide, ObjectTransfer]:
         if self._pool is None or self._transfer is None:
-            raise Undeliverable("this worker is a member of no pool now")
+            raise Undeliverable("this worker is not a member of a pool now")
         return self._pool, self._transfer
 
     def _now(self) -> datetime:

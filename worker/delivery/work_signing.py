@@ -47,10 +47,10 @@ def sign_work(item: QueueItem, *, key: Key, pool_id: int, domain: SigningDomain)
     work = leased(item)
     lease = work.lease
     wrong = (
-        (lease.node != key.address, f"its lease is another node's, {lease.node}"),
+        (lease.node != key.address, f"its lease is for another node, {lease.node}"),
         (lease.pool_id != pool_id, f"its lease is of pool {lease.pool_id}, not of pool {pool_id}"),
         (lease.domain != domain, f"its lease is for contract {lease.contract} on chain {lease.chain_id}"),
-        (work.units > lease.max_units, f"it claims {work.units} units, its lease allows {lease.max_units}"),
+        (work.units > lease.max_units, f"it claims {work.units} units, but its lease allows {lease.max_units}"),
     )
     for is_so, what in wrong:
         if is_so:
@@ -69,9 +69,9 @@ def leased(item: QueueItem) -> LeasedWork:
     try:
         return LeasedWork.model_validate_json(item.metadata[LEASED_WORK])
     except ValidationError as error:
-        # The validator's own message explains, for example, a lease of an earlier contract version.
+        # pydantic's message explains, for example, a lease of an earlier contract version.
         because = plain_message(error.errors()[0]["msg"])
-        raise GivenUp(f"what the worker noted about its lease can't be read: {because}") from error
+        raise GivenUp(f"the stored lease of this file can't be read: {because}") from error
 
 
 def check_copy(item: QueueItem, *, thoroughly: bool) -> None:
@@ -90,6 +90,6 @@ def check_copy(item: QueueItem, *, thoroughly: bool) -> None:
             if right and thoroughly:
                 right = "0x" + hashlib.file_digest(file, "sha256").hexdigest() == item.sha256
     except FileNotFoundError:
-        raise GivenUp("its copy is gone from the worker's spool") from None
+        raise GivenUp("the copy in the worker's spool is missing") from None
     if not right:
-        raise GivenUp("its copy in the worker's spool was changed or damaged")
+        raise GivenUp("the copy in the worker's spool was changed or damaged")

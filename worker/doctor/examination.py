@@ -1,4 +1,4 @@
-"""Runs all checks; without valid settings, those that need none."""
+"""Runs all checks, or without valid settings only those that need no settings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from worker.settings import WorkerSettings, default_state
 from worker.state import StateDirectory
 
 
-async def examine(settings: WorkerSettings | None, trouble: MusterError | None = None) -> list[DoctorFinding]:
+async def examine(settings: WorkerSettings | None, settings_error: MusterError | None = None) -> list[DoctorFinding]:
     """Returns the findings of all checks.
 
     Args:
         settings: The worker's settings; None if they could not be read.
-        trouble: Error from reading the settings.
+        settings_error: Error from reading the settings.
     """
     state = (settings.state if settings is not None else default_state()).expanduser().absolute()
     existing = next(parent for parent in (state, *state.parents) if parent.exists())
@@ -36,7 +36,11 @@ async def examine(settings: WorkerSettings | None, trouble: MusterError | None =
     toolkit = software.check_toolkit(inventory, gpus_supported)
     findings += [docker, *([toolkit] if toolkit is not None else []), await software.check_sandbox(docker)]
     if settings is None:
-        detail, hint = (trouble.detail, trouble.hint) if trouble is not None else ("there are none", "")
+        detail, hint = (
+            (settings_error.detail, settings_error.hint)
+            if settings_error is not None
+            else ("there are no settings", "")
+        )
         return [*findings, failure("settings", detail, hint or "write [worker] in muster.toml")]
     findings.append(ok("settings", f"pool {settings.pool_id}, state in {state}"))
     membership = load_membership(StateDirectory(state), settings.pool_id)

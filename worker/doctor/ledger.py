@@ -31,14 +31,16 @@ async def check_ledger(settings: WorkerSettings, key: Key) -> list[DoctorFinding
 def check_record(record: PoolRecord) -> DoctorFinding:
     """Checks that the pool's newest work was judged and paid."""
     if record.is_bad:
-        return warning("pool record", record.words, "ask the pool's owner why, or choose another: `muster pool list`")
-    return ok("pool record", record.words)
+        return warning(
+            "pool record", record.summary, "ask the pool's owner, or choose another pool: `muster pool list`"
+        )
+    return ok("pool record", record.summary)
 
 
 def _wallet(key: Key, status: NodeStatus) -> DoctorFinding:
     found = f"node {key.address}, {status.gas / 1e18:.4f} of the chain's coin for gas"
     if status.gas == 0 and not status.member:
-        return warning("wallet", found, "send it a little, unless the pool carries joins for its nodes")
+        return warning("wallet", found, "send some coin to the node, unless the pool's relayer pays for joins")
     return ok("wallet", found)
 
 
@@ -46,7 +48,7 @@ def _registration(settings: WorkerSettings, status: NodeStatus) -> list[DoctorFi
     if status.provider is None:
         return [failure("registration", *(status.obstacle() or ("", "")))]
     findings = [ok("registration", f"registered by {status.provider} with capacity {status.capacity}")]
-    stake = f"{status.free_stake / 1e18:.4f} MUST free, joining binds {status.needed_stake / 1e18:.4f}"
+    stake = f"{status.free_stake / 1e18:.4f} MUST free, joining locks {status.needed_stake / 1e18:.4f}"
     if status.member:
         return [*findings, ok("stake", stake), ok("pool", f"a member of pool {settings.pool_id}")]
     if status.free_stake < status.needed_stake:
@@ -56,4 +58,7 @@ def _registration(settings: WorkerSettings, status: NodeStatus) -> list[DoctorFi
     obstacle = status.obstacle()
     if obstacle is not None and status.free_stake >= status.needed_stake:
         return [*findings, failure("pool", *obstacle)]
-    return [*findings, ok("pool", f"pool {settings.pool_id} takes nodes of capacity {status.min_capacity} and more")]
+    return [
+        *findings,
+        ok("pool", f"pool {settings.pool_id} accepts nodes with a capacity of at least {status.min_capacity}"),
+    ]

@@ -21,23 +21,23 @@ def check_gpus(inventory: GpuInventory, *, devices: Path = Path("/dev")) -> Doct
     """Counts GPUs by model; warns of NVIDIA devices without a driver."""
     if inventory.gpus:
         counted = Counter(f"{found.gpu.model} with {found.gpu.memory_bytes / GIB:.0f} GiB" for found in inventory.gpus)
-        words = ", ".join(f"{count} of {kind}" for kind, count in counted.items())
-        words += f", driver {inventory.driver}"
+        text = ", ".join(f"{count} of {kind}" for kind, count in counted.items())
+        text += f", driver {inventory.driver}"
         if inventory.trouble:
-            return warning("gpu", f"{words}; {inventory.trouble}", "look at `nvidia-smi` and the kernel's log")
-        return ok("gpu", words)
+            return warning("gpu", f"{text}; {inventory.trouble}", "look at `nvidia-smi` and the kernel's log")
+        return ok("gpu", text)
     if inventory.trouble or list(devices.glob("nvidia[0-9]*")):
         return warning(
-            "gpu", inventory.trouble or "there are NVIDIA devices and no driver", "install or reload the NVIDIA driver"
+            "gpu", inventory.trouble or "there are NVIDIA devices but no driver", "install or reload the NVIDIA driver"
         )
-    return warning("gpu", "none", "tasks that need a GPU will not come here; others will")
+    return warning("gpu", "none", "this node can't get tasks that need a GPU")
 
 
 def check_processor(hardware: Hardware) -> DoctorFinding:
     """Checks the number of cores that this process may use."""
     found = f"{hardware.cpu_cores} cores, {hardware.cpu_model} ({hardware.architecture})"
     if hardware.cpu_cores < 2:
-        return warning("cpu", found, "give the worker two cores or more, or the task and the worker share one")
+        return warning("cpu", found, "give the worker at least two cores, so that task and worker do not share one")
     return ok("cpu", found)
 
 
@@ -58,7 +58,9 @@ def check_disk(place: Path) -> DoctorFinding:
     free = psutil.disk_usage(str(existing)).free
     found = f"{free / GIB:.1f} GiB free for volumes in {place}"
     if free < LEAST_DISK:
-        return failure("disk", found, f"free {LEAST_DISK / GIB:.0f} GiB, or put the state elsewhere with --state")
+        return failure(
+            "disk", found, f"free {LEAST_DISK / GIB:.0f} GiB, or choose another state directory with --state"
+        )
     if free < COMFORTABLE_DISK:
-        return warning("disk", found, "model weights are large: 50 GiB or more are comfortable")
+        return warning("disk", found, "model weights are large: 50 GiB or more are recommended")
     return ok("disk", found)

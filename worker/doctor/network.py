@@ -59,7 +59,9 @@ def _readiness(name: str, url: str, status: int, took: float) -> DoctorFinding:
     found = f"{url} answers in {took * 1000:.0f} ms"
     if status == 200:
         return ok(name, found)
-    return warning(name, f"{found}, but says that it is not ready ({status})", "its operator can see why; wait a while")
+    return warning(
+        name, f"{found}, but says that it is not ready ({status})", "its operator can see why; try again later"
+    )
 
 
 def _clock(date: str, clock: Clock) -> DoctorFinding:
@@ -83,10 +85,12 @@ async def _bandwidth(name: str, client: httpx.AsyncClient) -> DoctorFinding:
     while time.perf_counter() - began < _MEASURED_S and received < _MOST_BYTES:
         answer = await client.get("/openapi.json")
         if answer.status_code != 200:
-            return warning(f"{name} bandwidth", "could not be measured", "the service refuses; it may limit rates")
+            return warning(
+                f"{name} bandwidth", "could not be measured", "the service refused a request; it may limit rates"
+            )
         received += len(answer.content)
     speed = received * 8 / (time.perf_counter() - began) / 1e6
     found = f"at least {speed:.1f} Mbit/s down"
     if speed < 1:
-        return warning(f"{name} bandwidth", found, "model weights take long over such a way")
+        return warning(f"{name} bandwidth", found, "downloading model weights takes long at this speed")
     return ok(f"{name} bandwidth", found)

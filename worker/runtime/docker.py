@@ -55,7 +55,7 @@ def engine_socket(docker_host: str | None = None) -> Path:
     if not host.startswith("unix://"):
         raise InvalidInput(
             f"the Docker engine at {host} is not on this machine",
-            hint="run the worker beside its engine and use its unix socket, as in unix:///var/run/docker.sock",
+            hint="run the worker on the engine's machine and use a unix socket, as in unix:///var/run/docker.sock",
             code="docker-not-local",
         )
     return Path(host.removeprefix("unix://"))
@@ -187,7 +187,7 @@ class DockerRuntime:
                         if line.time_ns > after_ns:
                             yield line
         except httpx.HTTPError as error:
-            raise RuntimeDown(f"following the output of {name} broke off: {error}") from error
+            raise RuntimeDown(f"reading the output of {name} was interrupted: {error}") from error
         for line in parser.end():
             if line.time_ns > after_ns:
                 yield line
@@ -279,17 +279,17 @@ def _create_and_start(sdk: docker.DockerClient, arguments: dict[str, Any]) -> No
 
 
 def _refused(error: APIError) -> LaunchRefused | RuntimeDown:
-    words = _explain(error)
-    if "device driver" in words or "nvidia" in words.lower():
+    text = _explain(error)
+    if "device driver" in text or "nvidia" in text.lower():
         return LaunchRefused(
-            f"the engine can't give the task a GPU: {words}",
+            f"the engine can't give the task a GPU: {text}",
             hint="install the NVIDIA driver and container toolkit, then restart the engine; `muster worker doctor` "
-            "says what is missing",
+            "shows what is missing",
             code="gpu-unavailable",
         )
-    if "port is already allocated" in words or "no space left" in words:
-        return RuntimeDown(f"the engine could not start the container: {words}")
-    return LaunchRefused(f"the engine refused the container: {words}")
+    if "port is already allocated" in text or "no space left" in text:
+        return RuntimeDown(f"the engine could not start the container: {text}")
+    return LaunchRefused(f"the engine refused the container: {text}")
 
 
 def _pull(sdk: docker.DockerClient, image: str, credentials: RegistryCredentials | None, progress: Progress) -> None:
@@ -318,17 +318,17 @@ def _is_latest(image: str) -> bool:
     return not _is_pinned(image) or ("@" not in image and image.endswith(":latest"))
 
 
-def _pull_error(image: str, words: str) -> ImageMissing | PullFailed:
-    lower = words.lower()
+def _pull_error(image: str, text: str) -> ImageMissing | PullFailed:
+    lower = text.lower()
     if any(sign in lower for sign in _MISSING):
-        return ImageMissing(f"no registry has the image {image} for us: {words}")
+        return ImageMissing(f"the image {image} does not exist, or access is denied: {text}")
     if any(sign in lower for sign in _DENIED):
         return ImageMissing(
-            f"the registry does not give us the image {image}: {words}",
+            f"the registry refuses access to the image {image}: {text}",
             hint="give the task credentials that may read it",
             code="registry-denied",
         )
-    return PullFailed(f"the image {image} could not be pulled: {words}")
+    return PullFailed(f"the image {image} could not be pulled: {text}")
 
 
 def _explain(error: APIError) -> str:

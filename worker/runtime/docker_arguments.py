@@ -32,7 +32,7 @@ def creation_arguments(
     """Returns the arguments of the SDK's `containers.create`.
 
     Args:
-        spec: What to run.
+        spec: Spec of the container.
         node: This node's address.
         network: Name of the worker's own network.
         allow_host_network: Whether the contributor allows tasks to use the host's network.
@@ -44,7 +44,7 @@ def creation_arguments(
     if spec.network is NetworkMode.HOST and not allow_host_network:
         raise LaunchRefused(
             "the task asks for the host's network, which this contributor does not allow",
-            hint="the contributor may set allow_host_network in [worker]; or give the task the network bridge",
+            hint="ask the contributor to set allow_host_network in [worker], or give the task the network bridge",
             code="host-network-refused",
         )
     memory = spec.resources.memory_bytes

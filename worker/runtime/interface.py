@@ -36,14 +36,14 @@ class LaunchRefused(InvalidInput):
     """This machine can't start the container, or the contributor does not allow it."""
 
     code = "launch-refused"
-    default_hint = "change the task, or choose nodes that have what it asks for"
+    default_hint = "change the task, or choose nodes that meet its requirements"
 
 
 class RuntimeDown(Unavailable):
     """The engine does not answer. This does not count as a failure of the task."""
 
     code = "runtime-down"
-    default_hint = "start the engine (`systemctl start docker`); containers that run are left alone meanwhile"
+    default_hint = "start the engine (`systemctl start docker`); running containers are not touched meanwhile"
 
 
 class NoSuchContainer(NotFound):
@@ -149,7 +149,7 @@ class Runtime(Protocol):
 
         Raises:
             ImageMissing: The image is not present.
-            LaunchRefused: This machine can't or may not run it; `detail` has the reason.
+            LaunchRefused: This machine can't run the container or the contributor forbids it; see `detail`.
             RuntimeDown: The engine does not answer.
         """
         ...

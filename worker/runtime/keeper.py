@@ -144,7 +144,7 @@ class Keeper:
             (Path(group) / "cgroup.procs").write_text(str(os.getpid()))
 
     def _over_memory(self, pid: int) -> bool:
-        """Returns whether the task's processes use too much memory; only if no control group enforces the limit."""
+        """Returns True once, when the task exceeds its memory limit; never if a control group enforces the limit."""
         limit = self._launch["memory_watch_bytes"]
         if limit is None or self._killed_for_memory:
             return False
@@ -156,8 +156,8 @@ class Keeper:
         for group in self._launch["cgroups"]:
             for name in ("memory.events", "memory.oom_control"):
                 with contextlib.suppress(OSError, ValueError):
-                    words = dict(line.split() for line in (Path(group) / name).read_text().splitlines())
-                    if int(words.get("oom_kill", "0")) > 0:
+                    events = dict(line.split() for line in (Path(group) / name).read_text().splitlines())
+                    if int(events.get("oom_kill", "0")) > 0:
                         return True
         return False
 
@@ -234,7 +234,7 @@ def main() -> None:
     directory = Path(sys.argv[1])
     launch = json.load(sys.stdin)
     os.umask(0o077)
-    # Must come first: if the worker has removed the directory meanwhile, this fails and no task is started.
+    # The first write: if the worker has removed the directory meanwhile, it fails and no task is started.
     write_whole(directory / "keeper.json", {"pid": os.getpid(), "start_ticks": start_ticks(os.getpid())})
     Keeper(directory, launch).run()
 

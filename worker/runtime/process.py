@@ -41,7 +41,7 @@ from worker.runtime.process_output import OutputReader
 
 WARNING = (
     "tasks run without Docker: in a sandbox, but on this machine's kernel and programs; the task's image is ignored, "
-    "and a task that needs a network gets this machine's, which [worker] allow_host_network allows or refuses"
+    "and a task that needs a network gets this machine's network, if [worker] allow_host_network is set"
 )
 
 _POLL_SECONDS = 0.2
@@ -65,7 +65,7 @@ class ProcessRuntime:
         directory: Directory for the tasks' files, used by this worker only.
         readable: Directories that tasks may read besides the system and the worker's Python.
         niceness: Increment of the tasks' niceness over the worker's.
-        allow_host_network: Run tasks that ask for any network; without Docker it is the host's own.
+        allow_host_network: Whether to run tasks that need a network; without Docker they use the host's.
         user: User and group id of tasks if the worker is root; derived from the node by default.
     """
 
@@ -111,9 +111,9 @@ class ProcessRuntime:
         return answer.stdout.decode(errors="replace").strip()
 
     async def pull(self, image: str, *, credentials: RegistryCredentials | None, progress: Progress) -> None:
-        """Reports that images are not pulled, because tasks run on this machine's own programs."""
+        """Reports that images are not pulled, because tasks use this machine's own programs."""
         del credentials
-        progress(f"{image} is not pulled: this worker has no Docker engine and runs the command on its own programs")
+        progress(f"{image} is not pulled: this worker has no Docker engine and uses this machine's programs")
 
     async def start(self, spec: ContainerSpec) -> None:
         """Starts a keeper process, which starts the task in its sandbox."""
@@ -201,10 +201,10 @@ class ProcessRuntime:
             )
         if spec.network is not NetworkMode.NONE and not self._allow_host_network:
             raise LaunchRefused(
-                f"the task asks for a network ({spec.network}), and without Docker that is this machine's own, which "
-                "this contributor does not allow",
-                hint="the contributor may install Docker, or set allow_host_network in [worker]; or give the task the "
-                "network none",
+                f"the task needs a network ({spec.network}), which without Docker is this machine's own, and this "
+                "contributor does not allow its use",
+                hint="ask the contributor to install Docker or to set allow_host_network in [worker], or give the task "
+                "the network none",
                 code="host-network-refused",
             )
         return command
@@ -315,7 +315,7 @@ def _keeper_pid(place: Path) -> int | None:
 
 
 def _end_orphan(place: Path) -> None:
-    """Kills a sandbox whose keeper was killed: `--die-with-parent` has no effect yet while bubblewrap sets up."""
+    """Kills a sandbox whose keeper was killed while bubblewrap set up, before `--die-with-parent` took effect."""
     running = _json(place / "running.json")
     if running is not None and running["first_pid"]:
         ticks = keeper.start_ticks(running["first_pid"])

@@ -32,14 +32,14 @@ class OutputReader:
         found: list[OutputLine] = []
         if inode != self._inode:
             position = 0
-            while end := self._take(self._older, position, found):
+            while end := self._read_from(self._older, position, found):
                 position = end
             self._inode, self._position = inode, 0
-        while not found and (end := self._take(self._current, self._position, found)):
+        while not found and (end := self._read_from(self._current, self._position, found)):
             self._position = end
         return found
 
-    def _take(self, path: Path, position: int, found: list[OutputLine]) -> int:
+    def _read_from(self, path: Path, position: int, found: list[OutputLine]) -> int:
         """Appends complete new lines from `position` on to `found`; returns their end, 0 if there are none."""
         try:
             with path.open("rb") as file:

@@ -57,8 +57,8 @@ def refuse_overlaps(mounts: Sequence[Mount], readable: Sequence[Path]) -> None:
     """Checks that no mount hides files of the sandbox and that mounts are not nested.
 
     A worker that runs as root enters the sandbox as root: a volume over the interpreter's library would let the task's
-    owner run code as root. bubblewrap creates mount points itself, so a link in an outer volume would lead it out of
-    the sandbox. The Docker engine has neither problem.
+    owner run code as root. bubblewrap creates mount points itself, so a link in an outer volume could make it
+    create one outside the sandbox. The Docker engine has neither problem.
 
     Args:
         mounts: Mounts of the task.
@@ -75,14 +75,14 @@ def refuse_overlaps(mounts: Sequence[Mount], readable: Sequence[Path]) -> None:
     for position, target in enumerate(targets):
         if any(_overlap(target, path) for path in own):
             raise LaunchRefused(
-                f"without Docker a volume can't stand at {target}: the sandbox has files of its own there",
-                hint="choose a place such as /data",
+                f"without Docker a volume can't be mounted at {target}: the sandbox has its own files there",
+                hint="choose a path such as /data",
             )
         for other in targets[:position]:
             if _overlap(target, other):
                 raise LaunchRefused(
-                    f"without Docker a volume can't stand inside another: {target} and {other}",
-                    hint="choose places beside each other, such as /data and /weights",
+                    f"without Docker a volume can't be mounted inside another: {target} and {other}",
+                    hint="choose separate paths, such as /data and /weights",
                 )
 
 
@@ -104,7 +104,7 @@ def arguments(spec: ContainerSpec, host: Host, *, enter: Path) -> list[str]:
     refuse_overlaps(spec.mounts, host.readable)
     command = [host.bubblewrap, "--die-with-parent", "--new-session", "--unshare-pid", "--unshare-ipc", "--unshare-uts"]
     command += ["--unshare-cgroup-try", "--hostname", "task", "--clearenv"]
-    if host.as_root:  # what `enter.py` needs to switch the user
+    if host.as_root:  # capabilities that `enter.py` needs to switch the user
         command += ["--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"]
     else:
         command += ["--unshare-user", "--disable-userns"]

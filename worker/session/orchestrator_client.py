@@ -1,4 +1,4 @@
-"""Client of the pool's orchestrator; requests carry the orchestrator's own time."""
+"""Client of the pool's orchestrator; requests contain the orchestrator's own time."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A clock that follows the orchestrator's time, so that requests stay valid when this machine's clock is wrong.
 
 Signed requests carry a time and are refused if it is more than a minute off. The orchestrator's signed answers carry
-its time; this clock adds the monotonic seconds since the last one.
+its time; this clock adds the monotonic seconds since the last answer.
 """
 
 from __future__ import annotations

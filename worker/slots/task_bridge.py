@@ -28,15 +28,15 @@ _RELEASING = timedelta(seconds=5)
 
 
 class TaskBridge:
-    """The bridge of the current task. It is up before the task's container starts, also after a worker restart.
+    """The bridge of the current task. It accepts requests before the container starts, also after a worker restart.
 
     Args:
         node: This node's address.
-        settings: Pool and size limits of files.
+        settings: Supply the pool and the size limits of files.
         state: The worker's state directory.
-        chain: The ledger, which leases are compared with.
+        chain: The ledger, against which leases are verified.
         queue: The delivery queue.
-        runner: Woken when a file was added.
+        runner: Queue runner, woken when a file was added.
         orchestrator: Returns the orchestrator session; None while the node is not a member.
         stopped: Returns why leasing has stopped; empty while it is allowed.
         clock: Used for time stamps and time-outs.
@@ -99,7 +99,7 @@ class TaskBridge:
         if self._slots is not None:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_RELEASING.total_seconds()):
-                    await self._slots.release_rest()
+                    await self._slots.release_unused()
 
     async def stop(self) -> None:
         """Closes the socket; slots stay leased."""
@@ -134,7 +134,7 @@ class TaskBridge:
             pool_id=self._settings.pool_id,
             volume=volumes.data,
             queue=self._queue,
-            on_metrics=self._take_metrics,
+            on_metrics=self._store_metrics,
             on_file=lambda: _ignore(loop.call_soon_threadsafe(self._runner.wake)),
             clock=self._clock,
             most_file_bytes=self._settings.most_file_bytes,
@@ -142,7 +142,7 @@ class TaskBridge:
             slots=self._slots,
         )
 
-    def _take_metrics(self, metrics: Mapping[str, float]) -> None:
+    def _store_metrics(self, metrics: Mapping[str, float]) -> None:
         for name, value in metrics.items():
             if name in self._metrics or len(self._metrics) < MOST_TASK_METRICS:
                 self._metrics[name] = value

@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 MOST_REMEMBERED = 256
 STEP_CACHE_TTL = timedelta(milliseconds=500)
-"""The answer to `step` is cached this long, because the orchestrator limits the node's rate, heartbeats included."""
+"""Cache time of the answer to `step`, because the orchestrator limits the rate of a node's requests and heartbeats."""
 SLOT_RATE = Rate(count=60, per=timedelta(minutes=1), burst=16)
 CHAIN_TIMEOUT = timedelta(seconds=5)
-"""Time-out for comparing a lease with the chain; the task's next request gets the same lease."""
+"""Time-out for comparing a lease with the chain. After it, the task's next request gets the same lease again."""
 
 _CHAIN_BACKOFF = Backoff(attempts=20, most=timedelta(seconds=1))
 _FILE = "leases"
@@ -58,14 +58,14 @@ class FalseGrant(BadAnswer):
     """The lease contradicts the chain; validators would judge work under it as forged."""
 
     code = "false-grant"
-    default_hint = "nothing is generated for it: tell the pool's owner, and check that the worker's chain is in step"
+    default_hint = "the lease is not used: tell the pool's owner, and check that the RPC endpoint is synchronised"
 
 
 class NotPaid(Unavailable):
     """Leasing has stopped because delivered work was not paid or the next work may not be."""
 
     code = "not-paid"
-    default_hint = "ask the pool's owner; `muster worker resume` leases again"
+    default_hint = "ask the pool's owner; `muster worker resume` allows leasing again"
 
 
 class RunService(Protocol):
@@ -136,8 +136,8 @@ class TaskSlots:
         self._fault_of = fault_of
         self._pay_fault_of = pay_fault_of
         self._unpayable: Lease | None = None
-        """The last lease refused because it may not be paid. It counts as undelivered for this node, so no further
-        lease is requested until the pool could pay it."""
+        """The last lease that the worker refused because the pool might not pay. The orchestrator counts it as
+        undelivered, so the worker requests no other lease until the pool can pay this one."""
         self._stopped = stopped
         self._clock = clock
         self._rates = IpRates(SLOT_RATE, clock=clock)
@@ -174,7 +174,7 @@ class TaskSlots:
             Unavailable: The orchestrator or the chain does not answer; an unverified lease is not used.
         """
         if unpaid := self._stopped():
-            raise NotPaid(f"this worker leases nothing: {unpaid}")
+            raise NotPaid(f"this worker has stopped leasing: {unpaid}")
         if self._unpayable is not None:
             await self._check_payment(self._unpayable)
         self._rates.admit("task")
@@ -217,8 +217,8 @@ class TaskSlots:
                 self._held.pop((slot.step, slot.index), None)
             self._save()
 
-    async def release_rest(self) -> None:
-        """Releases all unused slots; after an error they are left to expire."""
+    async def release_unused(self) -> None:
+        """Releases all unused slots; after an error, those not yet released expire."""
         now = self._clock.now()
         with self._lock:
             open_ = [held.lease for held in self._held.values() if not held.file and not held.lease.lease.expired(now)]
@@ -246,24 +246,25 @@ class TaskSlots:
         if held is None:
             raise NotFound(
                 f"this task has no lease of step {rollout.step}, index {rollout.index}",
-                hint="name a slot that POST /v1/slots gave",
+                hint="name a slot that POST /v1/slots returned",
                 code="no-lease",
             )
         if held.file not in {"", file}:
             raise Conflict(
-                f"another file was handed over for step {rollout.step}, index {rollout.index}",
-                hint="a slot is good for one file",
+                f"another file was added for step {rollout.step}, index {rollout.index}",
+                hint="a slot takes one file",
                 code="slot-used",
             )
         if not held.file and held.lease.lease.expired(self._clock.now()):
             raise Conflict(
                 f"the lease of step {rollout.step}, index {rollout.index} has expired",
-                hint="lease another slot, and hand its file over in time",
+                hint="lease another slot, and add its file before the lease expires",
                 code="lease-expired",
             )
         if rollout.units > held.lease.max_units:
             raise Unprocessable(
-                f"{rollout.units} units, where the lease allows {held.lease.max_units}", fields={"units": "too many"}
+                f"the file claims {rollout.units} units, but its lease allows {held.lease.max_units}",
+                fields={"units": "too many"},
             )
         return LeasedWork(lease=held.lease, units=rollout.units, figures=rollout.figures)
 
@@ -278,9 +279,7 @@ class TaskSlots:
     async def _call(self, work: Callable[[RunService], Awaitable[T]]) -> T:
         service = self._service()
         if service is None:
-            raise Unavailable(
-                "this node has no orchestrator at the moment", hint="`muster worker status` says what it waits for"
-            )
+            raise Unavailable("this node has no orchestrator at the moment", hint="`muster worker status` shows why")
         return await work(service)
 
     def _check(self, lease: SignedLease, wish: SlotWish) -> None:
@@ -289,13 +288,13 @@ class TaskSlots:
         expected = (self._node, self._pool_id, self._domain, wish.step)
         if (lease.node, lease.pool_id, lease.domain, lease.step) != expected or lease.groups > wish.groups:
             raise BadAnswer(
-                "the lease is not what was asked for", hint="the orchestrator's settings and the worker's may differ"
+                "the lease differs from the request", hint="the orchestrator's settings and the worker's may differ"
             )
         if service is None or lease.lease.signer(lease.raw_signature, self._domain) != service.address:
             raise BadAnswer("the lease is not signed by the pool's orchestrator", hint="tell the pool's owner")
 
     async def _check_payment(self, lease: Lease) -> None:
-        """Refuses a lease that the pool may not pay, and keeps it in `_unpayable` until the pool could pay it."""
+        """Refuses a lease that the pool might not pay, and keeps it in `_unpayable` until the pool can pay it."""
         deadline = Deadline.after(CHAIN_TIMEOUT, clock=self._clock)
         check = retry(
             lambda: self._pay_fault_of(lease, self._clock.now()),
@@ -308,7 +307,7 @@ class TaskSlots:
         if fault:
             self.trouble = f"a lease of step {lease.step} was refused: {fault}"
             _log.warning("lease-not-covered", step=lease.step, index=lease.index, why=fault)
-            raise NotPaid(f"this worker takes no lease that may not be paid: {fault}", hint="it asks again by itself")
+            raise NotPaid(f"the pool might not pay for this lease: {fault}", hint="the next request checks it again")
 
     async def _check_beacon(self, grant: SlotGrant) -> None:
         """Checks the lease's beacon against the chain, as validators will, instead of trusting the orchestrator."""
@@ -324,7 +323,7 @@ class TaskSlots:
         self.trouble = f"a lease of step {lease.step} was refused: {fault}" if fault else ""
         if fault:
             _log.error("false-grant", step=lease.step, index=lease.index, version=lease.version, why=fault)
-            raise FalseGrant(f"the chain does not bear the lease of step {lease.step} out: {fault}")
+            raise FalseGrant(f"the lease of step {lease.step} contradicts the chain: {fault}")
 
     def _is_open(self, slot: SlotName) -> bool:
         with self._lock:

@@ -46,7 +46,7 @@ class Volumes:
 
     @classmethod
     def of(cls, state: StateDirectory, *, task_id: str, assignment_id: str) -> Self:
-        """Returns the directories. A task's own volumes outlive its assignments, the bridge does not."""
+        """Returns the directories. A task's own volumes outlive its assignments; the bridge directory does not."""
         return cls(task=state.tasks / task_id, shared=state.shared, bridge=state.bridges / assignment_id)
 
     @property
@@ -144,7 +144,7 @@ def expand(text: str, values: Mapping[str, str]) -> str:
         if name not in values:
             raise LaunchRefused(
                 f"there is no variable ${{{name[:80]}}}",
-                hint=f"known are {', '.join(sorted(values))}",
+                hint=f"known variables are {', '.join(sorted(values))}",
                 code="unknown-variable",
             )
         return values[name]
@@ -192,7 +192,7 @@ def choose_gpus(needs: GpuNeeds, installed: Sequence[InstalledGpu]) -> tuple[Ins
         wanted = " or ".join(needs.models) or "GPU"
         raise LaunchRefused(
             f"the task needs {needs.count} of {wanted} with {needs.memory_bytes / 2**30:.0f} GiB; "
-            f"{len(fitting)} of this machine's {len(installed)} GPUs fit",
+            f"{len(fitting)} of this machine's {len(installed)} GPUs match",
             code="too-few-gpus",
         )
     return tuple(fitting[: needs.count])
@@ -229,4 +229,4 @@ def refuse_target(target: str) -> None:
     """
     path = Path("/" + target.lstrip("/"))  # pathlib keeps two leading slashes
     if ".." in path.parts or path == Path("/") or path.parts[1] in {"proc", "sys", "dev", "etc"}:
-        raise LaunchRefused(f"a volume can't stand at {target}", hint="choose a place such as /data")
+        raise LaunchRefused(f"a volume can't be mounted at {target}", hint="choose a path such as /data")

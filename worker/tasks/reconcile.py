@@ -28,7 +28,7 @@ STABLE_AFTER = timedelta(minutes=10)
 class Desired:
     """The parts of an assignment that reconciliation needs.
 
-    A container is kept as long as the `fingerprint` stays the same, whatever else in the assignment changes.
+    A container is kept as long as the `fingerprint` stays the same, even if other fields of the assignment change.
     """
 
     assignment_id: str
@@ -119,12 +119,16 @@ def reconcile(
         jitter: Uniform random number in [0, 1), for the back-off.
     """
     if desired is None:
-        return ReconcileStep(actions=tuple(_end(container, "no longer asked for") for container in observed))
+        return ReconcileStep(actions=tuple(_end(container, "no longer assigned") for container in observed))
     progress = _continued(desired, progress)
     ours = [container for container in observed if _matches(container, desired)]
     keep = max(ours, key=lambda container: (container.status is ContainerStatus.RUNNING, container.name), default=None)
     strays = tuple(_end(container, "replaced") for container in observed if container is not keep)
-    decision = _without(progress, now) if keep is None else _with(desired, keep, progress, now, jitter)
+    decision = (
+        _decide_without_container(progress, now)
+        if keep is None
+        else _decide_with_container(desired, keep, progress, now, jitter)
+    )
     if strays:  # two containers must never share a task's volume, so the old one ends before a new one starts
         return replace(
             decision, actions=strays + tuple(a for a in decision.actions if not isinstance(a, LaunchContainer))
@@ -220,7 +224,7 @@ def _end(container: Container, why: str) -> Action:
     return RemoveContainer(name=container.name)
 
 
-def _without(progress: AssignmentProgress, now: float) -> ReconcileStep:
+def _decide_without_container(progress: AssignmentProgress, now: float) -> ReconcileStep:
     """Decides without a container: launches one unless the assignment has ended or a back-off runs."""
     if progress.state.is_final:
         return ReconcileStep(progress=progress)
@@ -231,7 +235,7 @@ def _without(progress: AssignmentProgress, now: float) -> ReconcileStep:
     return ReconcileStep(actions=(LaunchContainer(number=progress.launches + 1),), progress=progress)
 
 
-def _with(
+def _decide_with_container(
     desired: Desired, container: Container, progress: AssignmentProgress, now: float, jitter: float
 ) -> ReconcileStep:
     if container.status is ContainerStatus.CREATED:  # the worker was killed between create and start
@@ -267,7 +271,7 @@ def _ended(
             return replace(
                 progress,
                 state=AssignmentState.RESTARTING,
-                detail="ended with exit code 0; started again as its rule says",
+                detail="ended with exit code 0; restarted according to its restart rule",
                 failures=0,
                 retry_at=now + wait.total_seconds(),
             )
@@ -292,7 +296,7 @@ def _failed(
     if rule.kind is RestartKind.NEVER:
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=failures)
     if failures > rule.attempts:
-        detail = f"{detail}; failed {failures} times in a row, given up as its rule says"
+        detail = f"{detail}; failed {failures} times in a row, the limit of its restart rule"
         return replace(progress, state=AssignmentState.FAILED, detail=detail, failures=failures)
     wait = restart_pause(failures, jitter)
     return replace(

@@ -34,7 +34,7 @@ from worker.tasks.container_spec import InstalledGpu, fingerprint
 from worker.tasks.reconcile import AssignmentProgress, Desired, LaunchContainer, RemoveContainer, StopContainer
 from worker.tasks.saved_state import RunningTask, load_progress, load_task, save_progress, save_task
 
-LOOK_EVERY = timedelta(seconds=1)
+POLL_INTERVAL = timedelta(seconds=1)
 """Poll interval for exited containers; the end of a container's output triggers a pass at once."""
 
 _MOST_DETAIL = 2000
@@ -84,7 +84,7 @@ class Reconciler:
         self.runtime_error = ""
         """Why the runtime is unavailable; empty while it works."""
         self.refused = ""
-        """Last task that this machine refused, with the reason and what to change; empty once another was started."""
+        """The last task that this machine refused, with the reason and remedy; empty once another task has started."""
         self.progress = load_progress(state)
         self.task = load_task(state)
 
@@ -101,13 +101,13 @@ class Reconciler:
     def offer(self, assignment: Assignment | None) -> str:
         """Sets the desired assignment from a signed answer; returns the reason if it is refused, else "".
 
-        A generation older than one already seen is refused: the answer is old, or from a replica that lags behind.
+        A generation older than one already seen is refused: the answer is outdated, or an orchestrator instance lags.
         """
         self._orchestrator_answered = True
         if assignment is not None and reconcile.is_stale(
             offered_id=assignment.id, offered_generation=assignment.generation, progress=self.progress
         ):
-            return f"generation {assignment.generation} of assignment {assignment.id} is older than what runs here"
+            return f"generation {assignment.generation} of assignment {assignment.id} is older than the one seen here"
         if assignment != self._assignment:
             self._assignment = assignment
             self._fingerprint = "" if assignment is None else fingerprint(assignment, secret=self._secret)
@@ -119,8 +119,8 @@ class Reconciler:
         progress = self.progress
         if progress is None:
             return None
-        trouble = self.runtime_error
-        detail = f"{progress.detail} ({trouble})" if trouble and progress.detail else trouble
+        error = self.runtime_error
+        detail = f"{progress.detail} ({error})" if error and progress.detail else error
         return AssignmentReport(
             id=progress.assignment_id,
             generation=progress.generation,
@@ -140,7 +140,7 @@ class Reconciler:
             while True:
                 self._changed.clear()
                 wake_in = await self._reconcile_once()
-                await sleep_or(self._clock, min(wake_in or LOOK_EVERY, LOOK_EVERY), self._changed)
+                await sleep_or(self._clock, min(wake_in or POLL_INTERVAL, POLL_INTERVAL), self._changed)
         finally:
             await self.task_logs.stop()
 
@@ -154,7 +154,7 @@ class Reconciler:
             await self._runtime.remove(container.name)
         await self.task_logs.stop()
         if self.progress is not None and not self.progress.state.is_final:
-            self._set_progress(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker handed over"))
+            self._set_progress(replace(self.progress, state=AssignmentState.STOPPED, detail="the worker was stopped"))
 
     async def clear(self) -> None:
         """Deletes the saved assignment, volumes and bridges after the worker has left the pool."""
@@ -281,9 +281,9 @@ class Reconciler:
             self._set_progress(reconcile.launched(self.progress, at_ms=unix_ms(self._clock.now())))
         self.refused = ""
 
-    def _report_pull(self, words: str) -> None:
+    def _report_pull(self, text: str) -> None:
         if self.progress is not None:
-            self.progress = replace(self.progress, detail=words[:1000])
+            self.progress = replace(self.progress, detail=text[:1000])
 
     async def _unless_superseded(self, work: Coroutine[Any, Any, None], assignment: Assignment) -> None:
         """Runs a launch, and cancels it (a long image pull) when the assignment changes meanwhile."""

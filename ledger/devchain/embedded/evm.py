@@ -42,8 +42,8 @@ _ZERO_ADDRESS = b"\x00" * 20
 _LEAST_GAS = 21_000
 _CALL_KEEPS_SHARE = 64  # EIP-150: a call passes on at most all but 1/64 of its gas
 _CALL_STIPEND = 2300
-_FLOOR_PER_TOKEN = 10  # EIP-7623: a zero byte is one token,
-_TOKENS_PER_BYTE = 4  # any other byte is four
+_FLOOR_PER_TOKEN = 10  # EIP-7623: a zero byte counts as one token,
+_TOKENS_PER_BYTE = 4  # and any other byte as four
 _ERROR_STRING = bytes.fromhex("08c379a0")
 _PANIC = bytes.fromhex("4e487b71")
 

@@ -16,7 +16,8 @@ from ledger.devchain.embedded.records import BlockRecord, LogFilter
 Method = Callable[[EmbeddedChain, list[object]], Awaitable[Any]]
 
 MAX_LOGS = 10_000
-"""More events are refused with code -32005, as on public nodes, so that tests cover clients that split their ranges."""
+"""Maximum events per query. As on public nodes, a query with more fails with code -32005, so that tests cover clients
+that split their ranges."""
 
 _SUGGESTED_TIP = 10**9
 _MAX_FEE_HISTORY = 1024
@@ -78,7 +79,7 @@ async def _block_number(node: EmbeddedChain, _: list[object]) -> str:
 async def _block_by_number(node: EmbeddedChain, given: list[object]) -> dict[str, Any] | None:
     tag = params.block_tag(params.at(given, 0, what="block"))
     if isinstance(tag, bytes):
-        raise invalid("a block number is wanted")
+        raise invalid("a block number is required")
     return _block_json(node, _find(node, tag), full=bool(params.optional(given, 1)))
 
 

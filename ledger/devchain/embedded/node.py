@@ -29,7 +29,8 @@ _LEGACY_FIRST_BYTE = 0xC0  # EIP-2718: RLP lists start at 0xc0, so a lower first
 _MAX_RAW = 256 * 1024
 _CACHED_CALLS = 2_048
 _MAX_CACHED_BYTES = 4_096
-"""Size of the call cache: results, and the longest call data or result in bytes. At most 8 MiB each for both."""
+"""Limits of the call cache: its number of entries, and the bytes of an entry's call data and of its result. So call
+data and results each take at most 8 MiB."""
 _BUILD_BUDGET = timedelta(seconds=1)
 """A block is sealed after this time even if more transactions wait, so that the first ones need not wait for all."""
 _MAX_BLOCKING = timedelta(milliseconds=40)
@@ -272,7 +273,7 @@ class EmbeddedChain:
         return self.evm.call(call, header=header, state_root=self._head.state_root)
 
     def _cached_call(self, call: UnsignedCall, block: BlockRecord) -> bytes:
-        """Runs a call on a block's state, with an LRU cache: the result never changes, and services poll the same."""
+        """Runs a call on a block's state, with an LRU cache: the result never changes, and services repeat calls."""
         header = block.header
         key = (header.parent_hash, header.timestamp, header.block_number, block.state_root, call)
         if (known := self._call_cache.get(key)) is not None:

@@ -13,7 +13,7 @@ from eth.db.atomic import AtomicDB
 from eth.db.backends.base import BaseDB
 
 _CACHED_NODES = 200_000
-"""About 100 MB at the usual node size. A full cache is emptied completely, which only costs reads."""
+"""Maximum cached nodes, about 100 MB. A full cache is emptied completely, which only costs reads."""
 
 
 class TrieNodes(BaseDB):

@@ -18,9 +18,9 @@ class DeliveryStage(StrEnum):
     REQUESTED = "requested"
     """The orchestrator issued a presigned URL."""
     PUT = "put"
-    """The object store has it."""
+    """The object store has the file."""
     SUBMITTED = "submitted"
-    """The ledger or the orchestrator's relayer has accepted it."""
+    """The ledger or the orchestrator's relayer has accepted the work."""
     ACKNOWLEDGED = "acknowledged"
     """Delivery is confirmed; the copy can be deleted."""
     DELETED = "deleted"
@@ -39,7 +39,7 @@ class QueueItem:
         kind: Type of the file.
         key: Idempotency key: adding a file with a known key returns the existing item.
         metadata: Metadata given when the file was added.
-        data: Results of completed stages, never empty strings.
+        data: Results of completed stages, by name; no value is empty.
         attempts: Consecutive failures of the current stage.
         not_before_ms: Wall time of the next attempt, in Unix milliseconds.
         parked: Why the item waits for the contributor; empty if it does not.

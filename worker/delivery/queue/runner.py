@@ -32,7 +32,7 @@ LONGEST_WAIT = timedelta(minutes=10)
 LONGEST_LOOK = timedelta(seconds=10)
 """Maximum pause between polls of an item that waits for another party (`NotYet`)."""
 DEFAULT_ATTEMPTS = 50
-"""Consecutive failures of a stage before an item is parked, after about seven hours."""
+"""Consecutive failures of a stage after which an item is parked; with the back-off this takes about seven hours."""
 
 _CONCURRENCY = 4
 _FINAL_POLL_INTERVAL = timedelta(seconds=1)
@@ -207,7 +207,7 @@ class QueueRunner:
 
     async def _failed(self, item: QueueItem, stage: DeliveryStage, why: str, *, wait: timedelta | None) -> None:
         if item.attempts + 1 >= self._attempts:
-            await self._park(item, f"given up after {item.attempts + 1} attempts: {why}")
+            await self._park(item, f"parked after {item.attempts + 1} attempts: {why}")
             return
         pause = max(self._pause(item, most=LONGEST_WAIT), wait or timedelta())
         _log.warning("delivery-put-off", item=item.id, stage=item.stage, why=why, wait_s=pause.total_seconds())
@@ -218,7 +218,7 @@ class QueueRunner:
         await run_in_thread(self._store.put_off, item, stage=stage, until_ms=until_ms, error=why)
 
     def _pause(self, item: QueueItem, *, most: timedelta) -> timedelta:
-        """Returns the exponential back-off of the current stage, with jitter so that items don't retry in step."""
+        """Returns the exponential back-off of the current stage, with jitter to spread the retries of several items."""
         return jittered(backoff(FIRST_WAIT, most, item.attempts + 1))
 
     async def _park(self, item: QueueItem, why: str) -> None:

@@ -35,7 +35,7 @@ CREATE TABLE IF NOT EXISTS finished (
 _LATER_COLUMNS = (("name", "''"), ("metadata", "'{}'"), ("given_up", "''"))
 """Columns of `finished` that databases of earlier releases lack."""
 _KEPT_FINISHED = 10_000
-"""Finished keys kept, so that adding a file again after a crash has no effect."""
+"""Maximum number of remembered finished items, so that adding a file again after a crash has no effect."""
 _REQUEST_STAGES = frozenset({DeliveryStage.REQUESTED, DeliveryStage.SUBMITTED})
 _CHUNK = 1 << 20
 
@@ -116,7 +116,7 @@ class QueueStore:
         if (known := self._known(key)) is not None:
             return known, False
         if self._query("SELECT COUNT(*) AS n FROM items")[0]["n"] >= MOST_ITEMS:
-            raise QueueFull(f"{MOST_ITEMS} files wait already", hint="wait until files were delivered")
+            raise QueueFull(f"the queue already has {MOST_ITEMS} files", hint="wait until some are delivered")
         item_id = token_hex(16)
         target = self._spool / item_id
         room = most_spooled - self.spooled_bytes()
@@ -208,8 +208,8 @@ class QueueStore:
     def finish(self, item: QueueItem, *, now_ms: int, given_up: str = "") -> None:
         """Deletes the copy and the item, and records the outcome.
 
-        For an item that is given up the outcome is recorded before its copy is deleted, so that the reason is never
-        lost; after a crash in between, `recover` removes the copy.
+        The outcome of a given-up item is recorded before its copy is deleted, so that the reason is never lost. After a
+        crash in between, `recover` removes the copy.
 
         Args:
             item: The delivered or given-up item.
@@ -253,7 +253,7 @@ class QueueStore:
         return sum(entry.stat().st_size for entry in os.scandir(self._spool) if entry.is_file(follow_symlinks=False))
 
     def counts(self) -> dict[str, int]:
-        """Returns the number of items per stage, and of parked, delivered and given-up items (as far as kept)."""
+        """Returns the number of items per stage, of parked items, and of remembered delivered and given-up items."""
         rows = self._query("SELECT stage, COUNT(*) AS n FROM items WHERE parked = '' GROUP BY stage")
         counts = {str(row["stage"]): int(row["n"]) for row in rows}
         counts["parked"] = int(self._query("SELECT COUNT(*) AS n FROM items WHERE parked != ''")[0]["n"])
@@ -318,7 +318,7 @@ def _copy(source: int, target: Path, *, most_bytes: int, room: int) -> None:
                 raise TooLarge(f"the file is longer than {most_bytes} bytes", hint="write several smaller ones")
             if copied > room:
                 raise QueueFull(
-                    "the queue holds as much as this contributor allows", hint="wait until files were delivered"
+                    "the queue has the size that this contributor allows", hint="wait until files are delivered"
                 )
             copy.write(chunk)
         copy.flush()

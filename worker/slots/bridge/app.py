@@ -47,7 +47,7 @@ from worker.tasks.saved_state import RunningTask
 
 BODY_LIMIT = 64 * 1024
 RATE = Rate(count=100, per=timedelta(seconds=1), burst=400)
-"""Rate limit that protects the worker from its task."""
+"""Rate limit of the task's requests, which protects the worker."""
 
 _SOON = timedelta(seconds=2)
 
@@ -101,11 +101,11 @@ def create_bridge(parts: BridgeParts) -> FastAPI:
     async def files(body: HandOver, _: Checked) -> HandedOver:
         """Adds a file to the delivery queue."""
         if app.state.waiting >= 16:
-            raise RateLimited("too many files are being handed over at once", retry_after=_SOON)
+            raise RateLimited("too many files are being added at once", retry_after=_SOON)
         app.state.waiting += 1
         try:
             async with app.state.turn:
-                return await run_in_thread(_take, parts, body)
+                return await run_in_thread(_add_file, parts, body)
         finally:
             app.state.waiting -= 1
 
@@ -150,19 +150,19 @@ async def _check_token(request: Request, authorization: Annotated[str, Header()]
     expected = f"Bearer {parts.task.token}"
     if not hmac.compare_digest(authorization.encode(), expected.encode()):
         raise Unauthenticated(
-            "the bridge wants this task's token", hint="send Authorization: Bearer $MUSTER_BRIDGE_TOKEN"
+            "the bridge requires this task's token", hint="send Authorization: Bearer $MUSTER_BRIDGE_TOKEN"
         )
 
 
 Checked = Annotated[None, Depends(_check_token)]
 
 
-def _take(parts: BridgeParts, body: HandOver) -> HandedOver:
+def _add_file(parts: BridgeParts, body: HandOver) -> HandedOver:
     file = body.key or body.path
     if LEASED_WORK in body.metadata:
-        raise InvalidInput(f"a task may not give the metadata {LEASED_WORK!r}", hint="name a slot in `rollout`")
+        raise InvalidInput(f"a task can't set the metadata {LEASED_WORK!r}", hint="name a slot in `rollout`")
     if body.rollout is not None and body.kind != ROLLOUT_KIND:
-        raise InvalidInput(f"a file of kind {body.kind} has no slot", hint="leave `rollout` out, or give kind rollout")
+        raise InvalidInput(f"a file of kind {body.kind} has no slot", hint="omit `rollout`, or set kind to rollout")
     metadata = {**body.metadata, "task_id": parts.task.task_id, "assignment_id": parts.task.assignment_id}
     if body.rollout is not None:
         metadata[LEASED_WORK] = parts.slots.work_of(body.rollout, file).model_dump_json()

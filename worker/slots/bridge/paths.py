@@ -1,8 +1,8 @@
 """Opens a file named by a task without ever leaving the task's data volume.
 
 The path is opened one component at a time from the volume's descriptor with `O_NOFOLLOW`, so the file is inside the
-volume whatever the task changes meanwhile. Checking a path before opening it would let the task replace a directory by
-a link in between.
+volume even if the task changes paths meanwhile. Checking a path before opening it would let the task replace a
+directory by a link in between.
 """
 
 from __future__ import annotations
@@ -91,5 +91,5 @@ def _open(name: str, flags: int, parent: int, path: str) -> int:
         if error.errno == errno.ENOENT:
             raise NotFound(f"there is no file {path[:200]!r} in the data volume") from error
         if error.errno in {errno.ELOOP, errno.ENOTDIR, errno.EMLINK}:
-            raise PathRefused(f"{path[:200]!r} goes through a link or something that is no directory") from error
+            raise PathRefused(f"{path[:200]!r} goes through a link or something that is not a directory") from error
         raise PathRefused(f"{path[:200]!r} can't be opened: {error.strerror}") from error
