@@ -20,7 +20,7 @@ from rollouts.recipe import Recipe
 from rollouts.sampling.parameters import SamplingParameters
 
 _TAG = b"muster-evaluation-v1"
-_LOOKED_AT_FOR_EACH = 100
+_SEARCH_FACTOR = 100
 """Search limit for held-out prompts, as a multiple of the number of candidates expected to be needed."""
 
 
@@ -36,8 +36,8 @@ class Evaluation:
         samples: Sampled answers per prompt.
         pass_at: Unbiased estimate of pass@k (at least one of k sampled answers is correct), by k.
         reward: Mean reward of sampled answers after the length penalty; None without samples.
-        distance: Mean distance from the target length, in the environment's unit, of sampled answers (of greedy ones
-            without samples). None without a target length.
+        distance: Mean distance from the target length, in the environment's unit, of sampled answers (of greedy answers
+            if there are no samples). None without a target length.
         lengths: Mean length of the same answers, by target length.
         undecided: Answers, greedy and sampled, that could not be checked within the limits.
     """
@@ -71,10 +71,10 @@ def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, sh
     if share > recipe.held_out:
         raise InvalidInput(
             f"a share of {share} has prompts that were eligible for training: the recipe holds out {recipe.held_out}",
-            hint="ask at most the recipe's share, or set held_out in the recipe before anything is trained",
+            hint="give at most the recipe's share, or set held_out in the recipe before anything is trained",
         )
     size = environment.size()
-    search = math.ceil(count / share) * _LOOKED_AT_FOR_EACH if share > 0 else 0
+    search = math.ceil(count / share) * _SEARCH_FACTOR if share > 0 else 0
     found: list[int] = []
     texts: set[str] = set()
     for index in range(search if size is None else min(size, search)):
@@ -87,7 +87,7 @@ def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, sh
     if not found:
         raise InvalidInput(
             f"{environment.name} has no prompts that are held out at a share of {share}",
-            hint="an evaluation asks what was kept from training: set held_out in the recipe before it",
+            hint="an evaluation needs prompts kept out of training: set held_out in the recipe before training",
         )
     return found
 
@@ -145,7 +145,7 @@ class Evaluator:
     def _plan(self, index: int) -> _Asked:
         seed = hashlib.sha256(_TAG + index.to_bytes(8, "big")).digest()
         planner = SlotPlanner(
-            recipe=self.recipe.model_copy(update={"held_out": 0.0}),  # no slot of the recipe itself draws this prompt
+            recipe=self.recipe.model_copy(update={"held_out": 0.0}),  # the recipe's own share would exclude this prompt
             eligible=[index],
             environment=self.environment,
             tokenizer=self.tokenizer,
@@ -216,9 +216,9 @@ def pass_at(k: int, *, samples: int, solved: int) -> float:
     """Returns the unbiased estimate of pass@k (Codex, arXiv 2107.03374, equation 1).
 
     Args:
-        k: At most `samples`.
+        k: Number of answers drawn, at most `samples`.
         samples: Number of answers to a prompt.
-        solved: Number of correct ones.
+        solved: Number of correct answers.
     """
     return 1.0 - math.comb(samples - solved, k) / math.comb(samples, k)
 

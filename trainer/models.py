@@ -27,7 +27,7 @@ from trainer.errors import BadSettings
 from trainer.files import whole_folder
 from trainer.training_state import stored_weights
 
-# transformers annotates its functions in parts only, and some of that is wrong.
+# transformers annotates only some of its functions, and some of these annotations are wrong.
 _CONFIGS: Any = AutoConfig
 _MODELS: Any = AutoModelForCausalLM
 _LOGGING: Any = transformers_logging
@@ -96,7 +96,7 @@ def open_model(folder: Path, *, device: torch.device) -> tuple[PreTrainedModel, 
 
 
 def end_token(facts: ModelFacts, tokenizer: FolderTokenizer) -> int:
-    """Returns the end token of demonstrations: the tokenizer's if the model ends answers with it, else the lowest."""
+    """Returns the tokenizer's end token if the model ends answers with it, else the model's lowest end token."""
     own = tokenizer.end_token
     return own if own in facts.end_tokens and own is not None else min(facts.end_tokens)
 
@@ -149,7 +149,7 @@ def write_weights(
     Args:
         folder: Target folder, created atomically.
         form: Result of `without_weights`.
-        weights: Result of `stored_weights`, of the same type; emptied while they are written.
+        weights: Result of `stored_weights` with the dtype of `form`; may be emptied while the file is written.
         start: Folder that training started from.
         recipe: How rollouts are generated; None for a version without rollouts.
         eligible: Table of eligible prompts, if the recipe has one.
@@ -157,7 +157,7 @@ def write_weights(
     Raises:
         NotWritten: The disk is full or refuses the write.
     """
-    writer: Any = form  # transformers annotates its methods in parts only
+    writer: Any = form  # transformers annotates only some of its methods
     with whole_folder(folder) as partial, _quiet():
         writer.save_pretrained(partial, state_dict=weights)
         for name in _COMPANIONS:

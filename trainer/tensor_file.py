@@ -1,4 +1,4 @@
-"""Writes a safetensors file in pieces, so that no second copy of the tensors is needed.
+"""Encodes a safetensors file in pieces, so that no second copy of the tensors is needed.
 
 The library's own writer joins everything into one bytes object first. The format:
 https://huggingface.co/docs/safetensors/index#format

@@ -53,7 +53,7 @@ def own_place(environment: Mapping[str, str]) -> RankInfo | None:
         if text is None:
             raise BadSettings(f"WORLD_SIZE is {environment['WORLD_SIZE'][:20]}, and {name} is not set", hint=_START)
         if not text.strip().isdecimal():
-            raise BadSettings(f"{name} is {text[:20]!r}, which is no number", hint=_START)
+            raise BadSettings(f"{name} is {text[:20]!r}, not a number", hint=_START)
         found[field] = int(text)
     del found["port"]
     place = RankInfo(**found)
@@ -77,17 +77,17 @@ def device_of(name: str | None, place: RankInfo | None = None) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError as error:
-        raise InvalidInput(f"{name[:40]!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
+        raise InvalidInput(f"{name[:40]!r} is not a device", hint="give cpu, cuda or cuda:NUMBER") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInput(f"this machine has no device {device}", hint="leave device out, or give cpu")
     if place is None or device.type == "cpu":
         return device
     if device.type != "cuda":
-        raise InvalidInput(f"several processes can't learn on {device}", hint="give cpu or cuda")
+        raise InvalidInput(f"several processes can't train on {device}", hint="give cpu or cuda")
     if ":" in name:
         raise InvalidInput(
-            f"{place.local_processes} processes on this machine can't all have {device}",
-            hint="leave device out, or give cuda; CUDA_VISIBLE_DEVICES says which ones may be used",
+            f"{place.local_processes} processes on this machine can't share {device}",
+            hint="leave device out, or give cuda; CUDA_VISIBLE_DEVICES limits which ones are used",
         )
     if (devices := torch.cuda.device_count()) < place.local_processes:
         raise InvalidInput(

@@ -31,7 +31,7 @@ class SeenGroup:
 
     @property
     def has_signal(self) -> bool:
-        """Whether the group's rewards differ, so that it gives a gradient."""
+        """Returns whether the group's rewards differ; otherwise it gives no gradient."""
         return self.group is not None and self.group.has_signal
 
 
@@ -60,7 +60,7 @@ class Chosen:
     """Groups selected for a step's batch.
 
     Args:
-        places: File number and group number of each, in training order.
+        places: File number and group number of each group, in training order.
         left: Number of unused groups by reason.
     """
 
@@ -116,7 +116,7 @@ def groups_at(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> l
     for number, place in places:
         group = files[number].groups[place].group
         if group is None:
-            raise LookupError(f"group {place} of {files[number].entry.key} can't be learned")
+            raise LookupError(f"group {place} of {files[number].entry.key} is undecided and can't be trained on")
         found.append(group)
     return found
 

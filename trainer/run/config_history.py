@@ -1,7 +1,7 @@
-"""History of learning settings by step; changes between two starts are reported and journalled.
+"""History of learning settings by step; changes between two starts are logged and journalled.
 
-After a crash, journalled steps are learned again. Other settings then give other weights. That is harmless before a
-version was announced, but contradicts an announced version.
+After a crash, journalled steps are repeated; changed settings then give different weights. A
+change of `learning` is refused if a version of these steps was written, because its digest would no longer match.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
         now: Result of `learned_under`.
         journal: Journal of the run.
         recorded: Content of the journal.
-        step: The next step of the state; those of the journal from there on are learned again.
+        step: The next step of the saved state; journalled steps from this one on are repeated.
 
     Raises:
         Conflict: The settings changed, and a version exists of steps that must be trained again.
@@ -63,16 +63,16 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
         otherwise = [words for name, words in changed.items() if name.startswith(_LEARNING)]
         if made and otherwise:
             raise Conflict(
-                f"version {made[0]} was made of steps that have to be learned again, from step {step} on, and "
+                f"version {made[0]} includes steps that have to be repeated, from step {step} on, and "
                 + "; ".join(otherwise),
-                hint="start once with the settings as they were; when the log says `taken-up`, stop it and change them",
+                hint="start once with the old settings; when the log says `taken-up`, stop the trainer and change them",
             )
         _log.warning("settings-changed", since_step=step, changed=list(changed.values()))
     journal.append(LearnedUnder(step=step, values=dict(now)))
 
 
 def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> dict[str, str]:
-    """Returns a text for each difference, by name. Settings that only one release knows are ignored."""
+    """Returns a text for each difference, by name. Settings that only one of the two has are ignored."""
     return {
         name: f"{name} was {before[name]} and is {now[name]}"
         for name in sorted(before.keys() & now.keys())

@@ -1,6 +1,7 @@
 """`python -m trainer.run.evaluation_worker JSON`: evaluates the versions named on standard input.
 
-Reads lines such as `{"version": 3, "folder": "policies/3"}`, writes one line of JSON for each, and ends with its input.
+Reads lines such as `{"version": 3, "folder": "policies/3"}`, writes one line of JSON for each, and ends at end of
+input.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rollouts.recipe import read_recipe
 from trainer.evaluator import Evaluator, held_out_prompts
 
 _NICENESS = 5
-"""Lower priority than training, for machines with few cores."""
+"""Gives this process a lower priority than training, for machines with few cores."""
 
 
 def main() -> None:

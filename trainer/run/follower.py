@@ -35,13 +35,14 @@ def follow_trainer(settings: TrainerSettings, place: RankInfo) -> None:
 
     Raises:
         MeshBroken: Another process has ended.
-        MusterError: A command failed in this process only.
+        MusterError: A command failed in this process, but not in all processes.
     """
     device = device_of(settings.device, place)
     if device.type == "cpu":
         torch.set_num_threads(1)
     base, ending = open_base(settings.start), ShutdownSignal()
-    channel = Channel(place, device, timeout=settings.mesh_timeout)  # while others are waited for, a signal ends it
+    # Outside `by_signal`, so that a signal ends this process while it waits for the others.
+    channel = Channel(place, device, timeout=settings.mesh_timeout)
     with ending.by_signal():
         Follower(channel, base, ending).follow()
 
@@ -77,7 +78,7 @@ class Follower:
 
         Raises:
             MeshBroken: Another process has ended.
-            MusterError: A command failed in this process only.
+            MusterError: A command failed in this process, but not in all processes.
         """
         try:
             self._follow()
