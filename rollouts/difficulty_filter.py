@@ -171,7 +171,7 @@ def write_eligible(folder: Path, recipe: Recipe, passes: Sequence[PromptPasses],
     if not kept:
         raise InvalidInput(
             f"none of {len(passes)} prompts was solved in {bounds.least:.1%} to {bounds.most:.1%} of its answers",
-            hint="widen the bounds, or take easier or harder prompts",
+            hint="widen the bounds, or use easier or harder prompts",
         )
     write_recipe(folder, recipe.model_copy(update={"prompts": PromptTable(count=len(kept))}), eligible=kept)
     return len(kept)

@@ -91,8 +91,8 @@ def seed_of_grant(grant: SlotGrant) -> bytes:
 def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:
     """Yields positions in the version's table of eligible prompts, endlessly.
 
-    The positions are one random permutation (Fisher-Yates) after another: all are equally likely, and none repeats
-    while prompts last.
+    The positions are random permutations (Fisher-Yates), one after another. So all positions are equally likely, and
+    none repeats before all have occurred.
 
     Args:
         seed: The slot's seed.
@@ -137,7 +137,7 @@ def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
 
 
 def draw_places(tag: bytes, seed: bytes, count: int, wanted: int) -> list[int]:
-    """Draws `wanted` distinct numbers below `count`: the head of a random permutation.
+    """Draws `wanted` distinct numbers below `count`: the first ones of a random permutation.
 
     Args:
         tag: Domain separation tag of this use of the seed.

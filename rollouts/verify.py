@@ -42,7 +42,7 @@ from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandboxed_decoder import Decoder
 from rollouts.toploc import Arithmetic
 
-_DOES_NOT_FIT = "tokens or lengths are out of bounds, see there"
+_DOES_NOT_FIT = "not run, because tokens or lengths are out of bounds (check 5)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Verification:
 
     @property
     def rejected(self) -> bool:
-        """True if a validator would reject the file. Without a failed check, the node is not at fault."""
+        """True if a validator would reject the file. If no check failed, the node is not at fault."""
         return bool(self.failed or self.not_taken)
 
     @property
@@ -147,7 +147,7 @@ def _not_computed(case: CheckInput) -> str | None:
     if not fits_model(case):
         return _DOES_NOT_FIT
     rows, wanted = len(case.file.samples), case.facts.groups * case.version.recipe.group_size
-    return f"the file has {rows} samples, and its slot {wanted}" if rows > wanted else None
+    return f"the file has {rows} samples, and its slot has {wanted}" if rows > wanted else None
 
 
 def run_check(check: Check, case: CheckInput) -> CheckResult:

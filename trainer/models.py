@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from pydantic import JsonValue
 from safetensors import SafetensorError
 from torch.nn import Parameter
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from rollouts.errors import BadVersionFolder
 from rollouts.models.architecture import check_architecture
 from rollouts.models.facts import GENERATION_FILE, ModelFacts, read_model
+from rollouts.models.policy import quiet_transformers
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
 from rollouts.recipe import Recipe, write_recipe
@@ -30,7 +29,6 @@ from trainer.training_state import stored_weights
 # transformers annotates only some of its functions, and some of these annotations are wrong.
 _CONFIGS: Any = AutoConfig
 _MODELS: Any = AutoModelForCausalLM
-_LOGGING: Any = transformers_logging
 
 TORCH_TYPES = {Dtype.FLOAT32: torch.float32, Dtype.BFLOAT16: torch.bfloat16}
 
@@ -55,7 +53,7 @@ def make_model(folder: Path, *, model_type: str, config: Mapping[str, JsonValue]
         BadSettings: transformers has no such model type, or the config is invalid for it.
         NotWritten: The disk is full or refuses the write.
     """
-    with whole_folder(folder) as partial, _quiet():
+    with whole_folder(folder) as partial, quiet_transformers():
         tokens = write_character_tokenizer(partial, characters)
         given = {"vocab_size": tokens, "eos_token_id": END, "pad_token_id": PAD, "bos_token_id": None} | dict(config)
         with torch.random.fork_rng():
@@ -75,7 +73,7 @@ def open_model(folder: Path, *, device: torch.device) -> tuple[PreTrainedModel, 
         BadVersionFolder: The folder can't be used, for example because the tokenizer has tokens that the model lacks.
     """
     facts = read_model(folder)
-    with _quiet():
+    with quiet_transformers():
         try:
             model, info = _MODELS.from_pretrained(
                 folder,
@@ -158,24 +156,10 @@ def write_weights(
         NotWritten: The disk is full or refuses the write.
     """
     writer: Any = form  # transformers annotates only some of its methods
-    with whole_folder(folder) as partial, _quiet():
+    with whole_folder(folder) as partial, quiet_transformers():
         writer.save_pretrained(partial, state_dict=weights)
         for name in _COMPANIONS:
             if (start / name).is_file():
                 shutil.copyfile(start / name, partial / name)
         if recipe is not None:
             write_recipe(partial, recipe, eligible=eligible)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses the progress bars and log messages of transformers."""
-    bars, level = _LOGGING.is_progress_bar_enabled(), _LOGGING.get_verbosity()
-    _LOGGING.disable_progress_bar()
-    _LOGGING.set_verbosity_error()
-    try:
-        yield
-    finally:
-        _LOGGING.set_verbosity(level)
-        if bars:
-            _LOGGING.enable_progress_bar()

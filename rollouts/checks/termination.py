@@ -42,7 +42,7 @@ def _ending(
     if not ended and length < limit:
         yield case.finding(
             ReasonCode.TERMINATION_EARLY,
-            f"it stops after {length} tokens without an end token; the limit is {limit}",
+            f"the answer stops after {length} tokens without an end token; the limit is {limit}",
             row=row,
             position=length - 1,
         )

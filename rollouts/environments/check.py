@@ -2,7 +2,8 @@
 
 Two processes make and score the same items. They differ in hash seed, clock, time zone, locale, and in the order and
 number of items that they made before. Nodes and validators differ in the same ways, so any difference between the two
-would have honest work rejected. The answers are a few fixed texts, the prompt's own text and the demonstration.
+results would have honest work rejected. The scored answers are a few fixed texts, the prompt's own text and the
+demonstration.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Conditions:
-    """Surroundings of one process."""
+    """Conditions that differ between the two processes."""
 
     hash_seed: str
     time_zone: str
@@ -174,10 +175,10 @@ def _answers(request: Mapping[str, Any], conditions: _Conditions, settings: Chec
             stderr=errors,
             env=variables,
         )
-        assert process.stdin is not None  # noqa: S101 - it was asked for
+        assert process.stdin is not None  # noqa: S101 - requested above
         assert process.stdout is not None  # noqa: S101
         try:
-            with suppress(BrokenPipeError):  # it ended already; its exit code is reported below
+            with suppress(BrokenPipeError):  # the process has ended; its exit code is reported below
                 process.stdin.write(json.dumps(request).encode())
                 process.stdin.close()
             lines: SimpleQueue[bytes] = SimpleQueue()
@@ -196,7 +197,7 @@ def _answers(request: Mapping[str, Any], conditions: _Conditions, settings: Chec
                 yield json.loads(line)
             try:
                 code = process.wait(timeout=10)
-            except subprocess.TimeoutExpired:  # a thread of the environment goes on; it can't affect any item
+            except subprocess.TimeoutExpired:  # a thread of the environment still runs; it can't affect any item
                 code = 0
             if code != 0:
                 errors.seek(0, os.SEEK_END)

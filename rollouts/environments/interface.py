@@ -77,7 +77,8 @@ class Environment(Protocol):
             finished: Whether the model ended by itself rather than at the length limit.
 
         Raises:
-            SandboxUnavailable: This machine has no sandbox for scoring; neither a score nor anyone's fault.
+            SandboxUnavailable: This machine has no sandbox for scoring; the answer gets no score, and no node is at
+                fault.
         """
         ...
 

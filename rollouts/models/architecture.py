@@ -39,7 +39,7 @@ def check_architecture(model: PreTrainedModel, folder: Path) -> None:
 
 def _missing(model: PreTrainedModel) -> Iterator[str]:
     """Yields descriptions of missing properties."""
-    kind: Any = type(model)  # transformers annotates these only partly
+    kind: Any = type(model)  # transformers annotates only some of these
     config: Any = model.config.get_text_config()
     if kind._is_stateful:
         yield "it has layers with a recurrent state"

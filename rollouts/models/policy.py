@@ -28,7 +28,7 @@ from rollouts.precision import Dtype
 _SHARE_FOR_WEIGHTS = 0.9
 _NOISE_UNITS = 4
 
-# transformers annotates its functions only partly, and some annotations are wrong.
+# transformers annotates only some of its functions, and some of these annotations are wrong.
 _auto: Any = AutoModelForCausalLM
 _configs: Any = AutoConfig
 _logging: Any = transformers_logging
@@ -64,7 +64,7 @@ class Policy:
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
         self.facts = facts
-        self._model = cast("Any", model)  # transformers annotates its methods only partly
+        self._model = cast("Any", model)  # transformers annotates only some of its methods
         self._door = _OutputHook()
         head = self._model.get_output_embeddings()
         if head is None:
@@ -244,7 +244,7 @@ def check_whole(facts: ModelFacts) -> None:
     Raises:
         BadVersionFolder: The numbers differ, or the config describes no usable model.
     """
-    with _quiet(), torch.device("meta"):
+    with quiet_transformers(), torch.device("meta"):
         try:
             model = _auto.from_config(_configs.from_pretrained(facts.folder, local_files_only=True))
         except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError, OSError) as error:
@@ -262,7 +262,7 @@ def check_whole(facts: ModelFacts) -> None:
 
 
 def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTrainedModel:
-    with _quiet():
+    with quiet_transformers():
         try:
             model, info = _auto.from_pretrained(
                 facts.folder,
@@ -290,8 +290,8 @@ def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTr
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses progress bars and interactive advice while loading."""
+def quiet_transformers() -> Iterator[None]:
+    """Suppresses the progress bars and log messages of transformers."""
     bars, level = _logging.is_progress_bar_enabled(), _logging.get_verbosity()
     _logging.disable_progress_bar()
     _logging.set_verbosity_error()

@@ -6,12 +6,14 @@ A token of scaled logit l and word w beats a score s if l + g(w) ≥ s. With u =
 
 The left side is the word with its bits inverted. If exp(l - s) is at most a share q, only words below q·2³² can win:
 one comparison with a constant, for every token and row. Tokens with logits above s + log q are "in front": they are
-candidates whatever their words. With q = 16 / vocabulary, the comparison yields about 16 tokens per row. In a row of an
-honest draw, at most 16 more are in front for each token expected to beat it; that number is exponentially distributed
-with mean 1. So there are nearly always less than a few hundred, and hardly any if logits are flat. Noise is computed
-for these tokens only.
+candidates whatever their words. With q = 16 / vocabulary, the comparison yields about 16 tokens per row.
 
-Shapes: r rows, v tokens of the vocabulary, n rivals.
+In an honest draw, the expected number of tokens that beat the recorded one, Σ exp(l - s), is itself exponentially
+distributed with mean 1. Each token in front contributes more than q to this sum, so at most vocabulary / 16 tokens are
+in front for each token expected to win. In practice there are fewer than a few hundred, because few tokens of a language
+model have a probability above q, and hardly any if logits are flat. Noise is computed for candidates only.
+
+Shapes: r rows, v tokens of the vocabulary, n candidates.
 """
 
 from __future__ import annotations
@@ -26,8 +28,8 @@ from rollouts.sampling.noise import Keys, WordBlocks, gumbel_numpy
 from rollouts.sampling.softmax import Softmax
 
 MOST_RIVALS = 64.0
-"""Mean candidates per row up to which this is cheaper than computing all noise. An honest draw has more once in
-10²⁷."""
+"""Largest expected number of winning tokens per row for which this is cheaper than computing all noise. An honest draw
+exceeds it once in 10²⁷."""
 LEAST_VOCABULARY = 256
 """Smallest vocabulary for this method; for smaller ones, computing all noise is cheaper."""
 MOST_SCORE = 2.0**16

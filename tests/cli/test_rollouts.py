@@ -115,7 +115,7 @@ def test_a_grant_says_what_the_slot_was(made: Made) -> None:
     said = run_muster(*arguments)
     failed = {one["check"]: one["findings"][0]["what"] for one in said.json()["checks"] if one["state"] == "failed"}
     assert said.code == 1
-    assert failed["identity"] == f"step is {STEP}, and had to be {STEP + 1}"
+    assert failed["identity"] == f"step is {STEP}, and must be {STEP + 1}"
 
 
 def test_what_the_recipe_does_not_take_is_rejected_in_words(made: Made) -> None:
@@ -269,5 +269,5 @@ def test_what_is_more_than_the_slot_is_not_computed(made: Made) -> None:
     write_rollouts(path, replace(made.file, samples=(*made.file.samples, *made.file.samples[-2:])))
     said = run_muster(*verify(made, str(path)), *SEED)
     assert said.code == 1
-    assert "sample 11 stands here again" in said.out
-    assert "computation: the file has 14 samples, and its slot 12" in said.err
+    assert "sample 11 is repeated here" in said.out
+    assert "computation: the file has 14 samples, and its slot has 12" in said.err

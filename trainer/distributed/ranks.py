@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from protocol.errors import InvalidInput
+from rollouts.models.devices import find_device
 from trainer.errors import BadSettings
 
 _NAMES = {"processes": "WORLD_SIZE", "rank": "RANK", "local_processes": "LOCAL_WORLD_SIZE", "local_rank": "LOCAL_RANK"}
@@ -72,19 +73,12 @@ def device_of(name: str | None, place: RankInfo | None = None) -> torch.device:
     Raises:
         InvalidInput: There is no such device, or there are fewer devices than processes.
     """
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InvalidInput(f"{name[:40]!r} is not a device", hint="give cpu, cuda or cuda:NUMBER") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"this machine has no device {device}", hint="leave device out, or give cpu")
+    device = find_device(name)
     if place is None or device.type == "cpu":
         return device
     if device.type != "cuda":
         raise InvalidInput(f"several processes can't train on {device}", hint="give cpu or cuda")
-    if ":" in name:
+    if device.index is not None:
         raise InvalidInput(
             f"{place.local_processes} processes on this machine can't share {device}",
             hint="leave device out, or give cuda; CUDA_VISIBLE_DEVICES limits which ones are used",

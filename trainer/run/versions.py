@@ -48,7 +48,7 @@ class VersionPublisher:
             AnotherTrainer: The ledger names a version that this trainer did not make.
         """
         publisher, step = self._dependencies.publisher, self._where().step
-        if self._is_published(step) or publisher.digest(step) is not None:  # recorded under other settings, say
+        if self._is_published(step) or publisher.digest(step) is not None:  # for example, recorded under other settings
             await publisher.write(step, self._writer(step))
         self.newest = publisher.newest
         await publisher.check_ledger(self.newest)
@@ -57,7 +57,7 @@ class VersionPublisher:
         await self._publish(self.newest)
 
     async def write(self, times: StepTimes) -> bool:
-        """Writes the version of the current state, if it is to be published, and starts publishing and saving.
+        """Writes the version of the current state, if its number is published, and starts publishing and saving.
 
         Returns:
             Whether a version was written.
@@ -108,7 +108,7 @@ class VersionPublisher:
         if stopped and self._publishing is not None:
             await asyncio.wait({self._publishing}, timeout=STOP_TIMEOUT.total_seconds())
             if not self._publishing.done():
-                _log.warning("not-published", version=self.newest, hint="the same command goes on with it")
+                _log.warning("not-published", version=self.newest, hint="the same command publishes it")
                 return False
         await self._published()
         return True

@@ -146,7 +146,7 @@ class ExampleStream:
                 since = 0
             if since > 2 * len(self.corpus):  # each epoch has its own order
                 raise BadExamples(
-                    f"none of {len(self.corpus)} candidates can be learned from ({self.left_out} of them too long)",
+                    f"none of {len(self.corpus)} candidates can be trained on ({self.left_out} of them too long)",
                     hint="give an environment with demonstrations, other prompts, or longer rows",
                 )
         return found

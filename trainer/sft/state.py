@@ -1,7 +1,7 @@
 """Saved state of an unfinished warm-up: a file with weights, optimiser and position, replaced atomically.
 
-A warm-up with the same settings resumes from it with bit-identical results on one CPU process. Other settings are
-refused, because neither settings would describe the result.
+A warm-up with the same settings resumes from it, on one CPU process with bit-identical results. A warm-up with other
+settings is refused, because the result would match neither set of settings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WarmUpState:
         step: Number of completed steps.
         position: Number of candidates consumed.
         skipped: Number of steps skipped for NaN or infinity.
-        skipped_in_a_row: Number of last steps in a row that were skipped.
+        skipped_in_a_row: Number of consecutive skipped steps, up to the last one.
     """
 
     step: int = 0
@@ -83,7 +83,7 @@ def load_state(
         with safe_open(path, framework="pt") as file:
             said = json.loads(file.metadata()["muster"])
             _check(path, said, about)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
         restore_training(tensors, model, [optimiser])
         return WarmUpState(
             step=said["step"],
@@ -92,7 +92,7 @@ def load_state(
             skipped_in_a_row=said["skipped_in_a_row"],
         )
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise Conflict(f"{path} is no state of a warm-up: {error}", hint=_OTHER_FOLDER) from error
+        raise Conflict(f"{path} is not a warm-up's state: {error}", hint=_OTHER_FOLDER) from error
 
 
 def _as_json(place: WarmUpState) -> dict[str, int]:
