@@ -270,7 +270,7 @@ def eligible_prompts(folder: Path, recipe: Recipe) -> EligiblePrompts:
     except OSError as error:
         raise BadVersionFolder(f"{path} can't be read: {error.strerror}") from error
     if len(indices) != prompts.count:
-        raise BadVersionFolder(f"{path} was cut off while it was being read")
+        raise BadVersionFolder(f"{path} was truncated while it was being read")
     if not _increasing(indices) or int(indices[-1]) > LARGEST_INDEX:
         raise BadVersionFolder(f"the indices in {path} do not increase, or end past 2^63")
     return EligiblePrompts(indices)

@@ -25,7 +25,7 @@ class Softmax:
         peak_b: The largest scaled logit.
         sum_b: Sum of the weights, at least 1.
         first_b: Sum of the weights times (scaled logit - largest), clamped from -1e4 to 0.
-        second_b: Sum of the weights times the square of that.
+        second_b: Sum of the weights times the square of that clamped difference.
     """
 
     peak_b: torch.Tensor

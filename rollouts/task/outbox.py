@@ -1,4 +1,4 @@
-"""Stores finished files on the task's own volume until the worker has its copy, so that a crash loses none.
+"""Stores finished files on the task's own volume until the worker has its own copy, so that a crash loses no file.
 
 <data>/outbox/<run>-<step>-<index>.parquet    the file
 <data>/outbox/<run>-<step>-<index>.json       its metadata; written last, so its presence marks a complete file

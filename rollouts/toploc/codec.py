@@ -39,7 +39,8 @@ class Codec(Protocol):
 
         Args:
             stretches: (b, N) each.
-            sizes: Number of valid values in each chunk of each stretch; None for all. The others must be zero.
+            sizes: Number of valid values in each chunk of each stretch; None if all values are valid. Invalid values
+                must be zero.
         """
 
     def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:

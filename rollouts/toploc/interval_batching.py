@@ -22,13 +22,13 @@ class Growing:
     Args:
         rows: Number of rows received, except those of the current run of steps.
         since: Step at which the sequence joined the current run of steps.
-        tokens: Number of rows that count; None until the sequence is finished.
+        tokens: Number of rows that get proofs; None until the sequence is finished.
         dropped: Whether the sequence was discarded, so that it needs no proofs.
         ending: Whether all its rows were gathered or are being gathered.
         taken: Number of rows that were cut into intervals.
         proofs: Proofs of its intervals, in order.
         failure: Exception raised while building a proof.
-        complete: Whether it is finished and nothing is left to build.
+        complete: Whether it is finished and all its proofs are built.
     """
 
     rows: int = 0

@@ -57,7 +57,7 @@ def proofs_of(states: torch.Tensor, *, codec: Codec = TOPLOC) -> bytes:
     """Returns one sequence's proofs as files store them: `codec.proof_bytes`·⌈rows / interval⌉ bytes.
 
     Raises:
-        InvalidInput: The states are no (rows, hidden) tensor of floating point values.
+        InvalidInput: The states are not a (rows, hidden) tensor of floating point values.
         Unprovable: An interval has no valid proof in this format.
     """
     return b"".join(codec.build(stretches_of(states, codec.interval)))

@@ -191,7 +191,7 @@ def test_what_is_no_file_of_rollouts_is_rejected(made: Made) -> None:
     path = made.folder / "cut.parquet"
     path.write_bytes(made.path.read_bytes()[:-20])
     said = run_muster(*verify(made, str(path)))
-    assert (said.code, "format: it does not read as Parquet" in said.out) == (1, True)
+    assert (said.code, "format: it can't be read as Parquet" in said.out) == (1, True)
     assert run_muster("rollouts", "show", str(path), "--ids").code == 1
 
 

@@ -52,9 +52,9 @@ def test_a_window_or_layers_that_only_the_kind_s_defaults_have_are_refused(tmp_p
     windowed = tiny_folder(tmp_path / "windowed", kind="mistral", sliding_window=None)
     load_policy(windowed, dtype=Dtype.FLOAT32, device=CPU)
     rewrite_json(windowed / "config.json", sliding_window=None)
-    with pytest.raises(BadVersionFolder, match="see 4096 tokens back only"):
+    with pytest.raises(BadVersionFolder, match="attend to the last 4096 tokens only"):
         load_policy(windowed, dtype=Dtype.FLOAT32, device=CPU)
     mixed = tiny_folder(tmp_path / "mixed", kind="lfm2", full_attn_idxs=[1])
     rewrite_json(mixed / "config.json", layer_types=None, full_attn_idxs=[1])
-    with pytest.raises(BadVersionFolder, match="other layers than full attention: conv"):
+    with pytest.raises(BadVersionFolder, match="layers other than full attention: conv"):
         load_policy(mixed, dtype=Dtype.FLOAT32, device=CPU)

@@ -99,7 +99,7 @@ def test_weights_that_are_cut_off_under_an_update_are_refused(folder: Path, monk
 
     policy = load(folder)
     monkeypatch.setattr(policy_module, "read_model", read_and_cut)
-    with pytest.raises(BadVersionFolder, match=r"model\.safetensors was cut off while it was being read"):
+    with pytest.raises(BadVersionFolder, match=r"model\.safetensors was truncated while it was being read"):
         load(folder, instead_of=policy)
 
 

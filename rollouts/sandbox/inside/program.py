@@ -33,7 +33,7 @@ def run(payload: dict[str, str]) -> int:
 
 
 def open_standard_streams() -> None:
-    """Opens new streams on descriptors 0 to 2; the streams of the server's start refer to other files."""
+    """Opens new streams on descriptors 0 to 2; the streams opened at the server's start refer to other files."""
     sys.stdin = _stream(0, "r")
     sys.stdout = _stream(1, "w")
     sys.stderr = _stream(2, "w")

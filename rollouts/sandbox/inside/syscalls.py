@@ -78,7 +78,7 @@ def this_machine() -> SyscallTable:
     """Returns the table of this machine's processor.
 
     Raises:
-        OSError: There is none; then untrusted code can't be run.
+        OSError: There is no table for this processor; then untrusted code can't be run.
     """
     name = platform.machine()
     if name not in MACHINES:
