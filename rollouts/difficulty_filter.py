@@ -1,8 +1,8 @@
 """INTELLECT-2's offline difficulty filter: keeps prompts that a model solves sometimes.
 
 The model answers each candidate k times; the pass rate is recorded. Prompts with a rate between two bounds are kept.
-Others would produce groups with equal rewards, which carry no training signal (arXiv 2505.07291, section 3.3.1: k = 8,
-bounds 12.5 % and 50 %).
+Other prompts would produce groups with equal rewards, which carry no training signal (arXiv 2505.07291, section 3.3.1:
+k = 8, bounds 12.5 % and 50 %).
 """
 
 from __future__ import annotations

@@ -142,8 +142,8 @@ class Recipe(_RecipeModel):
     held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.0
     """Share of prompts (by `is_held_out`) that slots skip even if `prompts` lists them; evaluations use them."""
     arithmetic: TakenArithmetic = ()
-    """The engines and data types that are paid, e.g. `vllm/bfloat16`; empty means float32 with either engine. It is
-    serialised only if not empty, so that older recipes keep their bytes and digests."""
+    """The engines and data types that are paid, e.g. `vllm/bfloat16`; empty means float32 with either engine. The field
+    is serialised only if not empty, so that older recipes keep their bytes and digests."""
     prompts: Annotated[PromptRange | PromptTable, Field(discriminator="kind")]
 
     @model_serializer(mode="wrap")

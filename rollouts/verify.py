@@ -2,7 +2,7 @@
 
     muster rollouts verify FILE --model DIR --lease GRANT
 
-The validator judges submissions by the same checks. It adds row selection, repeated prefills and verdicts.
+The validator judges submissions by the same checks. The validator adds row selection, repeated prefills and verdicts.
 """
 
 from __future__ import annotations
@@ -99,7 +99,8 @@ def verify_file(
         facts: Facts of the slot; None to take them from the file, `parts` and `units`.
         parts: Parts of the slot's seed that are not in the file.
         units: The submitted work units.
-        calibration: Limits; None for the shipped ones. float32 on both sides has limits without a calibration.
+        calibration: Limits; None for those shipped with this release. float32 on both sides has limits without a
+            calibration.
         dtype: Data type of the prefill; None for the file's.
         device: Device of the prefill; None for an accelerator if there is one.
         rows: Rows to compute again; None for all.

@@ -56,8 +56,9 @@ class GroupFigures:
 def equally_large(sizes: Iterable[int]) -> float:
     """Returns the effective number of equally large groups for the tail of an average over groups of these sizes.
 
-    It is the total divided by the largest group: unequal weights lengthen the tail, however many small groups there are
-    (Bock et al. 1987). Kish's effective sample size considers the variance alone and is too large here.
+    The number is the total size divided by the largest size: unequal weights lengthen the tail, however many small
+    groups there are (Bock et al. 1987). Kish's effective sample size considers the variance alone and is too large
+    here.
     """
     every = [*sizes]
     largest = max(every, default=0)

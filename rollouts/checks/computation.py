@@ -29,7 +29,7 @@ every row of a group may have it. The points are therefore discounted per interv
 
 
 def forgiven(result: ProofResult) -> ProofResult:
-    """Returns an interval's result without up to `SWAPPED` points of another exponent, which ties can cause."""
+    """Returns an interval's result with up to `SWAPPED` points of another exponent discounted: ties can cause them."""
     swapped = min(SWAPPED, result.exponent_mismatches)
     if result.malformed is not None or not swapped:
         return result

@@ -1,4 +1,4 @@
-"""Contents of a rollout file: the slot's header and its samples (design: Parquet)."""
+"""Contents of a rollout file: the slot's header and its samples."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Schema of rollout files: Parquet with zstd, one file per submission, one row per sample.
 
-The reader takes untrusted files. It rejects anything but this exact schema, as far as possible from the footer alone,
-before decoding. It can't bound the decoder's resources on a hostile file: run it with limits on memory and time, as the
-validator does.
+The reader takes untrusted files. The reader rejects anything but this exact schema, as far as possible from the footer
+alone, before decoding. It can't bound the decoder's resources on a hostile file: run the reader with limits on memory
+and time, as the validator does.
 """
 
 from __future__ import annotations

@@ -112,7 +112,7 @@ def are_few(softmax: Softmax, scores_r: _Singles) -> NDArray[np.bool_]:
 
 
 def rivals_of(keys: Keys, front: tuple[_Places, _Places], vocabulary: int, *, blocks: WordBlocks) -> CandidateTokens:
-    """Returns a superset of the tokens whose score is at least their row's; for rows with few candidates only.
+    """Returns a superset of the tokens whose score reaches that of their row; for rows where `are_few` is true.
 
     Args:
         keys: `row_keys` of the rows.

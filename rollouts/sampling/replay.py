@@ -28,8 +28,8 @@ from rollouts.sampling.sampler import first_largest, scale
 from rollouts.sampling.softmax import Softmax, weigh
 
 _VALUES_AT_ONCE = 1 << 17
-"""Scores per block: arrays of half a MiB in float32, several of which fit into a core's L2 cache. It also bounds the
-memory that a long answer needs."""
+"""Scores per block: arrays of half a MiB in float32, several of which fit into a core's L2 cache. The block size also
+bounds the memory that a long answer needs."""
 _VALUES_AT_ONCE_ELSEWHERE = 1 << 21
 
 MOST_DEVIATION = 1e6
@@ -247,7 +247,8 @@ def _within_mask(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns gaps and distances outside the mask; masks `scores_rv` in place.
 
-    A better token counts by its margin if that is smaller, because the other machine's mask may have excluded it.
+    A token with a better score counts by its margin if the margin is smaller, because the other machine's mask may have
+    excluded it.
     """
     mask = mask_of(scaled_rv, parameters)
     scores_rv.masked_fill_(scaled_rv < mask.edge_b[:, None], -torch.inf)

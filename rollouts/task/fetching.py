@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _TheOne:
-    """Version source that accepts only the step's version, whatever else relays have."""
+    """Version source that names only the step's version, regardless of the versions that relays offer."""
 
     announced: AnnouncedVersion
 

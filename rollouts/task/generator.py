@@ -80,7 +80,7 @@ class SlotGenerator:
         provider's stake than necessary.
 
         Raises:
-            LeaseTooLarge: The lease allows more.
+            LeaseTooLarge: The lease allows more work units.
         """
         most = lease.groups * self._recipe.units_per_group
         if lease.max_units > most:

@@ -51,7 +51,7 @@ def stretches_of(states: torch.Tensor, interval: int) -> list[torch.Tensor]:
     """Splits a sequence's states, (rows, hidden), into its whole intervals and the shorter last one, if any.
 
     Raises:
-        InvalidInput: Not a tensor as `check_states` requires.
+        InvalidInput: `check_states` refuses the tensor.
     """
     check_states(states)
     rows, hidden = states.shape

@@ -17,7 +17,9 @@ Rows = NDArray[np.int16]
 
 @dataclass(slots=True, eq=False)
 class Growing:
-    """A sequence under generation. The engine's thread writes the first four fields, the builder thread the others.
+    """A sequence under generation.
+
+    The engine's thread writes the first four fields, and the builder's thread writes the others.
 
     Args:
         rows: Number of rows received, except those of the current run of steps.
@@ -111,7 +113,7 @@ class _Numbers(dict[Growing, int]):
 
 
 def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: int) -> Cut:
-    """Cuts the rest of earlier rows, and the rows of some runs, into intervals.
+    """Cuts the rows kept from earlier calls, and the rows of some runs, into intervals.
 
     An unfinished sequence keeps its last `surplus` rows and any incomplete interval for the next call. A finished one
     keeps nothing, and its rows past `tokens` are dropped.

@@ -54,7 +54,7 @@ class Aggregate:
         proofs: Number of results.
         points: Number of compared values.
         malformed: The distinct reasons of malformed proofs, sorted by name.
-        figures: Errors of the other proofs.
+        figures: Errors of the proofs that are not malformed.
     """
 
     proofs: int

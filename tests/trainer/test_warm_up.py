@@ -276,7 +276,7 @@ def test_a_state_that_was_cut_off_is_told_of(tmp_path: Path) -> None:
     run(small(), tmp_path / "version", until=2)
     state = tmp_path / "version.training" / STATE_FILE
     state.write_bytes(state.read_bytes()[:-100])
-    with pytest.raises(Conflict, match="is not a warm-up.s state"):
+    with pytest.raises(Conflict, match="is not a warm-up's state"):
         warm_up(small(), tmp_path / "version", device=CPU)
 
 
@@ -306,7 +306,7 @@ SCRATCH = small().start.model_dump()
     [
         ({"row_tokens": 65}, "rows of 65 tokens, and the model's context is 64"),
         ({"start": SCRATCH | {"model_type": "no-such"}}, "no no-such model has this config"),
-        ({"start": SCRATCH | {"characters": "aa"}}, "'a' stands twice"),
+        ({"start": SCRATCH | {"characters": "aa"}}, "'a' occurs twice"),
         ({"examples": {"kind": "environment"}}, "letters has infinitely many prompts"),
         ({"recipe": None}, "need a recipe that names the environment"),
         ({"steps": 0}, "steps: Input should be greater than or equal to 1"),

@@ -32,7 +32,7 @@ class ProcessGroupStatus:
 
     Args:
         failed: Number of processes that could not execute the command.
-        ending: Whether any process was asked to end.
+        ending: Whether any process was told to shut down.
     """
 
     failed: int

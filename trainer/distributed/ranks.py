@@ -38,7 +38,7 @@ class RankInfo:
 
 
 def own_place(environment: Mapping[str, str]) -> RankInfo | None:
-    """Returns the rank that torchrun gave this process; None if it is the only one.
+    """Returns the rank that torchrun gave this process; None if it is the only process.
 
     Args:
         environment: Environment variables of the process.
@@ -68,7 +68,7 @@ def own_place(environment: Mapping[str, str]) -> RankInfo | None:
 
 
 def device_of(name: str | None, place: RankInfo | None = None) -> torch.device:
-    """Returns the named device; by default an accelerator if there is one. Each process of a mesh has its own.
+    """Returns the named device; by default an accelerator if there is one. Each process of a mesh gets its own device.
 
     Raises:
         InvalidInput: There is no such device, or there are fewer devices than processes.

@@ -181,7 +181,7 @@ class Learner:
             TrainingDiverged: Loss or gradient was NaN, infinite or too large too often in a row.
         """
         if not self._counts.groups:
-            raise InvalidInput("a step without a group", hint="wait for groups with signal")
+            raise InvalidInput("a step without a group", hint="wait for groups whose rewards differ")
         since = time.perf_counter()
         settings = self._settings.optimiser
         if self._mesh is not None:

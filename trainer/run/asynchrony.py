@@ -165,12 +165,12 @@ def next_move(
 
     Args:
         now: State of the step.
-        wanted: Number of groups with signal in a batch.
-        useful: Number of groups with signal received.
+        wanted: Number of groups whose rewards differ in a batch.
+        useful: Number of groups whose rewards differ that were received.
         coming: Accepted groups that are not received yet.
         held_up: Accepted groups that are unavailable because chain or store is down. They don't count towards the
             batch, but the step does not end without them.
-        share: Expected share of groups with signal, in (0, 1].
+        share: Expected share of groups whose rewards differ, in (0, 1].
         max_rounds: Maximum number of times the demand may be raised.
         lingered: Whether the step has waited `linger_s` for outstanding work since its batch was full.
     """
@@ -190,7 +190,7 @@ def next_move(
 
 
 def first_demand(groups: int, share: float) -> int:
-    """Returns the initial demand, with which about five of six steps get a full batch with signal.
+    """Returns the initial demand, with which about five of six steps get a full batch.
 
     The demand is one standard deviation above the expected need, because missing groups cost another round trip.
     """

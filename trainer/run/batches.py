@@ -51,7 +51,7 @@ class SeenFile:
 
     @property
     def useful(self) -> int:
-        """Number of groups with signal."""
+        """Number of groups whose rewards differ."""
         return sum(group.has_signal for group in self.groups)
 
 
@@ -74,7 +74,7 @@ def in_lease_order(files: Iterable[SeenFile]) -> list[SeenFile]:
 
 
 def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Chosen:
-    """Selects the batch: a random choice, determined by the seed, among the groups with signal.
+    """Selects the batch: a random choice, determined by the seed, among the groups whose rewards differ.
 
     The choice favours neither fast nodes nor low addresses, which could be generated on purpose.
 
@@ -127,7 +127,7 @@ def solved_shares(files: Iterable[SeenFile]) -> list[tuple[int, float]]:
 
 
 def signal_share(files: Iterable[SeenFile], *, before: float, weight: int = 16) -> float:
-    """Returns the smoothed share of groups with signal, in [0.05, 1]."""
+    """Returns the smoothed share of groups whose rewards differ, in [0.05, 1]."""
     counted = [(len(file.groups), file.useful) for file in files]
     seen, useful = sum(one for one, _ in counted), sum(two for _, two in counted)
     return max(0.05, min(1.0, (before * weight + useful) / (weight + seen)))

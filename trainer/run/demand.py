@@ -41,7 +41,7 @@ class DemandPublisher:
             view: The orchestrator's view of the run.
             step: The current step.
             version: Policy version that generates rollouts.
-            signal_share: Smoothed share of groups with signal.
+            signal_share: Smoothed share of groups whose rewards differ.
         """
         await self.open(
             step,

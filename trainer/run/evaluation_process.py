@@ -1,7 +1,7 @@
 """Evaluates versions in a separate process, so that training does not wait.
 
 The process is `python -m trainer.run.evaluation_worker`: it reads one JSON object per line from its standard input and
-answers each line with one. It ends at end of input, so it does not outlive the trainer.
+answers each line with one. The process ends at end of input, so it does not outlive the trainer.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Processes of a mesh other than process 0: hold a shard of the policy and execute the commands of process 0.
 
-They read only the base: no key, chain, orchestrator or state directory.
+These processes read only the base, and no key, chain, orchestrator or state directory.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Follower:
     Args:
         channel: Channel to process 0.
         base: This machine's copy of the base.
-        ending: Set when this process should end; process 0 then ends the run for all.
+        ending: Shutdown request of this process; process 0 then ends the run for all.
     """
 
     def __init__(self, channel: Channel, base: PolicyBase, ending: ShutdownSignal) -> None:

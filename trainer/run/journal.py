@@ -1,8 +1,8 @@
 """The journal: records durably, before the first gradient, which rollouts each step trains on and in which order.
 
-It has one line of JSON for each batch, each written version and each change of settings. A line counts once it is
-complete on disk; an incomplete last line is cut off. So a run killed at any moment repeats the same batches (decision
-0030), and anyone with the files can verify what a version was trained on.
+The journal has one line of JSON for each batch, each written version and each change of settings. A line counts once it
+is complete on disk; an incomplete last line is cut off. So a run killed at any moment repeats the same batches
+(decision 0030), and anyone with the files can verify what a version was trained on.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ class StepDone:
     dropped: Counter[str]
     standing: StepStanding
     learned: LearnedStep | None
-    """None if no group had signal."""
+    """None if no group had differing rewards."""
 
 
 def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: PoolSettings) -> dict[str, Any]:

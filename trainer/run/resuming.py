@@ -58,7 +58,7 @@ def resume(resumption: Resumption, *, learner: PolicyLearner) -> TrainerState:
 
     Raises:
         Conflict: State, journal, files and settings do not match.
-        TrainingDiverged: A repeated step diverged again.
+        TrainingDiverged: A repeated step diverged.
         NotWritten: The disk is full or refuses the write.
         NotDecoded: A file can't be decoded on this machine now.
     """

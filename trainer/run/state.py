@@ -35,8 +35,8 @@ class TrainerState:
     Args:
         step: The next step; all lower ones are complete.
         pools: Difficulty pools of prompts.
-        signal_share: Smoothed share of groups with signal.
-        empty_steps: Number of consecutive steps, up to the last one, without a group with signal.
+        signal_share: Smoothed share of groups whose rewards differ.
+        empty_steps: Number of consecutive steps, up to the last one, without a group whose rewards differ.
     """
 
     step: int = 0
@@ -85,7 +85,7 @@ def save_state(folder: Path, *, state: TrainerState, learner_state: LearnerState
 
 
 def load_state(folder: Path, *, identity: Mapping[str, str]) -> tuple[TrainerState, LearnerState] | None:
-    """Reads the state; None if there is none yet.
+    """Reads the saved state; returns None if no state was saved yet.
 
     Raises:
         Conflict: The state is of another run or release, or damaged.

@@ -1,6 +1,6 @@
 """Publishes versions and saves the state in the background while the run continues.
 
-At most one version and one state are in progress at a time. Their errors are raised by the next `check`.
+At most one version and one state are in progress at a time. The next `check` raises their errors.
 """
 
 from __future__ import annotations

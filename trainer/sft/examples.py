@@ -45,7 +45,7 @@ class Corpus(Protocol):
         ...
 
     def example(self, place: int) -> Example | None:
-        """Returns the candidate at an index, deterministically; None if it is not used."""
+        """Returns the candidate at an index, deterministically; None if the candidate is not used."""
         ...
 
 
@@ -80,7 +80,7 @@ class EnvironmentCorpus:
         return len(self._indices)
 
     def example(self, place: int) -> Example | None:
-        """Returns a demonstration; None if the prompt is held out, too long for the recipe, or has none.
+        """Returns a demonstration; None if the prompt is held out, too long for the recipe, or has no demonstration.
 
         Raises:
             BadExamples: The tokenizer can't represent the demonstration, so no answer of the model could be correct.

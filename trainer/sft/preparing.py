@@ -91,7 +91,7 @@ def corpus_of(
 def evaluator_of(
     settings: WarmUpSettings, environment: Environment | None, recipe: Recipe | None, tokenizer: FolderTokenizer
 ) -> Evaluator | None:
-    """Returns the evaluator of held-out prompts; None if there are none or evaluation is off."""
+    """Returns the evaluator of held-out prompts; None without held-out prompts or if evaluation is off."""
     wanted = settings.evaluation
     if environment is None or recipe is None or not wanted.prompts or not recipe.held_out:
         return None

@@ -1,7 +1,7 @@
 """Irrevocably drops a process's privileges: resource limits and a system call filter.
 
-Runs in the job's process, after the fork and before any untrusted code. It needs no privilege, so it works with and
-without namespaces.
+The job's process runs this code after the fork and before any untrusted code. The code needs no privilege, so it works
+with and without namespaces.
 """
 
 from __future__ import annotations

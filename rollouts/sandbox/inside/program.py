@@ -40,7 +40,7 @@ def open_standard_streams() -> None:
 
 
 def execute(source: str, *, name: str, given: Mapping[str, object] = types.MappingProxyType({})) -> dict[str, object]:
-    """Runs a source as a fresh module with the given names predefined; returns what it defined.
+    """Runs a source as a fresh module with the given names predefined; returns the module's names.
 
     Seeds randomness as far as possible, because scores must be reproducible.
     """

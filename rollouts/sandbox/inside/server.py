@@ -125,7 +125,7 @@ class _Server:
                     os.kill(child, signal.SIGKILL)
 
     def _become_job(self, order: dict[str, Any], descriptors: list[int], server: int) -> NoReturn:
-        """Drops all privileges, confirms that on the last descriptor, and runs the job on the others."""
+        """Drops all privileges, confirms this on the last descriptor, and runs the job with the other descriptors."""
         code = 1
         try:
             confine.die_with_parent(server)
@@ -163,7 +163,7 @@ def _read_payload(descriptor: int) -> dict[str, Any]:
 
 
 def _kill_leftover_processes() -> None:
-    """Kills processes left in the sandbox's own pid namespace; a filtered job can't leave any."""
+    """Kills processes that a job left in the sandbox's own pid namespace; a filtered job can't leave any."""
     if os.getpid() != 1:
         return
     while True:
