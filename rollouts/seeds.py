@@ -1,8 +1,9 @@
 """A slot's seed and the draws made from it: prompts and target lengths.
 
 `rollouts.sampling` derives the token noise from the same seed. A node can't influence the seed: all its parts are fixed
-when the slot is leased. Until then only the orchestrator knows the salt, and the beacon is the hash of a block that was
-not mined yet when the version was announced and the node joined. Chain and pool id bind a file to one pool.
+when the slot is leased. Until then only the orchestrator knows the salt. The beacon is the hash of the block that holds
+the later of the version's announcement and the node's joining, so it was unknown when those transactions were sent.
+Chain and pool id bind a file to one pool.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def slot_seed(
         node: The node that holds the lease.
         index: The slot's number for this node in this step.
         digest: The version digest of the policy.
-        beacon: The hash of the block that binds version and node.
+        beacon: The hash of the lease's beacon block, which holds the later of the version's announcement and the node's
+            joining.
         salt: The lease's salt, known only to the orchestrator before it signed the lease.
 
     Raises:

@@ -119,21 +119,21 @@ class Evaluator:
             SandboxUnavailable: Answers can't be checked on this machine.
             GenerationStopped: `should_stop` returned True.
         """
-        asked = [self._plan(index) for index in self.indices]
+        planned = [self._plan(index) for index in self.indices]
         sampling = self.recipe.sampling.parameters
         at_best = SamplingParameters(max_new_tokens=sampling.max_new_tokens, top_k=1)
-        greedy = self._ask(engine, asked, at_best, each=1, should_stop=should_stop)
-        drawn = self._ask(engine, asked, sampling, each=self.samples, should_stop=should_stop)
+        greedy = self._generate(engine, planned, at_best, each=1, should_stop=should_stop)
+        drawn = self._generate(engine, planned, sampling, each=self.samples, should_stop=should_stop)
         measured = drawn if self.samples else greedy
         return Evaluation(
-            prompts=len(asked),
-            greedy=sum(greedy.solved.values()) / len(asked),
-            greedy_tokens=greedy.tokens / len(asked),
-            greedy_finished=greedy.finished / len(asked),
+            prompts=len(planned),
+            greedy=sum(greedy.solved.values()) / len(planned),
+            greedy_tokens=greedy.tokens / len(planned),
+            greedy_finished=greedy.finished / len(planned),
             samples=self.samples,
             pass_at={
-                k: sum(pass_at(k, samples=self.samples, solved=drawn.solved[place]) for place in range(len(asked)))
-                / len(asked)
+                k: sum(pass_at(k, samples=self.samples, solved=drawn.solved[place]) for place in range(len(planned)))
+                / len(planned)
                 for k in _powers_of_two(self.samples)
             },
             reward=math.fsum(drawn.rewards) / len(drawn.rewards) if self.samples else None,
@@ -142,7 +142,7 @@ class Evaluator:
             undecided=greedy.undecided + drawn.undecided,
         )
 
-    def _plan(self, index: int) -> _Asked:
+    def _plan(self, index: int) -> _PlannedPrompt:
         seed = hashlib.sha256(_TAG + index.to_bytes(8, "big")).digest()
         planner = SlotPlanner(
             recipe=self.recipe.model_copy(update={"held_out": 0.0}),  # the recipe's own share would exclude this prompt
@@ -150,12 +150,12 @@ class Evaluator:
             environment=self.environment,
             tokenizer=self.tokenizer,
         )
-        return _Asked(planner, seed, planner.plan(seed, groups=1).groups[0])
+        return _PlannedPrompt(planner, seed, planner.plan(seed, groups=1).groups[0])
 
-    def _ask(
+    def _generate(
         self,
         engine: Engine,
-        asked: Sequence[_Asked],
+        planned: Sequence[_PlannedPrompt],
         parameters: SamplingParameters,
         *,
         each: int,
@@ -163,18 +163,18 @@ class Evaluator:
     ) -> _Tally:
         requests = [
             SampleRequest(sample=place * each + sample, prompt_tokens=one.group.tokens, seed=one.seed)
-            for place, one in enumerate(asked)
+            for place, one in enumerate(planned)
             for sample in range(each)
         ]
         tally = _Tally()
         if requests:
             for answer in engine.generate(requests, parameters, with_proofs=False, should_stop=should_stop):
-                tally.add(answer.sample // each, asked[answer.sample // each], answer)
+                tally.add(answer.sample // each, planned[answer.sample // each], answer)
         return tally
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PlannedPrompt:
     planner: SlotPlanner
     seed: bytes
     group: PlannedGroup
@@ -192,8 +192,8 @@ class _Tally:
     """Lengths by target length; empty without a target."""
     undecided: int = 0
 
-    def add(self, place: int, asked: _Asked, answer: Completion) -> None:
-        reward = asked.planner.reward(asked.group.prompt, answer.tokens, answer.finish)
+    def add(self, place: int, planned: _PlannedPrompt, answer: Completion) -> None:
+        reward = planned.planner.reward(planned.group.prompt, answer.tokens, answer.finish)
         self.solved[place] += reward.task == 1.0
         self.tokens += len(answer.tokens)
         self.finished += answer.finish is FinishReason.EOS

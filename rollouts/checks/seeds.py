@@ -19,8 +19,7 @@ RATIONALE = (
 )
 
 _MOST_MISSING = 4
-"""Largest ratio of claimed to present samples. A file beyond it is not planned again: claiming is free, planning is
-not."""
+"""Largest ratio of claimed to present samples. Files beyond it are not planned again: planning costs time."""
 
 
 def judge(case: CheckInput) -> CheckResult:

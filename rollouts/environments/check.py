@@ -183,8 +183,8 @@ def _answers(request: Mapping[str, Any], conditions: _Conditions, settings: Chec
                 process.stdin.close()
             lines: SimpleQueue[bytes] = SimpleQueue()
             threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
-            asked = ["its size", *(f"prompt {index}" for index in request["indices"])]
-            for what in [*asked, "its end"]:
+            expected = ["its size", *(f"prompt {index}" for index in request["indices"])]
+            for what in [*expected, "its end"]:
                 try:
                     line = lines.get(timeout=settings.item_timeout.total_seconds())
                 except Empty:
@@ -202,10 +202,10 @@ def _answers(request: Mapping[str, Any], conditions: _Conditions, settings: Chec
             if code != 0:
                 errors.seek(0, os.SEEK_END)
                 errors.seek(max(0, errors.tell() - 2000))
-                said = errors.read().decode(errors="replace").strip().splitlines()
+                error_lines = errors.read().decode(errors="replace").strip().splitlines()
                 raise EnvironmentFault(
                     f"environment {request['name']}: the process that made its items ended with {code}"
-                    + (f": {said[-1][:200]}" if said else "")
+                    + (f": {error_lines[-1][:200]}" if error_lines else "")
                 )
         finally:
             process.kill()

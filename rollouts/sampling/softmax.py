@@ -14,7 +14,7 @@ import torch
 from rollouts.sampling.sampler import check_normal
 
 _LEAST = -1e4
-"""Replaces the logarithm of a weight of 0, whose contribution is 0 in any case."""
+"""Lower bound of logarithms of weights. It replaces -inf for a weight of 0, which contributes 0 to every sum."""
 
 
 @dataclass(frozen=True, slots=True)

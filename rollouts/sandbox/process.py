@@ -100,7 +100,7 @@ class Sandbox:
         return RunningJob(self._control, self._jobs, job)
 
     def close(self) -> None:
-        """Ends the sandbox and everything in it: closing the socket ends the server and its children."""
+        """Ends the sandbox and its jobs: closing the socket ends the server and its children."""
         self._control.close()
         try:
             self._process.wait(_END_WITHIN.total_seconds())
@@ -130,5 +130,5 @@ class Sandbox:
 
     def _stderr_tail(self) -> str:
         self._stderr.seek(0)
-        said = self._stderr.read(2000).decode(errors="replace").strip()
-        return f": {said[-500:]}" if said else ""
+        text = self._stderr.read(2000).decode(errors="replace").strip()
+        return f": {text[-500:]}" if text else ""

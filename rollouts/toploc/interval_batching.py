@@ -67,8 +67,8 @@ class Cut:
     """Chunks that are ready to be built.
 
     Args:
-        stretches: Chunks, as a codec takes them.
-        sizes: Their sizes, as a codec takes them.
+        stretches: Chunks, as for `Codec.build`.
+        sizes: Their sizes, as for `Codec.build`.
         owners: The sequence of each chunk. A sequence's chunks are in order.
         rest: Rows kept for the next call.
     """

@@ -50,9 +50,9 @@ def points_of(
     """Yields the points of every chunk of the (b, N) stretches: `top_k` of each, or all values if there are fewer.
 
     Args:
-        stretches: As a codec takes them.
+        stretches: As for `Codec.build`.
         top_k: Points per chunk.
-        sizes: As a codec takes them.
+        sizes: As for `Codec.build`.
     """
     alike: dict[tuple[int, int], list[_PointBatch]] = {}
     for part in _parts(stretches, sizes, top_k):

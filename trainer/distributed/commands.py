@@ -60,24 +60,24 @@ class GroupCommand:
 
     def encode(self) -> bytes:
         """Encodes the command."""
-        told = io.BytesIO()
+        encoded = io.BytesIO()
         head = np.frombuffer(json.dumps({"word": self.word, "facts": dict(self.facts)}).encode(), np.uint8)
         # numpy's annotation of `savez` takes the keyword arrays for options
         arrays: dict[str, Any] = {"": head, **{f"_{name}": array for name, array in self.arrays.items()}}
-        np.savez(told, **arrays)
-        return told.getvalue()
+        np.savez(encoded, **arrays)
+        return encoded.getvalue()
 
     @classmethod
-    def decode(cls, told: bytes) -> GroupCommand:
+    def decode(cls, encoded: bytes) -> GroupCommand:
         """Decodes a command.
 
         Raises:
             ValueError: The bytes are not a command.
         """
-        with np.load(io.BytesIO(told), allow_pickle=False) as read:
-            said = json.loads(read[""].tobytes())
+        with np.load(io.BytesIO(encoded), allow_pickle=False) as read:
+            header = json.loads(read[""].tobytes())
             arrays = {name[1:]: read[name] for name in read.files if name}
-        return cls(word=CommandKind(said["word"]), facts=said["facts"], arrays=arrays)
+        return cls(word=CommandKind(header["word"]), facts=header["facts"], arrays=arrays)
 
 
 def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
@@ -104,8 +104,8 @@ def groups_of(command: GroupCommand) -> list[TrainingGroup]:
     outputs, logprobs = (_split(arrays[name], arrays["output_lengths"]) for name in ("outputs", "logprobs"))
     samples = iter(
         [
-            TrainingSample(output_tokens=tokens, logprobs=said, reward=float(reward))
-            for tokens, said, reward in zip(outputs, logprobs, arrays["rewards"], strict=True)
+            TrainingSample(output_tokens=tokens, logprobs=values, reward=float(reward))
+            for tokens, values, reward in zip(outputs, logprobs, arrays["rewards"], strict=True)
         ]
     )
     prompts = _split(arrays["prompts"], arrays["prompt_lengths"])

@@ -196,13 +196,13 @@ class Learner:
         )
         count = self._counts.of(COUNTED[self._settings.algorithm.aggregation])
         loss = -self._sums.objective / count
-        length = self._gradient_length(count)
+        norm = self._gradient_norm(count)
         if self._mesh is not None:  # otherwise one process might skip a step that another performs
-            loss, length = agreed((loss, length), self._mesh)
-        bad = not (math.isfinite(loss) and math.isfinite(length) and length <= settings.largest_gradient)
+            loss, norm = agreed((loss, norm), self._mesh)
+        bad = not (math.isfinite(loss) and math.isfinite(norm) and norm <= settings.largest_gradient)
         if not bad:
             set_learning_rate(self._optimisers, rate)
-            self._scale_gradients(min(1.0, settings.clip / (length + _NORM_EPSILON)) * self._processes / count)
+            self._scale_gradients(min(1.0, settings.clip / (norm + _NORM_EPSILON)) * self._processes / count)
             for optimiser in self._optimisers:
                 optimiser.step()
         self._forget_gradients()
@@ -212,14 +212,14 @@ class Learner:
         if self._bad_in_a_row > settings.most_bad_steps:
             raise TrainingDiverged(
                 f"{self._bad_in_a_row} steps in a row gave no usable gradient, the last one step {self._step}: loss "
-                f"{loss}, gradient {length}"
+                f"{loss}, gradient {norm}"
             )
         return self._sums.report(
             counts=self._counts,
             step=self._step,
             bad=bad,
             loss=loss,
-            gradient_norm=length,
+            gradient_norm=norm,
             learning_rate=rate,
             seconds=self._seconds,
         )
@@ -307,10 +307,10 @@ class Learner:
     def _gradients(self) -> list[torch.Tensor]:
         return [weight.grad for weight in self._model.parameters() if weight.grad is not None]
 
-    def _gradient_length(self, count: int) -> float:
-        length: Any = get_total_norm(self._gradients())
-        whole_length: torch.Tensor = length.full_tensor() if hasattr(length, "full_tensor") else length
-        return whole_length.item() * self._processes / count
+    def _gradient_norm(self, count: int) -> float:
+        norm: Any = get_total_norm(self._gradients())
+        whole_norm: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        return whole_norm.item() * self._processes / count
 
     def _scale_gradients(self, by: float) -> None:
         torch._foreach_mul_(self._gradients(), by)

@@ -49,10 +49,10 @@ def own_share(rows: Sequence[PackedBatch], mesh: DeviceMesh | None) -> Iterator[
 
 def agreed(values: Sequence[float], mesh: DeviceMesh) -> list[float]:
     """Returns the first process's values on all processes, so that all processes make the same decision."""
-    told = torch.tensor(values, dtype=torch.float64, device=mesh.device_type)
+    shared = torch.tensor(values, dtype=torch.float64, device=mesh.device_type)
     processes: Any = mesh.get_group()
-    distributed.broadcast(told, group_src=0, group=processes)
-    return told.tolist()
+    distributed.broadcast(shared, group_src=0, group=processes)
+    return shared.tolist()
 
 
 def check_same_batch(groups: Sequence[TrainingGroup], mesh: DeviceMesh) -> None:

@@ -221,7 +221,7 @@ async def _prepare(
             patience=settings.patience,
         )
 
-    parts = Dependencies(
+    dependencies = Dependencies(
         settings=settings,
         learner=learner,
         learner_thread=links.learner_thread,
@@ -236,7 +236,7 @@ async def _prepare(
         clock=clock,
         identity=identity,
     )
-    return parts, state
+    return dependencies, state
 
 
 async def _decoder(stack: AsyncExitStack) -> Decoder:

@@ -26,7 +26,7 @@ def learned_under(
 ) -> dict[str, Value]:
     """Returns all settings that determine the trained weights, by name as in the settings file."""
     knobs = settings.knobs
-    told: dict[str, Any] = {
+    settings_by_name: dict[str, Any] = {
         "learning": learning.model_dump(mode="json"),
         "pools": settings.pools.model_dump(mode="json"),
         "device": device,
@@ -38,7 +38,7 @@ def learned_under(
         "max_staleness": knobs.max_staleness,
         "stream": knobs.stream,
     }
-    return dict(_flat(told))
+    return dict(_flat(settings_by_name))
 
 
 def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, step: int) -> None:
@@ -60,7 +60,7 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
         if not changed:
             return
         made = [version for version in sorted(recorded.written) if version > step]
-        otherwise = [words for name, words in changed.items() if name.startswith(_LEARNING)]
+        otherwise = [text for name, text in changed.items() if name.startswith(_LEARNING)]
         if made and otherwise:
             raise Conflict(
                 f"version {made[0]} includes steps that have to be repeated, from step {step} on, and "
@@ -80,8 +80,8 @@ def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> dict[str, 
     }
 
 
-def _flat(told: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Value]]:
-    for name, value in told.items():
+def _flat(settings_by_name: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Value]]:
+    for name, value in settings_by_name.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         else:

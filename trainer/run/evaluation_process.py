@@ -103,7 +103,7 @@ class EvaluationProcess:
         root = str(Path(trainer.__file__).parents[1])
         inherited = os.environ.get("PYTHONPATH")
         settings = self._settings
-        words = {
+        options = {
             "prompts": settings.evaluation_prompts,
             "samples": settings.evaluation_samples,
             "dtype": settings.dtype.value,
@@ -113,7 +113,7 @@ class EvaluationProcess:
             sys.executable,
             "-m",
             "trainer.run.evaluation_worker",
-            json.dumps(words),
+            json.dumps(options),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LONGEST_ANSWER,

@@ -46,7 +46,7 @@ class TrainerSettings(Settings):
     )
 
     start: Path = Field(description="The base: a version's folder with weights, tokenizer and recipe.json")
-    policies: Path = Field(description="The origin's folder, for versions in folders by number")
+    policies: Path = Field(description="The origin's folder; each version gets a subfolder named by its number")
     state: Path = Field(default_factory=default_state, description="The trainer's own directory; one per run")
     relays: tuple[RelayUrl, ...] = Field(
         (),
@@ -65,18 +65,22 @@ class TrainerSettings(Settings):
 
     steps: int = Field(100, ge=1, description="Total number of steps; a resumed run performs the remaining ones")
     seed: int = Field(1, ge=0, lt=2**63, description="Seed of the order of groups and of the prompt tables")
-    groups_per_step: int = Field(32, ge=1, le=MOST_GROUPS_PER_STEP, description="Groups whose rewards differ per batch")
+    groups_per_step: int = Field(
+        32, ge=1, le=MOST_GROUPS_PER_STEP, description="Groups with differing rewards per batch"
+    )
     most_groups_per_step: int | None = Field(
-        None, ge=1, le=MOST_GROUPS_PER_STEP, description="Maximum groups of a batch if more are there; default: no more"
+        None, ge=1, le=MOST_GROUPS_PER_STEP, description="Maximum groups of a batch; default: groups_per_step"
     )
     asynchrony: AsynchronyName = Field(
         AsynchronyName.TWO_STEP, description="on-policy, one-step, two-step, off-policy or periodic"
     )
     reload_every: int | None = Field(None, ge=1, description="Steps between two versions; overrides asynchrony")
-    max_staleness: int | None = Field(None, ge=0, le=64, description="Maximum age of rollouts; overrides asynchrony")
+    max_staleness: int | None = Field(
+        None, ge=0, le=64, description="Maximum age of rollouts (steps); overrides asynchrony"
+    )
     stream: bool | None = Field(None, description="Compute gradients as groups arrive; overrides asynchrony")
     most_waiting_groups: int | None = Field(
-        None, ge=1, description="Maximum accepted groups that wait for later steps; default: one batch"
+        None, ge=1, description="Maximum accepted groups that wait for later steps; default: groups_per_step"
     )
     linger_s: float = Field(
         1.0,

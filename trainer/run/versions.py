@@ -147,14 +147,14 @@ class VersionPublisher:
             self._settings, view, step=max(state.step, version), version=version, signal_share=state.signal_share
         )
         await self._dependencies.publisher.publish_to_orchestrator(version)
-        told = time.perf_counter()
+        sent = time.perf_counter()
         evaluation = self._dependencies.evaluation
         over = await self._dependencies.publisher.tidy(version, used=() if evaluation is None else evaluation.used)
         self._dependencies.progress.record(
             "published",
             version=version,
             digest=self._dependencies.publisher.digest(version),
-            seconds={"announce": announced - since, "tell": told - announced},
+            seconds={"announce": announced - since, "tell": sent - announced},
             over_budget_bytes=over,
         )
 

@@ -165,10 +165,10 @@ class WarmUp:
 
     def _about(self) -> dict[str, object]:
         """Returns the values that determine the result."""
-        said: dict[str, object] = self._settings.model_dump(mode="json", exclude=_WITHOUT_EFFECT)
-        return said | {
+        values: dict[str, object] = self._settings.model_dump(mode="json", exclude=_WITHOUT_EFFECT)
+        return values | {
             "start": str(version_digest(folder_files(self._start))),
-            "examples": [said["examples"], self._examples_digest],
+            "examples": [values["examples"], self._examples_digest],
         }
 
     def _step(self, place: WarmUpState) -> tuple[WarmUpState, WarmUpStep]:
@@ -184,8 +184,8 @@ class WarmUp:
         )
         tokens = sum(len(example.completion) for example in examples)
         loss = add_gradients(self._model, examples, row_tokens=settings.row_tokens, rows_at_once=settings.rows_at_once)
-        length = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.optimiser.clip).item()
-        good = math.isfinite(loss) and math.isfinite(length)
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.optimiser.clip).item()
+        good = math.isfinite(loss) and math.isfinite(norm)
         if good:
             for group in self._optimiser.param_groups:
                 group["lr"] = rate
@@ -200,13 +200,13 @@ class WarmUp:
         if after.skipped_in_a_row > settings.optimiser.most_bad_steps:
             raise TrainingDiverged(
                 f"{after.skipped_in_a_row} steps in a row had a NaN or infinite loss or gradient, "
-                f"the last one step {after.step}: loss {loss}, gradient {length}"
+                f"the last one step {after.step}: loss {loss}, gradient {norm}"
             )
         done = WarmUpStep(
             step=after.step,
             steps=settings.steps,
             loss=loss,
-            gradient=length,
+            gradient=norm,
             learning_rate=rate,
             tokens=tokens,
             seconds=time.perf_counter() - since,
