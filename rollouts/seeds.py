@@ -111,10 +111,10 @@ def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:
 
 
 def check_groups(groups: int) -> None:
-    """Checks how many groups a slot has.
+    """Checks the number of groups of a slot.
 
     Raises:
-        InvalidInput: There are none, or too many.
+        InvalidInput: There are no groups, or too many.
     """
     if not 1 <= groups <= MOST_GROUPS:
         raise InvalidInput(f"{groups} groups in a slot", hint=f"a slot has 1 to {MOST_GROUPS}")

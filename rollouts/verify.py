@@ -118,7 +118,7 @@ def verify_file(
         return Verification(file=None, results=(format_result,), limits=None)
     if file.header.checkpoint != version.digest and (facts is None or facts.digest != version.digest):
         raise InvalidInput(
-            f"this is not the version of this file: the file names {file.header.checkpoint}, {version.folder} holds "
+            f"{version.folder} is not the file's version: the file names {file.header.checkpoint}, the folder is "
             f"{version.digest}",
             hint="name the folder of the version that the file was made with; `muster pool download` prints its number",
         )

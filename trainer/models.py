@@ -85,10 +85,10 @@ def open_model(folder: Path, *, device: torch.device) -> tuple[PreTrainedModel, 
             )
         except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, OSError, SafetensorError) as error:
             first_line = str(error).strip().split("\n")[0]
-            raise BadVersionFolder(f"no model can be made from {folder}: {first_line}") from error
+            raise BadVersionFolder(f"no model can be loaded from {folder}: {first_line}") from error
     check_architecture(model, folder)
     if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
-        raise BadVersionFolder(f"the weights in {folder} are not those of its config")
+        raise BadVersionFolder(f"the weights in {folder} do not match its config")
     ready: PreTrainedModel = model.to(device)
     return ready, facts
 

@@ -39,7 +39,9 @@ UNSCORED: RowScore = {
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Scores every row and compares with the file. Check 4 reports rows whose prompt or target does not exist.
+    """Scores every row and compares the scores with the file.
+
+    Check 4 reports rows whose prompt or target does not exist.
 
     Raises:
         SandboxUnavailable: This machine has no sandbox for scoring answers.

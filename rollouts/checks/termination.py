@@ -49,7 +49,7 @@ def _ending(
     elif ended != (sample.finish is FinishReason.EOS):
         yield case.finding(
             ReasonCode.TERMINATION_EARLY,
-            f"it is said to end by {sample.finish.value}, and its last token is {'an' if ended else 'no'} end token",
+            f"its recorded end is {sample.finish.value}, and its last token is {'an' if ended else 'no'} end token",
             row=row,
             position=length - 1,
         )

@@ -249,15 +249,14 @@ def check_whole(facts: ModelFacts) -> None:
             model = _auto.from_config(_configs.from_pretrained(facts.folder, local_files_only=True))
         except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError, OSError) as error:
             first_line = str(error).strip().split("\n")[0]
-            raise BadVersionFolder(f"no model can be made from {facts.folder}: {first_line}") from error
+            raise BadVersionFolder(f"no model can be loaded from {facts.folder}: {first_line}") from error
     check_architecture(model, facts.folder)
     own, with_shared = (
         sum(value.numel() for _, value in model.named_parameters(remove_duplicate=alone)) for alone in (True, False)
     )
     if facts.parameters not in {own, with_shared}:
         raise BadVersionFolder(
-            f"the weights in {facts.folder} are not those of its config: {facts.parameters:,} numbers instead of "
-            f"{own:,}"
+            f"the weights in {facts.folder} do not match its config: {facts.parameters:,} elements instead of {own:,}"
         )
 
 
@@ -277,12 +276,12 @@ def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTr
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             first_line = str(error).strip().split("\n")[0]
-            raise BadVersionFolder(f"no model can be made from {facts.folder}: {first_line}") from error
+            raise BadVersionFolder(f"no model can be loaded from {facts.folder}: {first_line}") from error
     check_architecture(model, facts.folder)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[kind]:
             raise BadVersionFolder(
-                f"the weights in {facts.folder} are not those of its config: {kind.replace('_', ' ')} "
+                f"the weights in {facts.folder} do not match its config: {kind.replace('_', ' ')} "
                 f"{', '.join(sorted(map(str, info[kind]))[:3])}"
             )
     ready: PreTrainedModel = model.to(device).eval().requires_grad_(False)

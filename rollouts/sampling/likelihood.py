@@ -29,7 +29,7 @@ def surprise(softmax: Softmax, own_r: torch.Tensor) -> tuple[torch.Tensor, torch
         own_r: The scaled logits of the recorded tokens.
 
     Returns:
-        Two float32 [R].
+        Excess and variance, float32 [R] each.
     """
     mean_r = softmax.first_b / softmax.sum_b
     variance_r = softmax.second_b / softmax.sum_b - mean_r.square()

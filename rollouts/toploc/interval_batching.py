@@ -115,8 +115,8 @@ class _Numbers(dict[Growing, int]):
 def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: int) -> Cut:
     """Cuts the rows kept from earlier calls, and the rows of some runs, into intervals.
 
-    An unfinished sequence keeps its last `surplus` rows and any incomplete interval for the next call. A finished one
-    keeps nothing, and its rows past `tokens` are dropped.
+    An unfinished sequence keeps its last `surplus` rows and any incomplete interval for the next call. A finished
+    sequence keeps no rows, and its rows past `tokens` are dropped.
     """
     if rest is None and not runs:
         return Cut([], [], [], None)

@@ -25,8 +25,9 @@ class ProofErrors:
     Args:
         exponent_mismatches: Share of points at which exponents differ, 0 to 1.
         sign_mismatches: Share of points at which signs differ, 0 to 1.
-        mantissa_mean: Mean difference of mantissas over all points of equal exponent, 0 to 127; 128 if there is none.
-        mantissa_median: Median over the proofs of each one's median.
+        mantissa_mean: Mean difference of mantissas over all points of equal exponent, 0 to 127; 128 without such
+            points.
+        mantissa_median: Median of the proofs' median mantissa differences.
         distance_mean: Mean distance in units of bfloat16's last place over all points, each at most 128.
         distance_worst: The largest `distance_mean` of one proof; it exposes a single forged interval among many good
             ones.

@@ -179,7 +179,7 @@ def test_another_version_s_folder_ends_before_any_check(made: Made) -> None:
     write_rollouts(path, replace(made.file, header=replace(made.file.header, checkpoint=digest("0x" + "ab" * 32))))
     said = run_muster(*verify(made, str(path)))
     assert (said.code, said.out) == (2, "")
-    assert "this is not the version of this file" in said.err
+    assert "is not the file's version" in said.err
 
 
 def test_a_folder_that_is_no_version_is_nobodys_fault(made: Made) -> None:

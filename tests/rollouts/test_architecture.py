@@ -17,7 +17,7 @@ from trainer.models import open_model
 
 CPU = torch.device("cpu")
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 48, "mamba_d_state": 8, "mamba_n_groups": 1}
-RECURRENT, NO_POSITIONS = "layers with a recurrent state", "it takes no positions of tokens"
+RECURRENT, NO_POSITIONS = "layers with a recurrent state", "it does not accept token positions"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mamba2": ({"num_heads": 4, "head_dim": 48, "n_groups": 1, "state_size": 8}, RECURRENT),
     "jamba": ({"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 4}, RECURRENT),

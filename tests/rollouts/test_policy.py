@@ -119,7 +119,7 @@ def test_weights_that_are_not_those_of_the_config_are_refused_and_never_made_up(
 
 def test_an_architecture_that_nobody_knows_is_refused(folder: Path) -> None:
     rewrite_json(folder / "config.json", model_type="never-heard-of", architectures=["NeverHeardOf"])
-    with pytest.raises(BadVersionFolder, match="no model can be made from"):
+    with pytest.raises(BadVersionFolder, match="no model can be loaded from"):
         load(folder)
 
 

@@ -60,8 +60,8 @@ def own_place(environment: Mapping[str, str]) -> RankInfo | None:
     place = RankInfo(**found)
     if not (place.rank < place.processes and place.local_rank < place.local_processes <= place.processes):
         raise BadSettings(
-            f"there can't be a process {place.rank} of {place.processes} that is number {place.local_rank} of "
-            f"{place.local_processes} on this machine",
+            f"rank {place.rank} of {place.processes}, and local rank {place.local_rank} of "
+            f"{place.local_processes} on this machine, are out of range",
             hint=_START,
         )
     return place

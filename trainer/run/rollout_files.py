@@ -212,7 +212,7 @@ def _check_rewards(sample: Sample, judged: AuditRow, validator: Address) -> None
 
 
 def _distance(penalties: Sequence[float | None], recipe: Recipe) -> float | None:
-    """Returns the mean distance from the target length: `penalty = alpha * |target - length|`."""
+    """Returns the mean distance from the target length, derived from the penalties: `alpha * |target - length|`."""
     known = [penalty for penalty in penalties if penalty is not None]
     if recipe.length is None or len(known) < len(penalties):
         return None
