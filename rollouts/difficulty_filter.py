@@ -1,8 +1,8 @@
 """INTELLECT-2's offline difficulty filter: keeps prompts that a model solves sometimes.
 
 The model answers each candidate k times; the pass rate is recorded. Prompts with a rate between two bounds are kept.
-Others would produce groups with equal rewards, which carry no training signal (arXiv 2505.07291, section 3.3.1: k = 8,
-bounds 12.5 % and 50 %).
+Other prompts would produce groups with equal rewards, which carry no training signal (arXiv 2505.07291, section 3.3.1:
+k = 8, bounds 12.5 % and 50 %).
 """
 
 from __future__ import annotations
@@ -107,24 +107,24 @@ class DifficultyFilter:
         """Measures one block. A prompt too long for the recipe or the model is recorded with zero samples."""
         planned = [asked for asked in map(self._plan, indices) if asked is not None]
         try:
-            found = self._ask(planned)
+            found = self._generate(planned)
         except PromptTooLong:
             found = {}
             for asked in planned:
                 with contextlib.suppress(PromptTooLong):
-                    found |= self._ask([asked])
+                    found |= self._generate([asked])
         return [found.get(index, PromptPasses(prompt=index, samples=0)) for index in indices]
 
-    def _plan(self, index: int) -> _Asked | None:
+    def _plan(self, index: int) -> _PlannedPrompt | None:
         recipe = self.recipe.model_copy(update={"group_size": self.samples})
         planner = SlotPlanner(recipe=recipe, eligible=[index], environment=self.environment, tokenizer=self.tokenizer)
         try:
             plan = planner.plan(hashlib.sha256(_TAG + index.to_bytes(8, "big")).digest(), groups=1)
         except BadVersionFolder:
             return None
-        return _Asked(planner, plan.seed, plan.groups[0])
+        return _PlannedPrompt(planner, plan.seed, plan.groups[0])
 
-    def _ask(self, planned: Sequence[_Asked]) -> dict[int, PromptPasses]:
+    def _generate(self, planned: Sequence[_PlannedPrompt]) -> dict[int, PromptPasses]:
         requests = [
             SampleRequest(sample=place * self.samples + sample, prompt_tokens=asked.group.tokens, seed=asked.seed)
             for place, asked in enumerate(planned)
@@ -147,7 +147,7 @@ class DifficultyFilter:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PlannedPrompt:
     """A prompt planned for the model."""
 
     planner: SlotPlanner
@@ -171,7 +171,7 @@ def write_eligible(folder: Path, recipe: Recipe, passes: Sequence[PromptPasses],
     if not kept:
         raise InvalidInput(
             f"none of {len(passes)} prompts was solved in {bounds.least:.1%} to {bounds.most:.1%} of its answers",
-            hint="widen the bounds, or take easier or harder prompts",
+            hint="widen the bounds, or use easier or harder prompts",
         )
     write_recipe(folder, recipe.model_copy(update={"prompts": PromptTable(count=len(kept))}), eligible=kept)
     return len(kept)

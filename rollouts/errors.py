@@ -35,7 +35,7 @@ class NotDecoded(Unavailable):
 
 
 class TooLargeHere(NotDecoded):
-    """A file within what is allowed, and beyond what this machine reads; `code` is that of the limit."""
+    """A file within its lease's limits but above a limit of this machine; `code` names that limit."""
 
     code = "file-too-large"
     retryable = False

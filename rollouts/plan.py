@@ -122,7 +122,7 @@ class SlotPlanner:
             passed += 1
             if passed > _MAX_SKIPPED + _MAX_SKIPPED_PER_GROUP * groups:
                 raise BadVersionFolder(
-                    f"{passed} of {passed + drawn} prompts that were drawn are held out, at a share of {share}",
+                    f"{passed} of {passed + drawn} drawn prompts are held out, at a share of {share}",
                     hint="lower held_out in the recipe, or list prompts that are not held out in prompts.u64",
                 )
 
@@ -145,7 +145,7 @@ class SlotPlanner:
         tokens = tuple(self._tokenizer.encode(prompt.text, chat=self._recipe.chat))
         if not 0 < len(tokens) <= self._recipe.max_prompt_tokens:
             raise BadVersionFolder(
-                f"prompt {index} has {len(tokens)} tokens; the recipe takes 1 to {self._recipe.max_prompt_tokens}",
+                f"prompt {index} has {len(tokens)} tokens; the recipe allows 1 to {self._recipe.max_prompt_tokens}",
                 hint="leave it out of the version's eligible prompts",
             )
         return prompt, tokens

@@ -72,7 +72,7 @@ class SamplingChoice(_RecipeModel):
 
     @property
     def parameters(self) -> SamplingParameters:
-        """The same settings in the engine's type."""
+        """Returns the same settings as the engine's parameter type."""
         return SamplingParameters(**dict(self))
 
 
@@ -111,9 +111,9 @@ which of them the run accepts (decision 48)."""
 
 def _check_arithmetic(names: tuple[str, ...]) -> tuple[str, ...]:
     if unknown := [name for name in names if name not in PAIRS]:
-        raise ValueError(f"{unknown[0]!r} is none of {', '.join(PAIRS)}")
+        raise ValueError(f"{unknown[0]!r} is not one of {', '.join(PAIRS)}")
     if len(set(names)) < len(names):
-        raise ValueError("an engine and type is named twice")
+        raise ValueError("an engine with its data type is named twice")
     return names
 
 
@@ -129,7 +129,8 @@ class Recipe(_RecipeModel):
     """Defines how rollouts of one version are generated."""
 
     format: Literal[2] = 2
-    """Format 1 had the same fields, but its slots drew held-out prompts, and its texts could become control tokens."""
+    """Format 1 had the same fields, but its slots drew held-out prompts, and text in its prompts could become control
+    tokens."""
     environment: EnvironmentChoice
     sampling: SamplingChoice
     group_size: Annotated[int, Field(ge=1, le=4096)]
@@ -141,8 +142,8 @@ class Recipe(_RecipeModel):
     held_out: Annotated[float, Field(ge=0, le=MOST_HELD_OUT)] = 0.0
     """Share of prompts (by `is_held_out`) that slots skip even if `prompts` lists them; evaluations use them."""
     arithmetic: TakenArithmetic = ()
-    """The engines and data types that are paid, e.g. `vllm/bfloat16`; empty means float32 with either engine. It is
-    serialised only if not empty, so that older recipes keep their bytes and digests."""
+    """The engines and data types that are paid, e.g. `vllm/bfloat16`; empty means float32 with either engine. The field
+    is serialised only if not empty, so that older recipes keep their bytes and digests."""
     prompts: Annotated[PromptRange | PromptTable, Field(discriminator="kind")]
 
     @model_serializer(mode="wrap")
@@ -216,7 +217,7 @@ def read_recipe(folder: Path) -> Recipe:
     except OSError as error:
         raise BadVersionFolder(
             f"{path} can't be read: {error.strerror}",
-            hint="a version that rollouts are made with has a recipe.json beside its weights",
+            hint="a version that generates rollouts has a recipe.json beside its weights",
         ) from error
     if len(text) > _LARGEST_RECIPE:
         raise BadVersionFolder(f"{path} has more than {_LARGEST_RECIPE} bytes")
@@ -227,7 +228,7 @@ def read_recipe(folder: Path) -> Recipe:
         place = ".".join(str(part) for part in first["loc"])
         hint = "docs/rollouts.md describes the file"
         if place == "format":
-            hint = "set it to 2; versions of format 1 drew held-out prompts too, and are not continued"
+            hint = "set it to 2; versions of format 1 drew held-out prompts too, and are not supported"
         raise BadVersionFolder(f"{path}: {place}: {first['msg']}", hint=hint) from error
 
 
@@ -269,7 +270,7 @@ def eligible_prompts(folder: Path, recipe: Recipe) -> EligiblePrompts:
     except OSError as error:
         raise BadVersionFolder(f"{path} can't be read: {error.strerror}") from error
     if len(indices) != prompts.count:
-        raise BadVersionFolder(f"{path} was cut off while it was being read")
+        raise BadVersionFolder(f"{path} was truncated while it was being read")
     if not _increasing(indices) or int(indices[-1]) > LARGEST_INDEX:
         raise BadVersionFolder(f"the indices in {path} do not increase, or end past 2^63")
     return EligiblePrompts(indices)

@@ -16,7 +16,7 @@ from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.recipe import LARGEST_INDEX, EnvironmentChoice, PromptRange, Recipe, SamplingChoice
 
 ENDLESS_COUNT = 20_000
-"""Number of prompts of an infinite environment."""
+"""Default number of prompts from an infinite environment."""
 LONGEST_ANSWER = 512
 """Default limit of answer tokens; half of the context if that is less."""
 SAMPLED = 256
@@ -36,7 +36,7 @@ class RecipeChoices:
         max_prompt_tokens: Limit of prompt tokens.
         group_size: Samples per prompt, at least 2.
         temperature: Sampling temperature.
-        chat: Whether and how prompts are wrapped in the chat template; by default if the tokenizer has one.
+        chat: Chat template format of prompts, or False for none; None uses the template if the tokenizer has one.
         held_out: Share of prompts that is never trained on.
         first: Index of the first prompt.
         count: Number of prompts.
@@ -65,7 +65,7 @@ class ProposedRecipe:
         recipe: The recipe.
         context: The model's context in tokens.
         measured: Number of prompts whose lengths were measured.
-        longest_prompt: Tokens of the longest of them.
+        longest_prompt: Tokens of the longest measured prompt.
     """
 
     recipe: Recipe

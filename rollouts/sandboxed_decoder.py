@@ -1,8 +1,8 @@
 """Decodes untrusted rollout files in a sandbox and validates every field of the result.
 
 Processes that hold a key or a model decode here, so that an exploited bug of the Parquet library compromises neither. A
-decoder that crashes or exceeds the memory or time of any honest file counts against the file only if it happens twice
-and this machine had that memory available.
+decoder's crash, or its use of more memory or time than any honest file needs, counts against the file only if it
+happens twice and this machine had that memory available.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CRASHED, BEYOND_LIMITS = "decoder-crashed", "beyond-limits"
 """Codes of `BadRolloutFile` beside those of `rollouts.files.schema`, for files that ended two decoders."""
 
 LIMIT_OF = {"file-too-large": "decoded_bytes", "too-many-rows": "rows", "too-long": "tokens"}
-"""The field of `ReadLimits` that a file has passed, by the code of `TooLargeHere`."""
+"""The field of `ReadLimits` that a file exceeds, by the code of `TooLargeHere`."""
 
 _FILE, _REFUSED, _TOO_LARGE = b"F", b"R", b"L"
 _LONGEST_REFUSAL = 4096
@@ -37,7 +37,7 @@ _CPU = timedelta(seconds=2)
 _CPU_PER_MIB = timedelta(milliseconds=60)
 _CPU_PER_ROW = timedelta(microseconds=200)
 """Decoding an honest file takes less than a seventh of this CPU time."""
-_WALL = 10
+_WALL = 10  # wall-clock limit as a multiple of the CPU limit
 _ATTEMPTS = 2
 _EXIT_OUT_OF_MEMORY = 77
 
@@ -144,7 +144,7 @@ def _failure_of(outcome: JobOutcome, limits: JobLimits) -> _DecoderFailure | Non
             f"a decoder ended with {outcome.exit_code}, which is a bug in Muster",
             code="decoder-failed",
             retryable=False,
-            hint="look at the file with `muster rollouts show`, and report it",
+            hint="inspect the file with `muster rollouts show`, and report the bug",
         )
     if outcome.ending is JobEnding.OUT_OF_MEMORY and outcome.exit_code != _EXIT_OUT_OF_MEMORY:
         raise no_memory("the system ended the decoder")

@@ -1,8 +1,9 @@
 """A slot's seed and the draws made from it: prompts and target lengths.
 
 `rollouts.sampling` derives the token noise from the same seed. A node can't influence the seed: all its parts are fixed
-when the slot is leased. Until then only the orchestrator knows the salt, and the beacon is the hash of a block that was
-not mined yet when the version was announced and the node joined. Chain and pool id bind a file to one pool.
+when the slot is leased. Until then only the orchestrator knows the salt. The beacon is the hash of the block that holds
+the later of the version's announcement and the node's joining, so it was unknown when those transactions were sent.
+Chain and pool id bind a file to one pool.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def slot_seed(
         node: The node that holds the lease.
         index: The slot's number for this node in this step.
         digest: The version digest of the policy.
-        beacon: The hash of the block that binds version and node.
+        beacon: The hash of the lease's beacon block, which holds the later of the version's announcement and the node's
+            joining.
         salt: The lease's salt, known only to the orchestrator before it signed the lease.
 
     Raises:
@@ -91,8 +93,8 @@ def seed_of_grant(grant: SlotGrant) -> bytes:
 def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:
     """Yields positions in the version's table of eligible prompts, endlessly.
 
-    The positions are one random permutation (Fisher-Yates) after another: all are equally likely, and none repeats
-    while prompts last.
+    The positions are random permutations (Fisher-Yates), one after another. So all positions are equally likely, and
+    none repeats before all have occurred.
 
     Args:
         seed: The slot's seed.
@@ -109,10 +111,10 @@ def prompt_positions(seed: bytes, eligible_count: int) -> Iterator[int]:
 
 
 def check_groups(groups: int) -> None:
-    """Checks how many groups a slot has.
+    """Checks the number of groups of a slot.
 
     Raises:
-        InvalidInput: There are none, or too many.
+        InvalidInput: There are no groups, or too many.
     """
     if not 1 <= groups <= MOST_GROUPS:
         raise InvalidInput(f"{groups} groups in a slot", hint=f"a slot has 1 to {MOST_GROUPS}")
@@ -137,7 +139,7 @@ def draw_targets(seed: bytes, targets: Sequence[int], groups: int) -> list[int]:
 
 
 def draw_places(tag: bytes, seed: bytes, count: int, wanted: int) -> list[int]:
-    """Draws `wanted` distinct numbers below `count`: the head of a random permutation.
+    """Draws `wanted` distinct numbers below `count`: the first ones of a random permutation.
 
     Args:
         tag: Domain separation tag of this use of the seed.

@@ -2,7 +2,7 @@
 
     muster rollouts verify FILE --model DIR --lease GRANT
 
-The validator judges submissions by the same checks. It adds row selection, repeated prefills and verdicts.
+The validator judges submissions by the same checks. The validator adds row selection, repeated prefills and verdicts.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandboxed_decoder import Decoder
 from rollouts.toploc import Arithmetic
 
-_DOES_NOT_FIT = "tokens or lengths are out of bounds, see there"
+_DOES_NOT_FIT = "not run, because tokens or lengths are out of bounds (check 5)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class Verification:
 
     @property
     def rejected(self) -> bool:
-        """True if a validator would reject the file. Without a failed check, the node is not at fault."""
+        """True if a validator would reject the file. If no check failed, the node is not at fault."""
         return bool(self.failed or self.not_taken)
 
     @property
@@ -99,7 +99,8 @@ def verify_file(
         facts: Facts of the slot; None to take them from the file, `parts` and `units`.
         parts: Parts of the slot's seed that are not in the file.
         units: The submitted work units.
-        calibration: Limits; None for the shipped ones. float32 on both sides has limits without a calibration.
+        calibration: Limits; None for those shipped with this release. float32 on both sides has limits without a
+            calibration.
         dtype: Data type of the prefill; None for the file's.
         device: Device of the prefill; None for an accelerator if there is one.
         rows: Rows to compute again; None for all.
@@ -117,7 +118,7 @@ def verify_file(
         return Verification(file=None, results=(format_result,), limits=None)
     if file.header.checkpoint != version.digest and (facts is None or facts.digest != version.digest):
         raise InvalidInput(
-            f"this is not the version of this file: the file names {file.header.checkpoint}, {version.folder} holds "
+            f"{version.folder} is not the file's version: the file names {file.header.checkpoint}, the folder is "
             f"{version.digest}",
             hint="name the folder of the version that the file was made with; `muster pool download` prints its number",
         )
@@ -147,7 +148,7 @@ def _not_computed(case: CheckInput) -> str | None:
     if not fits_model(case):
         return _DOES_NOT_FIT
     rows, wanted = len(case.file.samples), case.facts.groups * case.version.recipe.group_size
-    return f"the file has {rows} samples, and its slot {wanted}" if rows > wanted else None
+    return f"the file has {rows} samples, and its slot has {wanted}" if rows > wanted else None
 
 
 def run_check(check: Check, case: CheckInput) -> CheckResult:

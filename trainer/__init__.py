@@ -1,1 +1,1 @@
-"""The trainer: warm-up, reinforcement learning, evaluation and publishing of versions (design: section 12)."""
+"""The trainer: warm-up, reinforcement learning, evaluation and publishing of versions."""

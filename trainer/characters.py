@@ -12,9 +12,9 @@ from trainer.errors import BadSettings
 
 PAD, END, UNKNOWN = 0, 1, 2
 SPECIAL = ("<pad>", "<end>", "<unknown>")
-"""The first tokens; characters follow."""
+"""Special tokens, with token ids 0 to 2; the ids of the characters follow."""
 
-_TOKENIZERS: Any = PreTrainedTokenizerFast  # transformers annotates its methods in parts only
+_TOKENIZERS: Any = PreTrainedTokenizerFast  # transformers annotates only some of its methods
 
 
 def write_character_tokenizer(folder: Path, characters: str) -> int:
@@ -26,7 +26,7 @@ def write_character_tokenizer(folder: Path, characters: str) -> int:
     if not characters or len(set(characters)) != len(characters):
         twice = next((one for one in characters if characters.count(one) > 1), "")
         raise BadSettings(
-            f"the character {twice!r} stands twice in the vocabulary" if twice else "the vocabulary has no characters",
+            f"the character {twice!r} occurs twice in the vocabulary" if twice else "the vocabulary has no characters",
             hint="list each character of prompts and answers once",
         )
     tokens = [*SPECIAL, *characters]

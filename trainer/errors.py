@@ -1,11 +1,11 @@
 """Errors of the trainer.
 
 MusterError
-├── TrainingDiverged   loss or gradient is repeatedly NaN or infinite
+├── TrainingDiverged   loss or gradient was unusable in too many consecutive steps
 ├── InvalidInput       (protocol)
 │   ├── BadSettings    a setting or option is invalid
 │   └── BadExamples    there are no examples, or a row can't be read
-├── NothingToLearn     too many steps in a row had no group with signal
+├── NothingToLearn     too many consecutive steps had no group whose rewards differ
 ├── Conflict           (protocol) the target exists, or unfinished work has other settings
 │   └── AnotherTrainer another trainer works on this run
 └── Unavailable        (protocol)
@@ -19,24 +19,24 @@ from protocol.errors import Conflict, InvalidInput, MusterError, Unavailable
 
 
 class TrainingDiverged(MusterError):
-    """Loss or gradient is NaN or infinite, also after skipped steps."""
+    """Loss or gradient was NaN, infinite or too large in too many consecutive steps."""
 
     code = "training-diverged"
-    default_hint = "lower the learning rate, lengthen its warm-up, or clip gradients closer"
+    default_hint = "lower the learning rate, lengthen its warm-up, or clip gradients at a smaller norm"
 
 
 class NothingToLearn(MusterError):
     """Too many consecutive steps have no group whose rewards differ."""
 
     code = "nothing-to-learn"
-    default_hint = "look at rewards and prompts: all samples of a prompt are right, or none is"
+    default_hint = "check rewards and prompts: the samples of each prompt are all correct or all wrong"
 
 
 class AnotherTrainer(Conflict):
     """Another trainer works on this run, so this one must stop."""
 
     code = "another-trainer"
-    default_hint = "one trainer works on a run; give this one the state directory of the other, or another run"
+    default_hint = "only one trainer may work on a run: give this one the state directory of the other, or another run"
 
 
 class BadSettings(InvalidInput):
@@ -55,11 +55,13 @@ class NotWritten(Unavailable):
     """A file could not be written; its previous version is unchanged."""
 
     code = "not-written"
-    default_hint = "make room on that disk; the same command then goes on from the last checkpoint"
+    default_hint = "make room on that disk; the same command then resumes from the last checkpoint"
 
 
 class MeshBroken(Unavailable):
-    """Another process of the mesh has ended or got a different result."""
+    """Another process of the mesh has ended, can't be reached, or failed where others succeeded."""
 
     code = "mesh-broken"
-    default_hint = "the log of the process that ended first says why; the same command then goes on by the journal"
+    default_hint = (
+        "the log of the process that ended first gives the reason; the same command then resumes from the journal"
+    )

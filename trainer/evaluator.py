@@ -23,7 +23,7 @@ _TAG = b"muster-evaluation-v1"
 EXAMPLES = 8
 """Prompts whose greedy answers are kept as text."""
 _EXAMPLE_CHARACTERS = 2_000
-_LOOKED_AT_FOR_EACH = 100
+_SEARCH_FACTOR = 100
 """Search limit for held-out prompts, as a multiple of the number of candidates expected to be needed."""
 
 
@@ -56,8 +56,8 @@ class Evaluation:
         samples: Sampled answers per prompt.
         pass_at: Unbiased estimate of pass@k (at least one of k sampled answers is correct), by k.
         reward: Mean reward of sampled answers after the length penalty; None without samples.
-        distance: Mean distance from the target length, in the environment's unit, of sampled answers (of greedy ones
-            without samples). None without a target length.
+        distance: Mean distance from the target length, in the environment's unit, of sampled answers (of greedy answers
+            if there are no samples). None without a target length.
         lengths: Mean length of the same answers, by target length.
         undecided: Answers, greedy and sampled, that could not be checked within the limits.
         examples: Greedy answers to the first `EXAMPLES` prompts.
@@ -93,10 +93,10 @@ def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, sh
     if share > recipe.held_out:
         raise InvalidInput(
             f"a share of {share} has prompts that were eligible for training: the recipe holds out {recipe.held_out}",
-            hint="ask at most the recipe's share, or set held_out in the recipe before anything is trained",
+            hint="give at most the recipe's share, or set held_out in the recipe before anything is trained",
         )
     size = environment.size()
-    search = math.ceil(count / share) * _LOOKED_AT_FOR_EACH if share > 0 else 0
+    search = math.ceil(count / share) * _SEARCH_FACTOR if share > 0 else 0
     found: list[int] = []
     texts: set[str] = set()
     for index in range(search if size is None else min(size, search)):
@@ -109,7 +109,7 @@ def held_out_prompts(environment: Environment, recipe: Recipe, *, count: int, sh
     if not found:
         raise InvalidInput(
             f"{environment.name} has no prompts that are held out at a share of {share}",
-            hint="an evaluation asks what was kept from training: set held_out in the recipe before it",
+            hint="an evaluation needs prompts kept out of training: set held_out in the recipe before training",
         )
     return found
 
@@ -141,21 +141,21 @@ class Evaluator:
             SandboxUnavailable: Answers can't be checked on this machine.
             GenerationStopped: `should_stop` returned True.
         """
-        asked = [self._plan(index) for index in self.indices]
+        planned = [self._plan(index) for index in self.indices]
         sampling = self.recipe.sampling.parameters
         at_best = SamplingParameters(max_new_tokens=sampling.max_new_tokens, top_k=1)
-        greedy = self._ask(engine, asked, at_best, each=1, should_stop=should_stop)
-        drawn = self._ask(engine, asked, sampling, each=self.samples, should_stop=should_stop)
+        greedy = self._generate(engine, planned, at_best, each=1, should_stop=should_stop)
+        drawn = self._generate(engine, planned, sampling, each=self.samples, should_stop=should_stop)
         measured = drawn if self.samples else greedy
         return Evaluation(
-            prompts=len(asked),
-            greedy=sum(greedy.solved.values()) / len(asked),
-            greedy_tokens=greedy.tokens / len(asked),
-            greedy_finished=greedy.finished / len(asked),
+            prompts=len(planned),
+            greedy=sum(greedy.solved.values()) / len(planned),
+            greedy_tokens=greedy.tokens / len(planned),
+            greedy_finished=greedy.finished / len(planned),
             samples=self.samples,
             pass_at={
-                k: sum(pass_at(k, samples=self.samples, solved=drawn.solved[place]) for place in range(len(asked)))
-                / len(asked)
+                k: sum(pass_at(k, samples=self.samples, solved=drawn.solved[place]) for place in range(len(planned)))
+                / len(planned)
                 for k in _powers_of_two(self.samples)
             },
             reward=math.fsum(drawn.rewards) / len(drawn.rewards) if self.samples else None,
@@ -165,20 +165,20 @@ class Evaluator:
             examples=tuple(example for _, example in sorted(greedy.examples.items())),
         )
 
-    def _plan(self, index: int) -> _Asked:
+    def _plan(self, index: int) -> _PlannedPrompt:
         seed = hashlib.sha256(_TAG + index.to_bytes(8, "big")).digest()
         planner = SlotPlanner(
-            recipe=self.recipe.model_copy(update={"held_out": 0.0}),  # no slot of the recipe itself draws this prompt
+            recipe=self.recipe.model_copy(update={"held_out": 0.0}),  # the recipe's own share would exclude this prompt
             eligible=[index],
             environment=self.environment,
             tokenizer=self.tokenizer,
         )
-        return _Asked(planner, seed, planner.plan(seed, groups=1).groups[0])
+        return _PlannedPrompt(planner, seed, planner.plan(seed, groups=1).groups[0])
 
-    def _ask(
+    def _generate(
         self,
         engine: Engine,
-        asked: Sequence[_Asked],
+        planned: Sequence[_PlannedPrompt],
         parameters: SamplingParameters,
         *,
         each: int,
@@ -186,18 +186,18 @@ class Evaluator:
     ) -> _Tally:
         requests = [
             SampleRequest(sample=place * each + sample, prompt_tokens=one.group.tokens, seed=one.seed)
-            for place, one in enumerate(asked)
+            for place, one in enumerate(planned)
             for sample in range(each)
         ]
         tally = _Tally(decode=self.tokenizer.decode)
         if requests:
             for answer in engine.generate(requests, parameters, with_proofs=False, should_stop=should_stop):
-                tally.add(answer.sample // each, asked[answer.sample // each], answer)
+                tally.add(answer.sample // each, planned[answer.sample // each], answer)
         return tally
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _PlannedPrompt:
     planner: SlotPlanner
     seed: bytes
     group: PlannedGroup
@@ -218,8 +218,8 @@ class _Tally:
     examples: dict[int, AnswerExample] = field(default_factory=dict)
     """The last answer to each of the first prompts, by the prompt's place."""
 
-    def add(self, place: int, asked: _Asked, answer: Completion) -> None:
-        reward = asked.planner.reward(asked.group.prompt, answer.tokens, answer.finish)
+    def add(self, place: int, planned: _PlannedPrompt, answer: Completion) -> None:
+        reward = planned.planner.reward(planned.group.prompt, answer.tokens, answer.finish)
         self.solved[place] += reward.task == 1.0
         self.tokens += len(answer.tokens)
         self.finished += answer.finish is FinishReason.EOS
@@ -229,7 +229,7 @@ class _Tally:
         self.undecided += reward.undecided
         if place < EXAMPLES:
             self.examples[place] = AnswerExample(
-                prompt=asked.group.prompt.text[:_EXAMPLE_CHARACTERS],
+                prompt=planned.group.prompt.text[:_EXAMPLE_CHARACTERS],
                 answer=self.decode(answer.tokens)[:_EXAMPLE_CHARACTERS],
                 correct=reward.task == 1.0,
                 finished=answer.finish is FinishReason.EOS,
@@ -249,9 +249,9 @@ def pass_at(k: int, *, samples: int, solved: int) -> float:
     """Returns the unbiased estimate of pass@k (Codex, arXiv 2107.03374, equation 1).
 
     Args:
-        k: At most `samples`.
+        k: Number of answers drawn, at most `samples`.
         samples: Number of answers to a prompt.
-        solved: Number of correct ones.
+        solved: Number of correct answers.
     """
     return 1.0 - math.comb(samples - solved, k) / math.comb(samples, k)
 

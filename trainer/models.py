@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,11 @@ from pydantic import JsonValue
 from safetensors import SafetensorError
 from torch.nn import Parameter
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
-from transformers.utils import logging as transformers_logging
 
 from rollouts.errors import BadVersionFolder
 from rollouts.models.architecture import check_architecture
 from rollouts.models.facts import GENERATION_FILE, ModelFacts, read_model
+from rollouts.models.policy import quiet_transformers
 from rollouts.models.tokenizer import FolderTokenizer
 from rollouts.precision import Dtype
 from rollouts.recipe import Recipe, write_recipe
@@ -27,10 +26,9 @@ from trainer.errors import BadSettings
 from trainer.files import whole_folder
 from trainer.training_state import stored_weights
 
-# transformers annotates its functions in parts only, and some of that is wrong.
+# transformers annotates only some of its functions, and some of these annotations are wrong.
 _CONFIGS: Any = AutoConfig
 _MODELS: Any = AutoModelForCausalLM
-_LOGGING: Any = transformers_logging
 
 TORCH_TYPES = {Dtype.FLOAT32: torch.float32, Dtype.BFLOAT16: torch.bfloat16}
 
@@ -87,16 +85,16 @@ def open_model(folder: Path, *, device: torch.device) -> tuple[PreTrainedModel, 
             )
         except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, OSError, SafetensorError) as error:
             first_line = str(error).strip().split("\n")[0]
-            raise BadVersionFolder(f"no model can be made from {folder}: {first_line}") from error
+            raise BadVersionFolder(f"no model can be loaded from {folder}: {first_line}") from error
     check_architecture(model, folder)
     if info["missing_keys"] or info["unexpected_keys"] or info["mismatched_keys"]:
-        raise BadVersionFolder(f"the weights in {folder} are not those of its config")
+        raise BadVersionFolder(f"the weights in {folder} do not match its config")
     ready: PreTrainedModel = model.to(device)
     return ready, facts
 
 
 def end_token(facts: ModelFacts, tokenizer: FolderTokenizer) -> int:
-    """Returns the end token of demonstrations: the tokenizer's if the model ends answers with it, else the lowest."""
+    """Returns the tokenizer's end token if the model ends answers with it, else the model's lowest end token."""
     own = tokenizer.end_token
     return own if own in facts.end_tokens and own is not None else min(facts.end_tokens)
 
@@ -149,7 +147,7 @@ def write_weights(
     Args:
         folder: Target folder, created atomically.
         form: Result of `without_weights`.
-        weights: Result of `stored_weights`, of the same type; emptied while they are written.
+        weights: Result of `stored_weights` with the dtype of `form`; may be emptied while the file is written.
         start: Folder that training started from.
         recipe: How rollouts are generated; None for a version without rollouts.
         eligible: Table of eligible prompts, if the recipe has one.
@@ -157,7 +155,7 @@ def write_weights(
     Raises:
         NotWritten: The disk is full or refuses the write.
     """
-    writer: Any = form  # transformers annotates its methods in parts only
+    writer: Any = form  # transformers annotates only some of its methods
     with whole_folder(folder) as partial, quiet_transformers():
         writer.save_pretrained(partial, state_dict=weights)
         for name in _COMPANIONS:
@@ -165,17 +163,3 @@ def write_weights(
                 shutil.copyfile(start / name, partial / name)
         if recipe is not None:
             write_recipe(partial, recipe, eligible=eligible)
-
-
-@contextmanager
-def quiet_transformers() -> Iterator[None]:
-    """Suppresses the progress bars and log messages of transformers."""
-    bars, level = _LOGGING.is_progress_bar_enabled(), _LOGGING.get_verbosity()
-    _LOGGING.disable_progress_bar()
-    _LOGGING.set_verbosity_error()
-    try:
-        yield
-    finally:
-        _LOGGING.set_verbosity(level)
-        if bars:
-            _LOGGING.enable_progress_bar()

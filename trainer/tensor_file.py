@@ -1,4 +1,4 @@
-"""Writes a safetensors file in pieces, so that no second copy of the tensors is needed.
+"""Encodes a safetensors file in pieces, so that no second copy of the tensors is needed.
 
 The library's own writer joins everything into one bytes object first. The format:
 https://huggingface.co/docs/safetensors/index#format
@@ -44,9 +44,9 @@ def tensor_file(tensors: Mapping[str, torch.Tensor], *, metadata: Mapping[str, s
         tensor = tensors[name]
         begin, end = end, end + tensor.nbytes
         header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [begin, end]}
-    said = json.dumps(header, separators=(",", ":")).encode()
-    said += b" " * (-len(said) % _ALIGNMENT)
-    yield len(said).to_bytes(8, "little")
-    yield said
+    encoded = json.dumps(header, separators=(",", ":")).encode()
+    encoded += b" " * (-len(encoded) % _ALIGNMENT)
+    yield len(encoded).to_bytes(8, "little")
+    yield encoded
     for name in order:
         yield tensors[name].cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data

@@ -1,7 +1,7 @@
 """Training state as named tensors: weights, optimiser averages and the random generator.
 
-After restoring it, the next step is the same as without the interruption. Sharded weights are gathered when saved and
-sharded again when restored, so the state does not depend on the number of processes.
+After restoring the state, the next step has the same result as without the interruption. Sharded weights are gathered
+when saved and sharded again when restored, so the state does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ def training_tensors(model: Module, optimisers: Iterable[Optimizer], *, keep: bo
     """Returns the state without copying: the tensors are valid until the next optimiser step.
 
     A copy would double the memory of weights and averages. Sharded tensors are gathered, so every process must call
-    this. They are gathered one by one, so that a process with `keep=False` (which gets an empty dict) never holds more
-    than one.
+    this function. They are gathered one by one, so that a process with `keep=False` (which gets an empty dict) never
+    holds more than one tensor.
     """
     kept = {_GENERATOR: torch.get_rng_state()}
     averages = {parameter: state for optimiser in optimisers for parameter, state in optimiser.state.items()}
@@ -38,7 +38,7 @@ def training_tensors(model: Module, optimisers: Iterable[Optimizer], *, keep: bo
 def stored_weights(model: Module, *, dtype: torch.dtype, keep: bool = True) -> dict[str, torch.Tensor]:
     """Gathers the tensors of a version (weights and persistent buffers) on the CPU, floating-point ones as `dtype`.
 
-    As for `training_tensors`, every process must call this, and one with `keep=False` gets an empty dict.
+    As for `training_tensors`, every process must call this function, and one with `keep=False` gets an empty dict.
     """
     kept: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
@@ -95,7 +95,9 @@ def _whole(value: torch.Tensor, *, dtype: torch.dtype, keep: bool) -> torch.Tens
 def _like(value: torch.Tensor, parameter: torch.nn.Parameter) -> torch.Tensor:
     """Returns the full tensor on the parameter's device, sharded like the parameter."""
     if value.shape != parameter.shape:
-        raise ValueError(f"a tensor of {tuple(value.shape)} for a weight of {tuple(parameter.shape)}")
+        raise ValueError(
+            f"a tensor of shape {tuple(value.shape)} does not fit a weight of shape {tuple(parameter.shape)}"
+        )
     if isinstance(parameter, DTensor):
         return distribute_tensor(value.to(parameter.device), parameter.device_mesh, parameter.placements)
     return value.to(parameter.device)

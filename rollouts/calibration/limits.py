@@ -27,22 +27,22 @@ class _LimitsModel(BaseModel):
 
 _MOST_SPARE = 1024
 SPARE = 3
-"""Mismatches that a file may have beyond its share, if honest files have any. Each is bounded by `largest`, so that
-they hardly let a node steer its samples."""
+"""Mismatches that a file may have beyond its share, if honest files have any. The deviation of each is bounded by
+`largest`, so a node can hardly steer its samples with them."""
 
 
 class SamplingLimits(_LimitsModel):
     """Limits of the replay's deviations."""
 
     mismatch_share: Annotated[float, Field(ge=0, le=1)]
-    """Of all tokens of a file."""
+    """Maximum share of mismatches among all tokens of a file."""
     spare: Annotated[int, Field(ge=1, le=_MOST_SPARE)] = 1
-    """Mismatches allowed beyond the share, unless the share is 0. In a short file the share is less than the two or
-    three mismatches that chance puts into one file of a hundred."""
+    """Mismatches allowed beyond the share, unless the share is 0. In a short file the share alone would reject one
+    honest file of a hundred, which has two or three mismatches by chance."""
     largest: _Limit
-    """Deviation of one token, in scaled logits."""
+    """Maximum deviation of one token, in scaled logits."""
     largest_sum: _Limit
-    """Sum of one sample's deviations, so that a node can't steer it by near-ties."""
+    """Maximum sum of one sample's deviations, so that a node can't steer the sample by many near-ties."""
 
     def mismatches(self, tokens: int) -> int:
         """Returns the maximum mismatches of a file with this many tokens."""
@@ -73,9 +73,9 @@ class LogprobLimits(_LimitsModel):
     """Limits of the errors of recorded log-probabilities."""
 
     mean: _Limit
-    """Mean over all tokens of a file."""
+    """Maximum mean error over all tokens of a file."""
     largest: _Limit
-    """Error of one token."""
+    """Maximum error of one token."""
 
 
 class CheckLimits(CalibrationEntry):
@@ -152,8 +152,8 @@ class RolloutCalibration(Calibration):
 
 
 FLOAT32_SAMPLING = SamplingLimits(mismatch_share=1e-3, largest=1e-3, largest_sum=2e-3)
-"""In float32 the logits of two honest sides differ by about 1e-5. Only closer near-ties are drawn differently: about
-one token in 100,000. The limits allow a hundred times as much, which is still too little to steer a policy."""
+"""In float32 the logits of two honest machines differ by about 1e-5. Only closer near-ties are drawn differently: about
+one token in 100,000. The limits allow a hundred times as many, which is still too few to steer a policy."""
 
 _ONE_PROOF = Thresholds(
     exponent_mismatches=0.05,

@@ -1,8 +1,8 @@
 """Limits near-ties over many files of one node, so that a node can't steer its samples file by file.
 
 With inexact arithmetic (bfloat16), honest files contain tokens that another machine would have drawn differently. A
-single file may contain several, so a node could choose its near-ties by reward and stay within every file's limits.
-Over many files, the sum of deviations of honest work stays close to its mean and can be bounded tightly.
+single file may contain several, so a node could choose between nearly tied tokens by reward and stay within every
+file's limits. Over many files, the sum of deviations of honest work stays close to its mean and can be bounded tightly.
 
 Deviations occur independently and are roughly exponential. The sum of a Poisson number of them exceeds
 `size * (sqrt(number) + sqrt(ln 1/p))**2` with a probability of at most p (Chernoff 1952; see
@@ -19,11 +19,14 @@ from typing import TYPE_CHECKING
 from rollouts.calibration.noise_model import FALSE_ALARM
 
 if TYPE_CHECKING:
-    from rollouts.calibration.limits import CheckLimits  # loads torch, and services count near-ties without it
+    from rollouts.calibration.limits import (
+        CheckLimits,
+    )  # loads torch, which near-ties do not need
 
 MOST_FILES = 256
 MOST_TOKENS = 1 << 18
-"""A node's newest files that are counted together. Rates change as a model learns, so older files are not relevant."""
+"""Maximum number of a node's newest files, and of their tokens, that are counted together. Rates change as a model
+learns, so older files are not relevant."""
 DRIFT = 1.25
 """Factor by which the near-tie rate may exceed the calibrated one; versions of one run differ by a fifth."""
 
@@ -48,8 +51,8 @@ class NearTieCount:
 def near_ties(*, tokens: int, deviations: float, limits: CheckLimits) -> NearTieCount | None:
     """Returns a file's contribution; None if its limits allow no deviation (float32 on both sides).
 
-    A calibration without `scatter` has no rate. Then the largest share and deviation of the measured honest files stand
-    in, which allows several times as much; a new calibration tightens the budget.
+    A calibration without `scatter` has no rate. Then the largest share and deviation of the measured honest files are
+    used instead, which allow several times as much; a new calibration tightens the budget.
     """
     if limits.scatter is not None:
         rate, size = limits.scatter.mismatch_rate, limits.scatter.mismatch_size

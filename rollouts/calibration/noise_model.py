@@ -1,8 +1,9 @@
 """Statistical model of honest files, for limits that depend on a file's size.
 
 The largest figure of honest files times a headroom is one limit for files of every size. In bfloat16 that limit is
-wide, because a single near-tie, or one group whose states are hard to round, determines it. Averages and sums over a
-file follow distributions with few parameters, so limits can be computed for a file's size and a false-alarm rate:
+wide, because a single near-tie, or one group with unusually large rounding errors, determines it. Averages and sums
+over a file follow distributions with few parameters, so limits can be computed for a file's size and a false-alarm
+rate:
 
 - The mean distance of proofs over independent groups follows a gamma distribution. Its quantile is approximated through
   the cube root, which is nearly normal (Wilson and Hilferty 1931).
@@ -55,8 +56,9 @@ class GroupFigures:
 def equally_large(sizes: Iterable[int]) -> float:
     """Returns the effective number of equally large groups for the tail of an average over groups of these sizes.
 
-    It is the total divided by the largest group: unequal weights lengthen the tail, however many small groups there are
-    (Bock et al. 1987). Kish's effective sample size considers the variance alone and is too large here.
+    The number is the total size divided by the largest size: unequal weights lengthen the tail, however many small
+    groups there are (Bock et al. 1987). Kish's effective sample size considers the variance alone and is too large
+    here.
     """
     every = [*sizes]
     largest = max(every, default=0)
@@ -73,7 +75,7 @@ class HonestNoise(BaseModel):
     distance_shape: Annotated[float, Field(gt=0, le=_MOST)]
     """Gamma shape of one group's distance: (mean / standard deviation) squared."""
     mismatch_rate: Annotated[float, Field(ge=0, le=1)]
-    """Near-ties drawn differently, per token."""
+    """Rate per token of near-ties that replay draws differently."""
     mismatch_size: _Limit
     """Mean deviation of such a near-tie, in scaled logits."""
     groups: Annotated[int, Field(ge=2)]
@@ -118,9 +120,9 @@ class HonestNoise(BaseModel):
     def distance_of(self, *, rows: int, groups: float) -> float:
         """Returns the limit of the mean proof distance, in units of the last place.
 
-        `groups` counts equally large groups; for unequal ones pass `equally_large`. Rows of one group begin alike and
-        are not independent. If few rows per group were drawn, they count as that fraction of a group, which is
-        conservative.
+        `groups` counts equally large groups; for unequal ones pass `equally_large`. Rows of one group share their
+        prompt and are not independent. If only some rows of a group were drawn, they count as that fraction of a group,
+        which is conservative.
         """
         shape = max(_LEAST, self.distance_shape * min(float(groups), rows / self.group_rows))
         return self.distance_mean * (1 - 1 / (9 * shape) + _DEVIATIONS / (3 * math.sqrt(shape))) ** 3

@@ -18,7 +18,8 @@ RATIONALE = (
 )
 
 _NOISE_SPAN = 22.88 + 3.14
-"""Largest minus smallest noise value (`rollouts.sampling.noise`): less probable tokens can never beat the mode."""
+"""Largest minus smallest noise value (`rollouts.sampling.noise`). A token whose scaled logit is further below the
+largest one can never be drawn."""
 _ROUNDING = 0.2
 
 
@@ -80,7 +81,7 @@ def _lengths(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFindin
 def _rewards(case: CheckInput, row: int, sample: Sample) -> Iterator[CheckFinding]:
     rule = case.version.recipe.length_reward
     if sample.task_reward not in {0.0, 1.0}:
-        yield case.finding(ReasonCode.BOUNDS_REWARD, f"a task's reward of {sample.task_reward}; it is 0 or 1", row=row)
+        yield case.finding(ReasonCode.BOUNDS_REWARD, f"task reward {sample.task_reward} is neither 0 nor 1", row=row)
     if sample.length_penalty < 0 or (rule is None and sample.length_penalty != 0):
         yield case.finding(ReasonCode.BOUNDS_REWARD, f"a length penalty of {sample.length_penalty}", row=row)
     if sample.reward != sample.task_reward - sample.length_penalty:
@@ -97,7 +98,7 @@ def _logprobs(case: CheckInput, row: int, sample: Sample, least: float) -> Itera
         at = int(beyond[0])
         yield case.finding(
             ReasonCode.BOUNDS_LOG_PROBABILITY,
-            f"token {at} has a log-probability of {sample.logprobs[at]:.6g}; it is from {least:.1f} to 0",
+            f"token {at} has a log-probability of {sample.logprobs[at]:.6g}; it must be from {least:.1f} to 0",
             row=row,
             position=at,
         )

@@ -54,9 +54,9 @@ class SlotFacts:
         digest: The version digest.
         groups: The number of groups in the slot.
         max_units: The lease's limit of work units; None without a lease.
-        parts: The other parts of the seed; None if unknown.
+        parts: Parts of the seed that are not in the fields above; None if unknown.
         units: The submitted work units; None if unknown.
-        from_file: Whether `run` to `groups` come from the file itself, because there is no lease.
+        from_file: True if the fields `run` to `groups` come from the file itself, because there is no lease.
     """
 
     run: Digest
@@ -147,7 +147,7 @@ def open_version(folder: Path) -> CheckedVersion:
     try:
         digest = version_digest(folder_files(folder))
     except (MusterError, OSError) as error:
-        raise BadVersionFolder(f"{folder} is no version: {error}") from error
+        raise BadVersionFolder(f"{folder} is not a version: {error}") from error
     eligible = eligible_prompts(folder, recipe)
     return CheckedVersion(
         digest=digest,

@@ -16,20 +16,20 @@ from rollouts.toploc import judge as judge_proofs
 from rollouts.toploc.results import WORST
 
 RATIONALE = (
-    "A proof holds the largest values of the hidden states that produced the tokens. Another model, or the same one "
+    "A proof holds the largest values of the hidden states that produced the tokens. Another model, or the same model "
     "with fewer bits, has other states (TOPLOC, arXiv 2501.16007). Honest machines differ by rounding alone, so limits "
-    "are measured; an honest prover never writes bytes that can't be a proof."
+    "are measured; an honest prover never writes a malformed proof."
 )
 
 SWAPPED = 2
-"""Points of an interval that may differ without limit. If two values tie for the 128th place, the last bits decide
-which of them the proof includes, and the omitted one differs as much as a point can. In float32 one interval in some
-thousand has such a point. Answers of one group begin with the same state and are often identical, so every row of a
-group may have it. The points are therefore discounted per interval, before any mean."""
+"""Number of an interval's points whose differences are ignored. If two values tie for the 128th place, the last bits
+decide which of them the proof includes, and the omitted one differs as much as a point can. In float32 about one
+interval in a thousand has such a point. Answers of one group begin with the same state and are often identical, so
+every row of a group may have it. The points are therefore discounted per interval, before any mean."""
 
 
 def forgiven(result: ProofResult) -> ProofResult:
-    """Returns an interval's result without the effect of ties: at most `SWAPPED` points of another exponent."""
+    """Returns an interval's result with up to `SWAPPED` points of another exponent discounted: ties can cause them."""
     swapped = min(SWAPPED, result.exponent_mismatches)
     if result.malformed is not None or not swapped:
         return result
@@ -42,7 +42,7 @@ def forgiven(result: ProofResult) -> ProofResult:
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Compares every interval, every sample and the whole file."""
+    """Compares every interval, every sample and the whole file with their limits."""
     if not case.evidence:
         return unknown(CHECK.name, "no row was computed again")
     found = {row: tuple(map(forgiven, evidence.proofs)) for row, evidence in sorted(case.evidence.items())}
@@ -65,7 +65,7 @@ def _malformed(case: CheckInput) -> Iterator[CheckFinding]:
             if result.malformed is not None:
                 yield case.finding(
                     ReasonCode.COMPUTATION_PROOF_MALFORMED,
-                    f"proof {number}, of tokens {_tokens(case, row, number)}, can't be one: {result.malformed.value}",
+                    f"proof {number}, of tokens {_tokens(case, row, number)}, is malformed: {result.malformed.value}",
                     row=row,
                     position=number * TOPLOC.interval,
                 )
@@ -78,7 +78,7 @@ def _miscounted(case: CheckInput) -> Iterator[CheckFinding]:
         if row not in case.evidence and len(sample.proofs) != wanted:
             yield case.finding(
                 ReasonCode.COMPUTATION_PROOF_MALFORMED,
-                f"{len(sample.proofs)} bytes of proofs, and {len(sample.output_tokens)} tokens have {wanted}",
+                f"{len(sample.proofs)} bytes of proofs, and {len(sample.output_tokens)} tokens need {wanted}",
                 row=row,
             )
 
@@ -86,7 +86,10 @@ def _miscounted(case: CheckInput) -> Iterator[CheckFinding]:
 def _intervals(
     case: CheckInput, found: Mapping[int, Sequence[ProofResult]], limits: CheckLimits
 ) -> Iterator[CheckFinding]:
-    """Finds rows with an interval beyond its limit. Only a row's first is reported; later ones depend on it."""
+    """Finds rows with an interval beyond its limit.
+
+    Only a row's first such interval is reported, because later ones depend on it.
+    """
     for row, results in found.items():
         most = _sample_limits(case, row, limits).distance_worst
         off = [number for number, one in enumerate(results) if one.distance_mean > most]
@@ -143,7 +146,7 @@ def _together(
             yield CheckFinding(
                 reason=ReasonCode.COMPUTATION_OTHER_MODEL,
                 what=f"distance_mean {whole.figures.distance_mean:.3g} over {len(points)} groups, which count as "
-                f"{groups:.3g} of one size; the limit is {most:.3g}",
+                f"{groups:.3g} groups of equal size; the limit is {most:.3g}",
             )
 
 

@@ -30,8 +30,9 @@ class RowEvidence:
         proofs: One result per interval.
         logprobs: float32 [T], the verifier's log-probabilities of the recorded tokens.
         gaps: The replay; None if the seed is unknown.
-        excess: float32 [T], of the recorded tokens (`rollouts.sampling.likelihood`); None if not measured.
-        variance: float32 [T], likewise.
+        excess: float32 [T], log-probabilities minus a draw's mean (`rollouts.sampling.likelihood`); None if not
+            measured.
+        variance: float32 [T], variance of a draw's log-probability; None if not measured.
     """
 
     proofs: tuple[ProofResult, ...]
@@ -47,7 +48,7 @@ class RowSpread:
 
     Args:
         logprobs: float32 [T], the largest difference from the first pass at each token.
-        deviations: float32 [T], the same for replay deviations; zeros if the seed is unknown.
+        deviations: float32 [T], the largest difference of replay deviations; zeros if the seed is unknown.
         distance: Mean difference of the row's proofs, in units of the last place.
         distance_worst: Difference of the proof that differs most.
     """

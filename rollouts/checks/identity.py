@@ -26,11 +26,11 @@ def judge(case: CheckInput) -> CheckResult:
         ("environment version", header.environment_version.split("+")[0], recipe.version.split("+")[0]),
     )
     findings = [
-        CheckFinding(reason=ReasonCode.IDENTITY_OTHER_WORK, what=f"{name} is {found}, and had to be {expected}")
+        CheckFinding(reason=ReasonCode.IDENTITY_OTHER_WORK, what=f"{name} is {found}, and must be {expected}")
         for name, found, expected in wanted
         if found != expected
     ]
-    note = "no lease was given: what it asked for is what the file says" if facts.from_file else ""
+    note = "no lease was given, so the file's own header stands in for it" if facts.from_file else ""
     return concluded(CHECK.name, findings, fails=CHECK.fails, note=note)
 
 

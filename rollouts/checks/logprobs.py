@@ -39,7 +39,7 @@ def judge(case: CheckInput) -> CheckResult:
         findings.append(
             CheckFinding(
                 reason=ReasonCode.LOG_PROBABILITIES_DIFFER,
-                what=f"off by {mean:.3g} on average; the limit is {most:.3g}",
+                what=f"log-probabilities are off by {mean:.3g} on average; the limit is {most:.3g}",
             )
         )
     rows: Mapping[int, Mapping[str, Figure]] = {
@@ -71,7 +71,7 @@ def _rows(
             sample, own = case.file.samples[row], case.evidence[row].logprobs
             yield case.finding(
                 ReasonCode.LOG_PROBABILITIES_DIFFER,
-                f"token {at} has {sample.logprobs[at]:.5g}, and it is {own[at]:.5g}; the limit is {most:.3g}",
+                f"token {at} has {sample.logprobs[at]:.5g} instead of {own[at]:.5g}; the limit is {most:.3g} off",
                 row=row,
                 position=at,
                 single=True,

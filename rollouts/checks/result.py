@@ -86,7 +86,7 @@ class CheckResult:
         figures: Values measured over the file.
         rows: Values measured for single rows, by row number.
         note: Reason why the check could not be judged, or judged only in part; empty if there is none.
-        broad: Whether any finding, listed or not, is not `single`.
+        broad: True if at least one finding, listed or not, is not `single`.
     """
 
     check: str
@@ -105,12 +105,12 @@ class Check:
     """A check: a pure function and its description for readers of verdicts.
 
     Args:
-        number: The check's number, and the hundreds of its reason codes.
+        number: The check's number; its reason codes begin with it.
         name: The name, one word.
         cost: The cost class.
         fails: Usual strength of its failures.
         rationale: Why a failure has that strength.
-        judge: The function.
+        judge: The function that performs the check.
     """
 
     number: int

@@ -39,7 +39,9 @@ UNSCORED: RowScore = {
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Scores every row and compares with the file. Check 4 reports rows whose prompt or target does not exist.
+    """Scores every row and compares the scores with the file.
+
+    Check 4 reports rows whose prompt or target does not exist.
 
     Raises:
         SandboxUnavailable: This machine has no sandbox for scoring answers.
@@ -57,7 +59,7 @@ def other_build(case: CheckInput) -> str:
     header, here = case.file.header, case.version.environment.version
     if header.environment_version == here:
         return ""
-    return f"rewards are of {header.environment} in version {header.environment_version}, and here is {here}"
+    return f"the rewards are from {header.environment} {header.environment_version}, and this machine has {here}"
 
 
 class RowScorer:
@@ -158,7 +160,9 @@ def _difference(sample: Sample, score: RowScore) -> str | None:
         ("length penalty", sample.length_penalty, score["length_penalty"]),
         ("reward", sample.reward, score["reward"]),
     )
-    wrong = [f"{name} {found:g}, and it is {own:g}" for name, found, own in pairs if own is not None and found != own]
+    wrong = [
+        f"{name} is {found:g} and should be {own:g}" for name, found, own in pairs if own is not None and found != own
+    ]
     return wrong[0] if wrong else None
 
 

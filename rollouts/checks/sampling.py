@@ -23,7 +23,7 @@ RATIONALE = (
 )
 
 MOST_DEVIATIONS = 6.0
-"""Standard deviations; an honest file exceeds them with a probability of 1 in 500 million."""
+"""Limit in standard deviations; an honest file exceeds it with a probability of 1 in 500 million."""
 ENOUGH_TOKENS = 200
 """With fewer tokens, the sum is not yet normally distributed."""
 

@@ -19,16 +19,16 @@ RATIONALE = (
 )
 
 _MOST_MISSING = 4
-"""A file that names many more groups than it contains is not planned again: writing it is free, planning it is not."""
+"""Largest ratio of claimed to present samples. Files beyond it are not planned again: planning costs time."""
 
 
 def judge(case: CheckInput) -> CheckResult:
-    """Draws the slot again and compares row by row; without the seed, checks what does not depend on it."""
+    """Draws the slot again and compares row by row; without the seed, checks only what does not depend on the seed."""
     seed, facts = case.facts.seed, case.facts
     wanted, rows = facts.groups * case.version.recipe.group_size, len(case.file.samples)
     figures = {"groups": facts.groups, "samples": rows}
     if facts.from_file and wanted > _MOST_MISSING * rows:
-        what = f"{rows} samples in {facts.groups} groups, which have {wanted}"
+        what = f"{rows} samples in {facts.groups} groups, which need {wanted}"
         finding = CheckFinding(reason=ReasonCode.SEED_GROUPS, what=what)
         return concluded(CHECK.name, [finding], fails=CHECK.fails, figures=figures)
     findings = list(_numbers(case, wanted))
@@ -37,7 +37,7 @@ def judge(case: CheckInput) -> CheckResult:
         findings += _rows(case, {sample: group for group in plan.groups for sample in group.samples})
         return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures)
     findings += _rows_by_themselves(case)
-    note = "the slot's seed is not known: whether it draws these prompts was not checked"
+    note = "the slot's seed is not known: the choice of prompts was not checked"
     return concluded(CHECK.name, findings, fails=CHECK.fails, figures=figures, note=note)
 
 
@@ -57,14 +57,12 @@ def _numbers(case: CheckInput, count: int) -> Iterator[CheckFinding]:
         if number >= count:
             yield case.finding(ReasonCode.SEED_GROUPS, f"sample {number} is past the slot's {count} samples", row=row)
         elif number in seen:
-            yield case.finding(ReasonCode.SEED_GROUPS, f"sample {number} stands here again", row=row)
+            yield case.finding(ReasonCode.SEED_GROUPS, f"sample {number} is repeated here", row=row)
         seen.add(number)
     if not missing and len(numbers) == count:
         for row, number in enumerate(numbers):
             if number != row:
-                yield case.finding(
-                    ReasonCode.SEED_GROUPS, f"rows are out of order: sample {row} had to stand here", row=row
-                )
+                yield case.finding(ReasonCode.SEED_GROUPS, f"rows are out of order: sample {row} must be here", row=row)
                 return
 
 
@@ -81,7 +79,7 @@ def _rows(case: CheckInput, planned: dict[int, PlannedGroup]) -> Iterator[CheckF
         if sample.group != group.group:
             yield case.finding(
                 ReasonCode.SEED_GROUPS,
-                f"group {sample.group} is written where sample {sample.sample} is of group {group.group}",
+                f"group {sample.group} is recorded where sample {sample.sample} is of group {group.group}",
                 row=row,
             )
         if sample.prompt_index != group.prompt.index:
@@ -114,14 +112,14 @@ def _rows_by_themselves(case: CheckInput) -> Iterator[CheckFinding]:
         if sample.group != sample.sample // size:
             yield case.finding(
                 ReasonCode.SEED_GROUPS,
-                f"group {sample.group} is written where sample {sample.sample} is of group {sample.sample // size}",
+                f"group {sample.group} is recorded where sample {sample.sample} is of group {sample.sample // size}",
                 row=row,
             )
             continue
         asked = (sample.prompt_index, sample.target_length)
         if sample.target_length not in targets:
             yield case.finding(
-                ReasonCode.SEED_TARGETS, f"the version draws no target length of {sample.target_length}", row=row
+                ReasonCode.SEED_TARGETS, f"the recipe has no target length of {sample.target_length}", row=row
             )
         elif asked != first.setdefault(sample.group, asked):
             yield case.finding(

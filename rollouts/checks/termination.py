@@ -42,14 +42,14 @@ def _ending(
     if not ended and length < limit:
         yield case.finding(
             ReasonCode.TERMINATION_EARLY,
-            f"it stops after {length} tokens without an end token; the limit is {limit}",
+            f"the answer stops after {length} tokens without an end token; the limit is {limit}",
             row=row,
             position=length - 1,
         )
     elif ended != (sample.finish is FinishReason.EOS):
         yield case.finding(
             ReasonCode.TERMINATION_EARLY,
-            f"it is said to end by {sample.finish.value}, and its last token is {'an' if ended else 'no'} end token",
+            f"its recorded end is {sample.finish.value}, and its last token is {'an' if ended else 'no'} end token",
             row=row,
             position=length - 1,
         )

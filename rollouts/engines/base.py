@@ -43,7 +43,7 @@ class BaseEngine(ABC):
         cache_bytes: int | None = None,
     ) -> None:
         if max_batch < 1 or (cache_bytes is not None and cache_bytes < 1):
-            raise InvalidInput(f"a batch of {max_batch} answers in {cache_bytes} bytes", hint="both are positive")
+            raise InvalidInput(f"a batch of {max_batch} answers in {cache_bytes} bytes", hint="give positive numbers")
         self.dtype = dtype
         self._device = find_device(device)
         self._max_batch = max_batch
@@ -69,7 +69,7 @@ class BaseEngine(ABC):
         self._check_idle()
         facts = self._facts
         if facts is None or self._version is None:
-            raise NothingLoaded(f"the {self.name.value} engine holds no weights")
+            raise NothingLoaded(f"the {self.name.value} engine has no weights loaded")
         check_requests(requests, parameters, vocabulary=facts.vocabulary, context=facts.context)
         left = {request.sample: request for request in requests}
         check = _stop_check(should_stop, left, len(requests))
@@ -115,6 +115,6 @@ class BaseEngine(ABC):
 def _stop_check(should_stop: Callable[[], bool] | None, left: Sized, total: int) -> Callable[[], None]:
     def check() -> None:
         if should_stop is not None and should_stop():
-            raise GenerationStopped(f"stopped with {len(left)} of {total} answers to come")
+            raise GenerationStopped(f"stopped with {len(left)} of {total} answers missing")
 
     return check

@@ -21,7 +21,7 @@ def is_of_memory(error: BaseException) -> bool:
 
 
 def first_line_of(error: BaseException) -> str:
-    """Returns the first line of an error's message, without what libraries append to it."""
+    """Returns the first line of an error's message, without the lines that libraries append."""
     return str(error).strip().split("\n", maxsplit=1)[0]
 
 
@@ -30,7 +30,7 @@ def fewer(rows: int, error: Exception, *, engine: EngineName) -> int:
 
     Raises:
         OutOfMemory: A single answer did not fit.
-        EngineFailed: The error has another cause than memory.
+        EngineFailed: The error has a cause other than memory.
     """
     first_line = first_line_of(error)
     if not is_of_memory(error):

@@ -32,7 +32,7 @@ class FinishReason(StrEnum):
     EOS = "eos"
     """The last token is one of the model's end tokens."""
     LENGTH = "length"
-    """It has `max_new_tokens` tokens, and the last one is not an end token."""
+    """The answer has `max_new_tokens` tokens, and the last one is not an end token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ class SampleRequest:
         if not 0 <= self.sample < MOST_SAMPLES:
             raise InvalidInput(f"sample {self.sample} is outside 0 to {MOST_SAMPLES - 1}")
         if len(self.seed) != SEED_BYTES:
-            raise InvalidInput(f"a seed of {len(self.seed)} bytes", hint=f"it has {SEED_BYTES}")
+            raise InvalidInput(f"a seed of {len(self.seed)} bytes", hint=f"a seed has {SEED_BYTES}")
         if not self.prompt_tokens:
             raise InvalidInput(
                 f"the prompt of sample {self.sample} has no tokens",
@@ -127,8 +127,8 @@ class Engine(Protocol):
         """Yields one completion per request as they finish, in any order.
 
         Args:
-            requests: Each sample once. An answer depends on its own request, the version and the parameters. The rest
-                of the batch affects only the last bits of its arithmetic, and so at most a near-tie.
+            requests: Each sample once. An answer depends on its own request, the version and the parameters. The other
+                requests affect only the last bits of its arithmetic, and so its tokens only at near-ties.
             parameters: Sampling parameters of all requests.
             with_proofs: Whether to build proofs.
             should_stop: Polled at least once a second.
@@ -159,7 +159,7 @@ def check_requests(
     seen: set[int] = set()
     for request in requests:
         if request.sample in seen:
-            raise InvalidInput(f"sample {request.sample} stands twice in the batch")
+            raise InvalidInput(f"sample {request.sample} occurs twice in the batch")
         seen.add(request.sample)
     for prompt in {request.prompt_tokens for request in requests}:
         if len(prompt) + parameters.max_new_tokens > context:

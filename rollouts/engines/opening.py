@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib import import_module
 
-import torch
-
-from protocol.errors import InvalidInput, NotFound
+from protocol.errors import NotFound
 from protocol.runtime.extras import installation
 from rollouts.engines.interface import Engine
+from rollouts.models.devices import find_device
 from rollouts.precision import Dtype, EngineName
 
 _CLASSES = {
@@ -28,13 +27,10 @@ def open_engine(name: EngineName, *, dtype: Dtype, device: str | None = None, ma
         max_batch: Maximum answers in progress.
 
     Raises:
-        InvalidInput: The device name is invalid.
+        InvalidInput: The device name is invalid, or this machine has no such device.
         NotFound: A package that the engine needs is not installed.
     """
-    try:
-        where = None if device is None else torch.device(device)
-    except RuntimeError as error:
-        raise InvalidInput(f"{device!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
+    where = None if device is None else find_device(device)
     return engine_class(name)(dtype=dtype, device=where, max_batch=max_batch)
 
 

@@ -48,7 +48,7 @@ class ArithmeticEnvironment:
         self._options = options
 
     def size(self) -> int | None:
-        """None: unlimited; different indices may have equal prompts."""
+        """Returns None: unlimited; different indices may have equal prompts."""
         return None
 
     def prompt(self, index: int) -> Prompt:

@@ -2,7 +2,8 @@
 
 Two processes make and score the same items. They differ in hash seed, clock, time zone, locale, and in the order and
 number of items that they made before. Nodes and validators differ in the same ways, so any difference between the two
-would have honest work rejected. The answers are a few fixed texts, the prompt's own text and the demonstration.
+results would have honest work rejected. The scored answers are a few fixed texts, the prompt's own text and the
+demonstration.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class CheckReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Conditions:
-    """Surroundings of one process."""
+    """Conditions that differ between the two processes."""
 
     hash_seed: str
     time_zone: str
@@ -174,16 +175,16 @@ def _answers(request: Mapping[str, Any], conditions: _Conditions, settings: Chec
             stderr=errors,
             env=variables,
         )
-        assert process.stdin is not None  # noqa: S101 - it was asked for
+        assert process.stdin is not None  # noqa: S101 - requested above
         assert process.stdout is not None  # noqa: S101
         try:
-            with suppress(BrokenPipeError):  # it ended already; its exit code is reported below
+            with suppress(BrokenPipeError):  # the process has ended; its exit code is reported below
                 process.stdin.write(json.dumps(request).encode())
                 process.stdin.close()
             lines: SimpleQueue[bytes] = SimpleQueue()
             threading.Thread(target=_read, args=(process.stdout, lines), daemon=True).start()
-            asked = ["its size", *(f"prompt {index}" for index in request["indices"])]
-            for what in [*asked, "its end"]:
+            expected = ["its size", *(f"prompt {index}" for index in request["indices"])]
+            for what in [*expected, "its end"]:
                 try:
                     line = lines.get(timeout=settings.item_timeout.total_seconds())
                 except Empty:
@@ -196,15 +197,15 @@ def _answers(request: Mapping[str, Any], conditions: _Conditions, settings: Chec
                 yield json.loads(line)
             try:
                 code = process.wait(timeout=10)
-            except subprocess.TimeoutExpired:  # a thread of the environment goes on; it can't affect any item
+            except subprocess.TimeoutExpired:  # a thread of the environment still runs; it can't affect any item
                 code = 0
             if code != 0:
                 errors.seek(0, os.SEEK_END)
                 errors.seek(max(0, errors.tell() - 2000))
-                said = errors.read().decode(errors="replace").strip().splitlines()
+                error_lines = errors.read().decode(errors="replace").strip().splitlines()
                 raise EnvironmentFault(
                     f"environment {request['name']}: the process that made its items ended with {code}"
-                    + (f": {said[-1][:200]}" if said else "")
+                    + (f": {error_lines[-1][:200]}" if error_lines else "")
                 )
         finally:
             process.kill()

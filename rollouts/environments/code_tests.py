@@ -191,7 +191,7 @@ def _are_close(one: float, other: float) -> bool:
 
 def _case(case: object) -> Test:
     if not isinstance(case, dict):
-        raise ValueError("a test case is not an object")  # noqa: TRY004 - the one kind of refusal of this parser
+        raise ValueError("a test case is not an object")  # noqa: TRY004 - this parser raises only ValueError
     match case.get("type", "stdin_stdout"), case:
         case "stdin_stdout", {"input": given, "output": expected}:
             return ProgramTest(_text(given), _text(expected))
@@ -199,7 +199,7 @@ def _case(case: object) -> Test:
             return FunctionTest(name, tuple(arguments), expected)
         case "unit_tests", {"code": str(source)}:
             return UnitTests(source)
-    raise ValueError(f"a test case of type {str(case.get('type'))[:40]!r} is none that is known, or lacks a field")
+    raise ValueError(f"a test case of type {str(case.get('type'))[:40]!r} is unknown or lacks a field")
 
 
 def _text(value: object) -> str:

@@ -2,8 +2,8 @@
 
     {"problem_id": "…", "task_type": "verifiable_math", "prompt": "…", "verification_info": {…} or the same as a string}
 
-Other columns are ignored. The options name the file by its SHA-256, so that everyone who loads a version of the
-environment has the same problems; the path may differ between machines.
+Other columns are ignored. The options name the file by its SHA-256, so that a version of the environment has the same
+problems on every machine; the path may differ.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Dataset:
 
     Args:
         options: The file and its rows.
-        task_types: The family's task types, unless the options name others.
+        task_types: The family's task types, used unless the options name others.
         usable: Returns whether the family can check a problem; other problems are skipped.
 
     Raises:
@@ -153,7 +153,7 @@ class _ParquetRows:
     """The four columns of a Parquet file in Arrow memory."""
 
     def __init__(self, path: Path) -> None:
-        import pyarrow as pa  # noqa: PLC0415 - only who reads such a file waits for it
+        import pyarrow as pa  # noqa: PLC0415 - slow to import, and only Parquet files need it
         import pyarrow.parquet as pq  # noqa: PLC0415
 
         self.path = path
@@ -161,7 +161,7 @@ class _ParquetRows:
             missing = set(_COLUMNS) - set(pq.read_schema(path).names)
             self._table = pq.read_table(path, columns=[name for name in _COLUMNS if name not in missing])
         except (pa.ArrowException, OSError) as error:
-            raise BadDataset(f"{path} is no Parquet file: {str(error)[:200]}") from error
+            raise BadDataset(f"{path} is not a Parquet file: {str(error)[:200]}") from error
         if missing:
             raise BadDataset(
                 f"{path} has no column {', '.join(sorted(missing))}",
@@ -190,7 +190,7 @@ def _info(text: str) -> dict[str, object]:
     except ValueError:
         info = ast.literal_eval(text)
     if not isinstance(info, dict):
-        raise ValueError("verification_info is not an object")  # noqa: TRY004 - the caller's one kind of refusal
+        raise ValueError("verification_info is not an object")  # noqa: TRY004 - the caller handles ValueError
     return info
 
 
@@ -206,10 +206,10 @@ def _check_file(path: Path, sha256: str) -> None:
         raise BadDataset(f"the data set {path} can't be read: {error.strerror}", hint=_WHERE) from error
     if found != sha256:
         raise BadDataset(
-            f"{path} has the SHA-256 {found}, and the options name {sha256}", hint="fetch the file that is meant"
+            f"{path} has the SHA-256 {found}, and the options name {sha256}", hint="fetch the file with that digest"
         )
     for magic, program in _PACKED.items():
         if start.startswith(magic):
             raise BadDataset(
-                f"{path} is compressed by {program}", hint="unpack it, and name the SHA-256 of what comes out"
+                f"{path} is compressed by {program}", hint="unpack it, and name the SHA-256 of the unpacked file"
             )

@@ -20,7 +20,7 @@ class EnvironmentFault(MusterError):
     """An environment raised, or returned an invalid prompt or score. Only its author is at fault."""
 
     code = "environment-fault"
-    default_hint = "report it to the author of the environment; muster env show and score find it again"
+    default_hint = "report it to the author of the environment; muster env show or muster env score reproduces it"
 
 
 class UnknownEnvironment(NotFound):

@@ -51,7 +51,7 @@ class Family(Generic[OptionsT]):
         summary: One line of description.
         options: The options class.
         build: Makes the environment from the version to report, the options and a source of sandboxes.
-        depends_on: Names local dependencies of its scores, such as `py3.11`; becomes part of the version.
+        depends_on: Returns local dependencies of its scores, such as `py3.11`, which become part of the version.
 
     Raises:
         ValueError: The version has an invalid form.
@@ -66,7 +66,7 @@ class Family(Generic[OptionsT]):
 
     def __post_init__(self) -> None:
         if not _VERSION.fullmatch(self.version):
-            raise ValueError(f"environment {self.name}: {self.version!r:.80} is no version, such as 1 or 2026.11")
+            raise ValueError(f"environment {self.name}: {self.version!r:.80} is not a version such as 1 or 2026.11")
 
     def load(self, *, version: str | None, options: Mapping[str, JsonValue], sandboxes: SandboxSource) -> Environment:
         """Makes the environment.
@@ -115,8 +115,8 @@ class Family(Generic[OptionsT]):
     def _refuse(self, wanted: str, full: str) -> None:
         if wanted.partition("+")[0] == self.version:
             raise UnknownEnvironmentVersion(
-                f"environment {self.name}: version {wanted[:80]} was asked for, and what is here is {full}",
-                hint="after the + stand what it depends on here, and a digest of the options, a data set's among them",
+                f"environment {self.name}: version {wanted[:80]} was requested, and {full} is installed",
+                hint="after the + come local dependencies and a digest of the options, including the data set's digest",
             )
         raise UnknownEnvironmentVersion(
             f"environment {self.name} has no version {wanted[:80]!r} here, but {self.version}",

@@ -50,9 +50,9 @@ class Environment(Protocol):
 
     @property
     def version(self) -> str:
-        """The family's version and, after a `+`, further inputs of the score, e.g. `1+py3.11.0ada8d61b27fe9d9`.
+        """The family's version and, after a `+`, what else scores depend on, e.g. `1+py3.11.0ada8d61b27fe9d9`.
 
-        These are the interpreter or library that judges, if any, and a digest of the options that differ from defaults.
+        This is the interpreter or library that scores, if any, and a digest of the options that differ from defaults.
         """
         ...
 
@@ -77,7 +77,8 @@ class Environment(Protocol):
             finished: Whether the model ended by itself rather than at the length limit.
 
         Raises:
-            SandboxUnavailable: This machine has no sandbox for scoring; neither a score nor anyone's fault.
+            SandboxUnavailable: This machine has no sandbox for scoring; the answer gets no score, and no node is at
+                fault.
         """
         ...
 

@@ -48,7 +48,7 @@ class Letters:
         self._filler = options.filler
 
     def size(self) -> int | None:
-        """None: unlimited; different indices may have equal prompts, as there are few short strings."""
+        """Returns None: unlimited; different indices may have equal prompts, as there are few short strings."""
         return None
 
     def prompt(self, index: int) -> Prompt:
@@ -74,7 +74,7 @@ class Letters:
     def demonstration(self, prompt: Prompt) -> str:
         """Returns the right answer for 34 of 100 prompts, the input for 33, and the other operation for 33.
 
-        If filler is allowed, 34 of 100 prompts with a target get that much of it; others get a random number up to 8.
+        With `filler`, 34 of 100 prompts with a target get that many full stops; others get a random number up to 8.
         """
         draws = PrngStream("letters-demonstration-v1", prompt.index)
         chance = draws.below(100)

@@ -17,7 +17,7 @@ from rollouts.environments.one_value import comparable
 from rollouts.sandbox import Job, JobKind, JobLimits
 
 LIMITS = JobLimits(cpu=timedelta(seconds=5), wall=timedelta(seconds=30), memory_bytes=2 << 30, output_bytes=64 * 1024)
-"""Comparing real answers takes a few hundredths of a second."""
+"""Limits of one comparison; comparing real answers takes a few hundredths of a second."""
 
 _LONGEST_EXPECTED = 1000
 

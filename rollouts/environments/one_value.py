@@ -2,7 +2,7 @@ r"""Tests whether a boxed answer is a single value, judging by its notation.
 
 The comparison library evaluates what it understands and ignores the rest: it accepts `11=12`, `12\approx 11` and
 `11 \to 12` as 12. A policy rewarded for such text learns to hedge. So an answer may only contain notation of a single
-expression; signs between two expressions are allowed only if the problem's own answer has them.
+expression; relation signs between two expressions are allowed only if the problem's own answer has them.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def comparable(given: str, *, expected: str) -> ExpressionPair | None:
     r"""Returns the expressions to compare for an answer, or None if the answer is not a single value.
 
     Accepted are numbers, expressions, units and words after a number, and a name before one equals sign (`x = 12`,
-    `f(2) = 12`, `a+b = 12`). Lists, sets, intervals, relations and the like only if the problem's answer is one. A
-    percentage counts as hundredths, unless the problem's answer is also a percentage.
+    `f(2) = 12`, `a+b = 12`). Lists, sets, intervals, relations and the like are accepted only if the problem's answer
+    is one. A percentage counts as hundredths, unless the problem's answer is also a percentage.
 
     Args:
         given: Content of the box.
@@ -89,7 +89,7 @@ def _is_inequality(text: str) -> bool:
 
 
 def _is_equation_of_a_name(given: str, expected: str) -> bool:
-    """Returns whether the left side of an equals sign is not a number; otherwise there are two values."""
+    """Returns whether each equals sign has a name on its left side; a number there would be a second value."""
     if "=" not in given:
         return True
     if "=" in expected:

@@ -1,7 +1,8 @@
-"""Journal of a difficulty filter: how often a model solved each prompt. Survives being killed at any moment.
+"""Journal of a difficulty filter: how often a model solved each prompt.
 
-JSON lines: first the subject of the measurement, then blocks of prompts, each written at once and flushed to disk. A
-last line truncated by a crash is dropped; anything else unexpected is an error, never skipped.
+The file has JSON lines: first the subject of the measurement, then blocks of prompts, each written at once and flushed
+to disk. So the process may be killed at any moment. A last line truncated by a crash is dropped; any other invalid line
+is an error.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class PromptPasses(BaseModel):
     prompt: Annotated[int, Field(ge=0)]
     solved: Annotated[int, Field(ge=0)] = 0
     samples: Annotated[int, Field(ge=0)]
-    """0 if the prompt was too long to ask."""
+    """0 if the prompt was too long for the recipe or the model."""
     undecided: Annotated[int, Field(ge=0)] = 0
     """Number of unsolved answers whose check was ended by a limit."""
 
@@ -121,7 +122,7 @@ class PassJournal:
 
     def _take(self, block: _Block) -> None:
         if block.block != self.blocks:
-            raise InvalidInput(f"{self._path}: block {block.block} stands where block {self.blocks} belongs")
+            raise InvalidInput(f"{self._path}: block {block.block} is in the place of block {self.blocks}")
         self.passes += block.passes
         self.blocks += 1
 
@@ -143,7 +144,7 @@ class PassJournal:
 
     def _no_journal(self, why: str) -> InvalidInput:
         return InvalidInput(
-            f"{self._path} is no journal of a difficulty filter: {why}",
+            f"{self._path} is not a journal of a difficulty filter: {why}",
             hint="give another --out, or delete the file to begin anew",
         )
 
@@ -152,7 +153,7 @@ class PassJournal:
         changed = [name for name, value in now.items() if before[name] != value]
         if changed:
             raise Conflict(
-                f"{self._path} measured something else: another {', '.join(changed)}",
+                f"{self._path} is from another measurement: {', '.join(changed)} differs",
                 hint="give another --out, or delete the file to begin anew",
             )
 

@@ -88,7 +88,7 @@ def find_family(name: str) -> Family[Any]:
         f"there is no environment called {name[:80]!r}",
         hint=f"did you mean {close[0]}?"
         if close
-        else f"known are: {', '.join(environment_names())}; others come as packages",
+        else f"known are: {', '.join(environment_names())}; other families are installed as packages",
     )
 
 
@@ -117,14 +117,14 @@ def _load(entry: EntryPoint) -> object:
         why = f"{type(error).__name__}: {error}"
         raise UnknownEnvironment(
             f"environment {entry.name} is registered by {entry.value}, which can't be imported: {why}",
-            hint="install or mend the package that registers it",
+            hint="install or repair the package that registers it",
         ) from error
 
 
 def _checked(name: str, found: object) -> Family[Any]:
     if not isinstance(found, Family) or found.name != name:
         raise UnknownEnvironment(
-            f"what is registered as environment {name} is no Family of that name",
-            hint="the entry point names an instance of rollouts.environments.factory.Family",
+            f"the object registered as environment {name} is not a Family of that name",
+            hint="the entry point must name an instance of rollouts.environments.factory.Family",
         )
     return found

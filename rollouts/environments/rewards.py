@@ -44,7 +44,7 @@ class LengthReward:
         if not self.targets or any(target < 0 for target in self.targets):
             raise InvalidInput(f"length targets {self.targets}", hint="give at least one, none of them negative")
         if not (math.isfinite(self.alpha) and self.alpha >= 0):
-            raise InvalidInput(f"a length reward with alpha {self.alpha}", hint="alpha is a finite number from 0 on")
+            raise InvalidInput(f"a length reward with alpha {self.alpha}", hint="give a finite number of at least 0")
 
     def apply(self, score: Score, *, target: int, output_tokens: int) -> Reward:
         """Returns the reward for an answer.

@@ -24,18 +24,18 @@ class CheckedEnvironment:
     inner: Environment
 
     def size(self) -> int | None:
-        """The environment's size, None or at least 0."""
+        """Returns the environment's size: None, or at least 0."""
         found = self._asked("size()", self.inner.size)
         if found is None or (isinstance(found, int) and not isinstance(found, bool) and found >= 0):
             return found
-        raise self._fault("size()", f"gives {shown(found)}, and not None or a whole number from 0 on")
+        raise self._fault("size()", f"gives {shown(found)}, not None or a whole number of at least 0")
 
     def prompt(self, index: int) -> Prompt:
         """Returns the prompt of this index; its text is guaranteed to be encodable."""
         what = f"prompt({index})"
         found = self._asked(what, lambda: self.inner.prompt(index))
         if not isinstance(found, Prompt) or found.index != index or found.target_length is not None:
-            raise self._fault(what, f"gives no Prompt of that index, without target: {shown(found)}")
+            raise self._fault(what, f"does not give a Prompt of that index without target: {shown(found)}")
         if not has_encoding(found.text):
             raise self._fault(what, f"has no text that can be encoded: {shown(found.text)}")
         return found
@@ -45,13 +45,15 @@ class CheckedEnvironment:
         what = f"score() of an answer to prompt {prompt.index}"
         found = self._asked(what, lambda: self.inner.score(prompt, completion, finished=finished))
         if not isinstance(found, Score) or not _is_figure(found.task) or found.task not in {0.0, 1.0}:
-            raise self._fault(what, f"gives no Score with a task of 0.0 or 1.0: {shown(found)}")
+            raise self._fault(what, f"does not give a Score with a task of 0.0 or 1.0: {shown(found)}")
         parts: object = found.parts
         if not isinstance(parts, Mapping):
             raise self._fault(what, f"has no parts by name: {shown(parts)}")
         for name, figure in parts.items():
             if not isinstance(name, str) or not _is_figure(figure):
-                raise self._fault(what, f"has the part {shown(name)} = {shown(figure)}, no finite number by a name")
+                raise self._fault(
+                    what, f"has the part {shown(name)} = {shown(figure)}, not a finite number with a name"
+                )
         return found if type(found.task) is float else replace(found, task=float(found.task))
 
     def demonstration(self, prompt: Prompt) -> str | None:
@@ -59,7 +61,7 @@ class CheckedEnvironment:
         what = f"demonstration() of prompt {prompt.index}"
         found = self._asked(what, lambda: self.inner.demonstration(prompt))
         if found is not None and not isinstance(found, str):
-            raise self._fault(what, f"gives {shown(found)}, and not a text or None")
+            raise self._fault(what, f"gives {shown(found)}, not a text or None")
         return found
 
     def _asked(self, what: str, ask: Callable[[], object]) -> object:
@@ -78,7 +80,7 @@ def shown(value: object) -> str:
     """Returns a short text of a value for messages; its type name if `repr` fails."""
     try:
         return f"{value!r:.80}"
-    except Exception:  # noqa: BLE001 - a third-party repr may raise anything; so does an int of 5,000 digits
+    except Exception:  # noqa: BLE001 - a third-party repr may raise anything, and so may that of a huge int
         return f"a {type(value).__name__}"
 
 

@@ -63,7 +63,7 @@ def pack(file: RolloutFile) -> bytes:
     header = {name: str(getattr(file.header, name)) for name in SlotHeader.__slots__}
     for name, value in header.items():
         if not _TEXT.fullmatch(value):
-            raise BadRolloutFile(f"{name} is no line of at most 200 printable characters", code="bad-value")
+            raise BadRolloutFile(f"{name} is not a line of at most 200 printable characters", code="bad-value")
     head = json.dumps({"rows": len(file.samples), "header": header}).encode()
     columns = [np.array([_single(name, one) for one in file.samples], kind) for name, kind in _SINGLE.items()]
     lists = [
@@ -109,7 +109,7 @@ def unpack(content: bytes, *, limits: ReadLimits) -> RolloutFile:
     if not all(np.isfinite(one).all() for one in (*numbers, *lists["logprobs"])):
         raise BadRolloutFile("a number is not finite", code="not-finite")
     if int(single["finish"].max()) >= len(_FINISHES):
-        raise BadRolloutFile("an unknown way to end", code="bad-value")
+        raise BadRolloutFile("an unknown finish reason", code="bad-value")
     values = {name: column.tolist() for name, column in single.items()}
     return RolloutFile(header, tuple(_sample(row, values, lists, proofs) for row in range(rows)))
 
@@ -150,9 +150,9 @@ def _head(content: bytes, limits: ReadLimits) -> tuple[SlotHeader, int]:
             dtype=Dtype(texts["dtype"]),
         )
     except (ValueError, KeyError, TypeError, RecursionError, MusterError) as error:
-        raise BadRolloutFile("its header is not of this form", code="bad-value") from error
+        raise BadRolloutFile("its header is malformed", code="bad-value") from error
     if not isinstance(rows, int) or not 0 < rows <= limits.rows:
-        raise BadRolloutFile(f"{rows!r:.40} rows; 1 to {limits.rows} are taken", code="too-many-rows")
+        raise BadRolloutFile(f"{rows!r:.40} rows; 1 to {limits.rows} are allowed", code="too-many-rows")
     return header, rows
 
 
@@ -189,14 +189,14 @@ class _Reading:
 
     def take(self, count: int) -> bytes:
         if count > self.left:
-            raise BadRolloutFile("it ends too early", code="bad-value")
+            raise BadRolloutFile("the data end too early", code="bad-value")
         start, self._at = self._at, self._at + count
         return self._content[start : self._at]
 
     def column(self, kind: str, count: int) -> _Column:
         dtype = np.dtype(kind)
         if count * dtype.itemsize > self.left:
-            raise BadRolloutFile("it ends too early", code="bad-value")
+            raise BadRolloutFile("the data end too early", code="bad-value")
         column = np.frombuffer(self._content, dtype, count, self._at)
         self._at += count * dtype.itemsize
         return column.astype(dtype.newbyteorder("="), copy=False)

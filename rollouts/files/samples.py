@@ -1,4 +1,4 @@
-"""Contents of a rollout file: the slot's header and its samples (design: Parquet)."""
+"""Contents of a rollout file: the slot's header and its samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollouts.precision import Dtype, EngineName, arithmetic_name
 
 MOST_LOG_PROBABILITY = 1e-4
 """In float32, log-softmax of a certain token may exceed 0 by this much. Validators accept such files and pools pay for
-them, so readers of accepted files must take them."""
+them, so readers of accepted files must accept them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class Sample:
 
     Args:
         group: The prompt's number in the slot, from 0; the file has all samples of a group or none.
-        sample: The sample's number in the slot, from 0: `group * group_size + i`. Keys its noise.
+        sample: The sample's number in the slot, from 0: `group * group_size + i`. With the seed, it keys the noise.
         prompt_index: The prompt's index in the environment.
         prompt_tokens: int32, shape (P,).
         output_tokens: int32, shape (T,), the end of sequence included.

@@ -1,8 +1,8 @@
 """Schema of rollout files: Parquet with zstd, one file per submission, one row per sample.
 
-The reader takes untrusted files. It rejects anything but this exact schema, as far as possible from the footer alone,
-before decoding. It can't bound the decoder's resources on a hostile file: run it with limits on memory and time, as the
-validator does.
+The reader takes untrusted files. The reader rejects anything but this exact schema, as far as possible from the footer
+alone, before decoding. It can't bound the decoder's resources on a hostile file: run the reader with limits on memory
+and time, as the validator does.
 """
 
 from __future__ import annotations
@@ -29,12 +29,13 @@ SCHEMA_VERSION = "2"
 """Version of files whose seeds use the tag `muster-rollout-v2`; the columns are those of version 1."""
 FORMER_VERSIONS = ("1",)
 OLD_VERSION = "old-version"
-"""Code of `BadRolloutFile` for files of an older version: refused with an explanation, and no sign of forgery."""
+"""Code of `BadRolloutFile` for files of an older version: they are refused with an explanation, and are no sign of
+forgery."""
 VERSION_KEY = b"muster-rollouts"
 """Key of the schema version in the file's metadata."""
 
 _WORD = pa.dictionary(pa.int8(), pa.string())
-"""A value that all rows share, or one of a few; stored once."""
+"""Type of columns with few distinct values; each value is stored once."""
 
 SCHEMA = pa.schema(
     [
@@ -105,9 +106,10 @@ def read_rollouts(path: Path, *, limits: ReadLimits | None = None) -> RolloutFil
 
     Raises:
         BadRolloutFile: The file is not valid Parquet, exceeds a limit, or has other columns or types, nulls,
-            non-finite numbers, unknown words, or rows of different slots.
+            non-finite numbers, unknown names, or rows of different slots.
         OSError: This machine can't read the file, which says nothing about its author.
-        MemoryError: Likewise, unless the caller provided as much memory as the limits allow.
+        MemoryError: Memory ran out, which says something about the author only if the caller provided as much as the
+            limits allow.
     """
     return _read(path, path.stat().st_size, limits or ReadLimits())
 
@@ -119,12 +121,12 @@ def read_rollout_bytes(
 
     Args:
         content: The file.
-        limits: What a file may be.
-        here: What this machine reads, if that is less.
+        limits: Limits for every file.
+        here: Limits of this machine, where they are smaller.
 
     Raises:
         BadRolloutFile: As for `read_rollouts`.
-        TooLargeHere: It is within `limits` as far as it was read, and beyond `here`.
+        TooLargeHere: The file is within `limits` as far as it was read, but above `here`.
         MemoryError: As for `read_rollouts`.
     """
     buffer = pa.py_buffer(content)
@@ -146,11 +148,11 @@ def _read(source: Path | pa.BufferReader, size: int, limits: ReadLimits, here: R
     except (pa.ArrowException, OSError, ValueError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise  # raised by the operating system, not the decoder
-        raise BadRolloutFile(f"it does not read as Parquet: {_first_line(error)}", code="not-parquet") from error
+        raise BadRolloutFile(f"it can't be read as Parquet: {_first_line(error)}", code="not-parquet") from error
     file = _file(table, limits)
     longest = max(max(len(sample.prompt_tokens), len(sample.output_tokens)) for sample in file.samples)
     if here is not None and longest > here.tokens:
-        raise TooLargeHere(f"{longest} tokens in one row, and {here.tokens} are read here", code="too-long")
+        raise TooLargeHere(f"{longest} tokens in one row; this machine reads {here.tokens}", code="too-long")
     return file
 
 
@@ -169,7 +171,7 @@ def table_of(file: RolloutFile) -> pa.Table:
         InvalidInput: There are no samples, or numbers of log-probabilities and tokens differ.
     """
     if not file.samples:
-        raise InvalidInput("a file of rollouts without a sample")
+        raise InvalidInput("a rollout file needs at least one sample")
     for sample in file.samples:
         if len(sample.logprobs) != len(sample.output_tokens):
             raise InvalidInput(
@@ -216,7 +218,7 @@ def _check_footer(parquet: pq.ParquetFile, limits: ReadLimits) -> None:
     if not parquet.schema_arrow.equals(_STORED, check_metadata=False):
         raise BadRolloutFile(_difference(parquet.schema_arrow), code="wrong-columns")
     if not 0 < footer.num_rows <= limits.rows:
-        raise BadRolloutFile(f"{footer.num_rows} rows; 1 to {limits.rows} are taken", code="too-many-rows")
+        raise BadRolloutFile(f"{footer.num_rows} rows; 1 to {limits.rows} are allowed", code="too-many-rows")
     stated = _stated_bytes(parquet)
     if not 0 <= stated <= limits.decoded_bytes:
         raise BadRolloutFile(f"{stated} bytes decoded, more than {limits.decoded_bytes}", code="file-too-large")
@@ -225,9 +227,9 @@ def _check_footer(parquet: pq.ParquetFile, limits: ReadLimits) -> None:
 def _check_room(parquet: pq.ParquetFile, here: ReadLimits) -> None:
     rows, stated = parquet.metadata.num_rows, _stated_bytes(parquet)
     if rows > here.rows:
-        raise TooLargeHere(f"{rows} rows, and {here.rows} are read here", code="too-many-rows")
+        raise TooLargeHere(f"{rows} rows; this machine reads {here.rows}", code="too-many-rows")
     if stated > here.decoded_bytes:
-        raise TooLargeHere(f"{stated} bytes decoded, and {here.decoded_bytes} are read here", code="file-too-large")
+        raise TooLargeHere(f"{stated} bytes decoded; this machine reads {here.decoded_bytes}", code="file-too-large")
 
 
 def _stated_bytes(parquet: pq.ParquetFile) -> int:
@@ -239,7 +241,7 @@ def _difference(schema: pa.Schema) -> str:
     missing = [name for name in _STORED.names if name not in schema.names]
     extra = [name[:40] for name in schema.names if name not in _STORED.names][:5]
     if missing or extra:
-        return f"columns missing: {missing}; columns that don't belong: {extra}"
+        return f"columns missing: {missing}; unknown columns: {extra}"
     wrong = [
         f"{name} is {schema.field(name).type}{'' if schema.field(name).nullable else ' not null'}"
         for name in _STORED.names
@@ -248,7 +250,7 @@ def _difference(schema: pa.Schema) -> str:
     return f"columns of the wrong type or order: {wrong[:5] or schema.names[:30]}"
 
 
-def _as_it_is(value: Any) -> Any:  # noqa: ANN401 - a column's values are of its own type
+def _as_it_is(value: Any) -> Any:  # noqa: ANN401 - values have the column's type
     return value
 
 
@@ -293,7 +295,7 @@ def _check_values(name: str, column: pa.Array, limits: ReadLimits) -> None:
         raise BadRolloutFile(f"a number in {name} is not finite", code="not-finite")
 
 
-def _the_one(name: str, column: pa.Array) -> Any:  # noqa: ANN401 - a column's values are of its own type
+def _the_one(name: str, column: pa.Array) -> Any:  # noqa: ANN401 - values have the column's type
     values = column.unique()
     if len(values) != 1:
         raise BadRolloutFile(f"rows differ in {name}: a file is of one slot", code="mixed-slots")

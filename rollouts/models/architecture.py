@@ -1,8 +1,8 @@
 """Checks that engines, verifiers and the trainer all compute a model in the same way.
 
 Generation stores keys and values by position. Prefill and trainer put several answers into one row; positions and a
-mask determine what each token sees. Both are right only if attention over earlier tokens is the only connection between
-tokens. A recurrent layer would carry its state from one answer into the next, without any error.
+mask determine what each token sees. Both are correct only if attention over earlier tokens is the only connection
+between tokens. A recurrent layer would carry its state from one answer into the next, without any error.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def check_architecture(model: PreTrainedModel, folder: Path) -> None:
         folder: Its folder, for the error message.
 
     Raises:
-        BadVersionFolder: The model violates this; the message says how.
+        BadVersionFolder: The model has another connection; the message names it.
     """
     if missing := next(_missing(model), None):
         kind = getattr(model.config, "model_type", type(model).__name__)
         raise BadVersionFolder(
-            f"the model in {folder} is of type {kind}, which can't be generated with, verified or trained: {missing}",
+            f"the model in {folder} is of type {kind}, which is not supported: {missing}",
             hint="use a causal model with full attention in all layers, such as Llama, Qwen 2 or 3, or Granite",
         )
 
@@ -60,20 +60,20 @@ def check_model_folder(folder: Path) -> None:
 
 def _missing(model: PreTrainedModel) -> Iterator[str]:
     """Yields descriptions of missing properties."""
-    kind: Any = type(model)  # transformers annotates these only partly
+    kind: Any = type(model)  # transformers annotates only some of these
     config: Any = model.config.get_text_config()
     if kind._is_stateful:
         yield "it has layers with a recurrent state"
     if "position_ids" not in inspect.signature(kind.forward).parameters:
-        yield "it takes no positions of tokens (position_ids)"
+        yield "it does not accept token positions (position_ids)"
     if not (kind._supports_sdpa and kind._supports_attention_backend):
         yield "transformers does not compute its attention by scaled dot product with any mask"
     layer_types = getattr(config, "layer_types", None)
     if others := set(layer_types or ()) - {FULL_ATTENTION}:
-        yield f"it has other layers than full attention: {', '.join(sorted(map(str, others)))}"
+        yield f"it has layers other than full attention: {', '.join(sorted(map(str, others)))}"
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     if layer_types is None and window is not None:
-        yield f"its layers see {window} tokens back only (sliding_window)"
+        yield f"its layers attend to the last {window} tokens only (sliding_window)"
     causal = [bool(module.is_causal) for module in model.modules() if hasattr(module, "is_causal")]
     if not all(causal):
         yield "some of its attention sees later tokens"

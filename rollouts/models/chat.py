@@ -37,14 +37,14 @@ _TAKEN = frozenset(
 def _check_names(options: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
     for name in options:
         if not name.isidentifier() or name.startswith("_"):
-            raise ValueError(f"{name!r:.40} is no name of an option")
+            raise ValueError(f"{name!r:.40} is not a valid option name")
         if name in _TAKEN:
-            raise ValueError(f"{name} can't be an option of a template")
+            raise ValueError(f"{name} is reserved and can't be an option of a template")
     return options
 
 
 class ChatFormat(BaseModel):
-    """How a prompt becomes a chat.
+    """Format that turns a prompt into a chat.
 
     Args:
         system: Text of the system turn before the prompt; empty for none.

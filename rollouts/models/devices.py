@@ -19,7 +19,7 @@ def find_device(name: str | torch.device | None) -> torch.device:
     try:
         device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
     except RuntimeError as error:
-        raise InvalidInput(f"{str(name)[:40]!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
+        raise InvalidInput(f"{str(name)[:40]!r} is not a device", hint="give cpu, cuda or cuda:NUMBER") from error
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InvalidInput(f"this machine has no device {device}", hint="leave the device out, or give cpu")
     return device

@@ -28,7 +28,7 @@ _LARGEST_HEADER = 100 * 1024 * 1024
 """The limit of the safetensors format itself."""
 _NOT_OF_A_CONFIG = {
     "quantization_config": "publish versions in bfloat16 or float32, as they are trained",
-    "transformers_weights": "the weights are in model.safetensors, or where its index says",
+    "transformers_weights": "put the weights in model.safetensors, or in the files that its index lists",
     "attn_implementation": "leave it out: each engine chooses its own attention implementation",
     "_attn_implementation": "leave it out: each engine chooses its own attention implementation",
     "_attn_implementation_internal": "leave it out: each engine chooses its own attention implementation",
@@ -81,7 +81,7 @@ class ModelFacts:
         hidden: Width of the hidden states that proofs are made of.
         end_tokens: The tokens that end an answer: those of `generation_config.json` if it names any, else those of
             `config.json`.
-        tensors: What the weights files hold, by name.
+        tensors: Tensors in the weights files, by name.
     """
 
     folder: Path
@@ -99,7 +99,7 @@ class ModelFacts:
 
     @property
     def shape(self) -> object:
-        """All of config and tensors that matters in memory; versions of equal shape can replace each other in place."""
+        """Returns what determines the memory layout; versions of equal shape can replace each other in place."""
         passing = {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "eos_token_id", "use_cache"}
         config = {key: value for key, value in self.config.items() if key not in passing}
         return config, {name: tensor.shape for name, tensor in self.tensors.items()}
@@ -112,8 +112,8 @@ def read_model(folder: Path) -> ModelFacts:
         BadVersionFolder: Something is missing, malformed or unsupported; the message says what.
     """
     if not folder.is_dir():
-        raise BadVersionFolder(f"{folder} is no folder")
-    config = _json(folder / CONFIG_FILE, why="it says what the model is")
+        raise BadVersionFolder(f"{folder} is not a folder")
+    config = _json(folder / CONFIG_FILE, why="it describes the model")
     _check_config(config)
     _check_attention(config)
     facts = ModelFacts(
@@ -143,16 +143,16 @@ def _json(path: Path, *, why: str) -> dict[str, Any]:
     except OSError as error:
         raise BadVersionFolder(f"{path} can't be read: {error.strerror}", hint=why) from error
     except (ValueError, RecursionError) as error:
-        raise BadVersionFolder(f"{path} is no JSON: {error}") from error
+        raise BadVersionFolder(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise BadVersionFolder(f"{path} holds no JSON object")
+        raise BadVersionFolder(f"{path} is not a JSON object")
     return value
 
 
 def _count(config: dict[str, Any], name: str) -> int:
     value = config.get(name)
     if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 31:
-        raise BadVersionFolder(f"{CONFIG_FILE} says {value!r} for {name}", hint="it must be a positive whole number")
+        raise BadVersionFolder(f"{CONFIG_FILE} has {value!r} for {name}", hint="it must be a positive whole number")
     return value
 
 
@@ -166,19 +166,19 @@ def _check_config(config: dict[str, Any]) -> None:
         if changing := {kind for kind in kinds if isinstance(kind, str)} & _FREQUENCIES_BY_LENGTH:
             raise BadVersionFolder(
                 f"{CONFIG_FILE} has rotary positions of type {min(changing)}, which change with a batch's longest row",
-                hint="what generation computes with them can't be computed again; use another type, such as yarn",
+                hint="verification can't reproduce what generation computes with them; use another type, such as yarn",
             )
 
 
 def _check_attention(config: dict[str, Any]) -> None:
-    """Rejects sliding windows and recurrent layers: a cache by position can't hold their states."""
+    """Rejects sliding windows and recurrent layers, because a cache by position can't hold their states."""
     kinds = set(config.get("layer_types") or ["full_attention"])
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     if kinds == {"full_attention"} and (config.get("layer_types") is not None or window is None):
         return
     raise BadVersionFolder(
-        f"the model has other layers than full attention: {', '.join(sorted(map(str, kinds)))}, window {window}",
-        hint="the torch engine and the verifier know full attention only",
+        f"the model has layers other than full attention: {', '.join(sorted(map(str, kinds)))}, window {window}",
+        hint="the torch engine and the verifier support full attention only",
     )
 
 
@@ -193,7 +193,7 @@ def _end_tokens(folder: Path, config: dict[str, Any]) -> frozenset[int]:
     if not tokens or not all(type(token) is int and 0 <= token < vocabulary for token in tokens):
         raise BadVersionFolder(
             f"the end tokens of {folder} are {named!r}",
-            hint=f"eos_token_id in {GENERATION_FILE} or {CONFIG_FILE} is a token under {vocabulary}, or a list of such",
+            hint=f"eos_token_id in {GENERATION_FILE} or {CONFIG_FILE} must be one or more tokens below {vocabulary}",
         )
     return frozenset(tokens)
 
@@ -206,7 +206,8 @@ def _tensors(folder: Path) -> dict[str, StoredTensor]:
     if (folder / WEIGHTS_INDEX).exists():
         if (folder / SINGLE_WEIGHTS).exists():
             raise BadVersionFolder(
-                f"{folder} has {SINGLE_WEIGHTS} and {WEIGHTS_INDEX}", hint="publish one of them: readers would differ"
+                f"{folder} has {SINGLE_WEIGHTS} and {WEIGHTS_INDEX}",
+                hint="publish only one: readers would differ",
             )
         index = _json(folder / WEIGHTS_INDEX, why="it lists the weights files").get("weight_map")
         if not isinstance(index, dict) or not all(isinstance(name, str) for name in index.values()):
@@ -217,10 +218,10 @@ def _tensors(folder: Path) -> dict[str, StoredTensor]:
     tensors: dict[str, StoredTensor] = {}
     for name in names:
         if Path(name).name != name:
-            raise BadVersionFolder(f"{WEIGHTS_INDEX} names {name!r}, which is no file of this folder")
+            raise BadVersionFolder(f"{WEIGHTS_INDEX} names {name!r}, which is not a file of this folder")
         found = _header(folder / name)
         if twice := tensors.keys() & found.keys():
-            raise BadVersionFolder(f"{min(twice)} stands in {tensors[min(twice)].file.name} and in {name}")
+            raise BadVersionFolder(f"{min(twice)} occurs in {tensors[min(twice)].file.name} and in {name}")
         tensors |= found
     where = {name: tensor.file.name for name, tensor in tensors.items()}
     if index is not None and index != where:
@@ -236,7 +237,7 @@ def _header(path: Path) -> dict[str, StoredTensor]:
             size = path.stat().st_size
             (length,) = struct.unpack("<Q", file.read(8).ljust(8, b"\0"))
             if length > min(_LARGEST_HEADER, size - 8):
-                raise BadVersionFolder(f"{path} is no safetensors file, or it is cut off")
+                raise BadVersionFolder(f"{path} is not a safetensors file, or is truncated")
             header = json.loads(file.read(length))
             tensors = {
                 name: _stored(path, entry, data=8 + length) for name, entry in header.items() if name != "__metadata__"
@@ -251,7 +252,7 @@ def _header(path: Path) -> dict[str, StoredTensor]:
     for name, tensor in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].size)):
         if tensor.start != end:
             raise BadVersionFolder(
-                f"{name} in {path} begins at byte {tensor.start}, and what is before it ends at {end}"
+                f"{name} in {path} begins at byte {tensor.start}, and the data before it end at {end}"
             )
         end += tensor.size
     if size != end:
@@ -275,7 +276,7 @@ def _stored(path: Path, entry: dict[str, Any], *, data: int) -> StoredTensor:
 
 
 def _check_tokenizer(facts: ModelFacts) -> None:
-    from tokenizers import Tokenizer  # noqa: PLC0415  # costs time that who reads facts of a bad folder need not pay
+    from tokenizers import Tokenizer  # noqa: PLC0415  # slow to import, and not needed for folders refused above
 
     path = facts.folder / TOKENIZER_FILE
     if not path.is_file():
@@ -287,7 +288,7 @@ def _check_tokenizer(facts: ModelFacts) -> None:
     try:
         largest = max(Tokenizer.from_file(str(path)).get_vocab().values(), default=-1)
     except Exception as error:  # the library raises bare Exception
-        raise BadVersionFolder(f"{path} is no tokenizer: {error}") from error
+        raise BadVersionFolder(f"{path} is not a tokenizer: {error}") from error
     if largest >= facts.vocabulary:
         raise BadVersionFolder(
             f"the tokenizer has token {largest}, the model only {facts.vocabulary} tokens",

@@ -28,7 +28,7 @@ from rollouts.precision import Dtype
 _SHARE_FOR_WEIGHTS = 0.9
 _NOISE_UNITS = 4
 
-# transformers annotates its functions only partly, and some annotations are wrong.
+# transformers annotates only some of its functions, and some of these annotations are wrong.
 _auto: Any = AutoModelForCausalLM
 _configs: Any = AutoConfig
 _logging: Any = transformers_logging
@@ -49,7 +49,7 @@ class _OutputHook:
         return (self._states,)
 
     def taken(self) -> torch.Tensor:
-        """The states passed on last."""
+        """Returns the states that were passed on last."""
         if self._states is None:
             raise BadVersionFolder("the model has an output layer that it does not use", hint="use a causal model")
         return self._states
@@ -64,12 +64,12 @@ class Policy:
 
     def __init__(self, model: PreTrainedModel, facts: ModelFacts) -> None:
         self.facts = facts
-        self._model = cast("Any", model)  # transformers annotates its methods only partly
-        self._door = _OutputHook()
+        self._model = cast("Any", model)  # transformers annotates only some of its methods
+        self._output_hook = _OutputHook()
         head = self._model.get_output_embeddings()
         if head is None:
-            raise BadVersionFolder(f"{facts.folder} holds no model with an output layer", hint="use a causal model")
-        head.register_forward_pre_hook(self._door)
+            raise BadVersionFolder(f"{facts.folder} has no model with an output layer", hint="use a causal model")
+        head.register_forward_pre_hook(self._output_hook)
 
     @property
     def device(self) -> torch.device:
@@ -108,10 +108,10 @@ class Policy:
             tokens: int64 [b, t].
             keep: int64 [k], indices of the requested states and logits, counted over all rows; None for all.
             positions: int64 [b, t], position of each token in its sequence; None if every row begins at 0.
-            mask: bool [b, 1, t, s], which of the cache's `s` places each token sees; None for all earlier ones.
+            mask: bool [b, 1, t, s], which of the cache's `s` positions each token sees; None for all earlier ones.
             cache: Receives keys and values, and provides those of earlier tokens.
         """
-        self._door.keep = keep
+        self._output_hook.keep = keep
         try:
             out = self._model(
                 input_ids=tokens,
@@ -120,9 +120,9 @@ class Policy:
                 past_key_values=cache,
                 use_cache=cache is not None,
             )
-            return self._door.taken(), out.logits
+            return self._output_hook.taken(), out.logits
         finally:
-            self._door.close()
+            self._output_hook.close()
 
     @contextmanager
     def other_arithmetic(self, *, noise_seed: int | None = None) -> Iterator[None]:
@@ -218,7 +218,7 @@ def read_tensor(stored: StoredTensor) -> torch.Tensor:
     with stored.file.open("rb") as file:
         file.seek(stored.start)
         if file.readinto(data) != stored.size:
-            raise BadVersionFolder(f"{stored.file} was cut off while it was being read")
+            raise BadVersionFolder(f"{stored.file} was truncated while it was being read")
     if not data:
         return torch.empty(stored.shape, dtype=_STORED_TYPES[stored.dtype])
     return torch.frombuffer(data, dtype=_STORED_TYPES[stored.dtype]).view(stored.shape)
@@ -239,30 +239,29 @@ def check_memory(facts: ModelFacts, dtype: Dtype, device: torch.device) -> None:
 def check_whole(facts: ModelFacts) -> None:
     """Checks the architecture, and that the config's number of elements equals the weights'; reads no weights.
 
-    For loaders that detect unknown names and wrong shapes, but not a tensor that was only partly filled.
+    Needed for loaders that detect unknown names and wrong shapes, but not a tensor that was only partly filled.
 
     Raises:
-        BadVersionFolder: The numbers differ, or the config describes no usable model.
+        BadVersionFolder: The numbers of elements differ, or the config describes no usable model.
     """
-    with _quiet(), torch.device("meta"):
+    with quiet_transformers(), torch.device("meta"):
         try:
             model = _auto.from_config(_configs.from_pretrained(facts.folder, local_files_only=True))
         except (ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError, OSError) as error:
             first_line = str(error).strip().split("\n")[0]
-            raise BadVersionFolder(f"no model can be made from {facts.folder}: {first_line}") from error
+            raise BadVersionFolder(f"no model can be loaded from {facts.folder}: {first_line}") from error
     check_architecture(model, facts.folder)
     own, with_shared = (
         sum(value.numel() for _, value in model.named_parameters(remove_duplicate=alone)) for alone in (True, False)
     )
     if facts.parameters not in {own, with_shared}:
         raise BadVersionFolder(
-            f"the weights in {facts.folder} are not those of its config: {facts.parameters:,} numbers instead of "
-            f"{own:,}"
+            f"the weights in {facts.folder} do not match its config: {facts.parameters:,} elements instead of {own:,}"
         )
 
 
 def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTrainedModel:
-    with _quiet():
+    with quiet_transformers():
         try:
             model, info = _auto.from_pretrained(
                 facts.folder,
@@ -277,12 +276,12 @@ def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTr
             if isinstance(error, torch.OutOfMemoryError):
                 raise
             first_line = str(error).strip().split("\n")[0]
-            raise BadVersionFolder(f"no model can be made from {facts.folder}: {first_line}") from error
+            raise BadVersionFolder(f"no model can be loaded from {facts.folder}: {first_line}") from error
     check_architecture(model, facts.folder)
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         if info[kind]:
             raise BadVersionFolder(
-                f"the weights in {facts.folder} are not those of its config: {kind.replace('_', ' ')} "
+                f"the weights in {facts.folder} do not match its config: {kind.replace('_', ' ')} "
                 f"{', '.join(sorted(map(str, info[kind]))[:3])}"
             )
     ready: PreTrainedModel = model.to(device).eval().requires_grad_(False)
@@ -290,8 +289,8 @@ def _from_folder(facts: ModelFacts, dtype: Dtype, device: torch.device) -> PreTr
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Suppresses progress bars and interactive advice while loading."""
+def quiet_transformers() -> Iterator[None]:
+    """Suppresses the progress bars and log messages of transformers."""
     bars, level = _logging.is_progress_bar_enabled(), _logging.get_verbosity()
     _logging.disable_progress_bar()
     _logging.set_verbosity_error()

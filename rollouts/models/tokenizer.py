@@ -58,7 +58,8 @@ class FolderTokenizer:
         A `ChatFormat` adds a system turn and passes options to the template. The system turn's text is encoded like
         the prompt's: it can't contain control tokens either.
 
-        The result does not depend on the date: a template that asks for it gets its default, or fails without one.
+        The result does not depend on the date: a template that uses the date gets the template's own default date, or
+        fails if it has none.
 
         Raises:
             BadVersionFolder: `chat` is set, and the template is missing or broken. Or the tokenizer makes a control
@@ -68,7 +69,7 @@ class FolderTokenizer:
             return self._content(text, framed=True)
         if not self.has_chat_template:
             raise BadVersionFolder(
-                "the recipe wants a chat, and the tokenizer has no chat template",
+                "the recipe asks for a chat, and the tokenizer has no chat template",
                 hint="add chat_template to tokenizer_config.json, or set chat to false in the recipe",
             )
         form = chat if isinstance(chat, ChatFormat) else ChatFormat()
@@ -125,9 +126,9 @@ class FolderTokenizer:
         for token, is_frame in zip(encoding.ids, encoding.special_tokens_mask, strict=True):
             if not is_frame and token in self._control and token != self._unknown:
                 raise BadVersionFolder(
-                    f"the tokenizer writes the control token {self._backend.id_to_token(token)} for a text that only "
-                    "has its characters",
-                    hint="leave such prompts out of the version's eligible ones, or take control tokens out of the "
+                    f"the tokenizer encodes ordinary text as the control token {self._backend.id_to_token(token)}, "
+                    "because the text has the token's characters",
+                    hint="leave such prompts out of the version's eligible prompts, or remove control tokens from the "
                     "tokenizer's vocabulary of ordinary text",
                 )
         return list(encoding.ids)

@@ -23,8 +23,8 @@ from rollouts.prefill.packing import PrefillItem, PrefillPiece, pack, row_length
 
 _TOKENS_AT_ONCE = {"cpu": 512}
 _TOKENS_AT_ONCE_ELSEWHERE = 4096
-"""A pass's mask is quadratic in its tokens, and so is the attention wasted on masked pairs; with fewer tokens the
-matrix products are inefficient."""
+"""Maximum tokens of a pass. The mask, and the attention wasted on masked pairs, grow with the square of this number;
+with fewer tokens the matrix products are inefficient."""
 _TOKENS_IN_ROWS = {"cpu": 768}
 """Rows need no mask between them, so a pass of rows can be larger. On a CPU it is limited by the cache, which should
 hold the activations between layers."""
@@ -55,7 +55,7 @@ class PrefillRows:
     Args:
         spans: The spans of the rows, one after another.
         states: [R, H], the final hidden state from which each token was drawn, in the policy's type.
-        logits: [R, V], likewise. Valid until the next pass.
+        logits: [R, V], the logits from which each token was drawn. Valid until the next pass.
     """
 
     spans: tuple[AnswerSpan, ...]
@@ -102,7 +102,7 @@ def _check(policy: Policy, answers: Sequence[PrefillItem]) -> None:
     for place, answer in enumerate(answers):
         if len(answer.prompt) + len(answer.output) > facts.context:
             raise InvalidInput(
-                f"answer {place} has {len(answer.prompt)} and {len(answer.output)} tokens, "
+                f"answer {place} has {len(answer.prompt)} prompt and {len(answer.output)} output tokens, above "
                 f"the model's context {facts.context}"
             )
         for tokens in (answer.prompt, answer.output):
@@ -168,7 +168,7 @@ def _side_by_side(policy: Policy, answers: Sequence[PrefillItem], pieces: Sequen
 def _one_group(
     policy: Policy, answers: Sequence[PrefillItem], piece: PrefillPiece, capacity: int
 ) -> Iterator[PrefillRows]:
-    """Computes the prefix once into a cache, then the answers, pass by pass; each pass is cropped off the cache."""
+    """Computes the prefix once into a cache, then the answers, pass by pass; crops earlier answers off the cache."""
     cache: Any = DynamicCache()  # transformers annotates only some of its methods
     prefix = torch.from_numpy(piece.prefix.astype(np.int64)).to(policy.device)
     for start in range(0, len(prefix), capacity):

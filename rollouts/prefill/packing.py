@@ -35,7 +35,7 @@ class PrefillItem:
         output: int32 [T], at least one token.
 
     Raises:
-        InvalidInput: One of them is empty.
+        InvalidInput: Prompt or output is empty.
     """
 
     prompt: NDArray[np.int32]

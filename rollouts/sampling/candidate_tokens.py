@@ -6,12 +6,14 @@ A token of scaled logit l and word w beats a score s if l + g(w) ≥ s. With u =
 
 The left side is the word with its bits inverted. If exp(l - s) is at most a share q, only words below q·2³² can win:
 one comparison with a constant, for every token and row. Tokens with logits above s + log q are "in front": they are
-candidates whatever their words. With q = 16 / vocabulary, the comparison yields about 16 tokens per row. In a row of an
-honest draw, at most 16 more are in front for each token expected to beat it; that number is exponentially distributed
-with mean 1. So there are nearly always less than a few hundred, and hardly any if logits are flat. Noise is computed
-for these tokens only.
+candidates whatever their words. With q = 16 / vocabulary, the comparison yields about 16 tokens per row.
 
-Shapes: r rows, v tokens of the vocabulary, n rivals.
+The expected number of tokens that beat the recorded one is at most Σ exp(l - s), which is exponentially distributed
+with mean 1 in an honest draw. Each token in front contributes more than q to this sum, so at most vocabulary / 16
+tokens are in front for each token expected to win. In practice there are fewer than a few hundred, because a language
+model gives few tokens a probability above q, and hardly any if logits are flat. Noise is computed for candidates only.
+
+Shapes: r rows, v tokens of the vocabulary, n candidates.
 """
 
 from __future__ import annotations
@@ -26,21 +28,21 @@ from rollouts.sampling.noise import Keys, WordBlocks, gumbel_numpy
 from rollouts.sampling.softmax import Softmax
 
 MOST_RIVALS = 64.0
-"""Mean candidates per row up to which this is cheaper than computing all noise. An honest draw has more once in
-10²⁷."""
+"""Largest expected number of winning tokens per row for which this is cheaper than computing all noise. An honest draw
+exceeds it once in 10²⁷."""
 LEAST_VOCABULARY = 256
 """Smallest vocabulary for this method; for smaller ones, computing all noise is cheaper."""
 MOST_SCORE = 2.0**16
 """Larger scores are too coarse in float32 for this comparison."""
 MOST_IN_FRONT = 1 / 8
-"""Share of a vocabulary in front; beyond it, computing all noise of the row costs hardly more."""
+"""Largest share of a vocabulary in front; beyond it, computing all noise of the row costs hardly more."""
 
 _BY_THEIR_WORDS = 16
 """Expected candidates per row from the comparison of words, without tokens in front."""
 _SLACK = 1e-4
 _SLACK_PER_SCORE = 2.0**-20
-"""Tolerance of the comparison, in units of scores: a minimum, and a share of |s|. A score has one rounding error of
-2⁻²⁴ of it, and so has the other side; the noise of a word is off by less than 1e-5."""
+"""Tolerance of the comparison, in units of scores: a minimum, and a share of |s|. Rounding changes each of the two
+compared scores by at most 2⁻²⁴ of its value; the noise of a word is off by less than 1e-5."""
 
 _Singles = NDArray[np.float32]
 _Places = NDArray[np.intp]
@@ -62,7 +64,7 @@ class CandidateTokens:
 
     @property
     def noise(self) -> _Singles:
-        """Float32 [N]."""
+        """Returns the noise of the candidates, float32 [N]."""
         return gumbel_numpy(self.words.astype(np.float64))
 
 
@@ -110,11 +112,11 @@ def are_few(softmax: Softmax, scores_r: _Singles) -> NDArray[np.bool_]:
 
 
 def rivals_of(keys: Keys, front: tuple[_Places, _Places], vocabulary: int, *, blocks: WordBlocks) -> CandidateTokens:
-    """Returns a superset of the tokens whose score is at least their row's; for rows with few candidates only.
+    """Returns a superset of the tokens whose score reaches that of their row; for rows where `are_few` is true.
 
     Args:
         keys: `row_keys` of the rows.
-        front: Rows and tokens of those in front, by row.
+        front: Rows and tokens of all tokens in front, sorted by row.
         vocabulary: Tokens per row, at least `LEAST_VOCABULARY`.
         blocks: Scratch space for this many rows and tokens.
     """

@@ -3,8 +3,8 @@
 The expected log-probability of a draw is minus the entropy of its distribution, with a known variance. Over many tokens
 the sum is nearly normal, however the tokens of one answer depend on each other. So greedy answers, a lower temperature
 or selected answers are too probable, and another model's are too improbable, and the test needs no noise. (The token
-sampling check of INTELLECT-2, arXiv 2505.07291, 2.3.2, does the same with a histogram.) It says nothing about single
-tokens; where the noise is known, replay is stronger.
+sampling check of INTELLECT-2, arXiv 2505.07291, 2.3.2, does the same with a histogram.) The test says nothing about
+single tokens; where the noise is known, replay is stronger.
 
 Shapes: r rows of any answers, v tokens of the vocabulary.
 """
@@ -29,7 +29,7 @@ def surprise(softmax: Softmax, own_r: torch.Tensor) -> tuple[torch.Tensor, torch
         own_r: The scaled logits of the recorded tokens.
 
     Returns:
-        Two float32 [R].
+        Excess and variance, float32 [R] each.
     """
     mean_r = softmax.first_b / softmax.sum_b
     variance_r = softmax.second_b / softmax.sum_b - mean_r.square()

@@ -4,10 +4,10 @@ Top-k keeps the k largest scaled logits. Of these, top-p keeps the shortest pref
 renormalised after top-k, sum to at least `top_p`; at least one token. Both reduce to one number per row, the edge:
 scaled logits that reach it are kept, including ties with the last kept token.
 
-Two honest machines may disagree about a token next to the edge. Replay therefore needs its margin: the difference in
-scaled logits for which the other side's mask would be right.
+Two honest machines may disagree about a token next to the edge. Replay therefore needs the token's margin: the smallest
+difference in scaled logits that would explain the other machine's mask.
 
-Shapes: b rows, v tokens of the vocabulary, k of the largest, r of the rows, m values of each.
+Shapes: b rows, v tokens of the vocabulary, k largest values, r selected rows, m values per row.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Mask:
     Args:
         edge_b: The smallest kept scaled logit; -inf if all are kept.
         last_b: The k-th largest scaled logit; -inf without top-k.
-        next_b: The largest one that top-k removes; -inf if there is none.
+        next_b: The largest scaled logit that top-k removes; -inf if there is none.
         head_bk: The largest scaled logits in falling order; empty without top-p.
         before_bk: Cumulative probability before each entry of the head, then of the whole head (one more entry).
-        top_p: The parameter.
+        top_p: The parameter `top_p`.
     """
 
     edge_b: torch.Tensor
@@ -50,7 +50,7 @@ class Mask:
 
         Args:
             rows_r: int64, rows of the batch.
-            values_rm: m scaled logits of each of them.
+            values_rm: m scaled logits of each of these rows.
         """
         last_r1, next_r1 = self.last_b[rows_r, None], self.next_b[rows_r, None]
         margins_rm = values_rm - torch.where(values_rm >= last_r1, next_r1, last_r1)

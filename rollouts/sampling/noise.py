@@ -55,7 +55,7 @@ def stream(seed: bytes, sample: int) -> tuple[int, int, int, int]:
         InvalidInput: The seed does not have 32 bytes, or the sample's number does not fit in 4.
     """
     if len(seed) != 32 or not 0 <= sample < 1 << 32:
-        raise InvalidInput(f"no noise is keyed by a seed of {len(seed)} bytes and sample {sample}")
+        raise InvalidInput(f"a seed of {len(seed)} bytes and sample {sample} can't key noise")
     hashed = hashlib.sha256(SAMPLING_TAG + seed + sample.to_bytes(4, "big")).digest()
     zero, one, two, three = (int.from_bytes(hashed[at : at + 4], "big") for at in range(0, 16, 4))
     return zero, one, two, three
@@ -121,7 +121,7 @@ class WordBlocks:
         self._room = scratch(self._high, self._wide).reshape(-1)
 
     def pairs(self, keys: Keys) -> Iterator[Block]:
-        """Yields all words of some rows with inverted bits, for comparisons that look for small ones."""
+        """Yields all words of some rows with inverted bits, so that large words can be found as small values."""
         for row, column in _blocks(len(keys), self._quads, (self._high, self._wide)):
             pairs = fill_pairs(keys[row], column.start, self._room_of(row, column), inverted=True)
             yield Block(row, slice(4 * column.start, 4 * column.stop), pairs.view(np.uint32).reshape(-1))
@@ -142,7 +142,7 @@ class WordBlocks:
 
 
 def words(keys: Keys, vocabulary: int) -> NDArray[np.uint32]:
-    """Returns the words themselves, [B, V]; `noise` never holds all of them at once."""
+    """Returns all words of some rows, uint32 [B, V]; `noise` never holds all of them at once."""
     out = np.empty((len(keys), vocabulary), dtype=np.uint32)
     for row, token, block in WordBlocks(len(keys), vocabulary).of(keys):
         out[row, token] = block

@@ -51,10 +51,10 @@ class SamplingParameters:
 
 def _check_integer(name: str, value: object, *, least: int, most: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise InvalidInput(f"{name} is {value!r}", hint=f"it is a whole number from {least} to {most}")
+        raise InvalidInput(f"{name} is {value!r}", hint=f"give a whole number from {least} to {most}")
 
 
 def _check_number(name: str, value: object, *, least: float, most: float) -> None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(float(str(value))) or not least <= float(str(value)) <= most:
-        raise InvalidInput(f"{name} is {value!r}", hint=f"it is a number from {least} to {most}")
+        raise InvalidInput(f"{name} is {value!r}", hint=f"give a number from {least} to {most}")

@@ -14,12 +14,12 @@ import torch
 from numpy.typing import NDArray
 
 Integers = NDArray[np.integer[Any]]
-"""uint64, which holds products of two words; numpy annotates results of operations as this."""
+"""Arrays of uint64, which holds products of two words; numpy annotates results of operations with this wider type."""
 
 MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 WEYL = (0x9E3779B9, 0xBB67AE85)
 ROUNDS = 10
-"""The paper's constants. With others, the known-answer tests and every replay fail."""
+"""The paper's constants. With other constants, the known-answer tests and every replay fail."""
 
 _LOW = 0xFFFFFFFF
 _Words = TypeVar("_Words", Integers, torch.Tensor)
@@ -40,7 +40,7 @@ def philox_numpy(
 def philox_torch(
     counter: tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], key: tuple[torch.Tensor, torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
-    """Computes the same for int64 tensors on any device, because torch can't multiply unsigned words."""
+    """Returns four words for each counter, as int64 tensors on any device: torch can't multiply unsigned words."""
     return _philox(counter, key, _multiply_torch)
 
 

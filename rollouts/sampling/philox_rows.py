@@ -37,7 +37,7 @@ def scratch(rows: int, counters: int) -> Pairs:
 
 
 def fill_pairs(rows: NDArray[np.uint64], start: int, room: Pairs, *, inverted: bool = False) -> Pairs:
-    """Computes four words for each of some consecutive counters of each row.
+    """Computes the four words of consecutive counters for each row.
 
     Args:
         rows: uint64 [R, 5]: each row's two key words, then the counter's third, fourth and second words.

@@ -1,9 +1,10 @@
 """Compares a recorded answer with the one that its seed draws.
 
 The policy's logits (from a prefill of the whole answer) and the seed determine the token at each position. An honest
-answer matches except at near-ties, where the two sides' arithmetic differs in the last bits. Other sampling parameters,
-other weights or selected samples deviate by much, or often, or by a little at many positions. Three figures capture
-these cases. The third is a sum per sample, so that a node can't steer near-ties one by one.
+answer matches except at near-ties, where the two machines' arithmetic differs in the last bits. Other sampling
+parameters, other weights or selected samples deviate by much, or often, or by a little at many positions. Three figures
+of `Replay` capture these cases: the largest deviation, the mismatches, and the largest sum of a sample. The sum
+prevents a node from steering a sample by many near-ties.
 
 Shapes: t positions of one answer, r rows of any, v tokens of the vocabulary.
 """
@@ -27,8 +28,8 @@ from rollouts.sampling.sampler import first_largest, scale
 from rollouts.sampling.softmax import Softmax, weigh
 
 _VALUES_AT_ONCE = 1 << 17
-"""Scores per block: arrays of half a MiB in float32, several of which fit into a core's L2 cache. It also bounds the
-memory that a long answer needs."""
+"""Scores per block: arrays of half a MiB in float32, several of which fit into a core's L2 cache. The block size also
+bounds the memory that a long answer needs."""
 _VALUES_AT_ONCE_ELSEWHERE = 1 << 21
 
 MOST_DEVIATION = 1e6
@@ -41,7 +42,7 @@ class Gaps:
 
     Args:
         gaps: float32 [T], by how much the best score within the mask exceeds the recorded token's; 0 if it does not.
-            A candidate that the other side's mask may exclude counts by its margin (`rollouts.sampling.mask`).
+            A candidate that the other machine's mask may exclude counts by its margin (`rollouts.sampling.mask`).
         outside: float32 [T], margin by which the recorded token lies outside the mask; 0 within it.
         mismatches: bool [T], whether replay draws another token.
         logprobs: float32 [T], the recorded tokens' log-probabilities by these logits.
@@ -179,7 +180,7 @@ def _against_rivals(
 def _weighed(
     logits_rv: torch.Tensor, score_r: NDArray[np.float32], parameters: SamplingParameters
 ) -> tuple[Softmax, tuple[NDArray[np.intp], NDArray[np.intp]], NDArray[np.intp]]:
-    """Computes all rows' sums and, while a row is in the cache, its tokens in front or that there are too many."""
+    """Computes each row's softmax sums and, while the row is in the cache, its tokens in front; or finds too many."""
     rows, vocabulary = logits_rv.shape
     softmax, edge_r = Softmax.room(rows, device=logits_rv.device), edges(score_r, vocabulary)
     step = max(1, _VALUES_AT_ONCE // vocabulary)
@@ -198,7 +199,7 @@ def _weighed(
 def _against_all(
     logits_rv: torch.Tensor, tokens_r: torch.Tensor, keys: Keys, parameters: SamplingParameters
 ) -> torch.Tensor:
-    """Computes the same from the noise of every token, on any device and with a mask."""
+    """Returns the arrays of `Gaps`, float32 [6, R], from the noise of every token; on any device and with a mask."""
     step = max(
         1, (_VALUES_AT_ONCE if logits_rv.device.type == "cpu" else _VALUES_AT_ONCE_ELSEWHERE) // logits_rv.shape[1]
     )
@@ -246,7 +247,8 @@ def _within_mask(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns gaps and distances outside the mask; masks `scores_rv` in place.
 
-    A better token counts by its margin if that is smaller, because the other side's mask may have excluded it.
+    A token with a better score counts by its margin if the margin is smaller, because the other machine's mask may have
+    excluded it.
     """
     mask = mask_of(scaled_rv, parameters)
     scores_rv.masked_fill_(scaled_rv < mask.edge_b[:, None], -torch.inf)

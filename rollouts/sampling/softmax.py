@@ -14,7 +14,7 @@ import torch
 from rollouts.sampling.sampler import check_normal
 
 _LEAST = -1e4
-"""Replaces the logarithm of a weight of 0, whose contribution is 0 in any case."""
+"""Lower bound of logarithms of weights. It replaces -inf for a weight of 0, which contributes 0 to every sum."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,7 @@ class Softmax:
         peak_b: The largest scaled logit.
         sum_b: Sum of the weights, at least 1.
         first_b: Sum of the weights times (scaled logit - largest), clamped from -1e4 to 0.
-        second_b: Sum of the weights times the square of that.
+        second_b: Sum of the weights times the square of that clamped difference.
     """
 
     peak_b: torch.Tensor

@@ -10,7 +10,7 @@ from protocol.errors import Unavailable
 
 
 class SandboxUnavailable(Unavailable):
-    """Untrusted code can't be run here. Implies nothing about that code: neither a score nor the node's fault."""
+    """Untrusted code can't be run here. The code gets no score, and no node is at fault."""
 
     code = "sandbox-unavailable"
     default_hint = "install bubblewrap (Debian: apt install bubblewrap) and allow user namespaces, or run as root"

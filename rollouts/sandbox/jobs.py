@@ -98,7 +98,7 @@ class JobOutcome:
 
     ending: JobEnding
     exit_code: int
-    """0 to 255; also 0 if the job did not exit by itself."""
+    """Exit code from 0 to 255; 0 if the job did not exit by itself."""
     output: bytes
     """Standard output, truncated at the limit."""
     errors: bytes

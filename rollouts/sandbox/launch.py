@@ -22,7 +22,8 @@ _INSIDE = "/muster"
 
 _FIRST_USER = 2_000_000_000
 _USERS = 100_000
-"""Start of a range of user ids that no system assigns; each sandbox takes one, so that none can reach another."""
+"""Start of a range of user ids that no system assigns; each sandbox uses its own id, so that no sandbox can reach
+another."""
 
 _CAP_SETGID, _CAP_SETUID, _CAP_SYS_ADMIN = 6, 7, 21
 
@@ -124,7 +125,7 @@ def _packages(names: Iterable[str]) -> list[Path]:
         spec = find_spec(name)
         if spec is None or spec.origin is None:
             raise SandboxUnavailable(
-                f"the package {name} is not installed, and what needs it can't run in a sandbox",
+                f"the package {name}, which a sandbox needs, is not installed",
                 hint=installation("rollouts"),
             )
         found.append(Path(spec.origin).parent)

@@ -22,8 +22,8 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 WEAKER = (
-    "untrusted code runs without namespaces: in a process that can open no file and make no process or connection, but "
-    "on the file system, the users and the network of this machine or container"
+    "untrusted code runs without namespaces: in a process that can't open files or create processes or connections, but "
+    "shares the file system, users and network of this machine or container"
 )
 
 
@@ -49,7 +49,7 @@ class Sandboxes:
 
     @property
     def isolation(self) -> Isolation:
-        """The isolation; determined by starting a sandbox if the settings leave it open.
+        """Returns the isolation; if the settings leave it open, starts a sandbox to determine it.
 
         Raises:
             SandboxUnavailable: Untrusted code can't be run here.

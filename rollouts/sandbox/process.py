@@ -16,10 +16,10 @@ from rollouts.sandbox.running import RunningJob
 from rollouts.sandbox.settings import Isolation
 
 START_WITHIN = timedelta(seconds=60)
-"""Importing the libraries of the mathematics kind takes a third of a second on an idle machine."""
+"""Time-out for starting. Importing the libraries of the mathematics kind takes a third of a second when idle."""
 
 _END_WITHIN = timedelta(seconds=10)
-"""It takes a few milliseconds on a machine that is not overloaded."""
+"""Time-out for ending, which takes a few milliseconds on a machine that is not overloaded."""
 
 _HIDDEN = ("/etc/passwd", "/etc/hostname", "/proc/self/environ", "/sys/kernel", "/var/lib", "/run")
 """Files that exist on every machine and must be invisible to jobs."""
@@ -33,7 +33,7 @@ class Sandbox:
         isolation: The isolation.
 
     Raises:
-        SandboxUnavailable: It can't be started, or its confinement has a leak.
+        SandboxUnavailable: The sandbox can't be started, or its confinement has a leak.
     """
 
     def __init__(self, kind: JobKind, isolation: Isolation) -> None:
@@ -45,12 +45,12 @@ class Sandbox:
             with contextlib.ExitStack() as opened:
                 self._control = SandboxControl()
                 opened.callback(self._control.close)
-                self._said = opened.enter_context(os.fdopen(os.memfd_create("said"), "w+b"))  # needs no disk
+                self._stderr = opened.enter_context(os.fdopen(os.memfd_create("said"), "w+b"))  # needs no disk
                 self._process = subprocess.Popen(
                     launch.command,
                     stdin=self._control.theirs.fileno(),
                     stdout=subprocess.DEVNULL,
-                    stderr=self._said,
+                    stderr=self._stderr,
                     env=launch.environment,
                     cwd=launch.directory,
                     start_new_session=True,
@@ -64,7 +64,7 @@ class Sandbox:
             self._prove_namespaces()
             self._prove_confinement()
         except SandboxUnavailable as error:
-            reason = self._last_words()
+            reason = self._stderr_tail()
             self.close()
             raise SandboxUnavailable(f"{error.detail}{reason}", hint=error.hint) from error
         except BaseException:
@@ -100,15 +100,15 @@ class Sandbox:
         return RunningJob(self._control, self._jobs, job)
 
     def close(self) -> None:
-        """Ends the sandbox and everything in it: closing the socket ends the server and its children."""
+        """Ends the sandbox and its jobs: closing the socket ends the server and its children."""
         self._control.close()
         try:
             self._process.wait(_END_WITHIN.total_seconds())
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(PermissionError):  # only a full root may signal its unique user
+            with contextlib.suppress(PermissionError):  # only root with all capabilities may signal its unique user
                 self._process.kill()
                 self._process.wait()
-        self._said.close()
+        self._stderr.close()
 
     def _prove_namespaces(self) -> None:
         ready = self._control.await_ready(START_WITHIN)
@@ -117,18 +117,18 @@ class Sandbox:
 
     def _prove_confinement(self) -> None:
         may_see_all = self.kind is JobKind.MATHEMATICS and self.isolation is Isolation.PROCESS
-        hidden = [] if may_see_all else [path for path in _HIDDEN if os.path.exists(path)]  # noqa: PTH110 - as jobs spell
+        hidden = [] if may_see_all else [path for path in _HIDDEN if os.path.exists(path)]  # noqa: PTH110 - as in jobs
         outcome = self.run(
             Job(module="inside.probe", payload={"hidden": [*hidden]}, limits=JobLimits(memory_bytes=4 << 30))
         )
         leaks = outcome.answer.decode(errors="replace")
         if not outcome.succeeded or leaks:
             raise SandboxUnavailable(
-                f"a sandbox does not hold here: {outcome.ending.value}, a job could {leaks.replace(chr(10), ', ')}",
+                f"a sandbox leaks here: {outcome.ending.value}, a job could {leaks.replace(chr(10), ', ')}",
                 hint="don't run untrusted code on this machine; report this with the kernel's version",
             )
 
-    def _last_words(self) -> str:
-        self._said.seek(0)
-        said = self._said.read(2000).decode(errors="replace").strip()
-        return f": {said[-500:]}" if said else ""
+    def _stderr_tail(self) -> str:
+        self._stderr.seek(0)
+        text = self._stderr.read(2000).decode(errors="replace").strip()
+        return f": {text[-500:]}" if text else ""

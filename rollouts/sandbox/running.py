@@ -18,7 +18,7 @@ from rollouts.sandbox.errors import SandboxUnavailable
 from rollouts.sandbox.jobs import Job, JobEnding, JobOutcome
 
 _ANSWER_KILL_WITHIN = 10.0
-"""Seconds; far more than a kill takes on a busy machine."""
+"""Maximum seconds from a kill request to the report; far more than a kill takes on a busy machine."""
 
 _EXIT_OUT_OF_MEMORY = 77
 """`OUT_OF_MEMORY` of inside/program.py."""
@@ -110,7 +110,7 @@ class RunningJob:
             self._cut(JobEnding.TOO_MUCH_OUTPUT)
 
     def _cut(self, why: JobEnding) -> None:
-        """Has the job killed, and waits briefly for the report."""
+        """Requests that the server kill the job, and sets a short deadline for the report."""
         if self._cut_short is None:
             self._cut_short = why
             self._deadline = time.monotonic() + _ANSWER_KILL_WITHIN
@@ -177,7 +177,7 @@ class _Stream:
 
 
 def _readable(source: bytes | int, theirs: contextlib.ExitStack) -> int:
-    """Returns a descriptor to read these bytes from, which can't be written to; or the given descriptor."""
+    """Returns a sealed descriptor to read these bytes from; or the given descriptor."""
     if isinstance(source, int):
         return source
     if not source:

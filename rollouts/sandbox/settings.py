@@ -17,15 +17,15 @@ class Isolation(Enum):
     """Bubblewrap: own pid namespace, no network, only Python in the file system, filtered system calls."""
     PROCESS = "process"
     """Only a process with limits and filtered system calls: it can't open files or create processes or connections, but
-    a hole in the allowed system calls would reach the machine. For a worker in its own container."""
+    a vulnerability in the allowed system calls would expose the machine. For a worker in its own container."""
 
 
 class SandboxSettings(Settings):
-    """The table `[sandbox]`, `MUSTER_SANDBOX_…`."""
+    """Settings of sandboxes: the table `[sandbox]`, or variables `MUSTER_SANDBOX_…`."""
 
     service = "sandbox"
 
     isolation: Isolation | None = Field(
-        None, description="namespaces (bubblewrap) or process (weaker); none takes the best that works here"
+        None, description="namespaces (bubblewrap) or process (weaker); default: the stronger one that works here"
     )
-    most: Annotated[int, Field(ge=1, le=256)] = Field(2, description="The most sandboxes of a kind at a time")
+    most: Annotated[int, Field(ge=1, le=256)] = Field(2, description="Maximum sandboxes of each kind")

@@ -16,7 +16,7 @@ class ArithmeticNotTaken(InvalidInput):
 
 
 def check_taken(taken: Sequence[str], engine: Engine) -> None:
-    """Checks that the pool pays for this engine's rollouts, as far as known.
+    """Checks that the pool pays for this engine's rollouts, if the accepted engines are known.
 
     Args:
         taken: All engines and data types that the recipe accepts, e.g. `torch/float32`; empty if not known yet.
@@ -31,6 +31,6 @@ def check_taken(taken: Sequence[str], engine: Engine) -> None:
     wanted_engine, _, wanted_dtype = taken[0].partition("/")
     raise ArithmeticNotTaken(
         f"this task generates with {own}, and this version is paid for {', '.join(taken)} only",
-        hint=f"the task's command needs `--engine {wanted_engine} --dtype {wanted_dtype}`: its owner posts it so "
-        f"(`muster pool run`), or names {own} under `arithmetic` in the run's recipe",
+        hint=f"the pool owner can post the task with `--engine {wanted_engine} --dtype {wanted_dtype}` "
+        f"(`muster pool run`), or add {own} to `arithmetic` in the run's recipe",
     )

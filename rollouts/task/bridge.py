@@ -16,7 +16,7 @@ from protocol.wire.runs import StepAnswer
 from protocol.wire.slots import ReleasedSlots, SlotGrant, SlotName, SlotWish
 
 _HAND_OVER_TIMEOUT = timedelta(minutes=10)
-"""A worker restarts much faster; until then the file stays on the task's own volume."""
+"""Time-out for handing a file over. A worker restarts much faster; the file stays on the task's volume until then."""
 _COPY_TIMEOUT = timedelta(minutes=2)
 _SHORT_TIMEOUT = timedelta(seconds=2)
 
@@ -63,7 +63,7 @@ class Bridge:
         )
 
     async def hand_over(self, file: HandOver) -> HandedOver:
-        """Returns when the worker has its own copy. Retried, because repeating the same key is idempotent."""
+        """Hands a file over; returns when the worker has its own copy. Retried, because the same key is idempotent."""
         answer = await self._client.post(
             "/v1/files", file, repeatable=True, patience=_HAND_OVER_TIMEOUT, attempt_patience=_COPY_TIMEOUT
         )

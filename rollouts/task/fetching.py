@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _TheOne:
-    """Version source that accepts only the step's version, whatever else relays have."""
+    """Version source that names only the step's version, regardless of the versions that relays offer."""
 
     announced: AnnouncedVersion
 
@@ -52,8 +52,8 @@ class RelayFetch:
         """
         if not checkpoint.relays:
             raise NoPolicy(
-                f"version {checkpoint.version} is not here, and the run names no relays",
-                hint="the pool's owner names them in the orchestrator's settings, or the trainer with the version",
+                f"version {checkpoint.version} is not on this machine, and the run names no relays",
+                hint="the pool owner names relays in the settings of the orchestrator or the trainer",
             )
         incoming = to.with_name(f"{INCOMING}{to.name}")
         wanted = AnnouncedVersion(checkpoint.version, checkpoint.attempt, checkpoint.digest)
@@ -69,7 +69,9 @@ class RelayFetch:
             fetched = await client.fetch(checkpoint.version, incoming)
         if fetched.digest != checkpoint.digest:
             await asyncio.to_thread(shutil.rmtree, incoming, ignore_errors=True)
-            raise BadVersionFolder(f"version {checkpoint.version} came as {fetched.digest}, not {checkpoint.digest}")
+            raise BadVersionFolder(
+                f"the relays' version {checkpoint.version} is {fetched.digest}, not {checkpoint.digest}"
+            )
         await asyncio.to_thread(fetched.path.rename, to)
         await asyncio.to_thread(shutil.rmtree, incoming, ignore_errors=True)
         _log.info(

@@ -28,7 +28,7 @@ class LeaseTooLarge(Conflict):
     """The lease allows more work units than its groups can produce."""
 
     code = "lease-too-large"
-    default_hint = "nothing: the slot is given back; the pool's owner should correct the run's units per group"
+    default_hint = "the task releases the slot; the pool owner should correct the run's units per group"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class SlotGenerator:
     """Produces files with one version of the policy.
 
     Args:
-        engine: An engine that holds the version.
+        engine: An engine that has loaded the version.
         policy: The version's folder.
         scorer: Executor that scores answers while others are generated.
         clock: Clock for measuring time.
@@ -80,13 +80,13 @@ class SlotGenerator:
         provider's stake than necessary.
 
         Raises:
-            LeaseTooLarge: The lease allows more.
+            LeaseTooLarge: The lease allows more work units.
         """
         most = lease.groups * self._recipe.units_per_group
         if lease.max_units > most:
             raise LeaseTooLarge(
                 f"the lease allows {lease.max_units} work units, and {lease.groups} groups of this version have "
-                f"{most} at most; the penalty is locked for all that it allows"
+                f"{most} at most; the penalty is locked for the whole allowance"
             )
 
     def produce(self, grant: SlotGrant, *, should_stop: Callable[[], bool]) -> Produced:

@@ -57,21 +57,21 @@ class VersionWentBack(Conflict):
     """The run names an older version than before."""
 
     code = "version-went-back"
-    default_hint = "versions only grow; ask the pool's owner what happened"
+    default_hint = "version numbers only grow; ask the pool owner for the reason"
 
 
 class Overtaken(Conflict):
     """The slot's version was superseded before it could be fetched."""
 
     code = "slot-overtaken"
-    default_hint = "nothing: the slot is given back, and the next one is of the newest version"
+    default_hint = "no action is needed: the task releases the slot and leases one of the newest version"
 
 
 class DiskTrouble(Unavailable):
     """A volume can't be read or written now."""
 
     code = "disk-trouble"
-    default_hint = "make room on the volumes of the task, and look at the disk's health"
+    default_hint = "make room on the volumes of the task, and check the disk's health"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,19 +173,19 @@ class RolloutTask:
         generator = await self._ready(answer.run_id, answer.checkpoint)
         groups = min(self._groups, answer.need, answer.groups_per_slot)
         grant = await self._bridge.slot(SlotWish(step=answer.step, groups=groups))
-        async with self._given_back_upon(grant, GenerationStopped, MusterError, OSError, asyncio.CancelledError):
+        async with self._released_on(grant, GenerationStopped, MusterError, OSError, asyncio.CancelledError):
             generator = await self._of_the_lease(generator, grant)
             ends = self._clock.monotonic() + grant.lease.expiry - self._clock.now().timestamp()
             produced = await self._generate(generator, grant, ends=ends)
         self._failures = 0
-        async with self._given_back_upon(grant, MusterError, OSError):  # on cancellation, the writing thread continues
+        async with self._released_on(grant, MusterError, OSError):  # on cancellation, the writing thread continues
             handed = await self._write(produced, ends=ends)
         await self._outbox.hand_over(handed)
         await self._done(answer, produced)
         return timedelta()
 
     @asynccontextmanager
-    async def _given_back_upon(self, grant: SlotGrant, *ends: type[BaseException]) -> AsyncIterator[None]:
+    async def _released_on(self, grant: SlotGrant, *ends: type[BaseException]) -> AsyncIterator[None]:
         """Releases the slot if it produces no file, so that other nodes need not wait for the lease's end.
 
         If the task is stopped while a file is written, the file is kept, and the next start hands it over.
@@ -208,7 +208,7 @@ class RolloutTask:
             return generator
         newer = await self._bridge.step()
         if newer.checkpoint is None or newer.checkpoint.digest != grant.lease.digest:
-            raise Overtaken(f"the slot is of version {grant.lease.version}, and the run names another one by now")
+            raise Overtaken(f"the slot is of version {grant.lease.version}, and the run now names another one")
         return await self._ready(newer.run_id, newer.checkpoint)
 
     async def _ready(self, run: Digest, checkpoint: CheckpointRef) -> SlotGenerator:
@@ -219,7 +219,7 @@ class RolloutTask:
             raise self._unusable[checkpoint.digest]
         if self._generator is not None and self._generator.version == checkpoint.digest:
             return self._generator
-        check_taken(checkpoint.arithmetic, self._engine)  # before fetching; the owner may still correct it
+        check_taken(checkpoint.arithmetic, self._engine)  # not marked as unusable: the pool owner may correct it
         try:
             policy = await self._policies.hold(run, checkpoint)
         except InvalidInput as error:
@@ -282,7 +282,7 @@ class RolloutTask:
                 await self._clock.sleep(_PAUSE)
 
     def _give_up_on(self, digest: Digest, error: InvalidInput) -> InvalidInput:
-        """Marks a version as unusable, so that no slot of it is leased in vain."""
+        """Marks a version as unusable, so that the task leases no slot of it."""
         self._unusable[digest] = error
         return error
 
@@ -340,7 +340,7 @@ class RolloutTask:
         return _PAUSE
 
     def _put_off(self, error: MusterError) -> timedelta:
-        """Logs any other error and returns the pause before the next attempt, which grows."""
+        """Logs any other error and returns the pause before the next attempt, which grows with each error."""
         _log.warning("put-off", why=error.detail, hint=error.hint, code=error.code)
         first = _SHORT_PAUSE if error.code in _OF_THE_MOMENT else _PAUSE
         self._put_offs += 1

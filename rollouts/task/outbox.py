@@ -1,4 +1,4 @@
-"""Stores finished files on the task's own volume until the worker has its copy, so that a crash loses none.
+"""Stores finished files on the task's own volume until the worker has its own copy, so that a crash loses no file.
 
 <data>/outbox/<run>-<step>-<index>.parquet    the file
 <data>/outbox/<run>-<step>-<index>.json       its metadata; written last, so its presence marks a complete file
@@ -52,8 +52,8 @@ class Outbox:
         name = f"{header.run[2:18]}-{header.step}-{header.index}"
         path = self._home / f"{name}.parquet"
         write_rollouts(path, file)
-        told = figures(file.samples) | ({} if took is None else {"seconds": took.total_seconds()})
-        rollout = RolloutOf(step=header.step, index=header.index, units=file.units, figures=told)
+        shown = figures(file.samples) | ({} if took is None else {"seconds": took.total_seconds()})
+        rollout = RolloutOf(step=header.step, index=header.index, units=file.units, figures=shown)
         handed = HandOver(path=path.relative_to(self._data).as_posix(), kind=ROLLOUT_KIND, key=name, rollout=rollout)
         write_atomically(path.with_suffix(".json"), handed.model_dump_json(), mode=0o644)
         return handed

@@ -36,7 +36,7 @@ INCOMING = ".incoming-"
 _KEPT_INCOMING = 1
 """Interrupted fetches to keep: the newest may be resumed."""
 
-_LOOK_AGAIN = timedelta(milliseconds=200)
+_LOCK_POLL = timedelta(milliseconds=200)
 _log = structlog.get_logger(__name__)
 
 
@@ -98,7 +98,7 @@ class HeldPolicy:
         """
         if stamp_of(self.folder) != self.stamp:
             raise BadVersionFolder(
-                f"{self.folder} changed under the engine", hint="let nothing else write to the shared volume"
+                f"{self.folder} changed while it was used", hint="let no other program write to the shared volume"
             )
 
     def release(self) -> None:
@@ -204,12 +204,12 @@ class PolicyStore:
                 if lock is not None:
                     shutil.rmtree(path, ignore_errors=True)
                     _log.info("version-removed", version=path.name)
-        for digest in [each for each in locked_versions(self._home) if not self._anything_of(each)]:
+        for digest in [each for each in locked_versions(self._home) if not self._has_folder(each)]:
             with suppress(OSError), self._alone(digest) as lock:
-                if lock is not None and not self._anything_of(digest):  # another task may have fetched it
+                if lock is not None and not self._has_folder(digest):  # another task may have fetched it
                     lock.remove()
 
-    def _anything_of(self, digest: Digest) -> bool:
+    def _has_folder(self, digest: Digest) -> bool:
         return any(os.path.lexists(self._home / name) for name in (digest, f"{INCOMING}{digest}"))
 
     @contextmanager
@@ -223,7 +223,7 @@ class PolicyStore:
 
     async def _take(self, lock: VersionLock, hold: Hold) -> None:
         while not lock.take(hold):
-            await self._clock.sleep(_LOOK_AGAIN)
+            await self._clock.sleep(_LOCK_POLL)
 
 
 def _used(path: Path) -> int:
@@ -243,14 +243,14 @@ def _damage(folder: Path, wanted: Digest) -> str | None:
     try:
         found = version_digest(folder_files(folder))
     except (MusterError, OSError) as error:
-        return f"is no version: {error}"
+        return f"is not a version: {error}"
     if folder.is_symlink():
         return "is a link"
     return None if found == wanted else f"has the digest {found}"
 
 
 def stamp_of(folder: Path) -> Stamp:
-    """Returns a stamp that detects replaced or modified files. Not even their owner can set the second time (ctime)."""
+    """Returns a stamp that detects replaced or modified files. Not even the files' owner can set ctime."""
     facts = []
     for path in sorted(folder.rglob("*")):
         if path.is_file():

@@ -78,7 +78,7 @@ def _required_variable(name: str) -> str:
     value = os.environ.get(name, "")
     if not value:
         raise InvalidInput(
-            f"{name} is not set", hint="a Muster worker starts this program; see docs/contributors.md for how"
+            f"{name} is not set", hint="only a Muster worker starts this program; see docs/contributors.md"
         )
     return value
 
@@ -96,8 +96,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", default=None, help="cpu, cuda, cuda:N; default: a GPU if there is one")
     parser.add_argument("--threads", type=int, default=0, help="threads of torch on a CPU; 0 leaves it to torch")
     parser.add_argument("--groups", type=int, default=8, help="groups to request per lease")
-    keep = "versions kept beside those in use; 2, or fewer within a tenth of the disk"
+    keep = "versions kept besides those in use; default: 2, or fewer that fit in a tenth of the disk"
     parser.add_argument("--keep-versions", type=_positive, help=keep)
-    parser.add_argument("--allow-plain-http", action="store_true", help="let http go to relays on other machines")
+    parser.add_argument("--allow-plain-http", action="store_true", help="allow plain http to relays on other machines")
     parser.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"])
     return parser

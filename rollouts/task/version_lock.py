@@ -1,7 +1,7 @@
 """Inter-process lock of a policy version: shared for use, exclusive for replacement or removal; one file per version.
 
 The exclusive holder removes a lock file that is no longer needed, so that a volume does not accumulate one per
-version. A process that waited for a file that is gone holds nothing with it, and locks the file that replaced it.
+version. A lock on a file that was removed meanwhile protects nothing; its holder locks the file that replaced it.
 """
 
 from __future__ import annotations

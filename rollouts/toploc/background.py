@@ -51,8 +51,8 @@ class BackgroundBuild:
         """Queues runs and sequences that end with them or earlier.
 
         Args:
-            runs: The caller must not change them or their rows any more.
-            finished: Each sequence once.
+            runs: Runs, which the caller must not change any more, nor their rows.
+            finished: Finished sequences, each once.
             size: The bytes of the rows.
         """
         with self._changed:

@@ -94,8 +94,8 @@ class ProofBuilder:
             sequences: The sequences of the rows, each once, in any order; an unknown one begins. Passing the same tuple
                 object as in the last step skips all per-sequence work.
             rows: (len(sequences), hidden), row i of `sequences[i]`; bfloat16, float16 or float32, on any device.
-            copy: False if the memory of the rows is never overwritten. It is then kept until there are rows for a
-                batch of proofs, or `most_waiting_bytes` of them.
+            copy: False if the memory of the rows is never overwritten. The builder then keeps this memory until there
+                are rows for a batch of proofs, or `most_waiting_bytes` of them.
 
         Raises:
             InvalidInput: The rows do not fit, or differ in width or device from those of earlier steps.

@@ -21,7 +21,7 @@ class BadCalibration(InvalidInput):
     """The bytes are not a valid calibration."""
 
     code = "bad-calibration"
-    default_hint = "docs/toploc.md shows one, and says how it is measured"
+    default_hint = "docs/toploc.md has an example and explains how to measure one"
 
 
 class _CalibrationModel(BaseModel):
@@ -101,10 +101,10 @@ class Calibration(_CalibrationModel):
         return self.model_dump_json(indent=2).encode() + b"\n"
 
     def find(self, *, model: str, codec: str, prover: Arithmetic, verifier: Arithmetic) -> CalibrationEntry:
-        """Returns the entry for these.
+        """Returns the entry for a model, proof format, prover and verifier.
 
         Raises:
-            NotFound: There is none.
+            NotFound: There is no such entry.
         """
         for one in self.entries:
             if (one.model, one.codec, one.prover, one.verifier) == (model, codec, prover, verifier):
@@ -112,5 +112,5 @@ class Calibration(_CalibrationModel):
         raise NotFound(
             f"{model} ({codec}), by {prover.engine} in {prover.dtype} for {verifier.engine} in {verifier.dtype}, "
             "is not calibrated",
-            hint="lease only what is, or measure it; see docs/toploc.md",
+            hint="lease only calibrated combinations, or calibrate this one; see docs/toploc.md",
         )

@@ -39,7 +39,8 @@ class Codec(Protocol):
 
         Args:
             stretches: (b, N) each.
-            sizes: Number of valid values in each chunk of each stretch; None for all. The others must be zero.
+            sizes: Number of valid values in each chunk of each stretch; None if all values are valid. Invalid values
+                must be zero.
         """
 
     def compare(self, stretches: Sequence[torch.Tensor], proofs: Sequence[bytes]) -> list[ProofResult]:
@@ -50,7 +51,7 @@ def stretches_of(states: torch.Tensor, interval: int) -> list[torch.Tensor]:
     """Splits a sequence's states, (rows, hidden), into its whole intervals and the shorter last one, if any.
 
     Raises:
-        InvalidInput: Not a tensor as `check_states` requires.
+        InvalidInput: `check_states` refuses the tensor.
     """
     check_states(states)
     rows, hidden = states.shape

@@ -17,18 +17,20 @@ Rows = NDArray[np.int16]
 
 @dataclass(slots=True, eq=False)
 class Growing:
-    """A sequence under generation. The engine's thread writes the first four fields, the builder thread the others.
+    """A sequence under generation.
+
+    The engine's thread writes the first four fields, and the builder's thread writes the others.
 
     Args:
         rows: Number of rows received, except those of the current run of steps.
         since: Step at which the sequence joined the current run of steps.
-        tokens: Number of rows that count; None until the sequence is finished.
+        tokens: Number of rows that get proofs; None until the sequence is finished.
         dropped: Whether the sequence was discarded, so that it needs no proofs.
         ending: Whether all its rows were gathered or are being gathered.
         taken: Number of rows that were cut into intervals.
         proofs: Proofs of its intervals, in order.
         failure: Exception raised while building a proof.
-        complete: Whether it is finished and nothing is left to build.
+        complete: Whether it is finished and all its proofs are built.
     """
 
     rows: int = 0
@@ -65,8 +67,8 @@ class Cut:
     """Chunks that are ready to be built.
 
     Args:
-        stretches: Chunks, as a codec takes them.
-        sizes: Their sizes, as a codec takes them.
+        stretches: Chunks, as for `Codec.build`.
+        sizes: Their sizes, as for `Codec.build`.
         owners: The sequence of each chunk. A sequence's chunks are in order.
         rest: Rows kept for the next call.
     """
@@ -111,10 +113,10 @@ class _Numbers(dict[Growing, int]):
 
 
 def gather(rest: Rest | None, runs: Sequence[Run], *, interval: int, surplus: int) -> Cut:
-    """Cuts the rest of earlier rows, and the rows of some runs, into intervals.
+    """Cuts the rows kept from earlier calls, and the rows of some runs, into intervals.
 
-    An unfinished sequence keeps its last `surplus` rows and any incomplete interval for the next call. A finished one
-    keeps nothing, and its rows past `tokens` are dropped.
+    An unfinished sequence keeps its last `surplus` rows and any incomplete interval for the next call. A finished
+    sequence keeps no rows, and its rows past `tokens` are dropped.
     """
     if rest is None and not runs:
         return Cut([], [], [], None)

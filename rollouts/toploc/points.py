@@ -15,7 +15,7 @@ _BATCH = 128
 """Chunks computed together: enough to amortise the cost of a call, few enough for the core's cache."""
 
 SMALLEST_ROOM = 4096
-"""Below this size, a chunk's values cost less than a call."""
+"""Chunks are padded to at least this many values, because processing fewer costs less than a call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ def points_of(
     """Yields the points of every chunk of the (b, N) stretches: `top_k` of each, or all values if there are fewer.
 
     Args:
-        stretches: As a codec takes them.
+        stretches: As for `Codec.build`.
         top_k: Points per chunk.
-        sizes: As a codec takes them.
+        sizes: As for `Codec.build`.
     """
     alike: dict[tuple[int, int], list[_PointBatch]] = {}
     for part in _parts(stretches, sizes, top_k):

@@ -28,7 +28,7 @@ def build(states: torch.Tensor, *, interval: int = 32, top_k: int = 128) -> list
         ⌈rows / interval⌉ proofs of 2·(1 + top_k) bytes each.
 
     Raises:
-        InvalidInput: The states are not such a tensor.
+        InvalidInput: The states are not a tensor of this form.
         Unprovable: An interval has no valid proof in this format.
     """
     codec = PolynomialCodec(interval=interval, top_k=top_k)
@@ -48,7 +48,7 @@ def verify(states: torch.Tensor, proofs: Sequence[bytes], *, interval: int = 32,
         top_k: Points per proof.
 
     Raises:
-        InvalidInput: The verifier's states are not such a tensor.
+        InvalidInput: The verifier's states are not a tensor of this form.
     """
     return verify_many([(states, proofs)], codec=PolynomialCodec(interval=interval, top_k=top_k))[0]
 
@@ -57,7 +57,7 @@ def proofs_of(states: torch.Tensor, *, codec: Codec = TOPLOC) -> bytes:
     """Returns one sequence's proofs as files store them: `codec.proof_bytes`·⌈rows / interval⌉ bytes.
 
     Raises:
-        InvalidInput: The states are no (rows, hidden) tensor of floating point values.
+        InvalidInput: The states are not a (rows, hidden) tensor of floating point values.
         Unprovable: An interval has no valid proof in this format.
     """
     return b"".join(codec.build(stretches_of(states, codec.interval)))

@@ -1,7 +1,7 @@
 """Judges the proofs of a sample or a file by thresholds for honest work.
 
-Pure functions from results to a judgement. A malformed proof is a forgery, whatever the thresholds. A figure above its
-threshold is a statistical failure, which the validator weighs (margin, second prefill).
+Pure functions from results to a judgement. A malformed proof is a forgery, regardless of the thresholds. A figure above
+its threshold is a statistical failure, which the validator weighs (margin, second prefill).
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ class ProofErrors:
     Args:
         exponent_mismatches: Share of points at which exponents differ, 0 to 1.
         sign_mismatches: Share of points at which signs differ, 0 to 1.
-        mantissa_mean: Mean difference of mantissas over all points of equal exponent, 0 to 127; 128 if there is none.
-        mantissa_median: Median over the proofs of each one's median.
+        mantissa_mean: Mean difference of mantissas over all points of equal exponent, 0 to 127; 128 without such
+            points.
+        mantissa_median: Median of the proofs' median mantissa differences.
         distance_mean: Mean distance in units of bfloat16's last place over all points, each at most 128.
-        distance_worst: The largest `distance_mean` of one proof: what a single forged interval shows among many good.
+        distance_worst: The largest `distance_mean` of one proof; it exposes a single forged interval among many good
+            ones.
     """
 
     exponent_mismatches: float
@@ -40,7 +42,7 @@ class ProofErrors:
 
 
 _LEAST = {"mantissa_median": 1.0, "sign_mismatches": 1 / 128}
-"""Smallest positive value of these figures: one unit, and one point of an interval."""
+"""Smallest steps of these figures: one unit, and one point of an interval."""
 
 NAMES = tuple(field.name for field in fields(ProofErrors))
 
@@ -53,7 +55,7 @@ class Aggregate:
         proofs: Number of results.
         points: Number of compared values.
         malformed: The distinct reasons of malformed proofs, sorted by name.
-        figures: Errors of the other proofs.
+        figures: Errors of the proofs that are not malformed.
     """
 
     proofs: int
@@ -124,7 +126,7 @@ class Thresholds(BaseModel):
     def widened(self, factor: float) -> Self:
         """Returns the thresholds times `factor`, capped at each figure's maximum.
 
-        A threshold may be 0. Then it is raised to the smallest positive value of that figure.
+        `mantissa_median` and `sign_mismatches` may be 0, so they are raised by at least their smallest step.
         """
         return type(self)(
             **{name: min(_bound(name), max(factor * value, value + _LEAST.get(name, 0.0))) for name, value in self}
@@ -139,7 +141,7 @@ def aggregate(results: Iterable[ProofResult]) -> Aggregate:
     """
     every = list(results)
     if not every:
-        raise InvalidInput("there are no proof results to take together", hint="verify at least one row first")
+        raise InvalidInput("there are no proof results to combine", hint="verify at least one row first")
     sound = [result for result in every if result.malformed is None]
     points = sum(result.points for result in sound)
     matching = points - sum(result.exponent_mismatches for result in sound)

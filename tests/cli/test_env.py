@@ -119,7 +119,7 @@ def test_a_filter_that_is_killed_goes_on_and_finds_the_same(version: Path, tmp_p
     assert read_recipe(tmp_path / "whole").held_out == 0.3
     other = run_muster("env", "filter", str(version), "--out", str(tmp_path / "whole"), *FLAGS, "--samples", "2")
     assert other.code == 1
-    assert "measured something else: another samples" in other.err
+    assert "is from another measurement: samples differs" in other.err
 
 
 def test_a_filter_leaves_out_what_its_recipe_holds_out(version: Path, tmp_path: Path) -> None:

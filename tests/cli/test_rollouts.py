@@ -115,7 +115,7 @@ def test_a_grant_says_what_the_slot_was(made: Made) -> None:
     said = run_muster(*arguments)
     failed = {one["check"]: one["findings"][0]["what"] for one in said.json()["checks"] if one["state"] == "failed"}
     assert said.code == 1
-    assert failed["identity"] == f"step is {STEP}, and had to be {STEP + 1}"
+    assert failed["identity"] == f"step is {STEP}, and must be {STEP + 1}"
 
 
 def test_what_the_recipe_does_not_take_is_rejected_in_words(made: Made) -> None:
@@ -179,7 +179,7 @@ def test_another_version_s_folder_ends_before_any_check(made: Made) -> None:
     write_rollouts(path, replace(made.file, header=replace(made.file.header, checkpoint=digest("0x" + "ab" * 32))))
     said = run_muster(*verify(made, str(path)))
     assert (said.code, said.out) == (2, "")
-    assert "this is not the version of this file" in said.err
+    assert "is not the file's version" in said.err
 
 
 def test_a_folder_that_is_no_version_is_nobodys_fault(made: Made) -> None:
@@ -191,7 +191,7 @@ def test_what_is_no_file_of_rollouts_is_rejected(made: Made) -> None:
     path = made.folder / "cut.parquet"
     path.write_bytes(made.path.read_bytes()[:-20])
     said = run_muster(*verify(made, str(path)))
-    assert (said.code, "format: it does not read as Parquet" in said.out) == (1, True)
+    assert (said.code, "format: it can't be read as Parquet" in said.out) == (1, True)
     assert run_muster("rollouts", "show", str(path), "--ids").code == 1
 
 
@@ -269,5 +269,5 @@ def test_what_is_more_than_the_slot_is_not_computed(made: Made) -> None:
     write_rollouts(path, replace(made.file, samples=(*made.file.samples, *made.file.samples[-2:])))
     said = run_muster(*verify(made, str(path)), *SEED)
     assert said.code == 1
-    assert "sample 11 stands here again" in said.out
-    assert "computation: the file has 14 samples, and its slot 12" in said.err
+    assert "sample 11 is repeated here" in said.out
+    assert "computation: the file has 14 samples, and its slot has 12" in said.err

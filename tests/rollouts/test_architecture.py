@@ -17,7 +17,7 @@ from trainer.models import open_model
 
 CPU = torch.device("cpu")
 MAMBA = {"mamba_n_heads": 4, "mamba_d_head": 48, "mamba_d_state": 8, "mamba_n_groups": 1}
-RECURRENT, NO_POSITIONS = "layers with a recurrent state", "it takes no positions of tokens"
+RECURRENT, NO_POSITIONS = "layers with a recurrent state", "it does not accept token positions"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "mamba2": ({"num_heads": 4, "head_dim": 48, "n_groups": 1, "state_size": 8}, RECURRENT),
     "jamba": ({"attn_layer_period": 2, "attn_layer_offset": 1, "num_experts": 2, "mamba_d_state": 4}, RECURRENT),
@@ -52,9 +52,9 @@ def test_a_window_or_layers_that_only_the_kind_s_defaults_have_are_refused(tmp_p
     windowed = tiny_folder(tmp_path / "windowed", kind="mistral", sliding_window=None)
     load_policy(windowed, dtype=Dtype.FLOAT32, device=CPU)
     rewrite_json(windowed / "config.json", sliding_window=None)
-    with pytest.raises(BadVersionFolder, match="see 4096 tokens back only"):
+    with pytest.raises(BadVersionFolder, match="attend to the last 4096 tokens only"):
         load_policy(windowed, dtype=Dtype.FLOAT32, device=CPU)
     mixed = tiny_folder(tmp_path / "mixed", kind="lfm2", full_attn_idxs=[1])
     rewrite_json(mixed / "config.json", layer_types=None, full_attn_idxs=[1])
-    with pytest.raises(BadVersionFolder, match="other layers than full attention: conv"):
+    with pytest.raises(BadVersionFolder, match="layers other than full attention: conv"):
         load_policy(mixed, dtype=Dtype.FLOAT32, device=CPU)

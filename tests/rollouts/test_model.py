@@ -133,8 +133,8 @@ def larger_tokenizer(folder: Path) -> None:
 
 DAMAGES: dict[str, tuple[Damage, str]] = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "config.json can't be read: No such file"),
-    "a config that is cut off": (lambda folder: cut(folder / "config.json", 50), "is no JSON"),
-    "a config that is a list": (lambda folder: (folder / "config.json").write_text("[]"), "holds no JSON object"),
+    "a config that is cut off": (lambda folder: cut(folder / "config.json", 50), "is not JSON"),
+    "a config that is a list": (lambda folder: (folder / "config.json").write_text("[]"), "is not a JSON object"),
     "no context": (
         lambda folder: rewrite_json(folder / "config.json", max_position_embeddings=None),
         "None for max_pos",
@@ -172,19 +172,19 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
         "rotary positions of type dynamic",
     ),
     "weights in one file and in several": (with_single_and_index, "has model.safetensors and model.safetensors.index"),
-    "a tensor in two files": (with_one_tensor_twice, "model.norm.weight stands in one.safetensors and in two"),
+    "a tensor in two files": (with_one_tensor_twice, "model.norm.weight occurs in one.safetensors and in two"),
     "an index that takes a tensor from the wrong file": (
         lambda folder: in_two_files(folder, **{"model.norm.weight": "one.safetensors"}),
         "do not agree about model.norm.weight",
     ),
-    "bytes between header and tensors": (with_a_hole, "and what is before it ends at"),
+    "bytes between header and tensors": (with_a_hole, "and the data before it end at"),
     "a tokenizer without end": (
         lambda folder: os.truncate(folder / "tokenizer.json", (64 << 20) + 1),
         "tokenizer.json has more than",
     ),
     "sliding windows": (
         lambda folder: rewrite_json(folder / "config.json", layer_types=["sliding_attention", "full_attention"]),
-        "other layers than full attention: full_attention, sliding_attention",
+        "layers other than full attention: full_attention, sliding_attention",
     ),
     "a window for all layers": (
         lambda folder: rewrite_json(
@@ -202,10 +202,10 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     ),
     "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "model.safetensors can't be read"),
     "weights that are cut off": (lambda folder: cut(folder / "model.safetensors", 5000), "where its header says"),
-    "weights without a header": (lambda folder: cut(folder / "model.safetensors", 7), "no safetensors file"),
+    "weights without a header": (lambda folder: cut(folder / "model.safetensors", 7), "is not a safetensors file"),
     "weights that are a pickle": (
         lambda folder: torch.save({"a": torch.zeros(100)}, folder / "model.safetensors"),
-        "no safetensors file",
+        "is not a safetensors file",
     ),
     "a tensor of more values than bytes": (
         lambda folder: with_header(folder, shape=[97]),
@@ -219,16 +219,16 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
     "weights of whole numbers": (as_int8, "model.norm.weight in .* has type I8"),
     "an index that leaves the folder": (
         lambda folder: in_two_files(folder, other="../two.safetensors"),
-        "names '../two.safetensors', which is no file of this folder",
+        "names '../two.safetensors', which is not a file of this folder",
     ),
     "an index of a tensor that is not there": (
         lambda folder: in_two_files(folder, other="two.safetensors"),
         "do not agree about other",
     ),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer.json"),
-    "a broken tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "is no tokenizer"),
+    "a broken tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "is not a tokenizer"),
     "a tokenizer of another model": (larger_tokenizer, "the tokenizer has token 9., the model only 64 tokens"),
-    "no folder": (shutil.rmtree, "is no folder"),
+    "no folder": (shutil.rmtree, "is not a folder"),
 }
 
 
@@ -371,7 +371,7 @@ def test_a_tokenizer_whose_ordinary_text_has_control_tokens_is_refused(folder: P
     assert one.encode("ab") == [5, 6]
     for chat in (False, True):
         rewrite_json(folder / "tokenizer_config.json", chat_template="{{ messages[0]['content'] }}")
-        with pytest.raises(BadVersionFolder, match="writes the control token <s> for a text"):
+        with pytest.raises(BadVersionFolder, match="encodes ordinary text as the control token <s>"):
             FolderTokenizer(folder).encode("a<s>b", chat=chat)
 
 

@@ -99,7 +99,7 @@ def test_weights_that_are_cut_off_under_an_update_are_refused(folder: Path, monk
 
     policy = load(folder)
     monkeypatch.setattr(policy_module, "read_model", read_and_cut)
-    with pytest.raises(BadVersionFolder, match=r"model\.safetensors was cut off while it was being read"):
+    with pytest.raises(BadVersionFolder, match=r"model\.safetensors was truncated while it was being read"):
         load(folder, instead_of=policy)
 
 
@@ -119,7 +119,7 @@ def test_weights_that_are_not_those_of_the_config_are_refused_and_never_made_up(
 
 def test_an_architecture_that_nobody_knows_is_refused(folder: Path) -> None:
     rewrite_json(folder / "config.json", model_type="never-heard-of", architectures=["NeverHeardOf"])
-    with pytest.raises(BadVersionFolder, match="no model can be made from"):
+    with pytest.raises(BadVersionFolder, match="no model can be loaded from"):
         load(folder)
 
 

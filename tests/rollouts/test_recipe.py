@@ -168,8 +168,8 @@ def test_a_recipe_that_names_no_arithmetic_takes_float32_and_has_the_bytes_that_
 @pytest.mark.parametrize(
     ("arithmetic", "words"),
     [
-        ('["torch/float16"]', "is none of"),
-        ('["torch"]', "is none of"),
+        ('["torch/float16"]', "is not one of"),
+        ('["torch"]', "is not one of"),
         ('["torch/float32", "torch/float32"]', "named twice"),
         ('"torch/float32"', "valid array"),
         ('["' + "x" * 100 + '"]', "at most 64"),

@@ -127,7 +127,7 @@ def test_long_examples_are_left_out_and_counted() -> None:
 
 
 def test_a_corpus_without_any_example_ends_in_words() -> None:
-    with pytest.raises(BadExamples, match="none of 20 candidates can be learned from"):
+    with pytest.raises(BadExamples, match="none of 20 candidates can be trained on"):
         ExampleStream(Words(), seed=7, longest=2).take(1)
 
 
@@ -159,13 +159,13 @@ def test_both_kinds_of_files_give_the_same_examples(
     ("name", "content", "message"),
     [
         ("a.jsonl", b"", "has no rows"),
-        ("a.jsonl", b'{"prompt": "a", "completion": "b"}\n{"prompt": "a"\n', "row 2 is no JSON"),
+        ("a.jsonl", b'{"prompt": "a", "completion": "b"}\n{"prompt": "a"\n', "row 2 is not JSON"),
         ("a.jsonl", b'{"prompt": "a"}\n', "row 1 has no text for prompt and completion"),
         ("a.jsonl", b'{"prompt": "a", "completion": 3}\n', "row 1 has no text"),
         ("a.jsonl", b'["a", "b"]\n', "row 1 has no text"),
-        ("a.jsonl", b'{"prompt": "\\ud800", "completion": "b"}\n', "row 1 has text that is no Unicode"),
-        ("a.jsonl", b"\xff\xfe\n", "row 1 is no JSON"),
-        ("a.parquet", b"PAR1 no", "no Parquet file of examples"),
+        ("a.jsonl", b'{"prompt": "\\ud800", "completion": "b"}\n', "row 1 has text that is not Unicode"),
+        ("a.jsonl", b"\xff\xfe\n", "row 1 is not JSON"),
+        ("a.parquet", b"PAR1 no", "not a Parquet file of examples"),
         ("missing.jsonl", None, "can't be read: No such file"),
     ],
 )

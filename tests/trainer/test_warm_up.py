@@ -127,7 +127,7 @@ def test_other_settings_do_not_go_on_with_half_finished_work(tmp_path: Path) -> 
 def test_a_target_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "version").mkdir()
     (tmp_path / "version" / "precious").write_text("mine")
-    with pytest.raises(Conflict, match="is there already"):
+    with pytest.raises(Conflict, match="already exists"):
         warm_up(small(), tmp_path / "version", device=CPU)
     assert [path.name for path in tmp_path.iterdir()] == ["version"]
 
@@ -229,7 +229,9 @@ def test_numbers_that_are_none_are_skipped_then_end_the_warm_up(tmp_path: Path) 
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     before = weights(folder)
     told: list[WarmUpStep] = []
-    with pytest.raises(TrainingDiverged, match="4 steps in a row gave no number, the last one step 4: loss nan"):
+    with pytest.raises(
+        TrainingDiverged, match="4 steps in a row had a NaN or infinite loss or gradient, the last one step 4: loss nan"
+    ):
         warm_up(
             small(start={"kind": "folder", "folder": folder}), tmp_path / "version", device=CPU, progress=told.append
         )
@@ -274,7 +276,7 @@ def test_a_state_that_was_cut_off_is_told_of(tmp_path: Path) -> None:
     run(small(), tmp_path / "version", until=2)
     state = tmp_path / "version.training" / STATE_FILE
     state.write_bytes(state.read_bytes()[:-100])
-    with pytest.raises(Conflict, match="is no state of a warm-up"):
+    with pytest.raises(Conflict, match="is not a warm-up's state"):
         warm_up(small(), tmp_path / "version", device=CPU)
 
 
@@ -304,8 +306,8 @@ SCRATCH = small().start.model_dump()
     [
         ({"row_tokens": 65}, "rows of 65 tokens, and the model's context is 64"),
         ({"start": SCRATCH | {"model_type": "no-such"}}, "no no-such model has this config"),
-        ({"start": SCRATCH | {"characters": "aa"}}, "'a' stands twice"),
-        ({"examples": {"kind": "environment"}}, "letters has no last prompt"),
+        ({"start": SCRATCH | {"characters": "aa"}}, "'a' occurs twice"),
+        ({"examples": {"kind": "environment"}}, "letters has infinitely many prompts"),
         ({"recipe": None}, "need a recipe that names the environment"),
         ({"steps": 0}, "steps: Input should be greater than or equal to 1"),
         ({"learning_rate": 1}, "learning_rate: Extra inputs are not permitted"),

@@ -1,7 +1,7 @@
 """Communication of a process group: rank 0 broadcasts commands, and all ranks report their outcome.
 
-It uses gloo, whichever backend moves the policy's tensors. A process that ends closes its connections, so the others
-notice at once; a lost machine is noticed after the time limit. Traffic is neither encrypted nor signed: run the
+The channel uses gloo, even where NCCL moves the policy's tensors. A process that ends closes its connections, so the
+others notice at once; a lost machine is noticed after the time limit. Traffic is neither encrypted nor signed: run the
 processes on a private network.
 """
 
@@ -22,7 +22,7 @@ from trainer.distributed.ranks import RankInfo
 from trainer.errors import MeshBroken
 from trainer.learning.sharding import make_mesh
 
-# torch gives its distributed functions no types
+# torch does not annotate its distributed functions
 _DISTRIBUTED: Any = distributed
 
 
@@ -31,8 +31,8 @@ class ProcessGroupStatus:
     """Outcome of a command over all processes.
 
     Args:
-        failed: Number of processes that could not do it.
-        ending: Whether any process was asked to end.
+        failed: Number of processes that could not execute the command.
+        ending: Whether any process was told to shut down.
     """
 
     failed: int
@@ -40,7 +40,7 @@ class ProcessGroupStatus:
 
 
 class Channel:
-    """Joins the mesh.
+    """Channel to the other processes of a mesh; creating it joins the mesh.
 
     Args:
         place: Rank of this process.
@@ -98,8 +98,8 @@ class Channel:
         return ProcessGroupStatus(failed=int(outcome[0]), ending=bool(outcome[1]))
 
     def leave(self) -> None:
-        """Leaves the mesh; a process that ends without doing so waits for the others."""
-        with suppress(RuntimeError):  # connections that the others closed
+        """Leaves the mesh; a process that ends without leaving waits for the others."""
+        with suppress(RuntimeError):  # the other processes closed their connections first
             _DISTRIBUTED.destroy_process_group()
 
     def _broadcast(self, numbers: torch.Tensor) -> None:
@@ -108,10 +108,10 @@ class Channel:
 
 @contextmanager
 def mesh_errors(what: str) -> Iterator[None]:
-    """Translates torch's connection errors into an error about a lost process.
+    """Translates torch's runtime errors, except out of memory, into an error about a lost process.
 
     Raises:
-        MeshBroken: torch raised such an error.
+        MeshBroken: torch raised a runtime error.
     """
     try:
         yield

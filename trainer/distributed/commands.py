@@ -23,7 +23,7 @@ from trainer.learning.learner import LearnerState
 Arrays = Mapping[str, NDArray[Any]]
 
 _SMALL_BYTES = 16 * 1024
-"""State tensors up to this size are sent whole to all processes; of larger ones each process gets its shard."""
+"""State tensors of at most this size are sent whole to all processes; larger ones are sent as shards."""
 
 
 class CommandKind(StrEnum):
@@ -40,7 +40,7 @@ class CommandKind(StrEnum):
     WEIGHTS = "weights"
     """Return this process's shard of a version."""
     STAY = "stay"
-    """Do nothing; confirms that all processes are present."""
+    """Do nothing. Process 0 sends it as a heartbeat."""
     END = "end"
 
 
@@ -60,28 +60,28 @@ class GroupCommand:
 
     def encode(self) -> bytes:
         """Encodes the command."""
-        told = io.BytesIO()
+        encoded = io.BytesIO()
         head = np.frombuffer(json.dumps({"word": self.word, "facts": dict(self.facts)}).encode(), np.uint8)
-        # numpy annotates the archive's arrays as if they were settings
+        # numpy's annotation of `savez` takes the keyword arrays for options
         arrays: dict[str, Any] = {"": head, **{f"_{name}": array for name, array in self.arrays.items()}}
-        np.savez(told, **arrays)
-        return told.getvalue()
+        np.savez(encoded, **arrays)
+        return encoded.getvalue()
 
     @classmethod
-    def decode(cls, told: bytes) -> GroupCommand:
+    def decode(cls, encoded: bytes) -> GroupCommand:
         """Decodes a command.
 
         Raises:
             ValueError: The bytes are not a command.
         """
-        with np.load(io.BytesIO(told), allow_pickle=False) as read:
-            said = json.loads(read[""].tobytes())
+        with np.load(io.BytesIO(encoded), allow_pickle=False) as read:
+            header = json.loads(read[""].tobytes())
             arrays = {name[1:]: read[name] for name in read.files if name}
-        return cls(word=CommandKind(said["word"]), facts=said["facts"], arrays=arrays)
+        return cls(word=CommandKind(header["word"]), facts=header["facts"], arrays=arrays)
 
 
 def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
-    """Returns the `add` command of some groups; the files they are from are not included."""
+    """Returns the `add` command for some groups, without their work keys and prompt indices."""
     samples = [sample for group in groups for sample in group.samples]
     return GroupCommand(
         word=CommandKind.ADD,
@@ -99,13 +99,13 @@ def groups_command(groups: Sequence[TrainingGroup]) -> GroupCommand:
 
 
 def groups_of(command: GroupCommand) -> list[TrainingGroup]:
-    """Returns the groups of an `add` command, in order."""
+    """Returns the groups of an `add` command, in order; work keys are zero and prompt indices the group numbers."""
     arrays = command.arrays
     outputs, logprobs = (_split(arrays[name], arrays["output_lengths"]) for name in ("outputs", "logprobs"))
     samples = iter(
         [
-            TrainingSample(output_tokens=tokens, logprobs=said, reward=float(reward))
-            for tokens, said, reward in zip(outputs, logprobs, arrays["rewards"], strict=True)
+            TrainingSample(output_tokens=tokens, logprobs=values, reward=float(reward))
+            for tokens, values, reward in zip(outputs, logprobs, arrays["rewards"], strict=True)
         ]
     )
     prompts = _split(arrays["prompts"], arrays["prompt_lengths"])

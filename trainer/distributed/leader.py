@@ -18,7 +18,7 @@ from trainer.errors import MeshBroken
 T = TypeVar("T")
 
 HEARTBEAT_S = 5.0
-"""Longest pause without a command; then a heartbeat is sent, so that a lost process is noticed early."""
+"""Maximum pause between commands. After it a heartbeat is sent, so that a lost process is noticed early."""
 
 _log = structlog.get_logger(__name__)
 
@@ -29,7 +29,7 @@ class Leader:
     Args:
         channel: Channel to the other processes.
         ending: Shutdown request of this process.
-        on_end: Called from any thread when the run should end, because a process was asked to end or is lost.
+        on_end: Called from any thread when the run should end, because a process was told to shut down or is lost.
     """
 
     def __init__(self, channel: Channel, *, ending: ShutdownSignal, on_end: Callable[[], None]) -> None:
@@ -47,7 +47,7 @@ class Leader:
 
         Raises:
             MeshBroken: A process is lost, or failed where others succeeded.
-            MusterError: All processes failed, for this reason.
+            MusterError: All processes failed; this is the error of process 0.
         """
         with self._command_lock:
             self.check()
@@ -90,11 +90,11 @@ class Leader:
 
     def _do(self, command: GroupCommand, work: Callable[[], T]) -> T:
         if self._channel.device.type == "cuda":
-            torch.cuda.set_device(self._channel.device)  # each thread has its own
+            torch.cuda.set_device(self._channel.device)  # the current device is set per thread
         self._channel.send(command)
         error: MusterError | None = None
         try:
-            with mesh_errors(f"all do {command.word.value!r}"):
+            with mesh_errors(f"all execute {command.word.value!r}"):
                 found = work()
         except MeshBroken:
             raise
@@ -107,7 +107,7 @@ class Leader:
             raise error
         if status.failed:
             raise MeshBroken(
-                f"{status.failed} of {self._channel.place.processes} processes could not do {command.word.value!r}"
+                f"{status.failed} of {self._channel.place.processes} processes could not execute {command.word.value!r}"
             ) from error
         return found
 

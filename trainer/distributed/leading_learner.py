@@ -49,7 +49,7 @@ class LeadingLearner(PolicyLearner):
         self._leader.together(command, lambda: super(LeadingLearner, self).begin(step=step))
 
     def add(self, groups: Sequence[TrainingGroup]) -> None:
-        """Adds the gradients of some groups, which all processes share."""
+        """Adds the gradients of some groups; each process computes those of its own rows."""
         self._leader.together(groups_command(groups), lambda: super(LeadingLearner, self).add(groups))
 
     def finish(self) -> LearnedStep:
@@ -67,7 +67,7 @@ class LeadingLearner(PolicyLearner):
         )
 
     def restore(self, state: LearnerState) -> None:
-        """Restores a state that any number of processes saved; each process gets its shard from this one.
+        """Restores a state that any number of processes saved; each process gets its shard from process 0.
 
         Raises:
             Conflict: The state is of another model or another kind of optimiser.
@@ -75,7 +75,7 @@ class LeadingLearner(PolicyLearner):
         self._leader.together(state_command(state), lambda: super(LeadingLearner, self).restore(state))
 
     def weights(self, *, dtype: torch.dtype = torch.float32, keep: bool = True) -> dict[str, torch.Tensor]:
-        """Gathers copies of the weights on this process; the other processes do not wait for the disk."""
+        """Gathers copies of the weights on this process; the other processes do not wait until they are on disk."""
         return self._leader.together(
             GroupCommand(word=CommandKind.WEIGHTS),
             lambda: super(LeadingLearner, self).weights(dtype=dtype, keep=keep),

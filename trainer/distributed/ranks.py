@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from protocol.errors import InvalidInput
+from rollouts.models.devices import find_device
 from trainer.errors import BadSettings
 
 _NAMES = {"processes": "WORLD_SIZE", "rank": "RANK", "local_processes": "LOCAL_WORLD_SIZE", "local_rank": "LOCAL_RANK"}
@@ -37,7 +38,7 @@ class RankInfo:
 
 
 def own_place(environment: Mapping[str, str]) -> RankInfo | None:
-    """Returns the rank that torchrun gave this process; None if it is the only one.
+    """Returns the rank that torchrun gave this process; None if it is the only process.
 
     Args:
         environment: Environment variables of the process.
@@ -53,41 +54,34 @@ def own_place(environment: Mapping[str, str]) -> RankInfo | None:
         if text is None:
             raise BadSettings(f"WORLD_SIZE is {environment['WORLD_SIZE'][:20]}, and {name} is not set", hint=_START)
         if not text.strip().isdecimal():
-            raise BadSettings(f"{name} is {text[:20]!r}, which is no number", hint=_START)
+            raise BadSettings(f"{name} is {text[:20]!r}, not a number", hint=_START)
         found[field] = int(text)
     del found["port"]
     place = RankInfo(**found)
     if not (place.rank < place.processes and place.local_rank < place.local_processes <= place.processes):
         raise BadSettings(
-            f"there can't be a process {place.rank} of {place.processes} that is number {place.local_rank} of "
-            f"{place.local_processes} on this machine",
+            f"rank {place.rank} of {place.processes}, and local rank {place.local_rank} of "
+            f"{place.local_processes} on this machine, are out of range",
             hint=_START,
         )
     return place
 
 
 def device_of(name: str | None, place: RankInfo | None = None) -> torch.device:
-    """Returns the named device; by default an accelerator if there is one. Each process of a mesh has its own.
+    """Returns the named device; by default an accelerator if there is one. Each process of a mesh gets its own device.
 
     Raises:
         InvalidInput: There is no such device, or there are fewer devices than processes.
     """
-    if name is None:
-        name = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise InvalidInput(f"{name[:40]!r} is no device", hint="give cpu, cuda or cuda:NUMBER") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise InvalidInput(f"this machine has no device {device}", hint="leave device out, or give cpu")
+    device = find_device(name)
     if place is None or device.type == "cpu":
         return device
     if device.type != "cuda":
-        raise InvalidInput(f"several processes can't learn on {device}", hint="give cpu or cuda")
-    if ":" in name:
+        raise InvalidInput(f"several processes can't train on {device}", hint="give cpu or cuda")
+    if device.index is not None:
         raise InvalidInput(
-            f"{place.local_processes} processes on this machine can't all have {device}",
-            hint="leave device out, or give cuda; CUDA_VISIBLE_DEVICES says which ones may be used",
+            f"{place.local_processes} processes on this machine can't share {device}",
+            hint="leave device out, or give cuda; CUDA_VISIBLE_DEVICES limits which ones are used",
         )
     if (devices := torch.cuda.device_count()) < place.local_processes:
         raise InvalidInput(

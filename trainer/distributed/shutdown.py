@@ -12,7 +12,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 class ShutdownSignal:
-    """Checked between commands. A follower reports the request to process 0, which ends the run for all processes."""
+    """Shutdown request of this process, checked between commands.
+
+    A follower reports the request to process 0, which ends the run for all processes.
+    """
 
     def __init__(self) -> None:
         self._parent = os.getppid()

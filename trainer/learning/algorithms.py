@@ -1,6 +1,6 @@
 """Published algorithms as presets of the loss's parts; `{ name = "dapo", kl = 1e-3 }` is a preset with one change.
 
-docs/learning.md has the table with the papers.
+docs/learning.md lists the papers.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ _NAMED: dict[str, dict[str, Any]] = {
 
 
 def algorithm_names() -> list[str]:
-    """Named algorithms."""
+    """Returns the names of the algorithms."""
     return list(_NAMED)
 
 
@@ -130,7 +130,7 @@ class Algorithm(_LossTerm):
     name: str = "grpo"
     aggregation: Aggregation = Aggregation.TOKENS
     fixed_length: Annotated[int, Field(ge=1, le=2**20)] = 1024
-    """Divisor of `constant`. Dr. GRPO uses the maximum answer length."""
+    """Divisor of the aggregation `constant`. Dr. GRPO uses the maximum answer length."""
     importance: Importance = Importance.TOKEN
     rollout_floor: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Answers with a token whose ratio is below this are left out; 0 disables it."""
@@ -151,15 +151,15 @@ class Algorithm(_LossTerm):
             return given
         named = _NAMED.get(str(given.get("name", "grpo")))
         if named is None:
-            raise ValueError(f"there is no algorithm {given.get('name')!r}; there are {', '.join(_NAMED)}")
+            raise ValueError(f"there is no algorithm {given.get('name')!r}; choose one of {', '.join(_NAMED)}")
         return {**named, **given, **_merged_term(named.get("term"), given.get("term"))}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if isinstance(self.term, TruncatedTerm | MaskedTerm) and self.term.low > self.term.high:
-            raise ValueError(f"the term's ratios go from {self.term.low} down to {self.term.high}")
+            raise ValueError(f"the term's low ratio {self.term.low} is above its high ratio {self.term.high}")
         if self.kl and self.distance == Distance.K1:
-            raise ValueError("k1 as a loss has no gradient in expectation; take k2 or k3")
+            raise ValueError("k1 as a loss has no gradient in expectation; use k2 or k3")
         return self
 
     @property

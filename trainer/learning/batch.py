@@ -23,8 +23,8 @@ class Answers:
     Args:
         token_n: int64, generated token ids.
         sampler_n: float32, the sampler's log-probability of each token.
-        answer_n: int64, index of each token's answer, from 0 in this object.
-        weight_n: float32, weight of each token before the sum is divided.
+        answer_n: int64, index of each token's answer, from 0 within this object.
+        weight_n: float32, weight of each token in the sum, before the division by a count.
         advantage_n: float32, advantage of each token's answer.
         length_s: int64, number of tokens of each answer.
     """

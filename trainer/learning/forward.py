@@ -27,7 +27,7 @@ def answer_logits(model: PreTrainedModel, rows: PackedBatch, *, dtype: Dtype) ->
         rows: Rows of the batch.
         dtype: Type of the computation; the weights keep their type.
     """
-    call: Any = model  # transformers annotates its methods in parts only
+    call: Any = model  # transformers annotates only some of its methods
     device = model.device
     places = torch.from_numpy(rows.places).to(device)
     with (
@@ -57,7 +57,7 @@ def checkpoint_activations(model: PreTrainedModel) -> None:
     call: Any = model
     enable = (
         getattr(call, "activation_checkpointing_enable", None) or call.gradient_checkpointing_enable
-    )  # the argument's name in older releases
+    )  # the method's name in older releases
     enable()
     for layer in layers_of(model):
         layer.training = True

@@ -4,8 +4,8 @@
 several answers of its group: each token of an answer attends to the prompt and to the answer's own earlier tokens.
 Each answer has the positions that it would have alone, so all three layouts give equal log-probabilities.
 
-With more answers per prompt there are fewer tokens but longer rows, and the cost of attention grows with the row's
-length. `shared` chooses the number of answers with the lowest cost (`_cost`).
+With more answers per shared prompt there are fewer tokens but longer rows, and the cost of attention grows with the
+row's length. `shared` chooses the number of answers with the lowest cost (`_cost`).
 
 An answer of T tokens has T inputs, as in rollouts/prefill: the prompt's last token and all of its own tokens but the
 last. Answers share the prefix: the prompt without its last token. This module does not import torch.
@@ -27,11 +27,14 @@ from trainer.learning.groups import TrainingGroup
 from trainer.packing import NOTHING, Placed, place
 
 _MATRICES = 6
-"""Cost of a layer's matrices for one token, in units of attention to one token, per hidden size: about 12 width^2
-multiplications against 2 width for each token of its row (scores and weighted sum, also of masked tokens)."""
+"""Cost of a layer's weight matrices for one token, per unit of width; the cost of attention to one token is 1.
+
+The matrices take about 12 width^2 multiplications. Attention takes 2 width for each token of the row (scores and
+weighted sum, masked tokens included).
+"""
 
 PREFIX = -1
-"""Values for positions of no answer: tokens of a prefix, and padding."""
+"""Owner of the positions that belong to no answer: prefix tokens and padding."""
 
 
 class Layout(StrEnum):
@@ -109,7 +112,7 @@ def lay_out(
         width: Hidden size of the model, used to estimate costs.
 
     Raises:
-        InvalidInput: There is no answer, or one that is longer with its prompt than a row.
+        InvalidInput: There is no answer, or an answer with its prompt is longer than a row.
     """
     pieces = min(_choices(groups, layout, row_tokens), key=lambda pieces: _cost(pieces, width=width))
     lengths = [piece.length for piece in pieces]
@@ -128,7 +131,7 @@ def lay_out(
 
 
 def _choices(groups: Sequence[TrainingGroup], layout: Layout, row_tokens: int) -> Iterator[list[LayoutPiece]]:
-    """Returns the ways to cut groups into pieces, the one with the fewest tokens first."""
+    """Yields possible ways to cut groups into pieces, the one with the fewest tokens first."""
     largest = max((len(group.samples) for group in groups), default=1)
     if layout == Layout.SHARED:
         most = 2 * largest

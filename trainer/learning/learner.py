@@ -3,8 +3,8 @@
     learner = Learner(model, settings, temperature=recipe.sampling.temperature)
     done = learner.learn(groups, step=7)
 
-Gradients of a batch's parts are summed undivided and divided once, by the totals of the whole batch. So the result does
-not depend on how a batch is cut into micro-batches, sharded over processes, or added while groups arrive:
+Gradients of a batch's parts are summed, and the sum is divided once, by the totals of the whole batch. So the result
+does not depend on how a batch is cut into micro-batches, sharded over processes, or added while groups arrive:
 
     learner.begin(step=7)
     learner.add(first)      # as groups are accepted (Periodic Asynchrony, section 4)
@@ -42,7 +42,7 @@ from trainer.learning.sharding import agreed, check_same_batch, own_share, shard
 from trainer.schedules import learning_rate
 from trainer.training_state import restore_training, stored_weights, training_tensors
 
-_ALMOST_NOTHING = 1e-6
+_NORM_EPSILON = 1e-6
 """Added to the norm before dividing, as in torch.nn.utils.clip_grad_norm_."""
 
 
@@ -51,8 +51,8 @@ class LearnerState:
     """State that determines all further learning.
 
     Args:
-        tensors: Weights, optimiser averages and random generator, by name. Unsharded ones are the learner's own, not
-            copies: valid until its next `finish` or `restore`.
+        tensors: Weights, optimiser averages and random generator, by name. Unsharded tensors are the learner's own, not
+            copies: they are valid until its next `finish` or `restore`.
         facts: Numbers of skipped steps (`counts`) and kind of the optimiser, as JSON.
     """
 
@@ -69,7 +69,7 @@ class Learner:
         settings: Algorithm, optimiser and batch layout.
         temperature: Sampling temperature of the recipe.
         reference: Model that `algorithm.kl` keeps the policy close to; never changed.
-        mesh: One-dimensional mesh of the processes that share the weights; None for this process alone. All of them
+        mesh: One-dimensional mesh of the processes that share the weights; None for this process alone. All processes
             must be given the same groups.
 
     Raises:
@@ -86,12 +86,12 @@ class Learner:
         mesh: DeviceMesh | None = None,
     ) -> None:
         if settings.algorithm.kl and reference is None:
-            raise InvalidInput("the algorithm keeps close to a reference, and none was given")
+            raise InvalidInput("the algorithm has a KL penalty, and no reference model was given")
         self._model = model
         self._reference = reference
         self._width: int = model.config.get_text_config().hidden_size
         for each in [model] if reference is None else [model, reference]:
-            call: Any = each  # transformers annotates its methods in parts only
+            call: Any = each  # transformers annotates only some of its methods
             call.eval()
         if reference is not None:
             reference.requires_grad_(requires_grad=False)
@@ -151,8 +151,8 @@ class Learner:
         settings = self._settings
         if settings.algorithm.needs_whole_batch and self._counts.groups:
             raise InvalidInput(
-                f"{settings.algorithm.name} compares all answers of a batch, and this one comes in parts",
-                hint="turn stream off, or take an advantage of groups",
+                f"{settings.algorithm.name} compares all answers of a batch, and this batch comes in parts",
+                hint="turn stream off, or choose an advantage that compares answers of one group",
             )
         rows = lay_out(
             groups,
@@ -181,7 +181,7 @@ class Learner:
             TrainingDiverged: Loss or gradient was NaN, infinite or too large too often in a row.
         """
         if not self._counts.groups:
-            raise InvalidInput("a step without a group", hint="wait for groups with signal")
+            raise InvalidInput("a step without a group", hint="wait for groups whose rewards differ")
         since = time.perf_counter()
         settings = self._settings.optimiser
         if self._mesh is not None:
@@ -196,13 +196,13 @@ class Learner:
         )
         count = self._counts.of(COUNTED[self._settings.algorithm.aggregation])
         loss = -self._sums.objective / count
-        length = self._gradient_length(count)
-        if self._mesh is not None:  # or one process might skip a step that another one takes
-            loss, length = agreed((loss, length), self._mesh)
-        bad = not (math.isfinite(loss) and math.isfinite(length) and length <= settings.largest_gradient)
+        norm = self._gradient_norm(count)
+        if self._mesh is not None:  # otherwise one process might skip a step that another performs
+            loss, norm = agreed((loss, norm), self._mesh)
+        bad = not (math.isfinite(loss) and math.isfinite(norm) and norm <= settings.largest_gradient)
         if not bad:
             set_learning_rate(self._optimisers, rate)
-            self._scale_gradients(min(1.0, settings.clip / (length + _ALMOST_NOTHING)) * self._processes / count)
+            self._scale_gradients(min(1.0, settings.clip / (norm + _NORM_EPSILON)) * self._processes / count)
             for optimiser in self._optimisers:
                 optimiser.step()
         self._forget_gradients()
@@ -212,31 +212,32 @@ class Learner:
         if self._bad_in_a_row > settings.most_bad_steps:
             raise TrainingDiverged(
                 f"{self._bad_in_a_row} steps in a row gave no usable gradient, the last one step {self._step}: loss "
-                f"{loss}, gradient {length}"
+                f"{loss}, gradient {norm}"
             )
         return self._sums.report(
             counts=self._counts,
             step=self._step,
             bad=bad,
             loss=loss,
-            gradient_norm=length,
+            gradient_norm=norm,
             learning_rate=rate,
             seconds=self._seconds,
         )
 
     def weights(self, *, dtype: torch.dtype = torch.float32, keep: bool = True) -> dict[str, torch.Tensor]:
-        """Returns copies of all weights on the CPU. Sharded ones are gathered, so every process must call this.
+        """Returns copies of all weights on the CPU. Sharded ones are gathered, so every process must call this method.
 
         Args:
             dtype: Type of the copies.
-            keep: False for a process that does not need them: it gets an empty dict and holds one tensor at a time.
+            keep: False for a process that does not need the copies: it gets an empty dict and holds one tensor at a
+                time.
         """
         return stored_weights(self._model, dtype=dtype, keep=keep)
 
     def state(self, *, keep: bool = True) -> LearnerState:
         """Returns the present state without copying it.
 
-        Every process must call this; one with `keep=False` gets no tensors.
+        Every process must call this method; one with `keep=False` gets no tensors.
         """
         counts = {"bad": self._bad, "bad_in_a_row": self._bad_in_a_row}
         return LearnerState(
@@ -254,7 +255,7 @@ class Learner:
         kind = state.facts.get("optimiser", own)
         if kind != own:
             raise Conflict(
-                f"the state has the averages of {kind}, and the settings say {own}",
+                f"the state has optimiser averages of {kind}, and the settings say {own}",
                 hint=f'set learning.optimiser.kind to "{kind}", or begin a new run from the newest version',
             )
         try:
@@ -270,7 +271,8 @@ class Learner:
     def _add_rows(self, rows: PackedBatch, answers: Answers, *, counts: bool) -> None:
         """Adds the gradient of some rows.
 
-        Processes with fewer rows than others repeat one with `counts=False`, because collective operations need all.
+        Processes with fewer rows than others repeat a row with `counts=False`, because collective operations need all
+        of them.
         """
         picked = answers.pick(torch.from_numpy(rows.answers), self._model.device)
         logprob_n, entropy_n = self._logprobs(self._model, rows, picked)
@@ -305,10 +307,10 @@ class Learner:
     def _gradients(self) -> list[torch.Tensor]:
         return [weight.grad for weight in self._model.parameters() if weight.grad is not None]
 
-    def _gradient_length(self, count: int) -> float:
-        length: Any = get_total_norm(self._gradients())
-        whole_length: torch.Tensor = length.full_tensor() if hasattr(length, "full_tensor") else length
-        return whole_length.item() * self._processes / count
+    def _gradient_norm(self, count: int) -> float:
+        norm: Any = get_total_norm(self._gradients())
+        whole_norm: torch.Tensor = norm.full_tensor() if hasattr(norm, "full_tensor") else norm
+        return whole_norm.item() * self._processes / count
 
     def _scale_gradients(self, by: float) -> None:
         torch._foreach_mul_(self._gradients(), by)

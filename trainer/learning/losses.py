@@ -4,8 +4,8 @@
 
 `weight` and `count` come from the aggregation, `ratio` is the importance weight, `advantage` compares an answer with
 others, and `term` combines ratio and advantage and decides which gradient flows. (RLAX decomposes losses in this way.)
-`count` is of the whole global batch and is divided by last, so that gradients of any parts of a batch add up to the
-gradient of the batch. All functions take and return tensors.
+`count` covers the whole global batch, and the division comes last, so that gradients of any parts of a batch add up to
+the gradient of the batch. All functions take and return tensors.
 
 Shapes: N tokens of answers, one answer after another; S answers; G groups; V vocabulary. A name's last
 letters are its shape: `logits_nv` is [N, V].
@@ -20,7 +20,7 @@ import torch
 STEADY = 1e-6
 """Added to a standard deviation before division, so that equal rewards give advantages of zero."""
 MOST_LOG_RATIO = 20.0
-"""Log-ratios are clamped to this, so that their exponential is finite; no gradient flows outside."""
+"""Log-ratios are clamped to +-20, so that their exponential is finite; clamped ones have no gradient."""
 
 
 class Aggregation(StrEnum):
@@ -78,7 +78,8 @@ class Advantage(StrEnum):
     BATCH = "batch"
     """(r - mean) / (std + 1e-6) of the whole batch: REINFORCE++."""
     GROUP_MEAN_BATCH = "group-mean-batch"
-    """r - mean of its group, divided by the standard deviation of that over the batch. REINFORCE++ with baseline."""
+    """r - mean of its group, divided by the standard deviation of this difference over the batch. REINFORCE++ with
+    baseline."""
 
 
 OF_WHOLE_BATCH = {Advantage.BATCH, Advantage.GROUP_MEAN_BATCH}
@@ -216,7 +217,7 @@ def masked_term(
 
 
 def distances(kind: Distance, *, logprob_n: torch.Tensor, reference_n: torch.Tensor) -> torch.Tensor:
-    """An estimate of KL(pi || reference) from each token, [N]."""
+    """Returns an estimate of KL(pi || reference) from each token, [N]."""
     log_ratio_n = _log_ratio(logprob_n, reference_n)
     match kind:
         case Distance.K1:

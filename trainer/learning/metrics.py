@@ -23,14 +23,14 @@ class LearnedStep:
         loss: Loss over the global batch.
         reward_mean: Mean reward of all answers.
         reward_std: Population standard deviation of the rewards of all answers.
-        entropy: Mean over tokens, in nats.
+        entropy: Mean entropy over tokens, in nats.
         kl: Mean estimate of the distance to the reference, in nats per token; None without a reference.
         clip_fraction: Share of tokens whose term of the loss was clipped, bounded or left out.
         masked_answers: Number of answers that were left out entirely.
         ratio_mean: Mean importance weight.
         ratio_max: Largest importance weight.
         sampler_gap: Mean of |log pi - log mu| between the trainer's and the sampler's log-probabilities.
-        sampler_kl: Estimate of KL(mu || pi) from the same, in nats per token.
+        sampler_kl: Estimate of KL(mu || pi) from the same log-probabilities, in nats per token.
         gradient_norm: Norm of the gradient before clipping.
         learning_rate: Learning rate of the step.
         groups: Number of groups of the global batch.
@@ -77,7 +77,7 @@ class LearnedStep:
 
 
 _COUNTS = {"step", "bad", "groups", "answers", "seconds"}
-"""Fields of `LearnedStep` that are no figures of the progress log."""
+"""Fields of `LearnedStep` that `figures` omits."""
 
 _SUMMED = (
     "objective",
@@ -134,7 +134,7 @@ class MetricSums:
         self.largest_ratio = max(self.largest_ratio, read[-1])
 
     def all_reduce(self, device: torch.device) -> None:
-        """Sums over all processes; rewards and lengths already are those of the global batch."""
+        """Sums over all processes; every process already has the rewards and lengths of the global batch."""
         values = torch.tensor([getattr(self, name) for name in _SUMMED], dtype=torch.float64, device=device)
         largest = torch.tensor(self.largest_ratio, dtype=torch.float64, device=device)
         torch.distributed.all_reduce(values)

@@ -1,4 +1,4 @@
-"""Optimisers: AdamW, or Muon for matrices with AdamW for the rest."""
+"""Optimisers: AdamW alone, or Muon for matrices with AdamW for all other weights."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def make_optimisers(model: PreTrainedModel, settings: LearningOptimiser) -> list
     """
     if settings.kind == OptimiserKind.ADAMW:
         return [_adamw(list(model.parameters()), settings)]
-    call: Any = model  # transformers annotates its methods in parts only
+    call: Any = model  # transformers annotates only some of its methods
     outside = {
         id(parameter)
         for layer in (call.get_input_embeddings(), call.get_output_embeddings())

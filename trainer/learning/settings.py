@@ -26,7 +26,7 @@ class _LearningModel(BaseModel):
 
 
 class OptimiserKind(StrEnum):
-    """Optimiser."""
+    """Kind of optimiser."""
 
     ADAMW = "adamw"
     MUON = "muon"
@@ -37,9 +37,9 @@ class OldPolicy(StrEnum):
     """Source of the old log-probabilities in the ratio."""
 
     SAMPLER = "sampler"
-    """The sampler's recorded ones: corrects for staleness and stays stable with more asynchrony."""
+    """The sampler's recorded log-probabilities: the ratio corrects for staleness and asynchrony."""
     RECOMPUTED = "recomputed"
-    """The trainer's own at the start of the step, so every ratio is 1 with one step per batch."""
+    """The trainer's own log-probabilities at the start of the step; with one step per batch every ratio is 1."""
 
 
 class LearningOptimiser(_LearningModel):
@@ -74,7 +74,7 @@ class LearningSettings(_LearningModel):
     row_tokens: _Count = 1024
     """Maximum tokens of a row: at least the longest prompt plus the longest answer."""
     rows_at_once: _Count = 8
-    """Rows of that length per forward pass; gradients of a batch's further rows are accumulated."""
+    """Rows of `row_tokens` per forward pass; gradients of several passes are accumulated."""
     dtype: Dtype = Dtype.FLOAT32
     """Type of the forward and backward pass. Weights, gradients and optimiser are always float32."""
     checkpoint_activations: bool = False

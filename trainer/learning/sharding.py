@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 2 ...    # each process: make_mesh, then Learner(..., mesh=mesh)
 
-Every process gets the same global batch and arranges it in the same rows, so all know the divisors of the sums. Each
-process trains on its own rows. A process with fewer rows repeats rows of others without counting them, because
-gathering weights needs all processes.
+Every process gets the same global batch and arranges it in the same rows, so all processes know the divisors of the
+sums. Each process trains on its own rows. A process with fewer rows repeats rows of others without counting them,
+because gathering weights needs all processes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def shard(model: Module, mesh: DeviceMesh) -> None:
 
 
 def own_share(rows: Sequence[PackedBatch], mesh: DeviceMesh | None) -> Iterator[tuple[PackedBatch, bool]]:
-    """Yields this process's rows, and whether they count; each row counts in one process."""
+    """Yields this process's rows, each with whether it counts; each row counts in one process."""
     processes, rank = (1, 0) if mesh is None else (mesh.size(), mesh.get_local_rank())
     for first in range(0, len(rows), processes):
         turn = first + rank
@@ -48,18 +48,18 @@ def own_share(rows: Sequence[PackedBatch], mesh: DeviceMesh | None) -> Iterator[
 
 
 def agreed(values: Sequence[float], mesh: DeviceMesh) -> list[float]:
-    """Returns the first process's values on all processes, so that all take the same decision."""
-    told = torch.tensor(values, dtype=torch.float64, device=mesh.device_type)
+    """Returns the first process's values on all processes, so that all processes make the same decision."""
+    shared = torch.tensor(values, dtype=torch.float64, device=mesh.device_type)
     processes: Any = mesh.get_group()
-    distributed.broadcast(told, group_src=0, group=processes)
-    return told.tolist()
+    distributed.broadcast(shared, group_src=0, group=processes)
+    return shared.tolist()
 
 
 def check_same_batch(groups: Sequence[TrainingGroup], mesh: DeviceMesh) -> None:
     """Checks that all processes were given the same groups.
 
     Raises:
-        InvalidInput: They were not; raised on all processes.
+        InvalidInput: The groups differ; raised on all processes.
     """
     digest = hashlib.sha256()
     for group in groups:
@@ -67,7 +67,7 @@ def check_same_batch(groups: Sequence[TrainingGroup], mesh: DeviceMesh) -> None:
         for sample in group.samples:
             digest.update(repr(sample.reward).encode() + sample.output_tokens.tobytes() + sample.logprobs.tobytes())
     own = torch.frombuffer(bytearray(digest.digest()[:8]), dtype=torch.int64).to(mesh.device_type)
-    processes: Any = mesh.get_group()  # torch gives its distributed functions no types
+    processes: Any = mesh.get_group()  # torch does not annotate its distributed functions
     largest, smallest = own.clone(), own.clone()
     distributed.all_reduce(largest, op=distributed.ReduceOp.MAX, group=processes)
     distributed.all_reduce(smallest, op=distributed.ReduceOp.MIN, group=processes)

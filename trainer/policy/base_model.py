@@ -18,7 +18,7 @@ from trainer.errors import BadSettings
 from trainer.files import whole_folder
 
 MOST_PROMPTS = 1 << 20
-"""A larger range stays a range without exclusions: its table would take 8 MiB per version."""
+"""Maximum size of a range that is converted to a table, which takes up to 8 MiB per version."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class PolicyBase:
         folder: Its folder.
         digest: Its version digest.
         recipe: Its recipe.
-        facts: Of its model.
+        facts: Properties of its model.
         eligible: Its eligible prompts.
     """
 
@@ -43,7 +43,8 @@ class PolicyBase:
     def candidates(self) -> NDArray[np.uint64] | None:
         """Returns the prompts for a version's table; None for a range that is too large for a table.
 
-        Held-out prompts of a range are excluded: no slot draws them, so they would count as unsolved for ever.
+        Held-out prompts of a range are excluded: no slot draws them, so in a table they would count as unsolved for
+        ever.
 
         Raises:
             BadSettings: All prompts of the range are held out.
@@ -69,8 +70,8 @@ def open_base(folder: Path) -> PolicyBase:
     """Reads a base.
 
     Raises:
-        BadVersionFolder: It is no version, or its tokenizer has tokens that its model lacks.
-        BadSettings: Its recipe draws samples in a way that can't be learned from.
+        BadVersionFolder: The folder is not a version, or its tokenizer has tokens that its model lacks.
+        BadSettings: The recipe's samples can't be trained on: top_p, top_k or a group size below 2.
     """
     recipe = read_recipe(folder)
     facts = read_model(folder)
@@ -78,7 +79,7 @@ def open_base(folder: Path) -> PolicyBase:
     if sampling.top_p != 1.0 or sampling.top_k:
         raise BadSettings(
             f"the recipe in {folder} has top_p {sampling.top_p} and top_k {sampling.top_k}",
-            hint="learning needs samples of the policy itself: set top_p 1 and top_k 0",
+            hint="training needs samples from the policy's full distribution: set top_p 1 and top_k 0",
         )
     if recipe.group_size < 2:
         raise BadSettings(
@@ -98,7 +99,7 @@ def copy_base(base: PolicyBase, folder: Path) -> None:
     """Copies the base atomically to the folder of published versions.
 
     Raises:
-        NotWritten: The disk is full, or refuses.
+        NotWritten: The disk is full or refuses the write.
     """
     with whole_folder(folder) as partial:
         for file in folder_files(base.folder):

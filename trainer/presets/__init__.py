@@ -17,7 +17,7 @@ _FOLDER = Path(str(files(__name__)))
 
 
 def preset_names() -> list[str]:
-    """Names of the presets."""
+    """Returns the names of the presets."""
     return sorted(path.stem for path in _FOLDER.glob("*.toml"))
 
 
@@ -39,7 +39,7 @@ def devnet_base(name: str = DEVNET) -> Path:
     of eligible prompts without held-out ones. Read-only: copy it before changing anything.
 
     Args:
-        name: Preset that made it; `DEVNET_LENGTH` is the one whose prompts ask for a target length.
+        name: Preset that the base was made with; `DEVNET_LENGTH` has prompts with a target length.
 
     Raises:
         NotFound: No base of this name is shipped.

@@ -80,7 +80,7 @@ async def run_trainer(
         stop: Ends the run at the next safe point.
         key: The publisher's key; by default from its keystore or the environment.
         outside: Clock and connections.
-        place: Rank of this process under torchrun; the others follow it (`trainer.run.follower`).
+        place: Rank of this process under torchrun; the other processes follow it (`trainer.run.follower`).
 
     Raises:
         MeshBroken: Another process of the mesh has ended.
@@ -225,7 +225,7 @@ async def _prepare(
             patience=settings.patience,
         )
 
-    parts = Dependencies(
+    dependencies = Dependencies(
         settings=settings,
         learner=learner,
         learner_thread=links.learner_thread,
@@ -240,7 +240,7 @@ async def _prepare(
         clock=clock,
         identity=identity,
     )
-    return parts, state
+    return dependencies, state
 
 
 async def _decoder(stack: AsyncExitStack) -> Decoder:
@@ -256,7 +256,7 @@ async def _write_base(settings: TrainerSettings, base: PolicyBase, publisher: Pu
     try:
         settings.policies.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadSettings(f"{settings.policies} can't be made: {error.strerror}") from error
+        raise BadSettings(f"{settings.policies} can't be created: {error.strerror}") from error
 
     digest = await publisher.write(0, lambda folder: run_in_thread(copy_base, base, folder))
     if digest != base.digest:

@@ -35,7 +35,7 @@ class Asynchrony:
         stream: Whether gradients are computed as groups are accepted, with a denominator fixed in advance.
 
     Raises:
-        BadSettings: With these values no rollout could be used for the steps between two versions.
+        BadSettings: A value is out of range, or rollouts would be too stale for the last step before a new version.
     """
 
     reload_every: int = 1
@@ -44,7 +44,7 @@ class Asynchrony:
 
     def __post_init__(self) -> None:
         if self.reload_every < 1 or self.max_staleness < 0:
-            raise BadSettings("reload_every is 1 or more, and max_staleness 0 or more")
+            raise BadSettings("reload_every must be 1 or more, and max_staleness 0 or more")
         if self.reload_every > self.max_staleness + 1:
             raise BadSettings(
                 f"a version after every {self.reload_every} steps, and rollouts at most {self.max_staleness} steps old",
@@ -55,7 +55,7 @@ class Asynchrony:
         """Checks that the orchestrator leases enough steps ahead.
 
         Raises:
-            BadSettings: It leases too few steps per version.
+            BadSettings: The orchestrator leases too few steps per version.
         """
         if self.reload_every > async_level + 1:
             raise BadSettings(
@@ -109,16 +109,16 @@ def steps_to_open(
 ) -> dict[int, int]:
     """Returns the demand of the window's later steps, in groups; 0 for a step that is not open yet.
 
-    The next step is always open, so that workers continue while this one is judged and trained. A later step opens when
-    all demand before it is leased and fewer than `most_waiting` accepted groups wait: a longer queue does not increase
-    throughput and makes every rollout staler.
+    The next step is always open, so that workers continue while rollouts of this one are validated and trained on. A
+    later step opens when all demand before it is leased and fewer than `most_waiting` accepted groups wait: a longer
+    queue does not increase throughput and makes every rollout staler.
 
     Args:
         step: The current step.
         last: Last step that may be served (`Asynchrony.last_step`).
-        standing: State of the steps; a missing one has no demand yet.
+        standing: State of the steps; a missing step has no demand yet.
         groups: Initial demand of a step.
-        most_waiting: Number of accepted groups of later steps from which on no further step opens.
+        most_waiting: No further step opens while so many accepted groups of later steps wait.
     """
     none = StepStanding()
     waiting = sum(standing.get(later, none).accepted for later in range(step + 1, last + 1))
@@ -139,7 +139,7 @@ class Move(StrEnum):
     WAIT = "wait"
     RAISE = "raise"
     FULL = "full"
-    """Nothing more is expected: train on the groups that are here."""
+    """No more groups are expected: train on those received so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,12 +165,12 @@ def next_move(
 
     Args:
         now: State of the step.
-        wanted: Number of groups with signal in a batch.
-        useful: Number of groups with signal received.
+        wanted: Number of groups whose rewards differ in a batch.
+        useful: Number of groups whose rewards differ that were received.
         coming: Accepted groups that are not received yet.
         held_up: Accepted groups that are unavailable because chain or store is down. They don't count towards the
             batch, but the step does not end without them.
-        share: Expected share of groups with signal, in (0, 1].
+        share: Expected share of groups whose rewards differ, in (0, 1].
         max_rounds: Maximum number of times the demand may be raised.
         lingered: Whether the step has waited `linger_s` for outstanding work since its batch was full.
     """
@@ -190,8 +190,8 @@ def next_move(
 
 
 def first_demand(groups: int, share: float) -> int:
-    """Returns the initial demand, with which about five of six steps get a full batch with signal.
+    """Returns the initial demand, with which about five of six steps get a full batch.
 
-    It is one standard deviation above the expected need, because missing groups cost another round trip.
+    The demand is one standard deviation above the expected need, because missing groups cost another round trip.
     """
     return math.ceil((groups + math.sqrt(groups * (1 - share))) / max(share, 0.001))

@@ -31,7 +31,7 @@ class SeenGroup:
 
     @property
     def has_signal(self) -> bool:
-        """Whether the group's rewards differ, so that it gives a gradient."""
+        """Returns whether the group's rewards differ; otherwise it gives no gradient."""
         return self.group is not None and self.group.has_signal
 
 
@@ -51,7 +51,7 @@ class SeenFile:
 
     @property
     def useful(self) -> int:
-        """Number of groups with signal."""
+        """Number of groups whose rewards differ."""
         return sum(group.has_signal for group in self.groups)
 
 
@@ -60,7 +60,7 @@ class Chosen:
     """Groups selected for a step's batch.
 
     Args:
-        places: File number and group number of each, in training order.
+        places: File number and group number of each group, in training order.
         left: Number of unused groups by reason.
     """
 
@@ -74,7 +74,7 @@ def in_lease_order(files: Iterable[SeenFile]) -> list[SeenFile]:
 
 
 def choose(files: Sequence[SeenFile], *, step: int, most: int, seed: int) -> Chosen:
-    """Selects the batch: a random choice, determined by the seed, among the groups with signal.
+    """Selects the batch: a random choice, determined by the seed, among the groups whose rewards differ.
 
     The choice favours neither fast nodes nor low addresses, which could be generated on purpose.
 
@@ -116,7 +116,7 @@ def groups_at(files: Sequence[SeenFile], places: Iterable[tuple[int, int]]) -> l
     for number, place in places:
         group = files[number].groups[place].group
         if group is None:
-            raise LookupError(f"group {place} of {files[number].entry.key} can't be learned")
+            raise LookupError(f"group {place} of {files[number].entry.key} is undecided and can't be trained on")
         found.append(group)
     return found
 
@@ -127,7 +127,7 @@ def solved_shares(files: Iterable[SeenFile]) -> list[tuple[int, float]]:
 
 
 def signal_share(files: Iterable[SeenFile], *, before: float, weight: int = 16) -> float:
-    """Returns the smoothed share of groups with signal, in [0.05, 1]."""
+    """Returns the smoothed share of groups whose rewards differ, in [0.05, 1]."""
     counted = [(len(file.groups), file.useful) for file in files]
     seen, useful = sum(one for one, _ in counted), sum(two for _, two in counted)
     return max(0.05, min(1.0, (before * weight + useful) / (weight + seen)))

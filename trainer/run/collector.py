@@ -1,4 +1,4 @@
-"""Collects a step's rollouts: fetches accepted files, raises demand if needed and closes the full step."""
+"""Collects a step's rollouts: fetches accepted files, raises demand if needed and closes the step when it is full."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class RolloutCollector:
         intake, streamed = self._intake(step), self._streamed(step)
         full_since: float | None = None
         looked_at = -1  # accepted groups at the last listing; list again only when it changes
-        while not self._stop.is_set():  # checked besides cancellation, which libraries may swallow
+        while not self._stop.is_set():  # checked in addition to cancellation, which libraries may swallow
             since = time.perf_counter()
             view = await self._ask(step)
             times.wait += time.perf_counter() - since
@@ -102,7 +102,7 @@ class RolloutCollector:
         return None
 
     async def look_ahead(self, step: int) -> None:
-        """Fetches accepted files of a later step; errors are only logged, because `gather` meets them again."""
+        """Fetches accepted files of a later step; errors are only logged, because `gather` raises them again."""
         if step >= self._dependencies.settings.steps:
             return
         try:

@@ -1,7 +1,7 @@
-"""History of learning settings by step; changes between two starts are reported and journalled.
+"""History of learning settings by step; changes between two starts are logged and journalled.
 
-After a crash, journalled steps are learned again. Other settings then give other weights. That is harmless before a
-version was announced, but contradicts an announced version.
+After a crash, journalled steps are repeated; changed settings then give different weights. A
+change of `learning` is refused if a version of these steps was written, because its digest would no longer match.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def learned_under(
 ) -> dict[str, Value]:
     """Returns all settings that determine the trained weights, by name as in the settings file."""
     knobs = settings.knobs
-    told: dict[str, Any] = {
+    settings_by_name: dict[str, Any] = {
         "learning": learning.model_dump(mode="json"),
         "pools": settings.pools.model_dump(mode="json"),
         "device": device,
@@ -38,7 +38,7 @@ def learned_under(
         "max_staleness": knobs.max_staleness,
         "stream": knobs.stream,
     }
-    return dict(_flat(told))
+    return dict(_flat(settings_by_name))
 
 
 def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, step: int) -> None:
@@ -48,7 +48,7 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
         now: Result of `learned_under`.
         journal: Journal of the run.
         recorded: Content of the journal.
-        step: The next step of the state; those of the journal from there on are learned again.
+        step: The next step of the saved state; journalled steps from this one on are repeated.
 
     Raises:
         Conflict: The settings changed, and a version exists of steps that must be trained again.
@@ -60,19 +60,19 @@ def adopt(now: Mapping[str, Value], *, journal: Journal, recorded: Recorded, ste
         if not changed:
             return
         made = [version for version in sorted(recorded.written) if version > step]
-        otherwise = [words for name, words in changed.items() if name.startswith(_LEARNING)]
+        otherwise = [text for name, text in changed.items() if name.startswith(_LEARNING)]
         if made and otherwise:
             raise Conflict(
-                f"version {made[0]} was made of steps that have to be learned again, from step {step} on, and "
+                f"version {made[0]} includes steps that have to be repeated, from step {step} on, and "
                 + "; ".join(otherwise),
-                hint="start once with the settings as they were; when the log says `taken-up`, stop it and change them",
+                hint="start once with the old settings; when the log says `taken-up`, stop the trainer and change them",
             )
         _log.warning("settings-changed", since_step=step, changed=list(changed.values()))
     journal.append(LearnedUnder(step=step, values=dict(now)))
 
 
 def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> dict[str, str]:
-    """Returns a text for each difference, by name. Settings that only one release knows are ignored."""
+    """Returns a text for each difference, by name. Settings that only one of the two has are ignored."""
     return {
         name: f"{name} was {before[name]} and is {now[name]}"
         for name in sorted(before.keys() & now.keys())
@@ -80,8 +80,8 @@ def changes(before: Mapping[str, Value], now: Mapping[str, Value]) -> dict[str, 
     }
 
 
-def _flat(told: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Value]]:
-    for name, value in told.items():
+def _flat(settings_by_name: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Value]]:
+    for name, value in settings_by_name.items():
         if isinstance(value, Mapping):
             yield from _flat(value, f"{prefix}{name}.")
         else:

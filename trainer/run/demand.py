@@ -13,11 +13,11 @@ from trainer.run.settings import TrainerSettings
 
 
 class DemandPublisher:
-    """Sends demand to the orchestrator and remembers what was sent.
+    """Sends demand to the orchestrator and remembers the demand of each step.
 
     Args:
         client: Client of the orchestrator.
-        retry: Retries while it is down.
+        retry: Retries while the orchestrator is down.
         lease: The run's lease, which fences requests.
     """
 
@@ -25,11 +25,11 @@ class DemandPublisher:
         self._client = client
         self._lease = lease
         self._retry = retry
-        self._stated: dict[int, int] = {}
+        self._sent: dict[int, int] = {}
 
     async def view(self) -> RunView:
         """Returns the orchestrator's view of the run."""
-        return await self._retry(self._client.run, what="looking at the run")
+        return await self._retry(self._client.run, what="reading the run")
 
     async def open_window(
         self, settings: TrainerSettings, view: RunView, *, step: int, version: int, signal_share: float
@@ -41,7 +41,7 @@ class DemandPublisher:
             view: The orchestrator's view of the run.
             step: The current step.
             version: Policy version that generates rollouts.
-            signal_share: Smoothed share of groups with signal.
+            signal_share: Smoothed share of groups whose rewards differ.
         """
         await self.open(
             step,
@@ -66,38 +66,38 @@ class DemandPublisher:
             ahead: Number of steps beyond the window whose demand is set to 0; the next version opens them.
         """
         standing = standings(view)
-        await self._state(step, max(groups, self._stated.get(step, 0)), standing)
+        await self._state(step, max(groups, self._sent.get(step, 0)), standing)
         later = steps_to_open(step, last, standing, groups=groups, most_waiting=most_waiting)
         for each in range(step + 1, view_end(view, last) + ahead + 1):
             await self._state(each, later.get(each, 0), standing)
 
     async def raise_to(self, step: int, groups: int) -> None:
         """Raises the demand of a step."""
-        self._stated[step] = groups
+        self._sent[step] = groups
         await self._put(step, groups)
 
     async def close(self, step: int) -> None:
         """Closes a step."""
         await self._put(step, 0, closed=True)
-        self._stated = {each: groups for each, groups in self._stated.items() if each > step}
+        self._sent = {each: groups for each, groups in self._sent.items() if each > step}
 
     def forget(self) -> None:
-        """Forgets what was sent, so that all demand is sent again after the orchestrator lost its state."""
-        self._stated.clear()
+        """Forgets the sent demand, so that all of it is sent again after the orchestrator lost its state."""
+        self._sent.clear()
 
     async def _state(self, step: int, groups: int, standing: dict[int, StepStanding]) -> None:
         now = standing.get(step)
-        known = self._stated.get(step)
+        known = self._sent.get(step)
         if known is not None and known >= groups and (now is None or now.closed or now.demand >= groups):
             return
-        self._stated[step] = max(groups, known or 0)
+        self._sent[step] = max(groups, known or 0)
         await self._put(step, groups)
 
     async def _put(self, step: int, groups: int, *, closed: bool = False) -> None:
         def put(lease: str) -> Awaitable[StepView]:
             return self._client.put_demand(Demand(step=step, groups=groups, closed=closed, trainer=lease))
 
-        await self._retry(lambda: self._lease.with_token(put), what=f"stating the demand of step {step}")
+        await self._retry(lambda: self._lease.with_token(put), what=f"sending the demand of step {step}")
 
 
 def standings(view: RunView) -> dict[int, StepStanding]:

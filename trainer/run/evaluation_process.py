@@ -1,7 +1,7 @@
 """Evaluates versions in a separate process, so that training does not wait.
 
 The process is `python -m trainer.run.evaluation_worker`: it reads one JSON object per line from its standard input and
-answers each with one. It ends at end of input, so it does not outlive the trainer.
+answers each line with one. The process ends at end of input, so it does not outlive the trainer.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ class EvaluationProcess:
     async def _answer(self, version: int, folder: Path) -> dict[str, Any]:
         process = self._process = self._process or await self._start()
         if process.stdin is None or process.stdout is None:
-            raise OSError("the evaluating process has no pipes")
+            raise OSError("the evaluation process has no pipes")
         process.stdin.write((json.dumps({"version": version, "folder": str(folder)}) + "\n").encode())
         await process.stdin.drain()
         line = await process.stdout.readline()
         if not line.endswith(b"\n"):
-            raise OSError("the evaluating process ended")
+            raise OSError("the evaluation process ended")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise ValueError(str(answer["error"]))
@@ -103,7 +103,7 @@ class EvaluationProcess:
         root = str(Path(trainer.__file__).parents[1])
         inherited = os.environ.get("PYTHONPATH")
         settings = self._settings
-        words = {
+        options = {
             "prompts": settings.evaluation_prompts,
             "samples": settings.evaluation_samples,
             "dtype": settings.dtype.value,
@@ -113,7 +113,7 @@ class EvaluationProcess:
             sys.executable,
             "-m",
             "trainer.run.evaluation_worker",
-            json.dumps(words),
+            json.dumps(options),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             limit=_LONGEST_ANSWER,

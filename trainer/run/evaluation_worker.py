@@ -1,6 +1,7 @@
 """`python -m trainer.run.evaluation_worker JSON`: evaluates the versions named on standard input.
 
-Reads lines such as `{"version": 3, "folder": "policies/3"}`, writes one line of JSON for each, and ends with its input.
+Reads lines such as `{"version": 3, "folder": "policies/3"}`, writes one line of JSON for each, and ends at end of
+input.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from rollouts.recipe import read_recipe
 from trainer.evaluator import Evaluator, held_out_prompts
 
 _NICENESS = 5
-"""Lower priority than training, for machines with few cores."""
+"""Gives this process a lower priority than training, for machines with few cores."""
 
 
 def main() -> None:
@@ -36,14 +37,14 @@ def main() -> None:
     torch.set_num_threads(1)
     with contextlib.suppress(OSError):
         os.nice(_NICENESS)
-    words: Mapping[str, Any] = json.loads(sys.argv[1])
-    engine = open_engine(EngineName.TORCH, dtype=Dtype(words["dtype"]), device=words["device"])
+    options: Mapping[str, Any] = json.loads(sys.argv[1])
+    engine = open_engine(EngineName.TORCH, dtype=Dtype(options["dtype"]), device=options["device"])
     evaluator: Evaluator | None = None
     try:
         for line in sys.stdin:
             folder = Path(json.loads(line)["folder"])
             try:
-                evaluator = evaluator or _evaluator(folder, words)
+                evaluator = evaluator or _evaluator(folder, options)
                 answer = _evaluate(folder, evaluator, engine)
             except (MusterError, OSError) as error:
                 answer = {"error": error.detail if isinstance(error, MusterError) else str(error)}
@@ -53,7 +54,7 @@ def main() -> None:
         engine.close()
 
 
-def _evaluator(folder: Path, words: Mapping[str, Any]) -> Evaluator:
+def _evaluator(folder: Path, options: Mapping[str, Any]) -> Evaluator:
     recipe = read_recipe(folder)
     chosen = recipe.environment
     environment = load_environment(chosen.name, version=chosen.version, options=chosen.options)
@@ -61,8 +62,8 @@ def _evaluator(folder: Path, words: Mapping[str, Any]) -> Evaluator:
         environment=environment,
         recipe=recipe,
         tokenizer=FolderTokenizer(folder),
-        indices=held_out_prompts(environment, recipe, count=words["prompts"]),
-        samples=words["samples"],
+        indices=held_out_prompts(environment, recipe, count=options["prompts"]),
+        samples=options["samples"],
     )
 
 

@@ -1,6 +1,6 @@
 """Processes of a mesh other than process 0: hold a shard of the policy and execute the commands of process 0.
 
-They read only the base: no key, chain, orchestrator or state directory.
+These processes read only the base, and no key, chain, orchestrator or state directory.
 """
 
 from __future__ import annotations
@@ -35,13 +35,14 @@ def follow_trainer(settings: TrainerSettings, place: RankInfo) -> None:
 
     Raises:
         MeshBroken: Another process has ended.
-        MusterError: A command failed in this process only.
+        MusterError: A command failed in this process, but not in all processes.
     """
     device = device_of(settings.device, place)
     if device.type == "cpu":
         torch.set_num_threads(1)
     base, ending = open_base(settings.start), ShutdownSignal()
-    channel = Channel(place, device, timeout=settings.mesh_timeout)  # while others are waited for, a signal ends it
+    # Outside `by_signal`, so that a signal ends this process while it waits for the others.
+    channel = Channel(place, device, timeout=settings.mesh_timeout)
     with ending.by_signal():
         Follower(channel, base, ending).follow()
 
@@ -63,7 +64,7 @@ class Follower:
     Args:
         channel: Channel to process 0.
         base: This machine's copy of the base.
-        ending: Set when this process should end; process 0 then ends the run for all.
+        ending: Shutdown request of this process; process 0 then ends the run for all.
     """
 
     def __init__(self, channel: Channel, base: PolicyBase, ending: ShutdownSignal) -> None:
@@ -77,7 +78,7 @@ class Follower:
 
         Raises:
             MeshBroken: Another process has ended.
-            MusterError: A command failed in this process only.
+            MusterError: A command failed in this process, but not in all processes.
         """
         try:
             self._follow()

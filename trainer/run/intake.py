@@ -65,7 +65,7 @@ class RolloutIntake:
         decoder: Sandboxed decoder of untrusted files.
         policy: Returns the digest of a version; None if this run has not written it.
         max_staleness: Maximum age of a rollout's policy in steps.
-        at_once: Number of parallel downloads.
+        at_once: Maximum number of parallel downloads.
         clock: Clock of the run.
         patience: How long a step waits for files while chain or store is down.
     """
@@ -136,7 +136,7 @@ class RolloutIntake:
 
     @property
     def is_late(self) -> bool:
-        """Whether an accepted file is currently unavailable."""
+        """Returns whether an accepted file is currently unavailable."""
         return bool(self._late)
 
     async def _take_each(self, items: Sequence[RolloutItem]) -> None:
@@ -167,16 +167,16 @@ class RolloutIntake:
 
         Raises:
             UnusableFile: The file is of another step, too stale, too large, or of a policy that is not this run's.
-            NotOnLedger: The ledger has no matching verdict, or not yet.
+            NotOnLedger: The ledger has no matching verdict yet.
         """
         if item.outcome is not Outcome.ACCEPTED or item.step != self.step or item.audit_hash is None:
-            raise UnusableFile("it is listed and not accepted", code="not-accepted")
+            raise UnusableFile("the listed file is not accepted", code="not-accepted")
         if not self.step - self._max_staleness <= item.version <= self.step:
             raise UnusableFile(f"version {item.version} is too old for step {self.step}", code="stale")
         if item.digest != self._policy(item.version):
             raise UnusableFile(f"version {item.version} is not {item.digest}", code="other-policy")
         if item.size is not None and item.size > self._rules.most_bytes:
-            raise UnusableFile(f"{item.size} bytes; {self._rules.most_bytes} are read", code="file-too-large")
+            raise UnusableFile(f"{item.size} bytes, above the limit of {self._rules.most_bytes}", code="file-too-large")
         if why := await self._verdicts.objection(item):
             raise NotOnLedger(why)
         return JournalFile(

@@ -1,8 +1,8 @@
 """The journal: records durably, before the first gradient, which rollouts each step trains on and in which order.
 
-It has one line of JSON for each batch, each written version and each change of settings. A line counts once complete
-on disk; a torn last line is cut off. So a run killed at any moment repeats the same batches (decision 0030), and
-anyone with the files can verify what a version was trained on.
+The journal has one line of JSON for each batch, each written version and each change of settings. A line counts once it
+is complete on disk; an incomplete last line is cut off. So a run killed at any moment repeats the same batches
+(decision 0030), and anyone with the files can verify what a version was trained on.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ class StepBatch(_Line):
     groups: tuple[tuple[int, int], ...]
     """The batch in training order: index of the file and number of the group in it."""
     parts: tuple[int, ...] = ()
-    """Numbers of groups whose gradients were computed together while streaming; empty without streaming."""
+    """Sizes of the parts in which groups were added while streaming; empty without streaming."""
 
 
 class Written(_Line):
-    """A version that was written and not announced yet."""
+    """A version that was written; this line precedes its announcement."""
 
     kind: Literal["written"] = "written"
     version: Version
@@ -103,7 +103,7 @@ class Journal:
         """Appends a line and syncs it to disk.
 
         Raises:
-            NotWritten: The disk is full or refuses; a partial line is cut off, at the latest at the next `read`.
+            NotWritten: The disk is full or refuses the write; a partial line is cut off, at the latest by `read`.
         """
         line = (json.dumps(entry.model_dump(mode="json"), separators=(",", ":")) + "\n").encode()
         try:
@@ -123,7 +123,7 @@ class Journal:
             raise NotWritten(f"{self.path} can't be written: {error.strerror or error}") from error
 
     def read(self) -> Recorded:
-        """Reads the journal and cuts off a torn last line.
+        """Reads the journal and cuts off an incomplete last line.
 
         Raises:
             Conflict: A line is invalid or from another release, or steps are missing.
@@ -135,7 +135,7 @@ class Journal:
             match entry:
                 case StepBatch():
                     if batches and entry.step != max(batches) + 1:
-                        raise Conflict(f"{self.path}: after step {max(batches)} stands step {entry.step}", hint=_HINT)
+                        raise Conflict(f"{self.path}: step {max(batches)} is followed by step {entry.step}", hint=_HINT)
                     batches[entry.step] = entry
                 case Written():
                     written[entry.version] = entry.digest
@@ -154,7 +154,7 @@ class Journal:
             try:
                 yield _ENTRY.validate_json(line)
             except ValidationError as error:
-                raise Conflict(f"{self.path}: line {number} is no entry of a journal", hint=_HINT) from error
+                raise Conflict(f"{self.path}: line {number} is not a journal entry", hint=_HINT) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,4 +172,4 @@ class Recorded:
     learned_under: tuple[LearnedUnder, ...] = ()
 
 
-_HINT = "put the journal back from a copy, or begin a new run with an empty --state"
+_HINT = "restore the journal from a backup, or begin a new run with an empty --state"

@@ -1,8 +1,8 @@
 """The run's lease: while this trainer holds it, the orchestrator refuses requests of other trainers.
 
-A restarted trainer gets a new lease at once if it held the last one; its earlier process is fenced. Requests carry
-an id of the process start, so that a lost answer is repeated, also for an expired lease. Announcements on the ledger
-fence the cases that the orchestrator can't (a second orchestrator, a lost Redis).
+A restarted trainer gets a new lease at once if it held the last one; its earlier process is fenced. Requests carry an
+id of the process start, by which the orchestrator repeats a lost answer, also for an expired lease. Where the
+orchestrator can't fence (a second orchestrator, a lost Redis), announcements on the ledger do.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RunLease:
 
     Args:
         client: Client of the orchestrator.
-        folder: The trainer's state directory, which has the holder's id.
+        folder: The trainer's state directory, which stores the holder's id.
         clock: Clock of the run.
         retry: Retries the first request while the orchestrator is down.
     """
@@ -67,7 +67,7 @@ class RunLease:
             AnotherTrainer: Another trainer holds it.
             NotWritten: The state directory can't be written.
         """
-        self._holder = await run_in_thread(self._own_name)
+        self._holder = await run_in_thread(self._holder_id)
         await self._retry(self._hold, what="taking the run's lease")
         if self.lost is not None:
             raise self.lost
@@ -112,7 +112,7 @@ class RunLease:
         self.check()
 
     def check(self) -> None:
-        """Checks that no request has shown the loss of the lease.
+        """Checks that no earlier request found the lease lost.
 
         Raises:
             AnotherTrainer: Another trainer holds it.
@@ -141,7 +141,7 @@ class RunLease:
         milliseconds = life // timedelta(milliseconds=1)
         return TrainerWish(holder=self._holder, lease=self.value, start=self._start, life_ms=milliseconds)
 
-    def _own_name(self) -> str:
+    def _holder_id(self) -> str:
         path = self._folder / _HOLDER_FILE
         if not path.exists():
             write_whole(path, token_hex(16).encode())

@@ -1,8 +1,9 @@
 """Difficulty pools: select prompts for later versions by their results (PRIME-RL, online filtering).
 
 A prompt is easy, normal or hard by the share of correct samples when it was last used. A prompt solved completely
-several times in a row gives no gradient and is removed from the next version's table; a share of the easy and hard ones
-may be kept. The pools depend only on the journal, so a resumed run draws the same tables.
+several times in a row gives no gradient and is removed from the next version's table. Of the other easy and hard
+prompts, the settings may keep only a share. The pools depend only on the journal, so a resumed run draws the same
+tables.
 """
 
 from __future__ import annotations
@@ -33,15 +34,15 @@ class PoolSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     retire_after: int = Field(
-        2, ge=0, description="A prompt always solved so often in a row is not drawn again; 0: all are"
+        2, ge=0, description="A prompt solved completely this many times in a row is removed; 0 keeps all"
     )
-    least_prompts: int = Field(256, ge=1, description="So many prompts stay eligible, whatever was solved")
-    easy_above: float = Field(0.75, ge=0, le=1, description="A prompt is easy when a larger share of samples is right")
+    least_prompts: int = Field(256, ge=1, description="Minimum number of prompts that stay eligible")
+    easy_above: float = Field(0.75, ge=0, le=1, description="A prompt is easy if a larger share of samples is correct")
     hard_below: float = Field(
-        0.125, ge=0, le=1, description="A prompt is hard when a smaller share of samples is right"
+        0.125, ge=0, le=1, description="A prompt is hard if a smaller share of samples is correct"
     )
-    easy_share: float = Field(1.0, ge=0, le=1, description="The share of easy prompts that a version's table has")
-    hard_share: float = Field(1.0, ge=0, le=1, description="The share of hard prompts that a version's table has")
+    easy_share: float = Field(1.0, ge=0, le=1, description="Share of the easy prompts that a version's table keeps")
+    hard_share: float = Field(1.0, ge=0, le=1, description="Share of the hard prompts that a version's table keeps")
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ class ProgressLog:
         """Serves the gauges at `/metrics` on the loopback interface."""
         start_http_server(port, addr="127.0.0.1", registry=self.registry)
 
-    def record(self, kind: str, **facts: Any) -> None:  # noqa: ANN401 - whatever JSON holds
+    def record(self, kind: str, **facts: Any) -> None:  # noqa: ANN401 - any JSON value
         """Appends a line and sets the gauges of its numbers."""
         line = {"kind": kind, "at_ms": unix_ms(self._clock.now()), **facts}
         try:
@@ -52,7 +52,7 @@ class ProgressLog:
         for name, value in facts.items():
             self._set(f"{kind}_{name}", value)
 
-    def _set(self, name: str, value: Any) -> None:  # noqa: ANN401 - whatever JSON holds
+    def _set(self, name: str, value: Any) -> None:  # noqa: ANN401 - any JSON value
         match value:
             case bool() | str() | None:
                 return
@@ -66,7 +66,7 @@ class ProgressLog:
                     self._set(f"{name}_{key}", inner)
 
 
-def _plain(value: Any) -> Any:  # noqa: ANN401 - whatever JSON holds
+def _plain(value: Any) -> Any:  # noqa: ANN401 - any JSON value
     """Replaces NaN and infinities by null, because JSON has neither."""
     match value:
         case float() if not math.isfinite(value):

@@ -1,7 +1,7 @@
 """Publishes versions: writes the folder, journals it, announces it on the ledger and tells the orchestrator.
 
 Each stage first checks whether it was already done, so publishing can be repeated after a crash at any moment. Two
-trainers can't both announce a version: one that finds another digest on the ledger stops.
+trainers can't both announce a version: a trainer that finds another digest on the ledger stops.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from trainer.run.lease import RunLease
 from trainer.run.outages import OutageRetry
 
 KEPT_VERSIONS = 16
-"""Folders kept if the disk has space: relays that were offline fetch them from here."""
+"""Number of version folders kept if the disk has space; relays that were offline fetch them later."""
 
 _log = structlog.get_logger(__name__)
 
@@ -108,8 +108,8 @@ class Publisher:
     async def write(self, version: int, write: Writer) -> Digest:
         """Writes a version's folder and records its digest. Idempotent; writes a missing folder again.
 
-        The digest is recorded before the folder is renamed. So a folder without a record is not this run's, and
-        a recorded one need not be made again, which would not be bit-identical on another device.
+        The digest is recorded before the folder is renamed. So a folder without a record belongs to another run, and a
+        recorded version need not be trained again, which would not be bit-identical on another device.
 
         Raises:
             Conflict: The folder belongs to another run, or its content differs from the recorded digest.
@@ -122,8 +122,8 @@ class Publisher:
         if recorded is not None:
             if digest != recorded:
                 raise Conflict(
-                    f"{folder} was gone and is made anew as {digest}; it was announced as {recorded}",
-                    hint="put the folder back from a copy or from a relay: `muster shardcast fetch`",
+                    f"{folder} was missing and was written again as {digest}; the recorded digest is {recorded}",
+                    hint="restore the folder from a copy or from a relay: `muster shardcast fetch`",
                 )
         else:
             await run_in_thread(self._check_free, folder, digest)
@@ -140,7 +140,7 @@ class Publisher:
 
         Raises:
             AnotherTrainer: The ledger names another digest or a newer version, or the lease is lost. The lease is
-                checked first because the ledger accepts the first announcement for good.
+                checked first because an announcement on the ledger is permanent.
         """
         digest = self._written[version]
 
@@ -168,7 +168,7 @@ class Publisher:
             newest: Newest version made, or to be made, from the journal.
 
         Raises:
-            AnotherTrainer: It was not.
+            AnotherTrainer: Another trainer made it.
         """
         latest = await self._retry(
             lambda: self._ledger.checkpoints.latest(self._pool_id, self._run), what="reading the newest version"
@@ -211,7 +211,7 @@ class Publisher:
             _log.warning(
                 "no-relay",
                 version=version,
-                hint="workers can't fetch it: start `muster shardcast relay`, and name it in `relays`",
+                hint="workers can't fetch this version: start `muster shardcast relay`, and add its URL to `relays`",
             )
 
     def is_adopted(self, view: RunView, version: int) -> bool:
@@ -221,7 +221,7 @@ class Publisher:
     async def tidy(self, newest: int, *, used: Collection[int] = ()) -> int:
         """Removes folders of versions that are not needed any more; the base stays.
 
-        Nothing is removed while the ledger can't say which versions leases and open work need.
+        Nothing is removed while the versions that leases and open work need can't be read from the ledger.
 
         Args:
             newest: Newer versions are not removed.
@@ -235,7 +235,7 @@ class Publisher:
         try:
             needs = await self._needs.read(found)
         except MusterError as error:
-            _log.warning("versions-not-removed", why=error.detail, hint="the next version tries again")
+            _log.warning("versions-not-removed", why=error.detail, hint="removal is retried after the next version")
             return 0
         return await run_in_thread(self._tidy, found, needs, used)
 
@@ -262,12 +262,12 @@ class Publisher:
         """Checks that an unrecorded folder, if it exists, has the expected content.
 
         Raises:
-            Conflict: It has other content.
+            Conflict: The folder has other content.
         """
         if folder.exists() and _digest_of(folder) != digest:
             raise Conflict(
-                f"{folder} is there, and is not version {folder.name} of this run",
-                hint="give this run a folder of versions of its own",
+                f"{folder} exists and is not version {folder.name} of this run",
+                hint="give this run its own folder of versions",
             )
 
     async def _check_ours(self, version: int, digest: Digest | None) -> None:

@@ -60,13 +60,13 @@ class StepDone:
     dropped: Counter[str]
     standing: StepStanding
     learned: LearnedStep | None
-    """None if no group had signal."""
+    """None if no group had differing rewards."""
 
 
 def step_facts(done: StepDone, times: StepTimes, *, state: TrainerState, pools: PoolSettings) -> dict[str, Any]:
     """Returns the content of a `step` line.
 
-    `reward` and `solved` cover all decided groups, including those without signal: over the batch alone they would
+    `reward` and `solved` cover all decided groups, including those with equal rewards. Over the batch alone they would
     measure the selection, not the policy. `distance` is the mean distance from the target length, if there is one.
     """
     groups, learned = groups_at(done.files, done.chosen.places), done.learned

@@ -22,8 +22,8 @@ from trainer.run.rollout_files import FileRules, UnusableFile, read_accepted
 from trainer.run.state import TrainerState, load_state, save_state
 
 _log = structlog.get_logger(__name__)
-_OLD = "journal and state are of different days: put back the copy of one directory, whole"
-_HINT = "put the files back from a copy of the state directory; without them the run can't go on as it was"
+_OLD = "journal and state are from different times: restore one complete copy of the state directory"
+_HINT = "restore the files from a copy of the state directory; without them the run can't be resumed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,14 +58,14 @@ def resume(resumption: Resumption, *, learner: PolicyLearner) -> TrainerState:
 
     Raises:
         Conflict: State, journal, files and settings do not match.
-        TrainingDiverged: A repeated step diverged, as it did before.
+        TrainingDiverged: A repeated step diverged.
         NotWritten: The disk is full or refuses the write.
         NotDecoded: A file can't be decoded on this machine now.
     """
     recorded = resumption.recorded
     state = _restored(resumption, learner)
     if state is None and recorded.batches and min(recorded.batches) > 0:
-        raise Conflict(f"the journal begins with step {min(recorded.batches)}, and there is no state", hint=_HINT)
+        raise Conflict(f"the journal begins with step {min(recorded.batches)}, and there is no saved state", hint=_HINT)
     state = state or TrainerState()
     ends = max(recorded.batches, default=None)
     if ends is not None and ends + 1 < state.step:
@@ -119,7 +119,7 @@ def _files(batch: StepBatch, resumption: Resumption) -> list[SeenFile]:
         try:
             found.append(read_accepted(*paths, entry=entry, step=batch.step, rules=rules, decoder=resumption.decoder))
         except UnusableFile as error:
-            raise Conflict(f"step {batch.step} learned from {paths[0]}: {error.detail}", hint=_HINT) from error
+            raise Conflict(f"step {batch.step} trained on {paths[0]}: {error.detail}", hint=_HINT) from error
     return found
 
 

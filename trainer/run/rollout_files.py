@@ -28,7 +28,7 @@ from trainer.run.batches import SeenFile, SeenGroup
 from trainer.run.journal import JournalFile
 
 _BYTES_PER_TOKEN = 64
-"""Size limit per token with its log-probability in a decoded file; also used for each row's other columns."""
+"""Decoded bytes allowed per token with its log-probability; a row's other columns count as 4096 tokens."""
 
 
 class UnusableFile(InvalidInput):
@@ -99,7 +99,7 @@ def read_accepted(
 
 def _content(path: Path, most: int) -> bytes:
     if (size := path.stat().st_size) > most:
-        raise UnusableFile(f"its file has {size} bytes; {most} are read", code="file-too-large")
+        raise UnusableFile(f"its file has {size} bytes, above the limit of {most}", code="file-too-large")
     return path.read_bytes()
 
 
@@ -141,7 +141,7 @@ def _read_audit(path: Path, entry: JournalFile, step: int) -> AuditFile:
 def _groups(file: RolloutFile, audit: AuditFile, entry: JournalFile, rules: FileRules) -> tuple[SeenGroup, ...]:
     each = rules.recipe.group_size
     if len(file.samples) != entry.groups * each:
-        raise UnusableFile(f"{len(file.samples)} rows; its lease is of {entry.groups} groups of {each}", code="rows")
+        raise UnusableFile(f"{len(file.samples)} rows; its lease has {entry.groups} groups of {each}", code="rows")
     judged = {row.row: row for row in audit.rows}
     if set(judged) != set(range(len(file.samples))) or len(judged) != len(audit.rows):
         raise UnusableFile("the audit file does not list every row once", code="other-audit")
@@ -167,9 +167,9 @@ def _group(
         audit = judged[row]
         same = sample.prompt_index == first.prompt_index and np.array_equal(sample.prompt_tokens, first.prompt_tokens)
         if sample.group != number or sample.sample != row or not same:
-            raise UnusableFile(f"row {row} is not where the slot has it", code="rows")
+            raise UnusableFile(f"row {row} is not at its place in the slot", code="rows")
         if (audit.group, audit.sample, audit.prompt_index) != (sample.group, sample.sample, sample.prompt_index):
-            raise UnusableFile(f"the audit file speaks of another row {row}", code="other-audit")
+            raise UnusableFile(f"the audit file describes a different row {row}", code="other-audit")
         _check_tokens(row, sample, rules)
     rewards = [judged[row].reward for row, _ in rows]
     tasks = [judged[row].task for row, _ in rows]
@@ -195,8 +195,8 @@ def _group(
 def _check_rewards(sample: Sample, judged: AuditRow, validator: Address) -> None:
     """Refuses an audit whose rewards for a row differ from those in the file.
 
-    A validator accepts a file only if its own scores are the file's, to the last bit. So the audit of an accepted file
-    can confirm a value or leave it undecided (None), and one corrupt validator can't choose what the run learns.
+    A validator accepts a file only if its own scores equal the file's, to the last bit. So the audit of an accepted
+    file can confirm a value or leave it undecided (None), and one corrupt validator can't choose what the run learns.
     """
     pairs = (
         ("reward", judged.reward, sample.reward),
@@ -212,7 +212,7 @@ def _check_rewards(sample: Sample, judged: AuditRow, validator: Address) -> None
 
 
 def _distance(penalties: Sequence[float | None], recipe: Recipe) -> float | None:
-    """Returns the mean distance from the target length: `penalty = alpha * |target - length|`."""
+    """Returns the mean distance from the target length, derived from the penalties: `alpha * |target - length|`."""
     known = [penalty for penalty in penalties if penalty is not None]
     if recipe.length is None or len(known) < len(penalties):
         return None
@@ -224,7 +224,7 @@ def _check_tokens(row: int, sample: Sample, rules: FileRules) -> None:
     if not 1 <= len(sample.output_tokens) <= recipe.sampling.max_new_tokens or len(sample.prompt_tokens) < 1:
         raise UnusableFile(f"row {row} has {len(sample.output_tokens)} output tokens", code="rows")
     longest = min(rules.context - len(sample.output_tokens), recipe.max_prompt_tokens)
-    if len(sample.prompt_tokens) > longest:  # no row of the learner would hold it
+    if len(sample.prompt_tokens) > longest:  # it would not fit into a row of the learner
         raise UnusableFile(f"row {row} has {len(sample.prompt_tokens)} prompt tokens, beyond {longest}", code="rows")
     for tokens in (sample.prompt_tokens, sample.output_tokens):
         if int(tokens.min()) < 0 or int(tokens.max()) >= rules.vocabulary:

@@ -32,72 +32,80 @@ class TrainerSettings(Settings):
 
     service: ClassVar[str] = "trainer"
 
-    run: Name = Field(description="Name of the run, as the orchestrator has it")
+    run: Name = Field(description="Name of the run, as in the orchestrator's settings")
     pool_id: int = Field(ge=1, description="Number of the pool on the ledger")
-    orchestrator: str = Field(description="The pool's orchestrator: a URL, with `#0x…` the address that it must have")
-    allow_plain_http: bool = Field(False, description="Let http go to other machines, inside an encrypted network only")
+    orchestrator: str = Field(description="URL of the pool's orchestrator; `#0x…` pins its address")
+    allow_plain_http: bool = Field(
+        False, description="Allow plain http to other machines; only inside an encrypted network"
+    )
     chain_url: SecretStr = Field(SecretStr("http://127.0.0.1:8545"), description="JSON-RPC endpoint of the chain")
     deployment: Path = Field(description="File that names the ledger's contracts")
     keystore: Path | None = Field(None, description="Keystore of the pool's publisher; or MUSTER_PUBLISHER_KEY")
-    password_file: Path | None = Field(None, description="File with its password; or MUSTER_PUBLISHER_PASSWORD")
+    password_file: Path | None = Field(
+        None, description="File with the keystore's password; or MUSTER_PUBLISHER_PASSWORD"
+    )
 
     start: Path = Field(description="The base: a version's folder with weights, tokenizer and recipe.json")
-    policies: Path = Field(description="Where versions appear, each in a folder by its number; the origin's folder")
+    policies: Path = Field(description="The origin's folder; each version gets a subfolder named by its number")
     state: Path = Field(default_factory=default_state, description="The trainer's own directory; one per run")
     relays: tuple[RelayUrl, ...] = Field(
-        (), max_length=MOST_RELAYS, description="Where versions can be fetched; default: what the orchestrator knows"
+        (),
+        max_length=MOST_RELAYS,
+        description="URLs of relays; default: those that the orchestrator knows",
     )
-    dtype: Dtype = Field(Dtype.BFLOAT16, description="What published weights are stored in")
+    dtype: Dtype = Field(Dtype.BFLOAT16, description="Data type of published weights")
     keep_versions: int | None = Field(
         None,
         ge=2,
-        description="Folders of versions that are kept, besides the base and those that leases or open work need; 16, "
-        "or fewer within a tenth of the disk",
+        description="Number of version folders to keep, besides the base and those that leases or open work "
+        "need; default: 16, or fewer that fit in a tenth of the disk",
     )
     device: str | None = Field(None, description="cpu, cuda, cuda:1; default: an accelerator if there is one")
-    mesh_timeout_s: float = Field(
-        600.0, ge=1, le=86400, description="Under torchrun: how long a process that says nothing is waited for"
-    )
+    mesh_timeout_s: float = Field(600.0, ge=1, le=86400, description="Under torchrun: maximum wait for another process")
 
-    steps: int = Field(100, ge=1, description="Steps in all; a resumed run does what is missing")
-    seed: int = Field(1, ge=0, lt=2**63, description="Of the order of groups and of the tables of prompts")
-    groups_per_step: int = Field(32, ge=1, le=MOST_GROUPS_PER_STEP, description="Groups with signal that make a batch")
+    steps: int = Field(100, ge=1, description="Total number of steps; a resumed run performs the remaining ones")
+    seed: int = Field(1, ge=0, lt=2**63, description="Seed of the order of groups and of the prompt tables")
+    groups_per_step: int = Field(
+        32, ge=1, le=MOST_GROUPS_PER_STEP, description="Groups with differing rewards per batch"
+    )
     most_groups_per_step: int | None = Field(
-        None, ge=1, le=MOST_GROUPS_PER_STEP, description="What a batch may have if more are there; default: no more"
+        None, ge=1, le=MOST_GROUPS_PER_STEP, description="Maximum groups of a batch; default: groups_per_step"
     )
     asynchrony: AsynchronyName = Field(
         AsynchronyName.TWO_STEP, description="on-policy, one-step, two-step, off-policy or periodic"
     )
-    reload_every: int | None = Field(None, ge=1, description="Steps between two versions, instead of the name's")
-    max_staleness: int | None = Field(None, ge=0, le=64, description="Age of rollouts in steps, instead of the name's")
-    stream: bool | None = Field(None, description="Whether groups become gradients as they come, instead of the name's")
+    reload_every: int | None = Field(None, ge=1, description="Steps between two versions; overrides asynchrony")
+    max_staleness: int | None = Field(
+        None, ge=0, le=64, description="Maximum age of rollouts (steps); overrides asynchrony"
+    )
+    stream: bool | None = Field(None, description="Compute gradients as groups arrive; overrides asynchrony")
     most_waiting_groups: int | None = Field(
-        None, ge=1, description="Accepted groups that may wait for later steps; default: one batch"
+        None, ge=1, description="Maximum accepted groups that wait for later steps; default: groups_per_step"
     )
     linger_s: float = Field(
         1.0,
         ge=0,
         le=3600,
-        description="How long a full step waits for work that is under way, so that fast is not first",
+        description="How long a full step waits for outstanding work, so that fast nodes are not favoured",
     )
     most_empty_steps: int = Field(
-        8, ge=0, description="Steps in a row without anything to learn; one more ends the run"
+        8, ge=0, description="Maximum consecutive steps without a gradient; one more ends the run"
     )
-    pools: PoolSettings = Field(PoolSettings(), description="Which prompts are asked again")
+    pools: PoolSettings = Field(PoolSettings(), description="Selection of prompts by difficulty")
     learning: dict[str, Any] = Field({}, description="Loss, optimiser, packing: docs/learning.md")
 
-    poll_s: float = Field(1.0, ge=0.01, le=60, description="Pause between two looks at the step's rollouts")
-    patience_s: float = Field(3600.0, ge=0, description="How long orchestrator, chain or store may be down")
-    most_file_bytes: int = Field(256 * MEBIBYTE, ge=1, description="Largest file of rollouts that is read")
-    downloads: int = Field(4, ge=1, le=64, description="Files that are fetched at a time")
+    poll_s: float = Field(1.0, ge=0.01, le=60, description="Pause between two requests for the step's rollouts")
+    patience_s: float = Field(3600.0, ge=0, description="Maximum outage of orchestrator, chain or store")
+    most_file_bytes: int = Field(256 * MEBIBYTE, ge=1, description="Maximum size of a rollout file")
+    downloads: int = Field(4, ge=1, le=64, description="Maximum parallel downloads")
     state_every: int = Field(
-        1, ge=1, description="Steps between two full states; those after the last are learned again"
+        1, ge=1, description="Steps between two saved states; a restart repeats the steps after the last one"
     )
 
     evaluate_every: int = Field(0, ge=0, description="Steps between evaluations of held-out prompts; 0: never")
-    evaluation_prompts: int = Field(256, ge=1, le=2**20, description="Held-out prompts that are asked")
-    evaluation_samples: int = Field(0, ge=0, le=4096, description="Answers to each for pass@k, besides the greedy one")
-    metrics_port: int | None = Field(None, ge=0, le=65535, description="Serve /metrics on this port of loopback")
+    evaluation_prompts: int = Field(256, ge=1, le=2**20, description="Number of held-out prompts")
+    evaluation_samples: int = Field(0, ge=0, le=4096, description="Sampled answers per prompt, for pass@k")
+    metrics_port: int | None = Field(None, ge=0, le=65535, description="Serve /metrics on this loopback port")
 
     @property
     def knobs(self) -> Asynchrony:

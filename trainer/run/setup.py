@@ -42,7 +42,7 @@ def learning_settings(settings: TrainerSettings) -> LearningSettings:
         ) from error
     if settings.knobs.stream and learning.algorithm.needs_whole_batch:
         raise BadSettings(
-            f"{learning.algorithm.name} compares all answers of a batch, and groups are learned as they come",
+            f"{learning.algorithm.name} compares all answers of a batch, and stream trains on groups as they arrive",
             hint="turn stream off, or choose an algorithm that compares the answers of a group",
         )
     return learning
@@ -58,14 +58,14 @@ async def open_learner(
     stop: asyncio.Event,
     in_thread: LearnerThread,
 ) -> AsyncIterator[PolicyLearner]:
-    """Yields the learner; in a mesh it leads the other processes and ends them with the block.
+    """Yields the learner; in a mesh it leads the other processes and ends them when the block ends.
 
     Args:
         base: The base with the initial weights.
         learning: Learning settings.
         settings: Settings of the run.
         place: Rank of this process, which leads; None without a mesh.
-        stop: Set if another process has ended or was asked to end.
+        stop: Set if another process has ended or was told to shut down.
         in_thread: Thread that runs the learner.
 
     Raises:

@@ -19,7 +19,7 @@ def stop_on_signals(stop: asyncio.Event) -> Iterator[None]:
     signals = (signal.SIGINT, signal.SIGTERM)
 
     def request_stop() -> None:
-        _log.info("stopping", hint="once more ends it at once; nothing that was learned is lost")
+        _log.info("stopping", hint="a second signal ends the process at once; no completed step is lost")
         stop.set()
         for each in signals:
             loop.remove_signal_handler(each)

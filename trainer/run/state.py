@@ -1,6 +1,6 @@
 """The trainer's state directory: its lock and the saved state, a file that is replaced while the next step runs.
 
-Later steps are in the journal, with their files beside it, and are repeated from there.
+A restart repeats the steps after the saved state, from the journal and the files beside it.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ class TrainerState:
     Args:
         step: The next step; all lower ones are complete.
         pools: Difficulty pools of prompts.
-        signal_share: Smoothed share of groups with signal.
-        empty_steps: Number of last consecutive steps without a group with signal.
+        signal_share: Smoothed share of groups whose rewards differ.
+        empty_steps: Number of consecutive steps, up to the last one, without a group whose rewards differ.
     """
 
     step: int = 0
@@ -59,7 +59,7 @@ def lock_state(folder: Path) -> Iterator[None]:
             stack.enter_context(locked_file(folder / _LOCK_FILE))
         except FileLocked as error:
             raise AnotherTrainer(
-                f"a trainer works in {folder}", hint="stop it first, or give this one a --state of its own"
+                f"another trainer uses {folder}", hint="stop it first, or give this one a --state of its own"
             ) from error
         except OSError as error:
             raise NotWritten(f"{folder} can't be used: {error.strerror or error}") from error
@@ -85,7 +85,7 @@ def save_state(folder: Path, *, state: TrainerState, learner_state: LearnerState
 
 
 def load_state(folder: Path, *, identity: Mapping[str, str]) -> tuple[TrainerState, LearnerState] | None:
-    """Reads the state; None if there is none yet.
+    """Reads the saved state; returns None if no state was saved yet.
 
     Raises:
         Conflict: The state is of another run or release, or damaged.
@@ -96,7 +96,7 @@ def load_state(folder: Path, *, identity: Mapping[str, str]) -> tuple[TrainerSta
     try:
         with safe_open(path, framework="pt") as file:
             saved: dict[str, Any] = json.loads(file.metadata()["muster"])
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
         _check(path, saved, identity)
         state = TrainerState(
             step=int(saved["step"]),
@@ -106,7 +106,7 @@ def load_state(folder: Path, *, identity: Mapping[str, str]) -> tuple[TrainerSta
         )
         return state, LearnerState(tensors=tensors, facts=saved["student"])
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise Conflict(f"{path} is no state of a trainer: {error}", hint=_HINT) from error
+        raise Conflict(f"{path} is not a trainer's state: {error}", hint=_HINT) from error
 
 
 def _check(path: Path, saved: Mapping[str, Any], identity: Mapping[str, str]) -> None:

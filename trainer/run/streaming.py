@@ -1,4 +1,4 @@
-"""Streaming: computes gradients of groups as they are accepted, while the rest of the step is generated.
+"""Streaming: computes gradients of groups as they are accepted, while other groups of the step are generated.
 
 The optimiser steps once, when the step is full; with max_staleness 0 the batch is of one version (Periodic Asynchrony,
 section 4). Sums are divided by the totals of the whole batch, so the order of arrival has no effect except on rounding;
@@ -36,7 +36,7 @@ class StreamedStep:
         self._parts: list[int] = []
 
     async def feed(self, files: Sequence[SeenFile]) -> None:
-        """Adds gradients of new groups with signal; starts over if the verdict on a used file was overturned."""
+        """Adds gradients of new groups with differing rewards; starts over if a used file's verdict was overturned."""
         if not {key for key, _ in self._used} <= {file.entry.key for file in files}:
             self._used, self._parts = [], []
         new: list[TrainingGroup] = []
@@ -55,7 +55,7 @@ class StreamedStep:
         await self._in_thread(self._learner.add, new)
 
     def close(self, files: Sequence[SeenFile]) -> tuple[Chosen, tuple[int, ...]]:
-        """Returns the batch and its parts; no parts (gradients are void) if the verdict on a used file was overturned.
+        """Returns the batch and its parts; no parts if a used file's verdict was overturned: its gradients are invalid.
 
         Args:
             files: Files accepted in the end, in lease order.

@@ -11,7 +11,7 @@ from protocol.wire.listings import RolloutItem
 
 
 class NotOnLedger(Unavailable):
-    """The ledger contradicts the orchestrator, which lies or reads the chain through a node that is ahead."""
+    """The ledger does not confirm a file that the orchestrator lists; its RPC endpoint may be ahead, or it lies."""
 
     code = "not-on-ledger"
 

@@ -1,6 +1,6 @@
 """Publishes versions and saves the state in the background while the run continues.
 
-At most one version and one state are in progress at a time. Their errors are raised by the next `check`.
+At most one version and one state are in progress at a time. The next `check` raises their errors.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class VersionPublisher:
             AnotherTrainer: The ledger names a version that this trainer did not make.
         """
         publisher, step = self._dependencies.publisher, self._where().step
-        if self._is_published(step) or publisher.digest(step) is not None:  # recorded under other settings, say
+        if self._is_published(step) or publisher.digest(step) is not None:  # for example, recorded under other settings
             await publisher.write(step, self._writer(step))
         self.newest = publisher.newest
         await publisher.check_ledger(self.newest)
@@ -58,7 +58,7 @@ class VersionPublisher:
         await self._publish(self.newest)
 
     async def write(self, times: StepTimes) -> bool:
-        """Writes the version of the current state, if it is to be published, and starts publishing and saving.
+        """Writes the version of the current state, if its number is published, and starts publishing and saving.
 
         Returns:
             Whether a version was written.
@@ -109,7 +109,7 @@ class VersionPublisher:
         if stopped and self._publishing is not None:
             await asyncio.wait({self._publishing}, timeout=STOP_TIMEOUT.total_seconds())
             if not self._publishing.done():
-                _log.warning("not-published", version=self.newest, hint="the same command goes on with it")
+                _log.warning("not-published", version=self.newest, hint="the same command publishes it")
                 return False
         await self._published()
         return True
@@ -148,14 +148,14 @@ class VersionPublisher:
             self._settings, view, step=max(state.step, version), version=version, signal_share=state.signal_share
         )
         await self._dependencies.publisher.publish_to_orchestrator(version)
-        told = time.perf_counter()
+        sent = time.perf_counter()
         evaluation = self._dependencies.evaluation
         over = await self._dependencies.publisher.tidy(version, used=() if evaluation is None else evaluation.used)
         self._dependencies.progress.record(
             "published",
             version=version,
             digest=self._dependencies.publisher.digest(version),
-            seconds={"announce": announced - since, "tell": told - announced},
+            seconds={"announce": announced - since, "tell": sent - announced},
             over_budget_bytes=over,
         )
 

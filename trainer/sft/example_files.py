@@ -12,6 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from rollouts.environments.validation import has_encoding
 from rollouts.models.chat import ChatFormat
 from rollouts.models.tokenizer import FolderTokenizer
 from trainer.errors import BadExamples
@@ -77,12 +78,12 @@ def _json_rows(path: Path) -> Iterator[object]:
                 yield json.loads(line)
             except (ValueError, RecursionError) as error:
                 raise BadExamples(
-                    f"{path}: row {number} is no JSON: {error}", hint="one JSON object a line, or a .parquet file"
+                    f"{path}: row {number} is not JSON: {error}", hint="one JSON object a line, or a .parquet file"
                 ) from error
 
 
 def _parquet_rows(path: Path) -> Iterator[object]:
-    import pyarrow as pa  # noqa: PLC0415 - only who reads such a file waits for it
+    import pyarrow as pa  # noqa: PLC0415 - slow to import, and only Parquet files need it
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
@@ -90,29 +91,18 @@ def _parquet_rows(path: Path) -> Iterator[object]:
             for batch in file.iter_batches(batch_size=_ROWS_AT_A_TIME, columns=list(_COLUMNS)):
                 yield from batch.to_pylist()
     except pa.ArrowException as error:
-        raise BadExamples(f"{path} is no Parquet file of examples: {str(error)[:200]}") from error
+        raise BadExamples(f"{path} is not a Parquet file of examples: {str(error)[:200]}") from error
 
 
 def _checked(path: Path, number: int, row: object) -> tuple[str, str]:
     values = [row.get(name) for name in _COLUMNS] if isinstance(row, Mapping) else []
     match values:
-        case [str(prompt), str(completion)] if _writable(prompt) and _writable(completion):
+        case [str(prompt), str(completion)] if has_encoding(prompt) and has_encoding(completion):
             return prompt, completion
         case [str(), str()]:
-            raise BadExamples(
-                f"{path}: row {number} has text that is no Unicode", hint="a surrogate stands alone in it"
-            )
+            raise BadExamples(f"{path}: row {number} has text that is not Unicode", hint="it has a lone surrogate")
         case _:
             raise BadExamples(
                 f"{path}: row {number} has no text for prompt and completion",
                 hint='a row is {"prompt": "…", "completion": "…"}',
             )
-
-
-def _writable(text: str) -> bool:
-    """Returns whether text can be encoded as UTF-8: JSON may contain lone surrogates."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -45,7 +45,7 @@ class Corpus(Protocol):
         ...
 
     def example(self, place: int) -> Example | None:
-        """Returns the candidate at an index, deterministically; None if it is not used."""
+        """Returns the candidate at an index, deterministically; None if the candidate is not used."""
         ...
 
 
@@ -80,7 +80,7 @@ class EnvironmentCorpus:
         return len(self._indices)
 
     def example(self, place: int) -> Example | None:
-        """Returns a demonstration; None if the prompt is held out, too long for the recipe, or has none.
+        """Returns a demonstration; None if the prompt is held out, too long for the recipe, or has no demonstration.
 
         Raises:
             BadExamples: The tokenizer can't represent the demonstration, so no answer of the model could be correct.
@@ -146,7 +146,7 @@ class ExampleStream:
                 since = 0
             if since > 2 * len(self.corpus):  # each epoch has its own order
                 raise BadExamples(
-                    f"none of {len(self.corpus)} candidates can be learned from ({self.left_out} of them too long)",
+                    f"none of {len(self.corpus)} candidates can be trained on ({self.left_out} of them too long)",
                     hint="give an environment with demonstrations, other prompts, or longer rows",
                 )
         return found

@@ -32,7 +32,7 @@ def add_gradients(model: PreTrainedModel, examples: Sequence[Example], *, row_to
     for example, place in zip(examples, packed.places, strict=True):
         first = place.start + len(example.prompt) - 1  # the logits at this position predict the next token
         labels[place.row, first : first + len(example.completion)] = example.completion
-    call: Any = model  # transformers annotates its methods in parts only, and so does torch
+    call: Any = model  # transformers and torch annotate only some of their methods
     total = 0.0
     for start in range(0, len(labels), rows_at_once):
         rows = slice(start, start + rows_at_once)

@@ -60,10 +60,10 @@ def recipe_of(wanted: ResultRecipe | None, environment: Environment | None) -> t
 def _indices(environment: Environment, first: int, count: int | None, *, what: str) -> range:
     size = environment.size()
     if size is None and count is None:
-        raise BadSettings(f"{environment.name} has no last prompt", hint=f"say how many with count, under {what}")
+        raise BadSettings(f"{environment.name} has infinitely many prompts", hint=f"set count under {what}")
     end = min(first + count if count is not None else size or 0, 2**63 if size is None else size)
     if end <= first:
-        raise BadSettings(f"{environment.name} has no prompts from {first} on", hint=f"see first, under {what}")
+        raise BadSettings(f"{environment.name} has no prompts from {first} on", hint=f"lower first under {what}")
     return range(first, end)
 
 
@@ -91,7 +91,7 @@ def corpus_of(
 def evaluator_of(
     settings: WarmUpSettings, environment: Environment | None, recipe: Recipe | None, tokenizer: FolderTokenizer
 ) -> Evaluator | None:
-    """Returns the evaluator of held-out prompts; None if there are none or evaluation is off."""
+    """Returns the evaluator of held-out prompts; None without held-out prompts or if evaluation is off."""
     wanted = settings.evaluation
     if environment is None or recipe is None or not wanted.prompts or not recipe.held_out:
         return None

@@ -179,4 +179,4 @@ def read_settings_file(path: Path) -> dict[str, object]:
     except OSError as error:
         raise BadSettings(f"{path} can't be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
-        raise BadSettings(f"{path} is no TOML: {error}") from error
+        raise BadSettings(f"{path} is not TOML: {error}") from error

@@ -1,7 +1,7 @@
 """Saved state of an unfinished warm-up: a file with weights, optimiser and position, replaced atomically.
 
-A warm-up with the same settings resumes from it with bit-identical results on one CPU process. Other settings are
-refused, because neither settings would describe the result.
+A warm-up with the same settings resumes from it, on one CPU process with bit-identical results. A warm-up with other
+settings is refused, because the result would match neither set of settings.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class WarmUpState:
         step: Number of completed steps.
         position: Number of candidates consumed.
         skipped: Number of steps skipped for NaN or infinity.
-        skipped_in_a_row: Number of last steps in a row that were skipped.
+        skipped_in_a_row: Number of consecutive skipped steps, up to the last one.
     """
 
     step: int = 0
@@ -64,8 +64,8 @@ def save_state(
         NotWritten: The disk is full or refuses the write; the previous state is unchanged.
     """
     tensors = training_tensors(model, [optimiser])
-    said = {"format": _FORMAT, "about": dict(about), **_as_json(place)}
-    write_whole(folder / STATE_FILE, tensor_file(tensors, metadata={"muster": json.dumps(said)}))
+    saved = {"format": _FORMAT, "about": dict(about), **_as_json(place)}
+    write_whole(folder / STATE_FILE, tensor_file(tensors, metadata={"muster": json.dumps(saved)}))
 
 
 def load_state(
@@ -81,28 +81,28 @@ def load_state(
         return WarmUpState()
     try:
         with safe_open(path, framework="pt") as file:
-            said = json.loads(file.metadata()["muster"])
-            _check(path, said, about)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+            saved = json.loads(file.metadata()["muster"])
+            _check(path, saved, about)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a dictionary
         restore_training(tensors, model, [optimiser])
         return WarmUpState(
-            step=said["step"],
-            position=said["position"],
-            skipped=said["skipped"],
-            skipped_in_a_row=said["skipped_in_a_row"],
+            step=saved["step"],
+            position=saved["position"],
+            skipped=saved["skipped"],
+            skipped_in_a_row=saved["skipped_in_a_row"],
         )
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
-        raise Conflict(f"{path} is no state of a warm-up: {error}", hint=_OTHER_FOLDER) from error
+        raise Conflict(f"{path} is not a warm-up's state: {error}", hint=_OTHER_FOLDER) from error
 
 
 def _as_json(place: WarmUpState) -> dict[str, int]:
     return {name: getattr(place, name) for name in WarmUpState.__slots__}
 
 
-def _check(path: Path, said: Mapping[str, Any], about: Mapping[str, object]) -> None:
-    if said.get("format") != _FORMAT:
+def _check(path: Path, saved: Mapping[str, Any], about: Mapping[str, object]) -> None:
+    if saved.get("format") != _FORMAT:
         raise Conflict(f"{path} is of another release", hint=_OTHER_FOLDER)
-    found: Mapping[str, object] = said["about"]
+    found: Mapping[str, object] = saved["about"]
     changed = sorted(name for name in {*found, *about} if found.get(name) != about.get(name))
     if changed:
         raise Conflict(f"{path} is of another warm-up: {', '.join(changed)} differs", hint=_OTHER_FOLDER)

@@ -4,7 +4,7 @@ A step takes examples in their seeded order, packs them, sums the gradients of t
 weights, however they are packed), clips the sum and steps AdamW. A step depends only on settings and state file,
 so a resumed warm-up ends with bit-identical weights on one CPU process.
 
-During the warm-up `TARGET.training` beside the target holds the state, and the start model if it was created.
+During the warm-up, the folder `TARGET.training` holds the state, and the start model if the settings create one.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class WarmUpStep:
     Args:
         step: Steps done.
         steps: Total number of steps.
-        loss: Mean over the step's completion tokens, in nats; NaN if the step was skipped.
+        loss: Mean over the step's completion tokens, in nats; a step with a NaN or infinite loss is skipped.
         gradient: Norm of the gradient before clipping.
         learning_rate: Learning rate of the step.
         tokens: Number of completion tokens of the step.
@@ -75,13 +75,13 @@ def warm_up(
     """Trains and writes a version; resumes an earlier call with the same settings and target.
 
     Args:
-        settings: What to do.
+        settings: Settings of the warm-up.
         target: Folder of the version, which must not exist.
         device: Device to train on.
         progress: Called after each step.
 
     Returns:
-        The last evaluation; None without prompts for it.
+        The last evaluation; None without held-out prompts.
 
     Raises:
         Conflict: The target exists, or the state beside it has other settings.
@@ -94,7 +94,7 @@ def warm_up(
     work = target.with_name(f"{target.name}.training")
     taken = target.exists() and (not target.is_dir() or any(target.iterdir()))
     if taken and not (work / STATE_FILE).exists():
-        raise Conflict(f"{target} is there already", hint="give another --to, or delete it")
+        raise Conflict(f"{target} already exists", hint="give another --to, or delete it")
     work.mkdir(parents=True, exist_ok=True)
     work_left = WarmUp(settings, work, device=device)
     evaluation = work_left.run(None if taken else target, progress)
@@ -148,7 +148,7 @@ class WarmUp:
         about = self._about()
         place = load_state(self._work, about=about, model=self._model, optimiser=self._optimiser)
         if target is None and place.step < settings.steps:
-            raise Conflict(f"the target of {self._work} is taken", hint="give another --to, or delete it")
+            raise Conflict(f"the target of {self._work} already exists", hint="give another --to, or delete it")
         self._stream.position = place.position
         self._model.train()
         while place.step < settings.steps:
@@ -165,10 +165,10 @@ class WarmUp:
 
     def _about(self) -> dict[str, object]:
         """Returns the values that determine the result."""
-        said: dict[str, object] = self._settings.model_dump(mode="json", exclude=_WITHOUT_EFFECT)
-        return said | {
+        values: dict[str, object] = self._settings.model_dump(mode="json", exclude=_WITHOUT_EFFECT)
+        return values | {
             "start": str(version_digest(folder_files(self._start))),
-            "examples": [said["examples"], self._examples_digest],
+            "examples": [values["examples"], self._examples_digest],
         }
 
     def _step(self, place: WarmUpState) -> tuple[WarmUpState, WarmUpStep]:
@@ -184,8 +184,8 @@ class WarmUp:
         )
         tokens = sum(len(example.completion) for example in examples)
         loss = add_gradients(self._model, examples, row_tokens=settings.row_tokens, rows_at_once=settings.rows_at_once)
-        length = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.optimiser.clip).item()
-        good = math.isfinite(loss) and math.isfinite(length)
+        norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), settings.optimiser.clip).item()
+        good = math.isfinite(loss) and math.isfinite(norm)
         if good:
             for group in self._optimiser.param_groups:
                 group["lr"] = rate
@@ -199,14 +199,14 @@ class WarmUp:
         )
         if after.skipped_in_a_row > settings.optimiser.most_bad_steps:
             raise TrainingDiverged(
-                f"{after.skipped_in_a_row} steps in a row gave no number, the last one step {after.step}: loss {loss}, "
-                f"gradient {length}"
+                f"{after.skipped_in_a_row} steps in a row had a NaN or infinite loss or gradient, "
+                f"the last one step {after.step}: loss {loss}, gradient {norm}"
             )
         done = WarmUpStep(
             step=after.step,
             steps=settings.steps,
             loss=loss,
-            gradient=length,
+            gradient=norm,
             learning_rate=rate,
             tokens=tokens,
             seconds=time.perf_counter() - since,

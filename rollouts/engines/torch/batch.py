@@ -131,7 +131,7 @@ class GenerationBatch:
 
     @torch.inference_mode()
     def take_finished(self) -> list[GrowingCompletion]:
-        """Returns the finished answers; moves the last rows into theirs."""
+        """Removes and returns the finished answers; the last rows move into the freed ones."""
         finished = [answer for answer in self.answers if answer.finish is not None]
         for row in reversed(range(len(self.answers))):
             if self.answers[row].finish is None:
@@ -145,7 +145,7 @@ class GenerationBatch:
         return finished
 
     def _prefill(self, requests: Sequence[SampleRequest], check: Callable[[], None]) -> None:
-        """Computes prompts that are not cached, the shortest together."""
+        """Computes prompts that are not cached, in passes of prompts with similar lengths."""
         limit = _TOKENS_AT_ONCE.get(self._policy.device.type, _TOKENS_AT_ONCE_ELSEWHERE)
         new = {request.prompt_tokens for request in requests if len(request.prompt_tokens) > 1} - self._prompts.keys()
         together: list[tuple[int, ...]] = []

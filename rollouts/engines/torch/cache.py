@@ -1,7 +1,7 @@
 """Key-value cache of a batch, which stores each token at the index of its position.
 
-So there is no padding: attention sees a row up to its own position, whatever the positions of other rows, and leftovers
-of an earlier answer lie beyond that.
+So there is no padding. Attention sees each row up to the row's own position; keys and values left from an earlier
+answer lie beyond it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 from transformers.cache_utils import Cache, DynamicCache
 
 _STRETCH = 64
-"""The cache grows by at least this many positions, and by half of its size."""
+"""The cache grows by half of its size or more, to a multiple of this many positions."""
 _SEEN = 16
 """Attention sees a multiple of this many positions, which its kernels prefer; those past a row's position are
 masked."""
@@ -115,7 +115,7 @@ class RowCache(Cache):
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
         """Returns the visible length, for models that ignore the positions and the mask they are given."""
-        del layer_idx  # all layers hold the same
+        del layer_idx  # all layers hold the same positions
         return self._seen
 
 

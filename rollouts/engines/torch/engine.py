@@ -66,7 +66,7 @@ class TorchEngine(BaseEngine):
     ) -> Generator[Completion]:
         policy = self._policy
         if policy is None:
-            raise NothingLoaded("the torch engine holds no weights")
+            raise NothingLoaded("the torch engine has no weights loaded")
         rows = min(self._max_batch, len(left))
         with ExitStack() as stack:
             builder = stack.enter_context(ProofBuilder()) if with_proofs else None

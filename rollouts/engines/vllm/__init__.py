@@ -1,4 +1,4 @@
-"""Engine on vLLM, for a GPU or a CPU, with the same seeded sampling and proofs as the other engine.
+"""Engine on vLLM, for a GPU or a CPU, with the same seeded sampling and proofs as the torch engine.
 
 rows          assignment of answers to the rows of vLLM's batch
 sampler_hook  one batch: tokens from our noise, log-probabilities, states to the proof builder
@@ -9,5 +9,5 @@ settings      vLLM's arguments and its memory for keys and values
 engine        the `Engine` implementation
 
 vLLM runs in the process that loads the first version. It binds memory and threads there, so a trainer must not share
-it.
+that process.
 """

@@ -19,7 +19,7 @@ from rollouts.toploc import PendingProofs, ProofBuilder, Unprovable
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """A finished answer whose proofs may be pending; None if no proofs were requested."""
+    """A finished answer whose proofs may be pending; `proofs` is None if none were requested."""
 
     sample: int
     tokens: tuple[int, ...]

@@ -43,7 +43,7 @@ _loaded_engines: weakref.WeakSet[VllmEngine] = weakref.WeakSet()
 
 
 class VllmEngine(BaseEngine):
-    """An `Engine` on vLLM; of several GPUs it takes the first."""
+    """An `Engine` on vLLM; it uses the first of several GPUs."""
 
     name = EngineName.VLLM
 
@@ -70,11 +70,11 @@ class VllmEngine(BaseEngine):
         """Loads a version of the policy from a folder: see `Engine.load`.
 
         Raises:
-            EngineBusy: As for `Engine.load`, or another engine of this process holds weights.
+            EngineBusy: As for `Engine.load`, or another engine of this process has weights loaded.
         """
         self._check_idle()
         if any(other is not self for other in _loaded_engines):
-            raise EngineBusy("another vllm engine of this process holds weights", hint="close that one first")
+            raise EngineBusy("another vllm engine of this process has weights loaded", hint="close that one first")
         earlier, self._facts, self._version = self._facts, None, None
         try:
             self._facts, self._as_read = self._take(folder, instead_of=earlier)
@@ -148,15 +148,15 @@ class VllmEngine(BaseEngine):
         self._end()
         if not facts.folder.is_dir() or fingerprint(facts.folder) != self._as_read:
             raise EngineFailed(
-                f"vLLM must be started again, and {facts.folder} is not what it was",
-                hint="keep a version's folder as long as an engine holds it",
+                f"vLLM must be started again, and {facts.folder} has changed",
+                hint="keep a version's folder unchanged while an engine uses it",
             )
         self._start(facts)
         self._facts, self._version = facts, version
 
     def _held(self) -> RunningVllm:
         if self._running is None:
-            raise NothingLoaded("the vllm engine holds no weights")
+            raise NothingLoaded("the vllm engine has no weights loaded")
         return self._running
 
     def _answers(
@@ -205,7 +205,7 @@ class VllmEngine(BaseEngine):
 
 
 def _failed_start(error: Exception, facts: ModelFacts) -> MusterError:
-    """Classifies a failed start of vLLM by its message, since the exception type does not tell."""
+    """Classifies a failed start of vLLM by its message, because the exception type does not show the cause."""
     words = " ".join(str(error).split())[:400]
     if is_of_memory(error) or "kv cache" in words.lower() or "memory utilization" in words.lower():
         return OutOfMemory(f"vLLM has not enough memory for {facts.folder}: {words}")

@@ -27,7 +27,7 @@ class _Parameters(Protocol):
     extra_args: dict[str, Any] | None
 
 
-class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM has no types where ours are checked
+class SeededDraws(LogitsProcessor):  # type: ignore[misc]  # vLLM is not installed where types are checked
     """Draws every token of a batch. vLLM instantiates it; `attach` finds the instance."""
 
     def __init__(self, vllm_config: object, device: torch.device, is_pin_memory: bool) -> None:

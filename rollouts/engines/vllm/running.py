@@ -98,7 +98,7 @@ class RunningVllm:
         self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": _weights(facts)})
         self._engine.apply_model(_pack_shared)
         if not self._engine.reset_prefix_cache():
-            raise RuntimeError("vLLM still holds keys and values of the version before")
+            raise RuntimeError("vLLM still holds keys and values of the previous version")
 
     def close(self) -> None:
         """Ends vLLM and frees its memory."""
@@ -114,7 +114,7 @@ class RunningVllm:
 def _pack_shared(model: torch.nn.Module) -> None:
     """Repacks the weights that vLLM multiplies with on a CPU.
 
-    Reloading repacks each layer with weights of its own. An output layer that shares the embedding's weights has none,
+    Reloading repacks each layer that has its own weights. An output layer that shares the embedding's weights has none,
     so without this call it would continue with the previous version.
     """
     layers: Iterable[Any] = model.modules()

@@ -1,6 +1,6 @@
 """Draws the tokens of one batch from our noise, records log-probabilities, passes states to the proof builder.
 
-It never waits for an accelerator: results are read one step later, when vLLM has synchronised anyway.
+The hook never waits for an accelerator: it reads results one step later, when vLLM has synchronised anyway.
 
 Shapes: b rows of a step, h the width of states, v tokens of the vocabulary.
 """
@@ -53,7 +53,7 @@ class SamplerHook:
             logits_bv: Output of the output layer.
 
         Raises:
-            RuntimeError: A row's tokens disagree with ours: vLLM drew one elsewhere, or drew one twice.
+            RuntimeError: vLLM's number of tokens in a row differs from the number drawn here.
         """
         self._read()
         samples = self._samples_of(rows)

@@ -1,4 +1,4 @@
-"""Arguments and environment variables of vLLM. This module does not load it."""
+"""Arguments and environment variables of vLLM. This module does not load vLLM."""
 
 from __future__ import annotations
 

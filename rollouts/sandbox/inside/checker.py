@@ -65,7 +65,7 @@ def run(payload: dict[str, str]) -> int:
             _run_all(payload["tests"], solution)
         except MemoryError:
             return OUT_OF_MEMORY
-        except BaseException as error:  # noqa: BLE001 - whatever ends a test fails it
+        except BaseException as error:  # noqa: BLE001 - any exception fails the test
             verdict.write(f"failed: {type(error).__name__}")
             return 1
         verdict.write("passed")

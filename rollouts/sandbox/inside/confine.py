@@ -1,7 +1,7 @@
 """Irrevocably drops a process's privileges: resource limits and a system call filter.
 
-Runs in the job's process, after the fork and before any untrusted code. It needs no privilege, so it works with and
-without namespaces.
+The job's process runs this code after the fork and before any untrusted code. The code needs no privilege, so it works
+with and without namespaces.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ class _Program(ctypes.Structure):
 
 
 def hide_process() -> None:
-    """Prevents other processes of this user from reading or tracing this one; forked processes inherit it."""
+    """Prevents other processes of this user from reading or tracing this one; forked processes are protected too."""
     _prctl(_SET_DUMPABLE, 0)
 
 
 def die_with_parent(parent: int) -> None:
-    """Ends this process when the thread that forked it ends; immediately if that has ended already."""
+    """Ends this process when the thread that forked it ends; immediately if that thread has ended already."""
     _prctl(_SET_DEATH_SIGNAL, 9)
     if os.getppid() != parent:
         os._exit(1)
@@ -83,7 +83,7 @@ def filter_system_calls(*, may_read_files: bool) -> None:
     program = _Program(length=len(code) // 8, instructions=code)
     _prctl(_SET_NO_NEW_PRIVILEGES, 1)
     if _libc.prctl(_SET_SECCOMP, _FILTER_MODE, ctypes.byref(program), 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "the kernel does not take a filter of system calls")
+        raise OSError(ctypes.get_errno(), "the kernel does not accept a filter of system calls")
 
 
 def _prctl(option: int, value: int) -> None:

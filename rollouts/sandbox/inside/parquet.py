@@ -41,7 +41,7 @@ def _answer(content: bytes, limits: ReadLimits, here: ReadLimits) -> bytes:
     except TooLargeHere as error:
         kind, code, detail = TOO_LARGE, error.code, error.detail
     except (ValueError, TypeError, ArithmeticError, LookupError) as error:  # raised by values that no honest file has
-        code, detail = "bad-value", f"its values do not read: {type(error).__name__}"
+        code, detail = "bad-value", f"its values can't be read: {type(error).__name__}"
     return kind + json.dumps({"code": code, "detail": detail}).encode()
 
 

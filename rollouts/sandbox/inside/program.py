@@ -33,14 +33,14 @@ def run(payload: dict[str, str]) -> int:
 
 
 def open_standard_streams() -> None:
-    """Opens new streams on descriptors 0 to 2; the streams of the server's start refer to other files."""
+    """Opens new streams on descriptors 0 to 2; the streams opened at the server's start refer to other files."""
     sys.stdin = _stream(0, "r")
     sys.stdout = _stream(1, "w")
     sys.stderr = _stream(2, "w")
 
 
 def execute(source: str, *, name: str, given: Mapping[str, object] = types.MappingProxyType({})) -> dict[str, object]:
-    """Runs a source as a fresh module with the given names predefined; returns what it defined.
+    """Runs a source as a fresh module with the given names predefined; returns the module's names.
 
     Seeds randomness as far as possible, because scores must be reproducible.
     """

@@ -1,8 +1,8 @@
 """First process of a sandbox: imports what jobs need once, then forks a fresh process for each job.
 
-It receives orders over the socket that is its standard input, one packet each, and handles no data of jobs: sources,
-inputs and outputs are in descriptors that only the job's process opens. So a job leaves nothing in memory that the next
-one could find. The server ends when the socket closes.
+The server receives orders over the socket that is its standard input, one packet each, and handles no data of jobs:
+sources, inputs and outputs are in descriptors that only the job's process opens. So a job leaves nothing in memory that
+the next one could find. The server ends when the socket closes.
 
     → {"job": 7, "module": "program", "cpu_seconds": 5, "memory_bytes": …}  with the job's descriptors
     → {"kill": 7}
@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _become_user(user: int) -> None:
-    """Switches for good to this user, or to user nobody if the id is invalid; the parent detects remaining root."""
+    """Irrevocably switches to this user, or to nobody if the id is invalid; the parent detects remaining root."""
     for each in (user, _NOBODY):
         with contextlib.suppress(OSError):  # a container's user namespace maps only a few ids
             os.setgroups([])
@@ -87,17 +87,17 @@ class _Server:
 
     def _run(self, order: dict[str, Any], descriptors: list[int]) -> None:
         server = os.getpid()
-        word, say_confined = os.pipe()
+        confirmation, confirm = os.pipe()
         child = os.fork()
         if child == 0:
-            self._become_job(order, [*descriptors, say_confined], server)
-        for descriptor in (*descriptors, say_confined):
+            self._become_job(order, [*descriptors, confirm], server)
+        for descriptor in (*descriptors, confirm):
             os.close(descriptor)
-        confined = os.read(word, 1) != b""
-        os.close(word)
+        confined = os.read(confirmation, 1) != b""
+        os.close(confirmation)
         self._wait_or_kill(order["job"], child)
         _, status, usage = os.wait4(child, 0)
-        _end_strays()
+        _kill_leftover_processes()
         self.send(
             {
                 "job": order["job"],
@@ -125,20 +125,20 @@ class _Server:
                     os.kill(child, signal.SIGKILL)
 
     def _become_job(self, order: dict[str, Any], descriptors: list[int], server: int) -> NoReturn:
-        """Drops all privileges, confirms that on the last descriptor, and runs the job on the others."""
+        """Drops all privileges, confirms this on the last descriptor, and runs the job with the other descriptors."""
         code = 1
         try:
             confine.die_with_parent(server)
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             _place(descriptors)
-            say_confined = len(descriptors) - 1
+            confirm = len(descriptors) - 1
             run = importlib.import_module(order["module"]).run
             confine.set_limits(cpu_seconds=order["cpu_seconds"], memory_bytes=order["memory_bytes"])
-            payload = _read_payload(say_confined - 1)
+            payload = _read_payload(confirm - 1)
             confine.filter_system_calls(may_read_files=self._may_read_files)
-            os.write(say_confined, b"1")
-            os.close(say_confined)
+            os.write(confirm, b"1")
+            os.close(confirm)
             code = run(payload)
         except BaseException:  # noqa: BLE001 - nothing may return to the server's loop
             traceback.print_exc()
@@ -162,8 +162,8 @@ def _read_payload(descriptor: int) -> dict[str, Any]:
     return payload
 
 
-def _end_strays() -> None:
-    """Kills leftovers of a job in our own pid namespace; a filtered job can't leave any."""
+def _kill_leftover_processes() -> None:
+    """Kills processes that a job left in the sandbox's own pid namespace; a filtered job can't leave any."""
     if os.getpid() != 1:
         return
     while True:

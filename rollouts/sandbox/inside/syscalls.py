@@ -1,8 +1,8 @@
 """System calls that a job may use: enough to compute, and to read and write the descriptors it was given.
 
-It is an allow list, so system calls of future kernels are refused. It excludes every way to create a process (`fork`,
-`execve`), to reach one (`kill`, `ptrace`, `process_vm_*`), to open a socket, to create or change a file, and to keep
-memory beyond the job's end (`shmget`, `memfd_create`).
+This is an allow list, so system calls of future kernels are refused. The list excludes every way to create a process
+(`fork`, `execve`), to reach one (`kill`, `ptrace`, `process_vm_*`), to open a socket, to create or change a file, and
+to keep memory beyond the job's end (`shmget`, `memfd_create`).
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def this_machine() -> SyscallTable:
     """Returns the table of this machine's processor.
 
     Raises:
-        OSError: There is none; then untrusted code can't be run.
+        OSError: There is no table for this processor; then untrusted code can't be run.
     """
     name = platform.machine()
     if name not in MACHINES:

@@ -162,7 +162,7 @@ SEED_CASES: dict[str, SeedCase] = {
     "a sample twice": (
         lambda file: with_rows(file, [*file.samples, file.samples[3]]),
         ReasonCode.SEED_GROUPS,
-        "sample 3 stands here again",
+        "sample 3 is repeated here",
     ),
     "a sample too many": (
         lambda file: with_rows(file, [*file.samples, replace(file.samples[3], sample=99, group=24)]),
@@ -172,7 +172,7 @@ SEED_CASES: dict[str, SeedCase] = {
     "rows in another order": (
         lambda file: with_rows(file, [file.samples[1], file.samples[0], *file.samples[2:]]),
         ReasonCode.SEED_GROUPS,
-        "sample 0 had to stand here",
+        "sample 0 must be here",
     ),
     "a sample moved to another group": (
         lambda file: with_row(file, 2, replace(file.samples[2], group=1)),
@@ -211,7 +211,7 @@ def test_a_file_that_names_many_groups_is_not_drawn_at_their_cost(
     scattered = with_rows(honest, [replace(one, group=1000 + row) for row, one in enumerate(honest.samples)])
     one_a_group = replace(SlotFacts.of_file(scattered, parts=facts.parts), groups=4 * len(honest.samples))
     [finding] = judge(scattered, one_a_group)["seeds"].findings
-    assert finding.what == "12 samples in 48 groups, which have 192"
+    assert finding.what == "12 samples in 48 groups, which need 192"
 
 
 def test_without_the_seed_a_group_still_has_one_prompt(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:

@@ -30,7 +30,7 @@ def test_a_prompt_and_its_answer_may_not_exceed_the_context() -> None:
 
 
 def test_a_sample_may_not_stand_twice() -> None:
-    with pytest.raises(InvalidInput, match="sample 4 stands twice"):
+    with pytest.raises(InvalidInput, match="sample 4 occurs twice"):
         check(request(4), request(5), request(4))
 
 

@@ -25,5 +25,5 @@ def test_an_engine_that_is_not_installed_is_named_with_what_to_install(monkeypat
 
 
 def test_a_device_that_torch_does_not_know_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="'gpu' is no device"):
+    with pytest.raises(InvalidInput, match="'gpu' is not a device"):
         open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, device="gpu")

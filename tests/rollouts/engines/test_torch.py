@@ -239,7 +239,7 @@ def test_nothing_asked_is_nothing_answered(engine: TorchEngine) -> None:
 def test_a_request_that_cannot_be_answered_is_refused_before_any_work(
     engine: TorchEngine, requests: list[SampleRequest]
 ) -> None:
-    with pytest.raises(InvalidInput, match="stands twice"):
+    with pytest.raises(InvalidInput, match="occurs twice"):
         engine.generate([requests[0], requests[0]], PLAIN)
 
 
@@ -254,7 +254,7 @@ def test_it_stops_between_two_steps_when_told_to(
         return asked > 10
 
     answers = engine.generate(requests, PLAIN, should_stop=should_stop)
-    with pytest.raises(GenerationStopped, match="of 20 answers to come"):
+    with pytest.raises(GenerationStopped, match="of 20 answers missing"):
         list(answers)
     assert asked == 11
     again = next(engine.generate(requests[:1], PLAIN))

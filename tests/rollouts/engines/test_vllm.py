@@ -206,7 +206,7 @@ def test_a_prompt_and_its_answer_may_fill_the_whole_context(vllm: VllmProcess, m
     check_by_prefill(mine, requests, vllm.generate(requests, limit), limit)
     with pytest.raises(PromptTooLong):
         vllm.generate(requests, SamplingParameters(max_new_tokens=4))
-    with pytest.raises(InvalidInput, match="stands twice"):
+    with pytest.raises(InvalidInput, match="occurs twice"):
         vllm.generate([requests[0], requests[0]], limit)
     assert vllm.generate([], limit) == {}
 

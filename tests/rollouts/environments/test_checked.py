@@ -135,5 +135,5 @@ def test_a_family_that_raises_is_named() -> None:
 
 @pytest.mark.parametrize("version", ["", "1+2", "1 2", "1\n", "x" * 25])
 def test_a_version_that_no_recipe_could_name_is_refused(version: str) -> None:
-    with pytest.raises(ValueError, match="is no version"):
+    with pytest.raises(ValueError, match="is not a version"):
         Family(name="foreign", version=version, summary="", options=Options, build=lambda *_: Foreign())

@@ -94,7 +94,7 @@ async def test_a_folder_that_somebody_put_there_is_checked(tmp_path: Path) -> No
     with pytest.raises(BadVersionFolder, match="has the digest"):
         await store(tmp_path, None).hold(RUN, wanted)
     (folder / "x").symlink_to("/etc/passwd")
-    with pytest.raises(BadVersionFolder, match="is no version"):
+    with pytest.raises(BadVersionFolder, match="is not a version"):
         await store(tmp_path, None).hold(RUN, wanted)
 
 

@@ -139,7 +139,7 @@ def test_muon_moves_matrices_inside_the_model_and_adamw_all_else(tmp_path: Path,
 def test_a_state_of_another_model_is_refused(llama: Path, tmp_path: Path) -> None:
     state = learner_of(llama).state()
     short = {name: tensor[:1] for name, tensor in state.tensors.items()}
-    with pytest.raises(Conflict, match="for a weight of"):
+    with pytest.raises(Conflict, match="does not fit a weight of"):
         learner_of(llama).restore(replace(state, tensors=short))
     with pytest.raises(Conflict, match="not of this model"):
         learner_of(llama).restore(replace(state, tensors={}))

@@ -318,7 +318,7 @@ def test_impossible_log_probabilities_give_numbers_and_no_gradient() -> None:
     [
         ({"name": "ppo2"}, "there is no algorithm"),
         ({"name": "grpo", "kl": 0.1, "distance": "k1"}, "no gradient in expectation"),
-        ({"name": "icepop", "term": {"low": 6.0}}, "from 6.0 down to 5.0"),
+        ({"name": "icepop", "term": {"low": 6.0}}, "ratio 6.0 is above its high ratio 5.0"),
         ({"name": "grpo", "term": {"cap": 0.9}}, "greater than 1"),
         ({"name": "grpo", "clip": 0.1}, "Extra inputs"),
         ({"name": "grpo", "kl": math.nan}, "finite"),

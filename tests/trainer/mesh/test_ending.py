@@ -122,6 +122,6 @@ def test_another_base_is_refused_and_both_say_so(base: Path, tmp_path: Path) -> 
     with two(tmp_path, base, other) as (first, second):
         (one, words), (two_, own_words) = first.said(), second.said()
         assert (one, two_) == (1, 1)
-        assert "1 of 2 processes could not do 'terms'" in words
+        assert "1 of 2 processes could not execute 'terms'" in words
         assert "conflict: " in own_words
         assert "and process 0 has 0x" in own_words

@@ -31,11 +31,11 @@ def test_torchrun_gives_each_process_its_place() -> None:
     [
         ({"WORLD_SIZE": "2"}, "WORLD_SIZE is 2, and RANK is not set"),
         ({name: value for name, value in SET.items() if name != "MASTER_PORT"}, "MASTER_PORT is not set"),
-        (SET | {"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many', which is no number"),
-        (SET | {"RANK": "4"}, "there can't be a process 4 of 4"),
-        (SET | {"LOCAL_RANK": "2"}, "number 2 of 2 on this machine"),
+        (SET | {"WORLD_SIZE": "many"}, "WORLD_SIZE is 'many', not a number"),
+        (SET | {"RANK": "4"}, "rank 4 of 4,"),
+        (SET | {"LOCAL_RANK": "2"}, "rank 2 of 2 on this machine"),
         (SET | {"LOCAL_WORLD_SIZE": "5"}, "1 of 5 on this machine"),
-        (SET | {"WORLD_SIZE": "0"}, "there can't be a process 3 of 0"),
+        (SET | {"WORLD_SIZE": "0"}, "rank 3 of 0,"),
     ],
     ids=["alone", "no-port", "words", "rank", "local-rank", "more-here-than-anywhere", "none"],
 )
@@ -48,11 +48,11 @@ def test_half_an_environment_is_refused_in_words(environment: dict[str, str], wo
     ("name", "devices", "words"),
     [
         ("cuda", 0, "this machine has no device cuda"),
-        ("cuda:0", 2, "2 processes on this machine can't all have cuda:0"),
+        ("cuda:0", 2, "2 processes on this machine can't share cuda:0"),
         ("cuda", 1, "this machine has 1 accelerators, and torchrun started 2 processes on it"),
         (None, 1, "this machine has 1 accelerators"),
-        ("mps", 0, "several processes can't learn on mps"),
-        ("tpu-ish", 0, "is no device"),
+        ("mps", 0, "several processes can't train on mps"),
+        ("tpu-ish", 0, "is not a device"),
     ],
     ids=["none-here", "one-for-all", "too-few", "too-few-by-default", "other", "nonsense"],
 )

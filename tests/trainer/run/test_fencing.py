@@ -27,7 +27,7 @@ async def test_a_second_trainer_is_refused_until_the_first_has_ended(pool: Train
     stop = asyncio.Event()
     first = asyncio.create_task(pool.train(stop=stop))  # nobody works, so it waits for rollouts
     await until((pool.folder / "state" / "progress.jsonl").exists)
-    with pytest.raises(AnotherTrainer, match="a trainer works in"):
+    with pytest.raises(AnotherTrainer, match="another trainer uses"):
         await pool.train()
     with pytest.raises(AnotherTrainer, match="another trainer works on this run"):
         await pool.train(state=pool.folder / "other-state", policies=pool.folder / "other-policies")

@@ -72,7 +72,7 @@ def test_averages_of_another_optimiser_are_refused_in_words(tmp_path: Path) -> N
     file = seen_file(node=1, index=0, signal=[True])
     first.learn(groups_at([file], [(0, 0)]), step=0)
     second = _learner(base)
-    with pytest.raises(Conflict, match="the averages of muon, and the settings say adamw"):
+    with pytest.raises(Conflict, match="optimiser averages of muon, and the settings say adamw"):
         second.restore(first.state())
     second.learn(groups_at([file], [(0, 0)]), step=0)
 
