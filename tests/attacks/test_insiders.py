@@ -119,7 +119,7 @@ async def test_one_corrupt_validator_of_four_slashes_no_honest_work(corrupt: str
     assert membership is not None
 
 
-async def test_two_corrupt_validators_of_four_win_when_the_order_says_so(bench: Bench) -> None:
+async def test_two_corrupt_validators_of_four_win_when_they_are_drawn_first(bench: Bench) -> None:
     """What remains: the order decides. `muster pool economics` states how often."""
     framers = ("second", "third")
     for index in range(6):
@@ -136,7 +136,7 @@ async def test_two_corrupt_validators_of_four_win_when_the_order_says_so(bench: 
     assert collusion(economics, validators=4, corrupt=2, looked_at=1).frames == pytest.approx(2 / 3)
 
 
-async def test_who_accepts_a_forged_file_first_is_overruled_by_whoever_looks(bench: Bench) -> None:
+async def test_an_accepted_forgery_is_overruled_after_a_second_look(bench: Bench) -> None:
     key = await bench.world.submitted(units=UNITS)
     assert await bench.judge("publisher", key, Outcome.ACCEPTED) == ""
     await bench.disputed(key, FIRST)
@@ -144,7 +144,7 @@ async def test_who_accepts_a_forged_file_first_is_overruled_by_whoever_looks(ben
     assert (await bench.work(key)).outcome is Outcome.FORGED
 
 
-async def test_a_validator_that_confirms_what_it_did_not_find_is_refused(bench: Bench) -> None:
+async def test_confirming_a_verdict_with_another_outcome_is_refused(bench: Bench) -> None:
     key = await bench.world.submitted(units=UNITS)
     assert await bench.judge(FIRST, key, Outcome.FORGED) == ""
     sha256 = (await bench.work(key)).sha256
@@ -153,7 +153,7 @@ async def test_a_validator_that_confirms_what_it_did_not_find_is_refused(bench: 
     assert ["OutcomeDiffers" in each.reason for each in refused] == [True]
 
 
-async def test_an_owner_takes_no_escrow_from_under_a_lease(bench: Bench) -> None:
+async def test_an_owner_cannot_withdraw_escrow_that_an_open_lease_needs(bench: Bench) -> None:
     item = await bench.world.submission(index=3, units=UNITS)  # leased, and not submitted yet
     owner = await bench.world.as_("owner")
     free = (await owner.pools.escrow(POOL)).free
@@ -168,7 +168,7 @@ async def test_an_owner_takes_no_escrow_from_under_a_lease(bench: Bench) -> None
         await owner.pools.withdraw_escrow(POOL, free, owner.address)
 
 
-async def test_an_owner_that_ends_its_pool_still_takes_work_of_open_leases(bench: Bench) -> None:
+async def test_an_ended_pool_still_accepts_work_of_open_leases(bench: Bench) -> None:
     item = await bench.world.submission(index=4, units=UNITS)
     owner = await bench.world.as_("owner")
     await owner.pools.end(POOL)
@@ -176,7 +176,7 @@ async def test_an_owner_that_ends_its_pool_still_takes_work_of_open_leases(bench
 
 
 @pytest.mark.parametrize("how", ["evict", "ban", "remove", "ban_provider"])
-async def test_a_node_that_is_put_out_is_paid_for_the_lease_that_it_holds(how: str, bench: Bench) -> None:
+async def test_an_evicted_node_is_paid_for_the_lease_it_holds(how: str, bench: Bench) -> None:
     item = await bench.world.submission(index=5, units=UNITS)
     manager, keys = await bench.world.as_("manager"), bench.world.keys
     match how:
@@ -197,7 +197,7 @@ async def test_a_node_that_is_put_out_is_paid_for_the_lease_that_it_holds(how: s
     assert await owner.work.accrued(POOL, keys["provider"].address) == TERMS.price_per_unit * UNITS
 
 
-async def test_who_forged_is_out_and_its_provider_brings_no_other_node_for_a_while(bench: Bench) -> None:
+async def test_a_forger_is_expelled_and_its_provider_cannot_join_another_node_for_a_while(bench: Bench) -> None:
     key = await bench.world.submitted(units=1)
     assert await bench.judge(FIRST, key, Outcome.FORGED) == ""
     await bench.world.warp(TERMS.challenge_period + A_MOMENT)

@@ -51,7 +51,7 @@ READ_HERE, BEYOND_THE_LEASE = 1 << 20, 3 << 20
 """Bytes: what the validator reads, and more than twice of what files of one group can have when decoded."""
 
 
-async def test_cheats_lose_stake_and_place_and_read_why_and_the_others_are_untouched(
+async def test_attackers_lose_stake_and_membership_and_honest_nodes_lose_nothing(
     terminal: Terminal, places: Places, tmp_path: Path
 ) -> None:
     pool, world = terminal.pool, terminal.pool.world

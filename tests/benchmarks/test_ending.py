@@ -28,7 +28,7 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1]), subprocess.Popen(["sleep", "6
 
 
 @pytest.mark.parametrize("body", ["time.sleep(60)", "import asyncio; asyncio.run(asyncio.sleep(60))"])
-def test_sigterm_ends_what_was_started_and_removes_what_was_written(tmp_path: Path, body: str) -> None:
+def test_sigterm_ends_child_processes_and_removes_temporary_files(tmp_path: Path, body: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", MEASURES_FOR_LONG.format(body=body), str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -41,7 +41,7 @@ def test_sigterm_ends_what_was_started_and_removes_what_was_written(tmp_path: Pa
     assert not Path(f"/proc/{child}").exists()
 
 
-def test_every_benchmark_that_is_run_by_itself_ends_so() -> None:
+def test_every_standalone_benchmark_handles_sigterm() -> None:
     ended = {path.name: first for path in SCRIPTS if (first := _first_of_main(path)) is not None}
     assert len(ended) > 20
     assert set(ended.values()) == {"end_in_order()"}, ended

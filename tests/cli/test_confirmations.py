@@ -24,7 +24,9 @@ from validator.settings import ValidatorSettings
     ("chain_id", "confirmations", "expected"),
     [(1, 0, True), (8453, 0, True), (1, 1, False), (31337, 0, False), (1337, 0, False)],
 )
-def test_only_a_chain_of_one_machine_needs_no_confirmations(chain_id: int, confirmations: int, expected: bool) -> None:
+def test_only_a_local_development_chain_needs_no_confirmations(
+    chain_id: int, confirmations: int, expected: bool
+) -> None:
     assert is_unconfirmed(chain_id=chain_id, confirmations=confirmations) is expected
 
 
@@ -80,7 +82,7 @@ def _config(directory: Path, service: str, *, chain_id: int, confirmations: int)
 @pytest.mark.usefixtures("starting")
 @pytest.mark.parametrize("service", sorted(STARTS))
 @pytest.mark.parametrize(("chain_id", "confirmations", "warnings"), [(1, 0, 1), (1, 3, 0), (31337, 0, 0)])
-def test_a_service_warns_once_when_it_starts(
+def test_a_service_warns_once_about_zero_confirmations(
     tmp_path: Path, service: str, chain_id: int, confirmations: int, warnings: int
 ) -> None:
     config = _config(tmp_path, service, chain_id=chain_id, confirmations=confirmations)

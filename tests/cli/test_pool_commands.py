@@ -144,7 +144,7 @@ def owner(
         yield Owner(url, tmp_path, capsys, monkeypatch)
 
 
-def test_a_failed_task_s_last_lines_stand_with_nodes_and_tasks(owner: Owner) -> None:
+def test_the_last_log_lines_of_a_failed_task_are_listed_with_nodes_and_tasks(owner: Owner) -> None:
     """They come from a stranger's machine: no markup, no control character, and no line in a list of events."""
     owner.beat()
     task = owner.muster("run", "--image", "busybox:1", "--name", "hello", "--restart", "always", "--", "x").strip()
@@ -171,7 +171,7 @@ def test_a_failed_task_s_last_lines_stand_with_nodes_and_tasks(owner: Owner) -> 
     assert "execvp" not in owner.muster("nodes")
 
 
-def test_an_owner_posts_a_task_watches_it_and_stops_it(owner: Owner) -> None:
+def test_an_owner_posts_watches_and_stops_a_task(owner: Owner) -> None:
     owner.beat()
     assert [(node["address"], node["state"]) for node in owner.asks("nodes")] == [(NODE.address, "healthy")]
     owner.monkeypatch.setenv("PASSWORD", "hunter2")
@@ -239,7 +239,7 @@ def test_an_owner_stops_starts_and_changes_a_task(owner: Owner) -> None:
     assert owner.asks("tasks") == []
 
 
-def test_an_owner_makes_and_deletes_webhooks(owner: Owner) -> None:
+def test_an_owner_creates_and_deletes_webhooks(owner: Owner) -> None:
     assert owner.asks("webhooks") == []
     # A public address that is never spoken to: no event begins so.
     made = owner.asks("add-webhook", "https://1.1.1.1/hook", "--event", "never.")
@@ -250,7 +250,7 @@ def test_an_owner_makes_and_deletes_webhooks(owner: Owner) -> None:
     assert owner.asks("webhooks") == []
 
 
-def test_a_task_file_is_read_and_flags_go_over_it(owner: Owner) -> None:
+def test_flags_override_a_task_file(owner: Owner) -> None:
     file = owner.home / "task.toml"
     file.write_text(
         """
@@ -303,14 +303,14 @@ def test_a_task_file_is_read_and_flags_go_over_it(owner: Owner) -> None:
         (["logs", "0x12"], "not an address"),
     ],
 )
-def test_a_mistake_is_answered_in_words(owner: Owner, words: list[str], said: str) -> None:
+def test_a_mistake_is_reported_without_a_traceback(owner: Owner, words: list[str], said: str) -> None:
     owner.beat()
     error = owner.muster(*words, fails=1)
     assert said in error.replace("\n", " ")
     assert "Traceback" not in error
 
 
-def test_who_may_not_is_told_so(owner: Owner) -> None:
+def test_a_missing_wrong_or_insufficient_token_is_reported(owner: Owner) -> None:
     owner.beat()
     for token, said in ((READER, "scope"), (new_token(), "not known"), ("nonsense", "not known")):
         owner.monkeypatch.setenv("MUSTER_POOL_TOKEN", token)
@@ -320,11 +320,11 @@ def test_who_may_not_is_told_so(owner: Owner) -> None:
     assert "can't read the token file" in owner.muster("nodes", fails=1)
 
 
-def test_an_orchestrator_that_is_down_is_worth_another_try_later(owner: Owner) -> None:
+def test_an_unreachable_orchestrator_ends_with_the_exit_code_for_a_retry(owner: Owner) -> None:
     assert "can't reach" in owner.muster("nodes", "--orchestrator", "http://127.0.0.1:9", fails=75)
 
 
-def test_output_is_followed_as_it_comes(owner: Owner) -> None:
+def test_task_output_is_followed_as_it_arrives(owner: Owner) -> None:
     owner.beat()
     owner.muster("run", "--image", "busybox", "--", "sleep", "1")
     given = owner.until_assigned()

@@ -164,14 +164,14 @@ def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -
         (["deliveries", "0xnobody"], "nobody"),
     ],
 )
-def test_a_mistake_is_answered_in_words(owner: Owner, words: list[str], says: str) -> None:
+def test_a_mistake_is_reported_without_a_traceback(owner: Owner, words: list[str], says: str) -> None:
     owner.muster("progress")
     error = owner.muster(*words, fails=True)
     assert says in error
     assert "Traceback" not in error
 
 
-def test_an_owner_finds_the_page_and_its_token_is_printed_only_when_asked_for(owner: Owner) -> None:
+def test_an_owner_finds_the_page_and_its_token_is_printed_only_on_request(owner: Owner) -> None:
     said = owner.muster("page")
     assert all(part in said for part in (f"{owner.url}/page/", f"in the file {owner.home / 'token'}"))
     assert TOKEN not in said
@@ -182,7 +182,7 @@ def test_an_owner_finds_the_page_and_its_token_is_printed_only_when_asked_for(ow
     assert httpx.get(owner.asks("page")["page"]).headers["content-type"].startswith("text/html")
 
 
-def test_the_page_of_a_pool_without_a_token_here_says_how_to_get_one(owner: Owner) -> None:
+def test_without_a_local_token_pool_page_explains_how_to_get_one(owner: Owner) -> None:
     (owner.home / "muster.toml").write_text('[pool]\norchestrator = "https://pool.example/#0x' + "1" * 40 + '"\n')
     assert owner.asks("page") == {"page": "https://pool.example/page/", "token": None}
     assert "no token" in owner.muster("page", "--show-token", fails=True)

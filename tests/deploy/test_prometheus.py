@@ -20,7 +20,7 @@ def declared() -> set[str]:
     return {name for source in sources for name in re.findall(r'"(muster_[a-z_]+)"', source)}
 
 
-def test_every_series_that_an_alert_names_is_one_of_ours() -> None:
+def test_every_series_in_an_alert_is_a_declared_metric() -> None:
     named = set(re.findall(r"\bmuster_[a-z_]+", RULES.read_text()))
     known = {name + ending for name in declared() for ending in ("", "_total", "_bucket")}
     assert named, "no series found in the rules"
@@ -28,7 +28,7 @@ def test_every_series_that_an_alert_names_is_one_of_ours() -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here")
-def test_alerts_go_off_when_they_should() -> None:
+def test_the_alert_rules_pass_their_promtool_tests() -> None:
     done = subprocess.run(
         ["promtool", "test", "rules", "muster.rules.test.yml"],
         cwd=RULES.parent,

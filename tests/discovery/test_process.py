@@ -156,7 +156,7 @@ async def test_records_and_invites_survive_kill_9_of_the_service_and_of_redis(op
         assert await node.invites(wait=timedelta()) == (invite,)
 
 
-async def test_an_invite_reaches_its_node_through_another_process_and_a_stop_is_graceful(operated: Operated) -> None:
+async def test_an_invite_reaches_its_node_through_another_process_which_then_stops_cleanly(operated: Operated) -> None:
     pool, here, there = operated.pool, free_port(), free_port()
     operated.start_redis()
     service = operated.start(here)

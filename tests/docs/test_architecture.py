@@ -19,7 +19,7 @@ def test_relative_links_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_paths_in_the_text_exist(name: str) -> None:
+def test_paths_named_in_the_docs_exist(name: str) -> None:
     packages = "protocol|ledger|discovery|orchestrator|worker|rollouts|validator|shardcast|trainer|cli|docs|tests"
     text = (ROOT / name).read_text()
     paths = re.findall(rf"`((?:{packages})/[\w./-]*)`", text)

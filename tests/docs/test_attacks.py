@@ -9,7 +9,7 @@ from cli.devnet.attacks.registry import ATTACKS
 PAGE = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text()
 
 
-def test_every_cheat_has_its_row_in_the_order_of_the_registry() -> None:
+def test_every_attack_has_its_row_in_the_order_of_the_registry() -> None:
     start = PAGE.index("| `")
     rows = PAGE[start : PAGE.index("\n\n", start)].splitlines()
     assert rows == [each.row() for each in ATTACKS.values()]

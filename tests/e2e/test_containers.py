@@ -30,9 +30,7 @@ def containers(engine: docker.DockerClient, nodes: set[str]) -> list[str]:
     return [one["Id"] for one in listed if one["Labels"][WORKER_LABEL] in nodes]
 
 
-def test_a_run_in_containers_comes_to_its_end_by_itself_and_leaves_none(
-    tmp_path: Path, engine: docker.DockerClient
-) -> None:
+def test_a_run_in_containers_finishes_and_leaves_no_container(tmp_path: Path, engine: docker.DockerClient) -> None:
     directory = tmp_path / "net"
     options = ("--workers", "2", "--cheat", "none", "--steps", "2", "--rise", "-100", "--runtime", "docker")
     process = start_devnet(directory, *options)

@@ -43,7 +43,7 @@ def active_stake(devnet: Devnet) -> int:
     return int(devnet.muster("stake", "status", "me", "--json").json()["active"])
 
 
-def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
+def test_stake_escrow_work_and_rewards_run_through_the_command_line(devnet: Devnet, files: Path) -> None:
     muster = devnet.muster
 
     # Keys of one's own, and some money from the governor.
@@ -178,15 +178,13 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
         (["frobnicate"], 2, "No such command"),
     ],
 )
-def test_a_mistake_is_told_in_words_and_never_in_a_traceback(
-    devnet: Devnet, arguments: list[str], code: int, words: str
-) -> None:
+def test_a_mistake_is_reported_without_a_traceback(devnet: Devnet, arguments: list[str], code: int, words: str) -> None:
     said = devnet.muster(*arguments, expect=code)
     assert words in said.err.replace("\n", " ")
     assert "Traceback" not in said.err
 
 
-def test_every_list_is_there_as_json(devnet: Devnet) -> None:
+def test_every_list_command_prints_json(devnet: Devnet) -> None:
     for command in (
         "keys list",
         "pool show",

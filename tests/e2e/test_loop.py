@@ -45,7 +45,7 @@ def learned(network: Devnet) -> int:
     return sum(line["kind"] == "step" for line in read_progress(network.directory / "trainer" / "progress.jsonl"))
 
 
-def test_the_policy_learns_of_honest_work_and_who_forges_loses_stake_and_place(network: Devnet) -> None:
+def test_the_policy_learns_from_honest_work_and_the_forger_loses_stake_and_membership(network: Devnet) -> None:
     muster = network.muster
     keys = {name: muster("keys", "show", name, "--json").json()["address"] for name in ("cheater", "worker-1")}
     wait_until(lambda: learned(network) >= 2, within=PATIENCE)
@@ -61,7 +61,7 @@ def test_the_policy_learns_of_honest_work_and_who_forges_loses_stake_and_place(n
     assert int(muster("stake", "status", "worker-1-provider", "--json").json()["active"]) == 100 * 10**18
 
 
-def test_an_honest_file_stands_up_to_every_check_and_a_better_paid_copy_of_it_does_not(
+def test_an_honest_file_passes_every_check_and_a_copy_with_higher_rewards_fails(
     network: Devnet, tmp_path: Path
 ) -> None:
     muster = network.muster

@@ -91,7 +91,7 @@ def node_state(network: Devnet, address: str) -> str:
     return next((node["state"] for node in nodes if node["address"] == address), "unknown")
 
 
-def test_a_strangers_whole_life_as_the_page_tells_it(network: Devnet, stranger: Stranger) -> None:
+def test_a_contributor_joins_works_and_leaves_as_the_page_describes(network: Devnet, stranger: Stranger) -> None:
     muster, mine = network.muster, stranger.address
     assert [line.partition(" --")[0] for line in COMMANDS[:6]] == [
         "keys new provider",
@@ -131,7 +131,7 @@ def test_a_strangers_whole_life_as_the_page_tells_it(network: Devnet, stranger: 
     assert "withdrew 20 MUST" in stranger.muster("stake", "withdraw").out
 
 
-def test_the_doctor_finds_a_healthy_devnet_healthy(network: Devnet) -> None:
+def test_the_doctor_reports_a_healthy_devnet_as_healthy(network: Devnet) -> None:
     configuration = str(network.directory / "muster.toml")
     for line in (["--config", configuration, "worker", "doctor"], ["worker", "doctor", "--config", configuration]):
         examined = run_muster(*line)

@@ -68,7 +68,7 @@ def put(url: str, key: Any, method: str, path: str, body: Any) -> httpx.Response
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=" ".join)
-def test_no_request_makes_it_stumble(place: tuple[FastAPI, str], operation: tuple[str, str]) -> None:
+def test_no_fuzzed_request_causes_a_server_error(place: tuple[FastAPI, str], operation: tuple[str, str]) -> None:
     app, url = place
     put(url, NODE, "PUT", f"/v1/nodes/{NODE.address}", registration())  # an operation before may have deleted it
     known: dict[str, list[object]] = {

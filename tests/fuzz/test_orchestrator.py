@@ -112,7 +112,7 @@ async def begin(url: str, redis_url: str, home: Path) -> str:
 
 
 @pytest.mark.parametrize("operation", all_operations(), ids=" ".join)
-def test_no_request_makes_it_stumble(place: tuple[FastAPI, str, str], operation: tuple[str, str]) -> None:
+def test_no_fuzzed_request_causes_a_server_error(place: tuple[FastAPI, str, str], operation: tuple[str, str]) -> None:
     app, url, task = place
     known: dict[str, list[object]] = {
         "node": [NODE.address],

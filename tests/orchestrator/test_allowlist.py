@@ -56,25 +56,25 @@ async def test_a_node_is_allowed_at_the_address_of_its_last_heartbeat(pool: Pool
     assert await allowed(pool) == {key.address: "2001:db8::7"}
 
 
-async def test_a_node_is_not_believed_about_its_address(pool: PoolUnderTest) -> None:
+async def test_a_nodes_own_claim_of_its_address_is_ignored(pool: PoolUnderTest) -> None:
     key = await member(pool, "203.0.113.7")
     await speak_from(pool, key, "203.0.113.7", forwarded_for="198.51.100.1")
     assert await allowed(pool) == {key.address: "203.0.113.7"}
 
 
-async def test_a_proxy_of_ours_is_believed(make_pool: MakePool) -> None:
+async def test_the_address_reported_by_a_trusted_proxy_is_used(make_pool: MakePool) -> None:
     pool = make_pool(trusted_proxies=("10.0.0.0/8",))
     key = await member(pool, "203.0.113.7")
     await speak_from(pool, key, "10.1.1.1", forwarded_for="192.0.2.1, 198.51.100.9")
     assert await allowed(pool) == {key.address: "198.51.100.9"}
 
 
-async def test_a_stranger_who_speaks_is_not_allowed(pool: PoolUnderTest) -> None:
+async def test_a_stranger_that_sends_a_heartbeat_is_not_allowed(pool: PoolUnderTest) -> None:
     await speak_from(pool, Key.generate(), "198.51.100.66")
     assert await allowed(pool) == {}
 
 
-async def test_a_banned_node_leaves_the_list_at_once_and_returns_when_it_speaks_as_a_member(
+async def test_a_banned_node_leaves_the_list_at_once_and_returns_once_unbanned(
     pool: PoolUnderTest,
 ) -> None:
     good, bad = await member(pool, "203.0.113.7"), await member(pool, "203.0.113.8")
@@ -89,18 +89,18 @@ async def test_a_banned_node_leaves_the_list_at_once_and_returns_when_it_speaks_
     assert await allowed(pool) == {good.address: "203.0.113.7", bad.address: "203.0.113.10"}
 
 
-async def test_a_drained_node_still_fetches(pool: PoolUnderTest) -> None:
+async def test_a_drained_node_stays_on_the_allowlist(pool: PoolUnderTest) -> None:
     key = await member(pool, "203.0.113.7")
     await pool.owner("POST", f"/v1/nodes/{key.address}/drain", {})
     assert await allowed(pool) == {key.address: "203.0.113.7"}
 
 
-async def test_a_connection_without_an_ip_is_left_out(pool: PoolUnderTest) -> None:
+async def test_a_connection_without_an_ip_is_ignored(pool: PoolUnderTest) -> None:
     await member(pool, "local")
     assert await allowed(pool) == {}
 
 
-async def test_the_manager_reads_all_pages_with_the_typed_client(pool: PoolUnderTest, monkeypatch: Any) -> None:
+async def test_a_manager_reads_all_pages_with_the_typed_client(pool: PoolUnderTest, monkeypatch: Any) -> None:
     monkeypatch.setattr("protocol.clients.orchestrator.ALLOWED_PAGE", 2)
     ips = {f"203.0.113.{number}" for number in range(1, 6)}
     for ip in ips:
@@ -120,7 +120,7 @@ class Refusable(httpx.AsyncBaseTransport):
         return httpx.Response(403) if self.refusing else await self._inner.handle_async_request(request)
 
 
-async def test_the_last_list_stands_while_the_orchestrator_does_not_give_one(
+async def test_the_last_list_is_kept_while_the_orchestrator_refuses(
     pool: PoolUnderTest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = tmp_path / "allowed.conf"
@@ -152,9 +152,7 @@ async def test_the_last_list_stands_while_the_orchestrator_does_not_give_one(
 
 @pytest.mark.needs_nginx
 @NEEDS_NGINX[1]
-async def test_a_banned_node_is_cut_off_by_the_next_refresh_and_nobody_else_is(
-    pool: PoolUnderTest, tmp_path: Path
-) -> None:
+async def test_the_next_refresh_cuts_off_a_banned_node_and_no_other(pool: PoolUnderTest, tmp_path: Path) -> None:
     async with behind() as (_, port), the_client(pool) as client:
         with running(tmp_path, upstream=port) as front:
             await _cut_off(pool, client, front)

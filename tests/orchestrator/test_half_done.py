@@ -90,7 +90,7 @@ async def begin_anew(pool: PoolUnderTest, redis: Redis) -> None:
 
 
 @pytest.mark.parametrize("cut", Cut)
-async def test_a_posted_task_is_there_once_and_whole(
+async def test_a_posted_task_is_complete_and_stored_once_after_any_disconnect(
     pool: PoolUnderTest, line: CutLine, redis: Redis, cut: Cut
 ) -> None:
     reached, at = True, -1
@@ -112,7 +112,7 @@ async def test_a_posted_task_is_there_once_and_whole(
 
 
 @pytest.mark.parametrize("cut", Cut)
-async def test_a_changed_task_has_one_new_generation(
+async def test_a_changed_task_has_one_new_generation_after_any_disconnect(
     pool: PoolUnderTest, line: CutLine, redis: Redis, cut: Cut
 ) -> None:
     reached, at = True, -1
@@ -132,7 +132,7 @@ async def test_a_changed_task_has_one_new_generation(
 
 
 @pytest.mark.parametrize("cut", Cut)
-async def test_a_deleted_task_is_gone_with_all_that_named_it(
+async def test_a_deleted_task_is_removed_completely_after_any_disconnect(
     pool: PoolUnderTest, line: CutLine, redis: Redis, cut: Cut
 ) -> None:
     reached, at = True, -1
@@ -151,7 +151,7 @@ async def test_a_deleted_task_is_gone_with_all_that_named_it(
 
 
 @pytest.mark.parametrize("cut", Cut)
-async def test_a_banned_node_is_banned_here_and_on_the_ledger(
+async def test_a_banned_node_is_banned_here_and_on_the_ledger_after_any_disconnect(
     pool: PoolUnderTest, line: CutLine, redis: Redis, cut: Cut
 ) -> None:
     reached, at = True, -1
@@ -173,7 +173,7 @@ async def test_a_banned_node_is_banned_here_and_on_the_ledger(
     assert at > 3
 
 
-async def test_a_key_that_was_used_for_another_task_is_refused(pool: PoolUnderTest) -> None:
+async def test_an_idempotency_key_used_for_another_task_is_refused(pool: PoolUnderTest) -> None:
     headers = {IDEMPOTENCY_HEADER: "a" * 32}
     first = await asked(pool, "POST", "/v1/tasks", {"spec": SPEC}, headers)
     again = await asked(pool, "POST", "/v1/tasks", {"spec": SPEC}, headers)
@@ -184,7 +184,7 @@ async def test_a_key_that_was_used_for_another_task_is_refused(pool: PoolUnderTe
     assert mine["id"] != first.json()["id"]
 
 
-async def test_the_client_posts_a_task_once_although_the_store_was_cut_off(pool: PoolUnderTest, line: CutLine) -> None:
+async def test_the_client_posts_a_task_once_although_redis_disconnected(pool: PoolUnderTest, line: CutLine) -> None:
     await pool.owner("GET", "/v1/tasks")
     transport = httpx.ASGITransport(app=pool.app, raise_app_exceptions=False)
     async with OrchestratorClient("http://127.0.0.1:1", token=pool.token, transport=transport) as owner:
@@ -194,7 +194,7 @@ async def test_the_client_posts_a_task_once_although_the_store_was_cut_off(pool:
         assert [each.id async for each in owner.tasks()] == [task.id]
 
 
-async def test_an_admission_whose_answer_was_lost_is_no_replay(line: CutLine, clock: ManualClock) -> None:
+async def test_retrying_an_admission_after_a_lost_answer_is_no_replay(line: CutLine, clock: ManualClock) -> None:
     redis = connect_redis(line.url, retries=1)
     rate = Rate(count=1000, per=timedelta(seconds=1), burst=1000)
     admission = ReplayGuard(redis, keys=RedisKeys("7"), rate=rate, clock=clock)

@@ -237,7 +237,7 @@ def network(tmp_path: Path, chain_pool: PoolOnChain, redis_server: str) -> Itera
         yield made
 
 
-async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(network: Network) -> None:
+async def test_a_stranger_becomes_a_worker_with_a_task_through_kill_9_of_each_service(network: Network) -> None:
     pool, port, other = network.pool, free_port(), free_port()
     key = Key.generate()
     await pool.register(key, stake=10 * UNIT)
@@ -348,7 +348,7 @@ async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(netwo
         assert {"invite-posted", "joined", "heartbeat", "missed", "silent", "removed"} <= set(events)
 
 
-async def test_a_chain_that_is_down_stops_no_heartbeat_and_is_read_on_when_it_is_back(network: Network) -> None:
+async def test_heartbeats_continue_while_the_chain_is_down_and_events_are_read_afterwards(network: Network) -> None:
     pool, port = network.pool, free_port()
     key = Key.generate()
     await pool.register(key, stake=10 * UNIT)
@@ -400,7 +400,7 @@ async def ledger_pool(chain_pool: PoolOnChain, redis: Redis) -> AsyncIterator[Le
     await ledger.aclose()
 
 
-async def test_a_ban_that_is_asked_for_again_is_a_ban_and_no_error(chain_pool: PoolOnChain, redis: Redis) -> None:
+async def test_repeating_a_ban_succeeds(chain_pool: PoolOnChain, redis: Redis) -> None:
     node = Key.generate().address
     async with ledger_pool(chain_pool, redis) as ledger:
         for _ in range(2):
@@ -411,7 +411,7 @@ async def test_a_ban_that_is_asked_for_again_is_a_ban_and_no_error(chain_pool: P
             assert not (await ledger.standing(node)).banned
 
 
-async def test_nodes_are_looked_up_over_a_connection_of_their_own(
+async def test_nodes_are_looked_up_over_a_separate_connection(
     chain_pool: PoolOnChain, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ledger_pool(chain_pool, redis) as ledger:

@@ -180,7 +180,7 @@ def post(path: str, length: int, *, sent: int) -> bytes:
     ],
 )
 @pytest.mark.parametrize("pieces", [1, 50])
-async def test_a_head_has_at_most_32_kibibytes(served: Served, head: bytes, status: int, pieces: int) -> None:
+async def test_a_request_head_is_limited_to_32_kibibytes(served: Served, head: bytes, status: int, pieces: int) -> None:
     reader, writer = await served.connect()
     size = -(-len(head) // pieces)
     for start in range(0, len(head), size):
@@ -214,7 +214,7 @@ async def test_trailers_are_refused(served: Served, body: bytes, status: int) ->
     assert await answer(reader) == status
 
 
-async def test_requests_one_after_the_other_count_for_themselves(served: Served) -> None:
+async def test_each_request_on_a_connection_has_its_own_limits(served: Served) -> None:
     """Each head has a limit of its own, also where a packet ends in the middle of the next one."""
     head = request("GET", "/headers", b"X: " + b"v" * 20_000)
     reader, writer = await served.connect(head * 3 + head[:10_000])
@@ -223,7 +223,7 @@ async def test_requests_one_after_the_other_count_for_themselves(served: Served)
     assert [await answer(reader) for _ in range(3)] == [200, 200, 200]
 
 
-async def test_few_requests_may_wait_on_a_connection(served: Served) -> None:
+async def test_the_number_of_pipelined_requests_is_limited(served: Served) -> None:
     waiting = post("/unread", 0, sent=0)
     few, _ = await served.connect(waiting * 3)
     many, _ = await served.connect(waiting * 500)
@@ -233,14 +233,14 @@ async def test_few_requests_may_wait_on_a_connection(served: Served) -> None:
     assert [await answer(many) for _ in range(2)] == [200, 0], "what came before the surplus is answered"
 
 
-async def test_a_bad_request_does_not_swallow_the_answer_before_it(served: Served) -> None:
+async def test_a_bad_request_does_not_discard_the_answer_before_it(served: Served) -> None:
     reader, _ = await served.connect(post("/unread", 0, sent=0) + b"GET /\xff HTTP/1.1\r\n\r\n")
     await until(lambda: served.refused("malformed") == 1)
     served.app.state.gate.set()
     assert [await answer(reader) for _ in range(2)] == [200, 0]
 
 
-async def test_a_head_behind_a_body_has_the_same_limit(served: Served) -> None:
+async def test_a_head_after_a_body_has_the_same_limit(served: Served) -> None:
     """Both may come in one read of 256 KiB."""
     long = request("GET", "/headers", b"X: " + b"v" * 150_000)
     reader, _ = await served.connect(post("/whole", 60_000, sent=60_000) + long)
@@ -248,7 +248,7 @@ async def test_a_head_behind_a_body_has_the_same_limit(served: Served) -> None:
     assert served.refused("head") == 1
 
 
-async def test_an_upgrade_is_not_taken_up(served: Served) -> None:
+async def test_a_protocol_upgrade_is_ignored(served: Served) -> None:
     fields = (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Key: YQ==")
     reader, _ = await served.connect(request("GET", "/headers", *fields) + b"\x81\x05hello")
     assert await answer(reader) == 200
@@ -258,7 +258,9 @@ async def test_an_upgrade_is_not_taken_up(served: Served) -> None:
 # Time
 
 
-async def test_who_is_slow_is_cut_off_and_who_waits_for_us_is_not(served: Served, clock: ManualClock) -> None:
+async def test_slow_clients_are_cut_off_and_those_waiting_for_an_answer_are_not(
+    served: Served, clock: ManualClock
+) -> None:
     answered = request("GET", "/headers")
     slow = {
         "silent": await served.connect(),
@@ -288,7 +290,7 @@ async def test_who_is_slow_is_cut_off_and_who_waits_for_us_is_not(served: Served
     assert await answer(idle) == 200
 
 
-async def test_a_body_that_keeps_coming_has_the_time_that_it_needs(served: Served, clock: ManualClock) -> None:
+async def test_a_steadily_arriving_body_is_not_cut_off(served: Served, clock: ManualClock) -> None:
     steps, step = 10, LEAST_RATE * 10
     reader, writer = await served.connect(post("/whole", steps * step, sent=0))
     for number in range(1, steps + 1):
@@ -300,7 +302,7 @@ async def test_a_body_that_keeps_coming_has_the_time_that_it_needs(served: Serve
     assert await answer(reader) == 200
 
 
-async def test_the_rest_of_a_body_is_dropped_for_a_short_time_only(served: Served, clock: ManualClock) -> None:
+async def test_the_unread_rest_of_a_body_is_drained_for_a_bounded_time(served: Served, clock: ManualClock) -> None:
     reader, writer = await served.connect(post("/nowhere", 1 << 40, sent=300_000))
     assert await answer(reader) == 413
     connections = served.server.server_state.connections
@@ -312,7 +314,7 @@ async def test_the_rest_of_a_body_is_dropped_for_a_short_time_only(served: Serve
     assert await answer(reader) == 0
 
 
-async def test_a_reader_that_takes_nothing_is_cut_off(served: Served, clock: ManualClock) -> None:
+async def test_a_client_that_reads_no_answer_is_cut_off(served: Served, clock: ManualClock) -> None:
     await served.connect(request("GET", "/endless"))
     await until(lambda: any(each.flow.write_paused for each in served.server.server_state.connections))  # type: ignore[union-attr]
     held = len(served.app.state.serving.answers)
@@ -353,7 +355,7 @@ def guard_of(*, most: int, per_address: int = 1000) -> tuple[ConnectionGuard, li
     return ConnectionGuard(limits, callers=CallerAddresses(["10.0.0.0/8"]), refused=refused.append), refused
 
 
-def test_connections_are_counted_by_network_and_proxies_in_all_only() -> None:
+def test_connections_are_counted_per_network_and_those_of_proxies_only_in_total() -> None:
     guard, refused = guard_of(most=8, per_address=2)
     callers = ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:3", "2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"]
     lines = [line() for _ in callers]
@@ -399,7 +401,7 @@ def test_a_full_server_closes_the_longest_idle_connection_of_the_busiest_address
     assert len(guard) == 9
 
 
-async def test_a_newcomer_is_served_while_others_fill_all_places(clock: ManualClock) -> None:
+async def test_a_new_client_is_served_while_others_occupy_all_places(clock: ManualClock) -> None:
     limits = ConnectionLimits(connections=3, per_address=3)
     async with serving(clock, connections=limits) as served:
         asking, _ = await served.connect(post("/unread", 0, sent=0))
@@ -419,7 +421,7 @@ async def test_a_newcomer_is_served_while_others_fill_all_places(clock: ManualCl
 # Answers
 
 
-def test_unread_answers_have_a_budget_and_the_oldest_of_the_busiest_goes() -> None:
+def test_unread_answers_have_a_budget_and_the_busiest_address_loses_its_oldest() -> None:
     refused: list[str] = []
     callers = CallerAddresses(["10.0.0.0/8"])
     budget = AnswerBudget(callers=callers, most=100, most_of_one=40, refused=refused.append)
@@ -444,7 +446,7 @@ def test_unread_answers_have_a_budget_and_the_oldest_of_the_busiest_goes() -> No
     assert len(budget) == 80, "nobody's answer is larger than the budget"
 
 
-async def test_an_address_that_reads_no_answers_holds_little(served: Served) -> None:
+async def test_an_address_that_reads_no_answers_occupies_little_memory(served: Served) -> None:
     """200 MiB of unread answers were held for one address."""
     state = served.app.state
     budget = state.serving.answers
@@ -466,7 +468,7 @@ async def test_an_address_that_reads_no_answers_holds_little(served: Served) -> 
     await until(lambda: len(budget) == 0)
 
 
-async def test_the_next_answer_is_not_made_before_the_last_one_was_read(served: Served) -> None:
+async def test_the_next_answer_is_not_made_before_the_last_one_is_read(served: Served) -> None:
     reader, _ = await served.connect(request("GET", "/large") * 2)
     await until(lambda: len(served.app.state.serving.answers) > 0)
     for _ in range(20):
@@ -479,7 +481,7 @@ async def test_the_next_answer_is_not_made_before_the_last_one_was_read(served: 
 # Connections of one address
 
 
-async def test_an_address_has_so_many_connections(clock: ManualClock) -> None:
+async def test_the_number_of_connections_per_address_is_limited(clock: ManualClock) -> None:
     async with serving(clock, connections=ConnectionLimits(per_address=2)) as served:
         reader, writer = await served.connect()
         other, _ = await served.connect()
@@ -494,7 +496,7 @@ async def test_an_address_has_so_many_connections(clock: ManualClock) -> None:
         del other
 
 
-def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
+def test_the_soft_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
@@ -507,7 +509,7 @@ def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
 # Bodies
 
 
-async def test_bodies_under_way_have_a_budget(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_bodies_in_transit_have_a_memory_budget(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
     """300 unsigned bodies held 288 MiB."""
     callers = CallerAddresses(["127.0.0.1"])
     async with serving(clock, callers=callers, body_limits=(("/streamed/", 1 << 30),)) as served:
@@ -547,7 +549,7 @@ async def test_bodies_under_way_have_a_budget(clock: ManualClock, monkeypatch: p
         assert bodies._held == {}
 
 
-async def test_bodies_that_no_route_reads_are_counted_too(served: Served) -> None:
+async def test_bodies_that_no_route_reads_count_towards_the_budget(served: Served) -> None:
     bodies = served.app.state.serving.bodies
     for _ in range(3):
         await served.connect(post("/unread", MEBIBYTE, sent=50_000))
@@ -556,7 +558,7 @@ async def test_bodies_that_no_route_reads_are_counted_too(served: Served) -> Non
     await until(lambda: len(bodies) == 0)
 
 
-def test_the_budget_is_in_order_whatever_is_given_back() -> None:
+def test_the_body_budget_stays_consistent_when_bytes_are_returned() -> None:
     budget = BodyBudget(most=100_000, most_of_one=50_000, refused=lambda _: None)
     assert budget.change("a", 50_000) is None
     refused = budget.change("a", 1)

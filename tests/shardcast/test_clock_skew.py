@@ -43,7 +43,7 @@ class Ledger:
 
 
 @pytest.mark.parametrize(("of_relay", "of_client"), [(-9, 7), (30, -30), (0, 24 * 400)])
-async def test_a_client_whose_clock_is_hours_off_fetches_what_the_ledger_names(
+async def test_a_client_with_a_clock_hours_off_fetches_the_announced_version(
     of_relay: float, of_client: float, tmp_path: Path, stack: AsyncExitStack, client_of: Clients
 ) -> None:
     origin = await stack.enter_async_context(

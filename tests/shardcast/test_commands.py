@@ -50,7 +50,9 @@ def url_of(process: subprocess.Popen[str]) -> str:
     return found[0]
 
 
-def test_from_a_watched_folder_over_a_relay_that_is_killed_to_a_folder_of_ours(start: Start, tmp_path: Path) -> None:
+def test_the_commands_publish_a_watched_folder_over_a_relay_that_is_killed_and_restarted(
+    start: Start, tmp_path: Path
+) -> None:
     watched = tmp_path / "watched"
     files = content(1)
     write_folder(watched / "1", files)
@@ -85,7 +87,7 @@ def test_from_a_watched_folder_over_a_relay_that_is_killed_to_a_folder_of_ours(s
         (("fetch", "--from", "http://127.0.0.1:1", "--to", "x", "--signer", "nobody"), "neither an address nor a key"),
     ],
 )
-def test_a_mistake_ends_in_words(arguments: tuple[str, ...], words: str) -> None:
+def test_a_mistake_is_reported_without_a_traceback(arguments: tuple[str, ...], words: str) -> None:
     said = run_muster("shardcast", *arguments)
     assert said.code == 1
     assert words in said.err

@@ -53,7 +53,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoilings=st.lists(SPOILINGS, max_size=12), with_good=st.booleans())
-def test_mangled_bytes_never_make_a_wrong_file(ground: Path, spoilings: list[Spoiling], with_good: bool) -> None:
+def test_corrupted_bytes_never_produce_a_wrong_file(ground: Path, spoilings: list[Spoiling], with_good: bool) -> None:
     async def attempt() -> None:
         shutil.rmtree(ground / "origin", ignore_errors=True)
         shutil.rmtree(ground / "to", ignore_errors=True)

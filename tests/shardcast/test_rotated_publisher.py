@@ -54,7 +54,7 @@ async def publish(folder: Path, key: Key, *versions: int) -> None:
             await origin.publish_folder(version, write_folder(source, content(version, size=3000)))
 
 
-def test_who_counts_when() -> None:
+def test_the_former_publisher_key_is_accepted_until_its_end() -> None:
     until = NOW + timedelta(hours=1)
     second = timedelta(seconds=1)
     assert BOTH.accepted_at(until - second) == (SUCCESSOR.address, PUBLISHER.address)
@@ -62,7 +62,7 @@ def test_who_counts_when() -> None:
     assert Signers(publisher=SUCCESSOR.address, former=PUBLISHER.address).accepted_at(NOW) == (SUCCESSOR.address,)
 
 
-def test_who_begins_a_manifest_ends_it() -> None:
+def test_the_signer_of_a_manifests_first_line_must_sign_all_lines() -> None:
     key = VersionKey(1, 1)
     manifest = Manifest(run=RUN, key=key, signer=SUCCESSOR.address, other_signers=[PUBLISHER.address])
     manifest.read(LINES[0])
@@ -79,7 +79,7 @@ def test_who_begins_a_manifest_ends_it() -> None:
     assert (strange.signer, strange.length) == (SUCCESSOR.address, 0)
 
 
-async def test_workers_of_both_versions_are_served_while_both_keys_count(
+async def test_workers_of_both_versions_are_served_while_both_keys_are_valid(
     stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     """A worker believes the one key that its version was announced by."""
@@ -104,7 +104,7 @@ async def test_workers_of_both_versions_are_served_while_both_keys_count(
         assert [offer.version for offer in await client.offers()] == [3, 2, 1]
 
 
-async def test_after_its_time_nobody_takes_what_the_former_key_signed(
+async def test_after_the_grace_period_versions_signed_by_the_former_key_are_refused(
     stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     await publish(tmp_path / "origin", PUBLISHER, 1, 2)
@@ -121,7 +121,7 @@ async def test_after_its_time_nobody_takes_what_the_former_key_signed(
             await client.fetch(2, tmp_path / "to")
 
 
-async def test_a_relay_that_runs_hears_of_the_rotation_and_keeps_what_it_has(
+async def test_a_running_relay_learns_of_the_rotation_and_keeps_its_versions(
     stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     await publish(tmp_path / "origin", PUBLISHER, 1)
@@ -138,7 +138,7 @@ async def test_a_relay_that_runs_hears_of_the_rotation_and_keeps_what_it_has(
             await client.fetch(version, tmp_path / f"of-{version}")
 
 
-async def test_a_relay_that_starts_again_after_the_time_lets_go_of_what_the_former_key_signed(tmp_path: Path) -> None:
+async def test_a_relay_restarted_after_the_grace_period_removes_versions_of_the_former_key(tmp_path: Path) -> None:
     await publish(tmp_path / "origin", PUBLISHER, 1)
     async with AsyncExitStack() as before:
         origin = await before.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER))
@@ -149,7 +149,7 @@ async def test_a_relay_that_starts_again_after_the_time_lets_go_of_what_the_form
             assert [each.version for each in relay.versions.listing().versions] == kept
 
 
-async def test_a_folder_that_is_moved_away_and_back_is_signed_anew(tmp_path: Path) -> None:
+async def test_a_folder_moved_away_and_back_is_signed_again(tmp_path: Path) -> None:
     """What an operator does about a version that the former key signed and the new one announced."""
     write_folder(tmp_path / "7", content(7, size=3000))
     async with Origin(tmp_path, run=RUN_NAME, key=PUBLISHER) as origin:
@@ -169,7 +169,7 @@ async def test_a_folder_that_is_moved_away_and_back_is_signed_anew(tmp_path: Pat
     assert (after.version, after.attempt, after.digest) == (7, before.attempt + 1, before.digest)
 
 
-async def test_the_first_version_of_a_new_key_needs_none_of_the_former_one(tmp_path: Path) -> None:
+async def test_the_first_version_of_a_new_key_has_no_base_of_the_former_key(tmp_path: Path) -> None:
     await publish(tmp_path / "origin", PUBLISHER, 1)
     async with Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER) as origin:
         assert next_form(origin.versions, 2, anchor_every=5).base == 1
@@ -181,7 +181,7 @@ async def test_the_first_version_of_a_new_key_needs_none_of_the_former_one(tmp_p
 @pytest.mark.parametrize(
     "thief", [pytest.param((98, 99), id="numbers-ahead-of-all-others"), pytest.param((2, 3), id="the-next-numbers")]
 )
-async def test_versions_of_a_key_that_counts_no_more_keep_no_place_from_those_of_its_successor(
+async def test_versions_of_an_expired_key_do_not_displace_those_of_its_successor(
     stack: AsyncExitStack, tmp_path: Path, thief: tuple[int, int]
 ) -> None:
     """A key is rotated because somebody else may have it, who may have signed versions of any number."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from benchmarks.broadcast_under_faults import Plan, measure
 
 
-def test_four_clients_stay_on_the_newest_version_with_nothing_wrong_on_disk(tmp_path: Path) -> None:
+def test_four_clients_follow_the_newest_version_under_faults_without_corrupt_files(tmp_path: Path) -> None:
     # A checkpoint a second; the time is wide because other tests share the machine, and a hang is longer than any.
     plan = Plan(versions=3, mebibytes=8, every_s=1.0, within_s=30.0)
     outcome = measure(plan, tmp_path)

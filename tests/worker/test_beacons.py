@@ -64,7 +64,7 @@ def lease(world: World, *, block: int) -> Lease:
     )
 
 
-async def test_a_lying_orchestrator_leads_no_node_to_another_seed(world: World, chain: LedgerChain) -> None:
+async def test_a_dishonest_orchestrator_cannot_give_a_node_another_seed(world: World, chain: LedgerChain) -> None:
     await world.member()
     block = await announced(world)
     ledger, granted = await world.as_("owner"), lease(world, block=block)
@@ -79,7 +79,7 @@ async def test_a_lying_orchestrator_leads_no_node_to_another_seed(world: World, 
     assert "never joined" in await chain.fault_of(stranger, real)
 
 
-async def test_a_node_that_joined_again_may_work_on_either_of_the_blocks_that_a_validator_would_take(
+async def test_a_node_that_joined_again_may_use_either_beacon_that_a_validator_accepts(
     world: World, chain: LedgerChain
 ) -> None:
     await world.member()
@@ -95,7 +95,7 @@ async def test_a_node_that_joined_again_may_work_on_either_of_the_blocks_that_a_
     assert await chain.fault_of(old, await ledger.block_hash(newer)) == "", "an older attempt's lease"
 
 
-async def test_the_chain_is_asked_once_per_version_and_a_block_that_it_has_not_is_waited_for(
+async def test_the_chain_is_read_once_per_version_and_a_missing_block_is_waited_for(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.member()
@@ -114,9 +114,7 @@ async def test_the_chain_is_asked_once_per_version_and_a_block_that_it_has_not_i
         await chain.fault_of(granted, OTHER)
 
 
-async def test_a_lease_that_outlasts_the_notice_period_is_refused_because_escrow_and_membership_may_not(
-    world: World, chain: LedgerChain
-) -> None:
+async def test_a_lease_longer_than_the_notice_period_is_refused_by_the_node(world: World, chain: LedgerChain) -> None:
     await world.member()
     block = await announced(world)
     granted = lease(world, block=block)
@@ -129,7 +127,7 @@ async def test_a_lease_that_outlasts_the_notice_period_is_refused_because_escrow
     assert "notice period" in await chain.pay_fault_of(replace(granted, expiry=2**62), NOW)
 
 
-async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
+async def test_a_lease_that_the_escrow_may_not_cover_is_refused(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What the owner has announced to withdraw counts as withdrawn: it may take that at any moment once it is ready."""
@@ -153,7 +151,7 @@ async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
     [({"price_per_unit": 1}, True), ({"penalty_per_unit": 10**18}, True), ({"max_nodes": 11}, False)],
     ids=["pays less", "costs more", "neither"],
 )
-async def test_a_lease_that_may_be_used_under_worse_terms_is_refused(
+async def test_a_lease_that_may_be_settled_under_worse_terms_is_refused(
     world: World, chain: LedgerChain, change: dict[str, int], refused: bool
 ) -> None:
     await world.member()

@@ -25,7 +25,7 @@ from worker.session.orchestrator_client import OrchestratorSession
 CONTENT = b"rollouts" * 5000
 
 
-async def test_a_nodes_file_is_stored_carried_listed_and_read_back(
+async def test_a_nodes_file_is_stored_submitted_listed_and_read_back(
     world: World, redis_url: str, tmp_path: Path
 ) -> None:
     async with orchestrating(world, redis_url, tmp_path) as run:

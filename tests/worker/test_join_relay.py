@@ -68,7 +68,7 @@ def invite(clock: ManualClock) -> SignedInvite:
     ],
     ids=["at once", "after a while", "the ledger is late", "refused", "only said so", "somebody else answered"],
 )
-async def test_the_ledger_says_whether_the_orchestrator_carried_it(
+async def test_the_ledger_decides_whether_the_join_was_relayed(
     states: list[ReceiptState], member_after: int, signer: Key, *, carried: bool
 ) -> None:
     clock = HastyClock()
@@ -89,7 +89,7 @@ async def test_the_ledger_says_whether_the_orchestrator_carried_it(
     assert Join(invite_hash=joining.invite.invite.hash).signer(raw, DOMAIN) == NODE.address
 
 
-async def test_an_orchestrator_that_is_down_costs_a_word_in_the_log_only() -> None:
+async def test_an_unreachable_orchestrator_causes_only_a_log_line() -> None:
     def down(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("nobody there")
 

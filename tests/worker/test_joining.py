@@ -77,7 +77,7 @@ async def turned(clock: ManualClock, seconds: float) -> None:
         await at_rest()
 
 
-async def test_forged_invites_do_not_hold_up_the_good_one_behind_them(clock: ManualClock) -> None:
+async def test_forged_invites_do_not_delay_the_valid_one(clock: ManualClock) -> None:
     pool, node, forger, situation = Key.generate(), Key.generate(), Key.generate(), Situation()
     chain, registrar, service = ScriptedChain(pool.address), registrar_of((), clock, situation), LyingService()
     expiry = int(clock.now().timestamp()) + 300
@@ -103,7 +103,7 @@ async def test_forged_invites_do_not_hold_up_the_good_one_behind_them(clock: Man
 
 
 @pytest.mark.parametrize(("expires", "seen"), [(MAX_INT64, 0), (0, MAX_INT64), (MAX_INT64, MAX_INT64)])
-async def test_a_service_with_impossible_times_is_registered_with_all_the_same(
+async def test_registration_succeeds_with_a_service_that_states_impossible_times(
     clock: ManualClock, expires: int, seen: int
 ) -> None:
     service = LyingService(expires_at_ms=expires, last_seen_ms=seen)

@@ -48,7 +48,7 @@ def signer(invite: SignedInvite) -> str:
     return check_invite(invite, node=NODE.address, pool_id=1, domain=DOMAIN, now_s=NOW, allow_plain_http=False)
 
 
-def test_a_good_invite_names_its_signer() -> None:
+def test_a_valid_invite_names_its_signer() -> None:
     assert signer(invited()) == ORCHESTRATOR.address
 
 
@@ -64,7 +64,7 @@ def test_a_good_invite_names_its_signer() -> None:
         {"url": "https://user:pass@orchestrator.example"},
     ],
 )
-def test_an_invite_for_somebody_or_something_else_is_refused(change: dict[str, Any]) -> None:
+def test_an_invite_for_another_node_or_purpose_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         signer(invited(**change))
 
@@ -76,7 +76,7 @@ def test_an_altered_invite_has_another_signer(change: dict[str, Any]) -> None:
     assert signer(invited().model_copy(update=change)) != ORCHESTRATOR.address
 
 
-def test_a_membership_is_remembered_for_its_pool_only(state: StateDirectory) -> None:
+def test_a_membership_is_remembered_only_for_its_pool(state: StateDirectory) -> None:
     membership = OrchestratorLocation(pool_id=1, url="https://x.example", orchestrator=ORCHESTRATOR.address)
     save_membership(state, membership)
     assert load_membership(state, 1) == membership
@@ -100,7 +100,7 @@ READY = replace(MEMBER, member=False, free_stake=10, needed_stake=10)
         (replace(READY, free_stake=9), "stake"),
     ],
 )
-def test_what_keeps_a_node_out_is_said_with_what_to_do(standing: NodeStatus, words: str | None) -> None:
+def test_obstacles_to_joining_are_reported_with_advice(standing: NodeStatus, words: str | None) -> None:
     obstacle = standing.obstacle()
     if words is None:
         assert obstacle is None
@@ -196,17 +196,17 @@ async def test_a_newer_invite_names_the_new_url() -> None:
         "plain http",
     ],
 )
-async def test_an_invite_that_is_not_newer_or_not_good_moves_nothing(change: dict[str, Any]) -> None:
+async def test_an_invite_that_is_not_newer_or_not_valid_is_ignored(change: dict[str, Any]) -> None:
     mailbox = Mailbox(invited(**{"url": NEW_URL, "expiry": SOON + 20, **change}))
     assert await relocation(mailbox).find(HERE) is None
 
 
-async def test_the_newest_good_invite_decides_though_it_names_the_present_url() -> None:
+async def test_the_newest_valid_invite_decides_even_if_it_names_the_present_url() -> None:
     mailbox = Mailbox(invited(url=NEW_URL, expiry=SOON + 10), invited(url=OLD_URL, expiry=SOON + 20))
     assert await relocation(mailbox).find(HERE) is None
 
 
-async def test_a_flood_of_invites_asks_the_chain_once_and_a_chain_that_is_down_moves_nothing() -> None:
+async def test_many_invites_cause_one_chain_read_and_an_unreachable_chain_changes_nothing() -> None:
     chain = RoleChain()
     forged = [invited(url=NEW_URL, expiry=SOON + 100 + n, nonce=n, key=Key.generate()) for n in range(MOST_INVITES + 9)]
     assert await relocation(Mailbox(*forged), chain=chain).find(HERE) is None

@@ -44,7 +44,7 @@ class _Engine(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-async def test_a_strangers_image_is_never_pulled_with_the_contributors_own_login(
+async def test_an_image_of_a_pool_is_never_pulled_with_the_contributors_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or a pool's owner could run, and read, whatever private image the contributor may pull."""

@@ -80,7 +80,7 @@ async def daemon(state: StateDirectory) -> AsyncIterator[Daemon]:
     queue.close()
 
 
-async def test_a_person_sees_why_a_worker_leases_nothing_and_has_it_go_on(
+async def test_a_person_sees_why_a_worker_leases_nothing_and_resumes_it(
     daemon: Daemon, state: StateDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await asyncio.to_thread(cli.status, None, state.root, False)

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from protocol.http.unix_server import MOST_CONNECTIONS, UnixServer
 
 
-async def test_a_task_can_not_use_up_the_workers_descriptors(tmp_path: Path) -> None:
+async def test_a_task_cannot_use_up_the_workers_file_descriptors(tmp_path: Path) -> None:
     server = UnixServer(FastAPI(), tmp_path / "s.sock", mode=0o600)
     await server.start()
     opened = [await asyncio.open_unix_connection(tmp_path / "s.sock") for _ in range(MOST_CONNECTIONS + 20)]

@@ -28,7 +28,7 @@ APP.command()(devnet)
         (["--distance", "1"], "--distance without lengths that are wanted"),
     ],
 )
-def test_what_a_devnet_could_not_judge_is_refused_before_it_starts(
+def test_devnet_options_that_validators_cannot_judge_are_refused_before_the_start(
     options: list[str], words: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("devnet") / "net"
@@ -39,7 +39,7 @@ def test_what_a_devnet_could_not_judge_is_refused_before_it_starts(
 
 
 @pytest.mark.parametrize("name", list(PresetName))
-def test_a_goal_has_a_distance_exactly_where_the_base_wants_lengths(name: PresetName) -> None:
+def test_a_goal_has_a_distance_exactly_if_the_base_has_target_lengths(name: PresetName) -> None:
     terms = RunOptions(preset=name).terms
     assert terms is PRESETS[name]
     wants = read_recipe(devnet_base(terms.base)).length is not None
@@ -48,7 +48,7 @@ def test_a_goal_has_a_distance_exactly_where_the_base_wants_lengths(name: Preset
 
 
 @pytest.mark.parametrize("name", list(AsynchronyChoice))
-def test_the_orchestrator_leases_what_the_trainers_setting_of_that_name_needs(name: AsynchronyChoice) -> None:
+def test_the_orchestrators_async_level_matches_the_trainers_setting(name: AsynchronyChoice) -> None:
     wanted = NAMED[AsynchronyName(name.value)]
     level = RunOptions(asynchrony=name.value).async_level
     assert level == wanted.max_staleness

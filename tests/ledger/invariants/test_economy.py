@@ -21,7 +21,7 @@ STEPS = 50
 
 
 @pytest.mark.timeout(3600)  # as many histories as are asked for, on a machine as slow as it may be
-def test_every_history_keeps_to_the_model_and_lets_everybody_go_home(
+def test_every_history_matches_the_model_and_ends_with_all_funds_withdrawn(
     economy: World, ledger_process: ChainProcess
 ) -> None:
     asked = os.environ.get("MUSTER_HISTORIES")

@@ -117,7 +117,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_what_is_counted_is_what_there_is(make_run: MakeRun, seed: int) -> None:
+async def test_counters_match_the_slots_after_random_histories(make_run: MakeRun, seed: int) -> None:
     run = make_run(run_rest_s=0, run_max_rounds=2, node_rate_per_s=1000, node_burst=1000)
     await run.sync.round()
     await run.publish(0)

@@ -29,7 +29,7 @@ def test_a_prompt_and_its_answer_may_not_exceed_the_context() -> None:
         check(request(0), new=6)
 
 
-def test_a_sample_may_not_stand_twice() -> None:
+def test_duplicate_samples_in_a_request_are_refused() -> None:
     with pytest.raises(InvalidInput, match="sample 4 stands twice"):
         check(request(4), request(5), request(4))
 
@@ -40,7 +40,7 @@ def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
         check(request(0, 1, token))
 
 
-def test_a_request_must_be_whole() -> None:
+def test_an_incomplete_request_is_refused() -> None:
     with pytest.raises(InvalidInput, match="has no tokens"):
         SampleRequest(sample=1, prompt_tokens=(), seed=SEED)
     with pytest.raises(InvalidInput, match="seed of 31 bytes"):

@@ -16,7 +16,7 @@ def test_the_torch_engine_is_opened_by_its_name() -> None:
     assert (engine.name, engine.dtype, engine.version) == (EngineName.TORCH, Dtype.BFLOAT16, None)
 
 
-def test_an_engine_that_is_not_installed_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_engine_is_reported_with_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rollouts.engines.vllm", None)
     monkeypatch.setitem(sys.modules, "rollouts.engines.vllm.engine", None)
     with pytest.raises(NotFound, match="the vllm engine can't be loaded") as raised:
@@ -24,6 +24,6 @@ def test_an_engine_that_is_not_installed_is_named_with_what_to_install(monkeypat
     assert "muster-network[vllm]" in raised.value.hint
 
 
-def test_a_device_that_torch_does_not_know_is_refused() -> None:
+def test_an_unknown_torch_device_is_refused() -> None:
     with pytest.raises(InvalidInput, match="'gpu' is no device"):
         open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, device="gpu")

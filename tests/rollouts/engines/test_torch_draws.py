@@ -69,7 +69,7 @@ def test_first_tokens_follow_the_softmax_of_the_prompt(temperature: float, qwen2
     new_tokens=st.integers(1, 24),
     data=st.data(),
 )
-def test_answers_do_not_depend_on_how_batches_are_made_up(
+def test_answers_do_not_depend_on_the_composition_of_batches(
     lengths: list[int],
     each: int,
     max_batch: int,
@@ -95,7 +95,7 @@ def test_answers_do_not_depend_on_how_batches_are_made_up(
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "mistral", "gpt_neox", "granite"])
-def test_other_architectures_are_replayed_by_a_prefill_too(kind: str, tmp_path: Path) -> None:
+def test_other_architectures_are_replayed_by_a_prefill(kind: str, tmp_path: Path) -> None:
     """Norms on queries and keys, biases, halves of rotary embeddings, logits that are scaled after the last layer."""
     changes: dict[str, Any] = {"mistral": {"sliding_window": None}, "granite": {"logits_scaling": 2.0}}
     folder = tiny_folder(tmp_path / kind, kind=kind, **changes.get(kind, {}))

@@ -63,7 +63,7 @@ def ask(answer: str) -> Prompt:
         (r"[0,1)\cup(2,3]", r"(2,3]\cup[0,1)", True),
     ],
 )
-def test_answers_are_compared_as_mathematics_and_alike_everywhere(
+def test_answers_are_compared_mathematically_and_deterministically(
     environment: Environment,
     weaker_sandboxes: Sandboxes,
     write_rows: WriteRows,
@@ -80,7 +80,7 @@ def test_answers_are_compared_as_mathematics_and_alike_everywhere(
         assert (score.task, score.parts["undecided"]) == (float(right), 0.0)
 
 
-def test_a_right_answer_counts_only_in_a_box_and_at_an_end(environment: Environment) -> None:
+def test_a_right_answer_counts_only_in_a_box_and_if_finished(environment: Environment) -> None:
     prompt = environment.prompt(0)
     assert environment.score(prompt, environment.demonstration(prompt) or "", finished=True).task == 1.0
     assert environment.score(prompt, r"\boxed{2}", finished=False).task == 0.0
@@ -117,7 +117,7 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("given", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_answer_gets_nothing_and_soon(environment: Environment, given: str) -> None:
+def test_a_hostile_answer_earns_no_reward_within_the_time_limit(environment: Environment, given: str) -> None:
     began = time.monotonic()
     score = environment.score(ask("7"), f"\\boxed{{{given}}}", finished=True)
     assert score.task == 0.0
@@ -128,5 +128,5 @@ def test_a_hostile_answer_gets_nothing_and_soon(environment: Environment, given:
     assert not Path("/tmp/muster-math-was-here").exists()
 
 
-def test_the_version_names_the_library_that_compares(environment: Environment) -> None:
+def test_the_version_names_the_comparing_library(environment: Environment) -> None:
     assert environment.version.startswith("2+mv0.")

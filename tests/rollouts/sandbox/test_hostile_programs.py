@@ -106,14 +106,14 @@ def is_well(sandboxes: Sandboxes) -> bool:
 
 
 @pytest.mark.parametrize("source", REFUSED.values(), ids=REFUSED.keys())
-def test_what_a_program_may_not_do_fails_in_it(sandboxes: Sandboxes, source: str) -> None:
+def test_a_forbidden_operation_fails_within_the_program(sandboxes: Sandboxes, source: str) -> None:
     outcome = run(sandboxes, source)
     assert (outcome.ending, outcome.succeeded) == (JobEnding.EXITED, False)
     assert is_well(sandboxes)
 
 
 @pytest.mark.parametrize(("source", "endings"), ENDED.values(), ids=ENDED.keys())
-def test_what_would_not_end_is_ended(sandboxes: Sandboxes, source: str, endings: set[JobEnding]) -> None:
+def test_an_endless_program_is_ended(sandboxes: Sandboxes, source: str, endings: set[JobEnding]) -> None:
     began = time.monotonic()
     limits = SOON if JobEnding.OUT_OF_TIME in endings else LIMITS
     assert run(sandboxes, source, limits=limits).ending in endings
@@ -121,18 +121,18 @@ def test_what_would_not_end_is_ended(sandboxes: Sandboxes, source: str, endings:
     assert is_well(sandboxes)
 
 
-def test_processor_time_is_limited_apart_from_time_that_passes(sandboxes: Sandboxes) -> None:
+def test_processor_time_is_limited_separately_from_wall_time(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, "while True: pass", limits=replace(LIMITS, cpu=timedelta(seconds=1)))
     assert (outcome.ending, outcome.undecided, outcome.waited) == (JobEnding.OUT_OF_TIME, True, False)
     assert timedelta(seconds=0.7) < outcome.cpu < timedelta(seconds=3)
 
 
-def test_time_that_passes_is_told_apart_from_processor_time(sandboxes: Sandboxes) -> None:
+def test_exceeding_wall_time_is_distinguished_from_processor_time(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, "import time; time.sleep(60)", limits=SOON)
     assert (outcome.ending, outcome.undecided, outcome.waited) == (JobEnding.OUT_OF_TIME, True, True)
 
 
-def test_nothing_is_left_on_this_machine(sandboxes: Sandboxes) -> None:
+def test_hostile_programs_leave_no_process_file_or_limit_behind(sandboxes: Sandboxes) -> None:
     assert is_well(sandboxes)  # so that the sandbox stands
     here = psutil.Process()
     before = {each.pid for each in here.children(recursive=True)}, here.nice(), here.rlimit(psutil.RLIMIT_CPU)

@@ -57,7 +57,7 @@ def handed_over(around: Surroundings) -> list[RolloutFile]:
     return [read_rollouts(item.path) for item in sorted(around.queue.items(), key=lambda item: item.created_ms)]
 
 
-async def test_a_slot_becomes_a_file_in_the_workers_queue(around: Surroundings) -> None:
+async def test_a_slot_becomes_a_rollout_file_in_the_workers_queue(around: Surroundings) -> None:
     digest = around.publish(0)
     task = await around.task()
     await run_until(task, lambda: task.totals.slots == 1)
@@ -102,7 +102,7 @@ async def test_a_slot_becomes_a_file_in_the_workers_queue(around: Surroundings) 
     assert not list((around.data / "outbox").iterdir())
 
 
-async def test_a_file_names_the_whole_version_of_what_scored_it(around: Surroundings) -> None:
+async def test_a_file_names_the_full_version_of_its_environment(around: Surroundings) -> None:
     around.publish(0, version="1", options={"filler": True})
     task = await around.task()
     await run_until(task, lambda: task.totals.slots == 1)
@@ -131,7 +131,7 @@ async def test_a_new_version_is_loaded_between_slots_and_an_older_one_never(arou
 
 
 @pytest.mark.parametrize("said", [("vllm/float32", "vllm/bfloat16"), ()], ids=["told by the step", "in the recipe"])
-async def test_an_engine_that_is_not_paid_leases_nothing_and_says_what_is(
+async def test_an_unpaid_engine_leases_nothing_and_logs_which_are_paid(
     around: Surroundings, said: tuple[str, ...]
 ) -> None:
     digest = around.publish(0, arithmetic=("vllm/float32", "vllm/bfloat16"), said=said)
@@ -150,7 +150,7 @@ async def test_an_engine_that_is_not_paid_leases_nothing_and_says_what_is(
     assert task.totals.slots == 0
 
 
-async def test_a_recipe_that_names_nothing_has_no_use_for_bfloat16(around: Surroundings) -> None:
+async def test_a_recipe_without_arithmetic_does_not_pay_for_bfloat16(around: Surroundings) -> None:
     around.publish(0)
     task = await around.task(Dtype.BFLOAT16)
     with structlog.testing.capture_logs() as logs:
@@ -161,7 +161,7 @@ async def test_a_recipe_that_names_nothing_has_no_use_for_bfloat16(around: Surro
     assert not around.orchestrator.granted
 
 
-async def test_a_later_version_that_takes_the_engine_is_worked_on(around: Surroundings) -> None:
+async def test_a_later_version_that_pays_for_the_engine_is_worked_on(around: Surroundings) -> None:
     around.publish(0, arithmetic=("vllm/float32",))
     task = await around.task()
     running = asyncio.create_task(task.run())
@@ -172,7 +172,7 @@ async def test_a_later_version_that_takes_the_engine_is_worked_on(around: Surrou
     await asyncio.wait_for(running, PATIENCE_S)
 
 
-async def test_what_the_orchestrator_says_of_a_version_may_be_corrected(around: Surroundings) -> None:
+async def test_a_corrected_arithmetic_from_the_orchestrator_is_used(around: Surroundings) -> None:
     around.publish(0, arithmetic=("torch/float32",), said=("vllm/float32",))
     task = await around.task()
     running = asyncio.create_task(task.run())
@@ -185,7 +185,7 @@ async def test_what_the_orchestrator_says_of_a_version_may_be_corrected(around: 
     await asyncio.wait_for(running, PATIENCE_S)
 
 
-async def test_a_slot_that_somebody_else_was_faster_to_get_costs_a_moment_and_other_trouble_more(
+async def test_a_lost_race_for_a_slot_causes_a_shorter_pause_than_other_errors(
     around: Surroundings,
 ) -> None:
     task = await around.task()
@@ -197,7 +197,7 @@ async def test_a_slot_that_somebody_else_was_faster_to_get_costs_a_moment_and_ot
     assert task._put_off(told) == timedelta(minutes=5)
 
 
-async def test_a_slot_whose_version_the_run_has_left_behind_is_given_back_and_the_next_one_is_done(
+async def test_a_slot_of_an_outdated_version_is_released_and_the_next_one_is_done(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -222,7 +222,7 @@ async def test_a_slot_whose_version_the_run_has_left_behind_is_given_back_and_th
     assert [file.header.checkpoint for file in handed_over(around)] == [around.orchestrator.checkpoint.digest]
 
 
-async def test_it_stops_while_it_fetches_the_version_of_its_slot_and_gives_the_slot_back(
+async def test_stopping_during_the_fetch_of_a_version_releases_the_slot(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -250,7 +250,7 @@ async def test_it_stops_while_it_fetches_the_version_of_its_slot_and_gives_the_s
     assert [(slot.step, slot.index) for slot in around.orchestrator.released] == [(3, 0)]
 
 
-async def test_a_file_that_was_being_written_when_it_stopped_is_handed_over_by_its_next_life(
+async def test_a_file_being_written_at_the_stop_is_handed_over_after_the_restart(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -274,7 +274,7 @@ async def test_a_file_that_was_being_written_when_it_stopped_is_handed_over_by_i
     assert [(file.header.step, file.header.index) for file in handed_over(around)][:1] == [(3, 0)]
 
 
-async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surroundings) -> None:
+async def test_the_task_stops_within_a_second_and_releases_the_slot(around: Surroundings) -> None:
     around.publish(0, new_tokens=240)
     task = await around.task()
     running = asyncio.create_task(task.run())
@@ -287,7 +287,9 @@ async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surround
     assert [(slot.step, slot.index) for slot in around.orchestrator.released] == [(3, 0)]
 
 
-async def test_a_lease_that_ends_while_it_generates_is_let_go_and_the_next_one_is_done(around: Surroundings) -> None:
+async def test_a_slot_whose_lease_ends_during_generation_is_dropped_and_the_next_one_is_done(
+    around: Surroundings,
+) -> None:
     around.publish(0, new_tokens=8)
     around.orchestrator.lease_s = -1
     task = await around.task()
@@ -301,7 +303,7 @@ async def test_a_lease_that_ends_while_it_generates_is_let_go_and_the_next_one_i
     assert [file.header.index for file in handed_over(around)] == [1]
 
 
-async def test_what_a_killed_task_had_finished_is_handed_over_by_the_next(around: Surroundings) -> None:
+async def test_a_file_finished_by_a_killed_task_is_handed_over_by_the_next(around: Surroundings) -> None:
     around.publish(0)
     await around.server.stop()
     task = await around.task()
@@ -315,7 +317,7 @@ async def test_what_a_killed_task_had_finished_is_handed_over_by_the_next(around
     assert not list((around.data / "outbox").iterdir())
 
 
-async def test_a_file_that_the_worker_could_not_take_is_handed_over_before_more_is_generated(
+async def test_a_file_that_the_worker_refused_is_handed_over_before_the_next_slot(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -336,7 +338,7 @@ async def test_a_file_that_the_worker_could_not_take_is_handed_over_before_more_
     assert len(refused) == 3
 
 
-async def test_a_bridge_that_vanishes_while_it_takes_a_file_costs_neither_the_file_nor_makes_it_two(
+async def test_a_bridge_that_disconnects_during_a_hand_over_neither_loses_nor_duplicates_the_file(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -359,7 +361,7 @@ async def test_a_bridge_that_vanishes_while_it_takes_a_file_costs_neither_the_fi
     assert [file.header.index for file in handed_over(around)] == [0]
 
 
-async def test_it_stops_while_the_worker_takes_its_time_with_a_file_that_was_left(
+async def test_the_task_stops_while_the_worker_is_slow_to_accept_an_earlier_file(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -384,7 +386,9 @@ async def test_it_stops_while_the_worker_takes_its_time_with_a_file_that_was_lef
     assert handed_over(around)[0].units == file.units
 
 
-async def test_a_full_disk_costs_time_and_no_file(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_delays_a_file_and_does_not_lose_it(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     around.publish(0)
     task = await around.task()
     put, full = task._outbox.put, [1, 2, 3]
@@ -400,7 +404,7 @@ async def test_a_full_disk_costs_time_and_no_file(around: Surroundings, monkeypa
     assert len(handed_over(around)) == len(around.orchestrator.granted) == 1
 
 
-async def test_a_disk_that_stays_full_ends_the_slot_with_its_lease_and_not_the_task(
+async def test_a_permanently_full_disk_ends_the_slot_with_its_lease_and_not_the_task(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -416,7 +420,7 @@ async def test_a_disk_that_stays_full_ends_the_slot_with_its_lease_and_not_the_t
     assert task.totals.slots == 0
 
 
-async def test_trouble_with_the_next_version_does_not_cost_the_file_that_is_being_made(
+async def test_a_failed_fetch_of_the_next_version_does_not_lose_the_current_file(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = around.publish(0, new_tokens=240)
@@ -440,9 +444,7 @@ async def test_trouble_with_the_next_version_does_not_cost_the_file_that_is_bein
     assert [file.header.checkpoint for file in handed_over(around)] == [first]
 
 
-async def test_it_stops_though_the_engine_is_in_the_middle_of_a_long_pass(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_task_stops_during_a_long_engine_pass(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
     around.publish(0)
     task = await around.task()
     begun, go_on = threading.Event(), threading.Event()
@@ -464,7 +466,7 @@ async def test_it_stops_though_the_engine_is_in_the_middle_of_a_long_pass(
     go_on.set()
 
 
-async def test_a_clock_that_is_set_forward_ends_no_lease(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forward_clock_jump_ends_no_lease(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
     around.publish(0)
     task = await around.task()
     step = GenerationBatch.step
@@ -478,7 +480,7 @@ async def test_a_clock_that_is_set_forward_ends_no_lease(around: Surroundings, m
     assert task.totals.abandoned == 0
 
 
-async def test_a_version_that_can_not_be_used_leases_nothing(around: Surroundings) -> None:
+async def test_an_unusable_version_leases_nothing(around: Surroundings) -> None:
     around.publish(0, version="99")  # of an environment that is not installed here
     task = await around.task()
     running = asyncio.create_task(task.run())
@@ -490,7 +492,7 @@ async def test_a_version_that_can_not_be_used_leases_nothing(around: Surrounding
     assert [lease.version for lease in around.orchestrator.granted] == [1]
 
 
-async def test_an_engine_that_failed_loads_its_version_anew_and_does_the_next_slot(
+async def test_a_failed_engine_reloads_its_version_and_does_the_next_slot(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -503,7 +505,7 @@ async def test_an_engine_that_failed_loads_its_version_anew_and_does_the_next_sl
     assert len(loads) == 3
 
 
-async def test_an_engine_that_fails_again_and_again_ends_the_task_with_its_reason(
+async def test_an_engine_that_fails_repeatedly_ends_the_task_with_the_reason(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -515,7 +517,7 @@ async def test_an_engine_that_fails_again_and_again_ends_the_task_with_its_reaso
     assert [slot.index for slot in around.orchestrator.released] == [*range(MOST_ENGINE_FAILURES)]
 
 
-async def test_a_version_that_changes_while_it_is_loaded_is_not_generated_with(
+async def test_a_version_that_changes_during_loading_is_not_used(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = around.publish(0)
@@ -538,7 +540,7 @@ async def test_a_version_that_changes_while_it_is_loaded_is_not_generated_with(
     assert [lease.version for lease in around.orchestrator.granted] == [1]
 
 
-async def test_an_environment_s_fault_gives_the_slot_back_and_the_next_one_is_done(
+async def test_an_environment_fault_releases_the_slot_and_the_next_one_is_done(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -573,7 +575,7 @@ async def test_a_version_with_prompts_longer_than_its_context_is_leased_once(aro
     assert [slot.index for slot in around.orchestrator.released][:1] == [0]
 
 
-async def test_a_lease_of_more_units_than_its_groups_can_have_is_given_back_before_anything_is_generated(
+async def test_a_lease_of_more_units_than_its_groups_allow_is_released_before_generation(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0, new_tokens=8)  # two groups of two samples

@@ -62,7 +62,7 @@ def store(shared: Path, fetch: Source | None, *, keep: int | KeepRule = 2) -> Po
     return PolicyStore(shared, fetch=fetch, clock=SystemClock(), keep=rule)
 
 
-async def test_a_version_is_fetched_once_and_is_what_its_digest_says(tmp_path: Path) -> None:
+async def test_a_version_is_fetched_once_and_matches_its_digest(tmp_path: Path) -> None:
     source = Source(honest)
     wanted, content = version(1)
     for _ in range(2):
@@ -72,7 +72,7 @@ async def test_a_version_is_fetched_once_and_is_what_its_digest_says(tmp_path: P
     assert source.fetched == [1]
 
 
-async def test_two_tasks_on_one_volume_fetch_once(tmp_path: Path) -> None:
+async def test_two_tasks_on_one_volume_fetch_a_version_once(tmp_path: Path) -> None:
     source = Source(honest)
     source.go.clear()
     wanted, _ = version(1)
@@ -84,7 +84,7 @@ async def test_two_tasks_on_one_volume_fetch_once(tmp_path: Path) -> None:
     assert source.fetched == [1]
 
 
-async def test_a_folder_that_somebody_put_there_is_checked(tmp_path: Path) -> None:
+async def test_a_folder_placed_by_another_program_is_verified(tmp_path: Path) -> None:
     wanted, content = version(1)
     folder = tmp_path / "checkpoints" / wanted.digest
     folder.mkdir(parents=True)
@@ -98,7 +98,7 @@ async def test_a_folder_that_somebody_put_there_is_checked(tmp_path: Path) -> No
         await store(tmp_path, None).hold(RUN, wanted)
 
 
-async def test_a_damaged_folder_is_fetched_anew(tmp_path: Path) -> None:
+async def test_a_damaged_folder_is_fetched_again(tmp_path: Path) -> None:
     """Such as after a power cut, or when somebody else wrote to the volume."""
     source = Source(honest)
     wanted, content = version(1)
@@ -115,7 +115,7 @@ async def test_a_damaged_folder_is_fetched_anew(tmp_path: Path) -> None:
     assert source.fetched == [1, 1, 1]
 
 
-async def test_a_damaged_folder_that_another_task_uses_is_left_until_it_does_not(tmp_path: Path) -> None:
+async def test_a_damaged_folder_in_use_by_another_task_is_kept_until_released(tmp_path: Path) -> None:
     source = Source(honest)
     wanted, content = version(1)
     other = await store(tmp_path, source).hold(RUN, wanted)
@@ -129,14 +129,14 @@ async def test_a_damaged_folder_that_another_task_uses_is_left_until_it_does_not
     assert (other.folder / "w").read_bytes() == content
 
 
-async def test_what_comes_wrong_twice_is_not_fetched_for_ever(tmp_path: Path) -> None:
+async def test_a_version_that_arrives_corrupt_twice_is_given_up(tmp_path: Path) -> None:
     source = Source(lambda _: b"something else")
     with pytest.raises(BadVersionFolder, match="has the digest"):
         await store(tmp_path, source).hold(RUN, version(1)[0])
     assert source.fetched == [1, 1]
 
 
-async def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+async def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     wanted, _ = version(1)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / f".{wanted.digest}.lock").symlink_to(tmp_path / "made")
@@ -145,7 +145,7 @@ async def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-async def test_of_broken_fetches_only_the_newest_stays(tmp_path: Path) -> None:
+async def test_only_the_newest_incomplete_fetch_is_kept(tmp_path: Path) -> None:
     policies = store(tmp_path, Source(honest))
     for number in range(4):
         broken = tmp_path / "checkpoints" / f"{INCOMING}{version(number)[0].digest}"
@@ -157,12 +157,12 @@ async def test_of_broken_fetches_only_the_newest_stays(tmp_path: Path) -> None:
     assert left == [broken]
 
 
-async def test_without_relays_a_missing_version_says_where_it_is_looked_for(tmp_path: Path) -> None:
+async def test_without_relays_a_missing_version_is_reported_with_its_expected_path(tmp_path: Path) -> None:
     with pytest.raises(NoPolicy, match="checkpoints"):
         await store(tmp_path, None).hold(RUN, version(1)[0])
 
 
-async def test_a_change_after_the_check_is_noticed(tmp_path: Path) -> None:
+async def test_a_change_after_the_verification_is_noticed(tmp_path: Path) -> None:
     held = await store(tmp_path, Source(honest)).hold(RUN, version(1)[0])
     held.check_unchanged()
     file = held.folder / "w"
@@ -174,7 +174,7 @@ async def test_a_change_after_the_check_is_noticed(tmp_path: Path) -> None:
     held.release()
 
 
-async def test_old_versions_go_and_those_in_use_stay(tmp_path: Path) -> None:
+async def test_old_versions_are_removed_and_those_in_use_are_kept(tmp_path: Path) -> None:
     policies = store(tmp_path, Source(honest), keep=1)
     held = [await policies.hold(RUN, version(number)[0]) for number in range(4)]
     for age, policy in enumerate(reversed(held)):
@@ -190,7 +190,7 @@ async def test_old_versions_go_and_those_in_use_stay(tmp_path: Path) -> None:
     assert not held[0].folder.exists()
 
 
-async def test_versions_beyond_the_disks_budget_go_when_a_new_one_is_here_and_come_again(tmp_path: Path) -> None:
+async def test_versions_above_the_disk_budget_are_removed_and_can_be_fetched_again(tmp_path: Path) -> None:
     source = Source(lambda checkpoint: b"%1000d" % checkpoint.version)
     wanted = [reference(b"%1000d" % number, number) for number in range(3)]
     policies = store(tmp_path, source, keep=KeepRule(most=9, budget=2500))
@@ -203,7 +203,7 @@ async def test_versions_beyond_the_disks_budget_go_when_a_new_one_is_here_and_co
     assert source.fetched == [0, 1, 2, 0]
 
 
-async def test_a_volume_keeps_no_locks_of_versions_that_are_gone(tmp_path: Path) -> None:
+async def test_locks_of_removed_versions_are_removed(tmp_path: Path) -> None:
     policies = store(tmp_path, Source(honest), keep=1)
     for number in range(5):
         (await policies.hold(RUN, version(number)[0])).release()
@@ -215,7 +215,7 @@ async def test_a_volume_keeps_no_locks_of_versions_that_are_gone(tmp_path: Path)
     }
 
 
-async def test_a_lock_that_somebody_waits_with_stays_until_its_version_has_come(tmp_path: Path) -> None:
+async def test_a_lock_in_use_is_kept_until_its_version_has_arrived(tmp_path: Path) -> None:
     source = Source(honest)
     source.go.clear()
     policies = store(tmp_path, source)
@@ -227,7 +227,7 @@ async def test_a_lock_that_somebody_waits_with_stays_until_its_version_has_come(
     (await waiting).release()
 
 
-def test_who_waited_for_a_lock_that_was_removed_takes_the_one_that_stands_there(tmp_path: Path) -> None:
+def test_after_removal_of_a_lock_the_waiter_takes_its_replacement(tmp_path: Path) -> None:
     digest = version(1)[0].digest
     remover, waiter = VersionLock(tmp_path, digest), VersionLock(tmp_path, digest)
     assert remover.take(Hold.EXCLUSIVE)

@@ -31,7 +31,7 @@ def test_the_polynomial_goes_through_its_points(seed: int, count: int, k: int) -
 
 
 @pytest.mark.parametrize("k", [1000, MOST_POINTS])
-def test_the_largest_proofs_are_exact_too(k: int) -> None:
+def test_the_largest_proofs_are_exact(k: int) -> None:
     x, y = points(1, 1, k)
     assert (evaluate(interpolate(x, y), x) == y).all()
 

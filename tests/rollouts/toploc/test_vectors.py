@@ -34,7 +34,7 @@ def test_states_are_proved_by_the_published_bytes(vector: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(("vector", "case"), COMPARISONS, ids=lambda value: str(value.get("rel_noise", "")))
-def test_a_comparison_gives_the_published_figures(vector: dict[str, Any], case: dict[str, Any]) -> None:
+def test_a_comparison_gives_the_published_statistics(vector: dict[str, Any], case: dict[str, Any]) -> None:
     states = activations(vector, case["activations"])
     proofs = [bytes.fromhex(proof) for proof in vector["proofs"]]
     results = toploc.verify(states, proofs, interval=vector["decode_batching_size"], top_k=vector["topk"])

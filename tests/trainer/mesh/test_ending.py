@@ -88,7 +88,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [(signal.SIGKILL, TIMEOUT_S), (signal.SIGSTOP, SHORT_TIMEOUT_S)],
     ids=["killed", "silent"],
 )
-def test_a_follower_that_is_gone_or_silent_ends_process_0_while_it_waits(
+def test_a_dead_or_silent_follower_ends_process_0_while_it_waits(
     base: Path, tmp_path: Path, how: signal.Signals, timeout_s: float
 ) -> None:
     with two(tmp_path, base, base, timeout_s=timeout_s) as (first, second):
@@ -99,7 +99,7 @@ def test_a_follower_that_is_gone_or_silent_ends_process_0_while_it_waits(
         assert "mesh-broken: another process of the mesh ended or can't be reached" in words
 
 
-def test_a_follower_whose_process_0_is_gone_ends(base: Path, tmp_path: Path) -> None:
+def test_a_follower_ends_when_process_0_has_died(base: Path, tmp_path: Path) -> None:
     with two(tmp_path, base, base) as (first, second):
         first.ready()
         first.send(signal.SIGKILL)
@@ -108,7 +108,7 @@ def test_a_follower_whose_process_0_is_gone_ends(base: Path, tmp_path: Path) -> 
         assert "while waiting for process 0" in words
 
 
-def test_a_follower_that_is_told_to_end_ends_the_run_for_all(base: Path, tmp_path: Path) -> None:
+def test_sigterm_to_a_follower_ends_the_run_for_all_processes(base: Path, tmp_path: Path) -> None:
     with two(tmp_path, base, base) as (first, second):
         first.ready()
         second.send(signal.SIGTERM)
@@ -116,7 +116,7 @@ def test_a_follower_that_is_told_to_end_ends_the_run_for_all(base: Path, tmp_pat
         assert second.said() == (0, "")
 
 
-def test_another_base_is_refused_and_both_say_so(base: Path, tmp_path: Path) -> None:
+def test_a_different_base_is_refused_and_both_processes_report_it(base: Path, tmp_path: Path) -> None:
     other = tiny_folder(tmp_path / "other", kind="llama", seed=9, hidden_size=32, intermediate_size=64)
     write_recipe(other, RECIPE)
     with two(tmp_path, base, other) as (first, second):

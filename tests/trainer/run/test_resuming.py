@@ -57,7 +57,7 @@ def _learner(folder: Path, kind: OptimiserKind = OptimiserKind.ADAMW) -> PolicyL
     return PolicyLearner(open_base(folder), learning, device=torch.device("cpu"), dtype=Dtype.FLOAT32)
 
 
-def test_a_journal_that_is_older_than_the_state_is_refused_before_anything_is_added_to_it(tmp_path: Path) -> None:
+def test_a_journal_older_than_the_state_is_refused_before_any_append(tmp_path: Path) -> None:
     """Else it would have a gap, and no start after that could read it."""
     learner, journal = _learner(base_folder(tmp_path / "base")), Journal(tmp_path)
     journal.append(StepBatch(step=0, at_ms=1, files=(), groups=()))
@@ -66,7 +66,7 @@ def test_a_journal_that_is_older_than_the_state_is_refused_before_anything_is_ad
         resume(_words(tmp_path, journal), learner=learner)
 
 
-def test_averages_of_another_optimiser_are_refused_in_words(tmp_path: Path) -> None:
+def test_a_state_of_another_optimiser_is_refused(tmp_path: Path) -> None:
     base = base_folder(tmp_path / "base")
     first = _learner(base, OptimiserKind.MUON)
     file = seen_file(node=1, index=0, signal=[True])
@@ -77,7 +77,7 @@ def test_averages_of_another_optimiser_are_refused_in_words(tmp_path: Path) -> N
     second.learn(groups_at([file], [(0, 0)]), step=0)
 
 
-def test_a_disk_without_room_for_the_first_line_of_a_journal_says_so(
+def test_a_disk_too_full_for_the_first_journal_line_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> NoReturn:
@@ -113,7 +113,7 @@ class NeedsOf:
     ],
     ids=["number", "budget", "least", "open work", "waits for evaluation", "chain down"],
 )
-async def test_folders_of_versions_go_unless_they_are_needed_however_far_apart_versions_are(
+async def test_version_folders_are_removed_unless_needed(
     tmp_path: Path, keep: KeepRule, needs: NeedsOf, used: Collection[int], left: set[int]
 ) -> None:
     clock = ManualClock()
@@ -146,7 +146,7 @@ async def test_folders_of_versions_go_unless_they_are_needed_however_far_apart_v
     assert over == (0 if keep.budget is None or needs.down else max(0, 100 * (len(left) - 2) - keep.budget))
 
 
-async def test_a_version_is_in_use_from_the_moment_it_waits_for_its_evaluation_until_that_is_over(
+async def test_a_version_is_in_use_from_queueing_until_the_end_of_its_evaluation(
     tmp_path: Path,
 ) -> None:
     answers: asyncio.Queue[None] = asyncio.Queue()

@@ -40,7 +40,7 @@ class Evidence:
             raise NotFound("there is no such object") from None
 
 
-async def test_the_log_of_an_epoch_finds_the_verdict_whose_rows_were_chosen(world: World) -> None:
+async def test_the_audit_log_of_an_epoch_finds_a_verdict_with_chosen_rows(world: World) -> None:
     await world.member()
     await announced(world)
     ledger, key = await world.as_("validator"), world.keys["validator"]

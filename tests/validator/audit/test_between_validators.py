@@ -22,9 +22,7 @@ async def look(validator: ValidatorUnderTest) -> int:
 
 
 @pytest.mark.parametrize("first", [Outcome.ACCEPTED, Outcome.FORGED])
-async def test_a_wrong_verdict_is_overturned_by_the_services_themselves(
-    pool: PoolWithValidators, first: Outcome
-) -> None:
+async def test_running_services_overturn_a_wrong_verdict(pool: PoolWithValidators, first: Outcome) -> None:
     wrong, right, third = [
         pool.validator(name, redis=number, looks_at_accepted=1, looks_at_rejected=1)
         for number, name in enumerate(("validator", "second", "third"), start=1)

@@ -42,7 +42,7 @@ async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
     return good, bad
 
 
-async def test_an_auditor_recomputes_and_a_contributor_reads_why_and_disputes_without_gas(terminal: Terminal) -> None:
+async def test_an_auditor_recomputes_a_verdict_and_a_contributor_disputes_it_without_gas(terminal: Terminal) -> None:
     pool = terminal.pool
     good, bad = await judged(pool)
 
@@ -97,7 +97,7 @@ async def test_an_auditor_recomputes_and_a_contributor_reads_why_and_disputes_wi
     assert "NotDisputant" in await terminal.muster("worker", "dispute", good, "--key", "provider", expect=1)
 
 
-async def test_a_contributor_is_told_what_a_dispute_of_a_rejection_costs_before_and_after(terminal: Terminal) -> None:
+async def test_a_contributor_sees_the_cost_of_disputing_a_rejection_before_and_after(terminal: Terminal) -> None:
     pool = terminal.pool
     validator = pool.validator()
     key = await pool.submit()
@@ -115,7 +115,7 @@ async def test_a_contributor_is_told_what_a_dispute_of_a_rejection_costs_before_
     assert "unpaid, and 0.1 MUST for a lost dispute" in await terminal.muster("worker", "verdicts")
 
 
-async def test_a_validator_that_left_rows_out_is_named_and_the_command_fails(terminal: Terminal) -> None:
+async def test_a_validator_that_left_out_rows_is_named_and_the_command_fails(terminal: Terminal) -> None:
     pool = terminal.pool
     validator = pool.validator()
     await validator.looking.epochs()

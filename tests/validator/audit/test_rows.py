@@ -94,7 +94,7 @@ def differences(
         (rows(reward=9.0)[:1] + unscored(*range(20, ROWS))[1:], "code", [0]),
     ],
 )
-def test_what_a_judge_may_not_say_of_rows_is_named(
+def test_a_judges_impossible_row_results_are_reported(
     theirs: list[AuditRow], environment: str, wrong: list[int | None]
 ) -> None:
     found = differences(theirs, environment=environment)
@@ -102,13 +102,13 @@ def test_what_a_judge_may_not_say_of_rows_is_named(
     assert audits_differ([compared(found, note="")]) is bool(wrong)
 
 
-def test_what_we_could_not_decide_ourselves_accuses_nobody() -> None:
+def test_rows_undecided_here_accuse_no_judge() -> None:
     assert differences(rows(), undecided(50)) == differences(rows(), unscored(*range(50))) == ()
     assert differences(rows(reward=9.0), list(without_scores(rows()))) == ()
     assert [each.row for each in differences(rows(group=9), list(without_scores(rows())))] == [0]
 
 
-def test_a_judge_can_not_say_that_its_time_was_over_where_scoring_takes_little() -> None:
+def test_a_judge_cannot_claim_a_timeout_where_scoring_is_short() -> None:
     found = differences(unscored(*range(20, ROWS)), scoring=SHORT_SCORING - timedelta(seconds=1))
     assert [each.row for each in found] == list(range(20, ROWS))
 
@@ -131,7 +131,7 @@ def test_one_row_of_a_short_file_may_be_undecided() -> None:
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_an_audit_file_of_something_else_is_named(wrong: dict[str, Any]) -> None:
+def test_an_audit_file_of_other_work_is_reported(wrong: dict[str, Any]) -> None:
     """The trainer drops the whole file then."""
     item = replace(work(), units=10)
     honest = audit_of(item, Key.generate().address, audited=range(10))
@@ -140,7 +140,7 @@ def test_an_audit_file_of_something_else_is_named(wrong: dict[str, Any]) -> None
     assert f"says {next(iter(wrong))}" in found.what
 
 
-def test_the_evidence_lists_as_many_rows_as_it_may_and_counts_all() -> None:
+def test_the_evidence_lists_a_bounded_number_of_rows_and_counts_all() -> None:
     check = compared(differences(undecided(ROWS)), note="compared")
     assert (check.state, len(check.findings), check.found) == (CheckState.FAILED, MOST_FINDINGS, ROWS)
     assert audits_differ([compared([unreadable("x" * 5000)], note="no audit file")])

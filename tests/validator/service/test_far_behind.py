@@ -119,7 +119,7 @@ class Far:
         self.queue.put = put  # type: ignore[method-assign]
 
 
-async def test_validators_that_are_ten_thousand_submissions_behind_judge_each_once_and_forget_none(
+async def test_validators_ten_thousand_submissions_behind_judge_each_once_and_forget_none(
     redis: Redis,
 ) -> None:
     verdicts = [judged(number) for number in range(1, WORKS + 1) if number not in UNJUDGED]

@@ -88,7 +88,7 @@ async def takes_over(pool: PoolWithValidators, heir: ValidatorUnderTest, key: Di
     assert (lengths.waiting, lengths.ready, lengths.in_hand, lengths.parked) == (0, 0, 0, 0), stage
 
 
-async def test_what_a_killed_validator_had_begun_another_takes_over_and_nothing_is_judged_or_paid_twice(
+async def test_another_validator_takes_over_from_a_killed_one_without_judging_or_paying_twice(
     pool: PoolWithValidators,
 ) -> None:
     heir, ledger = pool.validator("second"), await pool.ledger()

@@ -60,7 +60,7 @@ def own_redis(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) ->
     server.kill()
 
 
-async def test_a_redis_that_is_killed_and_started_again_costs_no_work_and_no_second_verdict(
+async def test_killing_and_restarting_redis_loses_no_work_and_causes_no_second_verdict(
     pool: PoolWithValidators, own_redis: RestartedRedis, request: pytest.FixtureRequest
 ) -> None:
     kept = "append-only" in request.node.name
@@ -104,9 +104,7 @@ async def test_a_redis_that_is_killed_and_started_again_costs_no_work_and_no_sec
 
 
 @pytest.mark.parametrize("how", ["between two questions", "when a verdict has come there, and nobody heard"])
-async def test_a_chain_that_is_cut_off_for_a_minute_costs_nothing_but_the_minute(
-    pool: PoolWithValidators, how: str
-) -> None:
+async def test_a_minute_without_the_chain_only_delays_verdicts(pool: PoolWithValidators, how: str) -> None:
     async with wire_to(pool.world.url) as wire:
         host = Host(chain_url=f"http://127.0.0.1:{wire.port}", sending=replace(SENDING, deadline=timedelta(seconds=5)))
         cut = pool.validator(attempts=2, host=host)
@@ -180,7 +178,7 @@ async def _lies(_: bytes, writer: asyncio.StreamWriter) -> None:
     ],
     ids=["500", "silent", "stops", "hangs-up", "slow", "other-bytes"],
 )
-async def test_a_store_that_fails_in_whatever_way_is_waited_for_and_is_nobodys_guilt(
+async def test_any_failure_of_the_store_is_waited_for_and_never_blamed_on_a_node(
     pool: PoolWithValidators, mood: Mood, *, judged: bool, parked: bool
 ) -> None:
     async def answer(request: bytes, writer: asyncio.StreamWriter) -> bool:

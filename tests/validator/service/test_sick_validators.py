@@ -130,7 +130,7 @@ async def judged(pool: PoolWithValidators) -> list[Digest]:
 
 
 @pytest.mark.parametrize("name", SICKNESSES)
-async def test_next_to_a_sick_validator_the_other_judges_everything_and_nothing_is_parked(
+async def test_a_healthy_validator_judges_everything_beside_an_unhealthy_one_and_nothing_is_parked(
     pool: PoolWithValidators, name: str
 ) -> None:
     sickness = SICKNESSES[name]
@@ -159,7 +159,7 @@ async def test_next_to_a_sick_validator_the_other_judges_everything_and_nothing_
     assert told["why"]
 
 
-async def test_a_sick_validator_alone_parks_nothing_and_goes_on_when_it_is_mended(pool: PoolWithValidators) -> None:
+async def test_an_unhealthy_validator_alone_parks_nothing_and_resumes_when_repaired(pool: PoolWithValidators) -> None:
     validator = pool.validator(attempts=2)
     broken("no-sandbox")(validator)
     key = await pool.submit()
@@ -174,7 +174,7 @@ async def test_a_sick_validator_alone_parks_nothing_and_goes_on_when_it_is_mende
     assert validator.dependencies.health.well
 
 
-async def test_a_file_that_ends_examiners_ends_no_validator_and_waits_for_a_person(pool: PoolWithValidators) -> None:
+async def test_a_file_that_crashes_examiners_stops_no_validator_and_is_parked(pool: PoolWithValidators) -> None:
     both = [pool.validator(), pool.validator("second")]
     await rounds(pool, *both, count=1)
     poison, *others = [await pool.submit() for _ in range(4)]
@@ -189,7 +189,7 @@ async def test_a_file_that_ends_examiners_ends_no_validator_and_waits_for_a_pers
     assert asked == [1, 1]
 
 
-async def test_files_that_fail_everywhere_send_no_two_validators_away_at_once(pool: PoolWithValidators) -> None:
+async def test_files_that_fail_everywhere_do_not_pause_two_validators_at_once(pool: PoolWithValidators) -> None:
     both = [pool.validator(attempts=100), pool.validator("second", attempts=100)]
     for each in both:
         each.examiner.otherwise = NotJudged(code="examiner-failed", why="a crafted file", retryable=True)
@@ -206,7 +206,7 @@ async def test_files_that_fail_everywhere_send_no_two_validators_away_at_once(po
     assert await judged(pool) == sorted(honest)
 
 
-async def test_what_a_validator_holds_that_can_not_go_on_is_given_to_the_other(
+async def test_work_of_a_validator_that_cannot_continue_is_given_to_the_other(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut, well = pool.validator(), pool.validator("second")
@@ -232,7 +232,7 @@ async def test_what_a_validator_holds_that_can_not_go_on_is_given_to_the_other(
     assert await judged(pool) == [key], "the late verdict is looked up, and dropped"
 
 
-async def test_one_that_can_not_finalise_leaves_it_to_the_other(
+async def test_a_validator_that_cannot_finalise_leaves_it_to_the_other(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poor, well = pool.validator(), pool.validator("second")
@@ -251,7 +251,7 @@ async def test_one_that_can_not_finalise_leaves_it_to_the_other(
     assert (await pool.work(key)).status is WorkStatus.FINAL
 
 
-async def test_a_redis_that_two_validators_lose_costs_no_work_and_no_second_verdict(pool: PoolWithValidators) -> None:
+async def test_two_validators_that_lose_redis_lose_no_work_and_give_no_second_verdict(pool: PoolWithValidators) -> None:
     both = [pool.validator(), pool.validator("second")]
     keys = [await pool.submit() for _ in range(3)]
     await rounds(pool, *both, count=1)
@@ -270,7 +270,7 @@ async def test_a_redis_that_two_validators_lose_costs_no_work_and_no_second_verd
 Stop = Callable[[ValidatorUnderTest], Awaitable[None]]
 
 
-async def test_a_validator_that_leaves_is_waited_for_by_nobody(pool: PoolWithValidators) -> None:
+async def test_a_validator_that_leaves_is_not_waited_for(pool: PoolWithValidators) -> None:
     leaving, alone = pool.validator(), pool.validator("second")
     for each in (leaving, alone):
         await each.read()
