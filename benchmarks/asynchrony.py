@@ -1,9 +1,9 @@
-"""How many steps a policy needs when its rollouts are old; `python -m benchmarks.asynchrony`.
+"""Counts the steps that a policy needs with old rollouts; `python -m benchmarks.asynchrony`.
 
 The devnet's base, task, learner, generator and batch, in one process without a network (`benchmarks.learning_loop`).
-For each level of asynchrony (steps between the policy that answers and the one that learns) and each seed: the steps
-until a fixed share of drawn answers to held-out prompts is right, and what the run reaches in the end, as a table like
-INTELLECT-2's figure 7. `--levels 0,2 --seeds 1 --steps 60` does less; some 0.7 s of one core for each step.
+For each level of asynchrony (steps between the generating policy and the learning one) and each seed, a table like
+INTELLECT-2's figure 7: the steps until a fixed share of drawn answers to held-out prompts is right, and the final
+result. `--levels 0,2 --seeds 1 --steps 60` runs less; a step takes about 0.7 s of one core.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ EVERY = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What one run reached.
+    """The result of one run.
 
     Args:
-        reached: The first evaluated step at which enough drawn answers were right; None if none was.
-        pass_at_1: The share of them at the end.
-        greedy: The same of greedy answers.
-        lowest_after: The lowest share after the goal was reached: what does not last.
+        reached: The first evaluated step at which enough drawn answers were right; None if the goal was never reached.
+        pass_at_1: The share of right drawn answers at the end.
+        greedy: The share of right greedy answers at the end.
+        lowest_after: The lowest share of right drawn answers after the goal was reached.
     """
 
     reached: int | None
@@ -48,7 +48,7 @@ class Curve:
 
 
 def run(*, level: int, seed: int, steps: int, goal: float) -> Curve:
-    """One curve; told on standard error as it grows."""
+    """Runs one level and seed; reports progress on standard error."""
     settings = LearningSettings.model_validate(LEARNING)
     with tempfile.TemporaryDirectory() as home:
         loop = LearningLoop(Path(home), settings, seed=seed, staleness=level)
@@ -71,7 +71,7 @@ def run(*, level: int, seed: int, steps: int, goal: float) -> Curve:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs all of it and prints the table."""
+    """Runs all levels and seeds and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", default="0,1,2,4,8")
     parser.add_argument("--seeds", default="1,2,3")

@@ -1,7 +1,7 @@
-"""The devnet's task in one process: answers are drawn, rewarded, filtered and learned from, with a chosen staleness.
+"""Runs the devnet's task in one process: draws answers, scores, filters and learns with a chosen staleness.
 
-No network, no chain and no other process: what a run learns, without what moves files. `benchmarks.algorithms` and
-others that ask how well something learns drive it.
+There is no network, chain or other process: the loop measures what a run learns, without transferring files.
+`benchmarks.algorithms` and other learning benchmarks use it.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class LearningLoop:
     """One run.
 
     Args:
-        scratch: A folder of its own, for versions.
-        settings: How it learns.
-        seed: Of prompts and answers.
-        groups: Prompts that are asked in each step.
-        staleness: Steps between the policy that answers and the one that learns.
-        base: Where it starts.
+        scratch: A folder for the run's versions.
+        settings: The learning settings.
+        seed: The seed of prompts and answers.
+        groups: The number of prompts per step.
+        staleness: The steps between the generating policy and the learning one.
+        base: The folder of the starting version.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LearningLoop:
         self.steps = 0
 
     def step(self) -> LearnedStep:
-        """Asks, waits as long as answers are to be old, and learns; groups without signal are dropped and replaced."""
+        """Generates, delays the answers by the staleness and learns; groups without signal are replaced."""
         while len(self._waiting) <= self._staleness:
             self._waiting.append(self._ask())
         done = self.learner.learn(self._waiting.popleft(), step=self.steps)
@@ -88,12 +88,12 @@ class LearningLoop:
         return done
 
     def evaluate(self) -> Evaluation:
-        """Asks held-out prompts of the policy as it is."""
+        """Evaluates the current policy on held-out prompts."""
         self._load()
         return self._evaluator.evaluate(self._engine)
 
     def keep(self, folder: Path) -> Path:
-        """Writes the policy as it is as a version that rollouts can be made with; returns its folder."""
+        """Writes the current policy as a version for generating rollouts; returns its folder."""
         write_version(
             folder,
             self._model,

@@ -1,4 +1,4 @@
-"""The watch that tests of deadlines hold: it counts what a process does and waits for, and no queue for a processor."""
+"""Tests of the watch used for deadlines: it counts a process's own work and waits, but no queue for a processor."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_process_that_keeps_sleeping_is_detected_and_one_that_ends_at_on
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel counts no waits for a processor")
 def test_waiting_for_a_busy_processor_does_not_count_as_own_time() -> None:
-    """Three that never rest, bound to the processor that this one is bound to."""
+    """Three busy processes are pinned to this process's processor."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:

@@ -1,4 +1,4 @@
-"""Whether a cheat's file is a forgery is asked of the honest file of the same slot."""
+"""A file of an attack counts as forged only if it differs from the honest file of the same slot."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What never becomes work, or never becomes money: every door of docs/attacks.md before the validator's checks."""
+"""Attacks that other services stop before the validator's checks (docs/attacks.md)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def stage(world: World, redis_url: str, tmp_path: Path) -> AsyncIterator[S
 
 
 async def submitted(stage: Stage, work: SignedWorkClaim) -> WorkStatus | None:
-    """Where the node's work is on the ledger."""
+    """Returns the state of the node's work on the ledger."""
     found = await (await stage.world.as_("owner")).work.get(work.lease.lease.key.hash)
     return None if found is None else found.status
 
@@ -61,7 +61,7 @@ async def test_work_without_a_file_is_not_relayed_and_expires_unpaid_if_submitte
     assert (answer.status_code, answer.json()["code"]) == (409, "no-file")
     assert await stage.run.relayer.round() == 0
     assert await submitted(stage, work) is None
-    # With gas of its own it needs no relayer. Then nobody can judge it, and nobody has to.
+    # With its own gas the node needs no relayer. Then no validator can judge the work, and none needs to.
     ledger = await stage.world.as_("owner")
     provider = stage.world.keys["provider"].address
     await (await stage.world.as_("node")).work.submit(work.lease, sha256=work.sha256, units=work.units)

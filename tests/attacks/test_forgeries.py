@@ -1,4 +1,4 @@
-"""Every cheat whose work reaches a validator is named forged, for the reason that docs/attacks.md gives."""
+"""Every attack whose work reaches a validator is judged forged, for the reason given in docs/attacks.md."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def test_a_non_finite_number_in_any_column_is_forged(
 
 @pytest.mark.parametrize("bits", [b"\x7f\xc0", b"\x7f\x80", b"\xff\x80"], ids=["nan", "inf", "-inf"])
 async def test_a_proof_over_non_finite_values_is_forged(bits: bytes, workshop: AttackHarness, judge: Judge) -> None:
-    """All of its points have this value: a reader that subtracts would compare with nothing."""
+    """All points of the proof have this value: a reader that subtracts would compare with NaN."""
     forged = Forged(lambda _, proof: proof[:2] + bits + bytes(len(proof) - 4))
     found = await judge(handed_in(workshop, forged, next(_index), groups=1))
     assert isinstance(found, Conclusion)

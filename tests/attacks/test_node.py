@@ -1,4 +1,4 @@
-"""A cheating node is the real worker and the real task: only what the cheat says is changed."""
+"""An attacking node is the real worker with the real task; only the attack's own behaviour differs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["around"]
 
 
 async def work_of(around: Surroundings, name: str, *, slots: int = 1, versions: int = 1) -> list[QueueItem]:
-    """What the cheat's task hands over in so many slots of each version."""
+    """Returns what the attack's task hands over for a number of slots of each version."""
     bridge = Bridge(str(around.home / "s"), token=TASK.token, clock=SystemClock(), backoff=Backoff(attempts=2))
     task = CheatingTask(
         trick=find_attack(name).trick(),

@@ -1,4 +1,4 @@
-"""What waits for a person can't be filled by one node so that the others' work is not seen."""
+"""One node cannot fill the list of parked files so that those of other nodes are not shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slots that a node would choose, files that two pools would pay, and leases that it would wear out."""
+"""Attacks that choose slots, sell one file to two pools, or hold leases to their end."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_no_slot_can_be_predicted(workshop: AttackHarness) -> None:
 
 
 def test_without_a_salt_the_next_slot_was_predictable(workshop: AttackHarness) -> None:
-    """The forecast itself is right: with the lease's salt it would be the slot's seed."""
+    """The prediction itself is correct: with the lease's salt it would give the slot's seed."""
     bench, grant = workshop.toolkit(), workshop.grant(7_100)
     following = workshop.grant(7_101, beacon=grant.beacon)
     unsalted = following.model_copy(update={"lease": following.lease.model_copy(update={"salt": ZERO_DIGEST})})

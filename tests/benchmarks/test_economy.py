@@ -1,4 +1,4 @@
-"""Attacks that paid or hurt others under the rules before contract version 2, and no longer do, as simulated."""
+"""Simulated attacks that gained or harmed others under the rules before contract version 2, and no longer do."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_one_corrupt_validator_of_four_laundered_most_files_formerly_and_few_now
 
 
 def test_the_plain_poisoner_pays_at_least_the_price_of_a_file_per_row() -> None:
-    """The least penalty that the ledger takes deters on average; only a higher audit floor makes a row dearer."""
+    """The ledger's minimum penalty deters on average; only a higher audit floor makes a bad row more expensive."""
     costs = [line(NOW, "poisoner", share=30, steps=steps).result.bad_row_costs for steps in (50, 100)]
     for cost in costs:
         assert cost is not None

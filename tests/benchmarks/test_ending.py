@@ -1,4 +1,4 @@
-"""A measurement that is told to end leaves nothing behind."""
+"""A benchmark that is ended early leaves no process and no file behind."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_standalone_benchmark_handles_sigterm() -> None:
 
 
 def _first_of_main(script: Path) -> str | None:
-    """What a script does first when it is run; None if it can't be."""
+    """Returns the first statement of a script's main function; None if it is no script."""
     for statement in ast.parse(script.read_text()).body:
         if isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'":
             return ast.unparse(statement.body[0])

@@ -1,4 +1,4 @@
-"""Where `muster` looks for its configuration, and what it says when that is wrong."""
+"""Where `muster` looks for its configuration, and its error messages."""
 
 from __future__ import annotations
 

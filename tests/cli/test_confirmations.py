@@ -1,4 +1,4 @@
-"""Each service that reads events says when it starts that they may be taken back, where that can happen."""
+"""Services that read events warn at startup if the chain can revert events."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ STARTS: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture
 def starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Services are built, and not run; what they log can be seen."""
+    """Builds services without running them, and captures their logs."""
     for module in (discovery.cli, orchestrator.cli):
         monkeypatch.setattr(module, "run_service", lambda *_, **__: None)
         monkeypatch.setattr(module, "configure_logs", lambda **_: None)

@@ -1,4 +1,4 @@
-"""`muster env`: what a person sees of environments, and a filter that survives being killed."""
+"""`muster env`: listing and scoring environments, and a filter that survives being killed."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_mistake_is_reported_without_a_traceback(arguments: list[str], said: s
 
 @pytest.fixture(scope="module")
 def version(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with a recipe."""
+    """Returns a tiny model with a recipe."""
     folder = tiny_folder(tmp_path_factory.mktemp("version") / "weights")
     recipe = Recipe(
         environment=EnvironmentChoice(name="letters", version="1"),
@@ -107,7 +107,7 @@ def test_a_killed_filter_resumes_and_finds_the_same_prompts(version: Path, tmp_p
         told = next(line for line in process.stderr if "prompts asked" in line)
         process.kill()
     asked = int(told.split()[2])
-    assert 8 < asked < 24  # some are held out
+    assert 8 < asked < 24  # some prompts are held out
     assert not (tmp_path / "killed" / "prompts.u64").exists()
     resumed = run_muster("env", "filter", str(version), "--out", str(tmp_path / "killed"), *FLAGS, "--json")
     whole = run_muster("env", "filter", str(version), "--out", str(tmp_path / "whole"), *FLAGS, "--json")

@@ -1,4 +1,4 @@
-"""The help page: what is on it, and what showing it costs."""
+"""Contents of the help page, and the modules imported to show it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`muster keys`: made once, never overwritten, never shown."""
+"""`muster keys`: keys are created once, never overwritten and never shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mistakes of people, files, disks and strangers: one line that says what, one that says what to do, no traceback."""
+"""Errors of users, files, disks and foreign data: one line with the error, one with advice, no traceback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def told(said: Said, *, code: int = 1) -> str:
-    """The error of a command that failed as a person's mistake should."""
+    """Returns the error of a command that failed with a user error."""
     assert said.code == code, said
     assert OURS not in said.err
     assert "Traceback" not in said.err
@@ -95,7 +95,7 @@ async def test_a_chain_id_conflict_is_found_before_the_chain_is_called(config: s
 
 def test_nothing_is_deployed_if_the_deployment_file_cannot_be_written(config: str, tmp_path: Path) -> None:
     said = told(run_muster("--config", config, "ledger", "deploy", "--out", str(tmp_path / "ghost" / "d.json")))
-    assert "nothing was deployed" in said  # and the chain, which is down, was not asked
+    assert "nothing was deployed" in said  # the chain, which is down, was not called
 
 
 def test_a_pool_number_above_the_contracts_range_is_a_usage_error(config: str) -> None:
@@ -194,7 +194,7 @@ def test_the_exit_code_is_that_of_the_wrapped_error(
     error: BaseException, code: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.main.mount", lambda *_: (_ for _ in ()).throw(error))
-    monkeypatch.setattr(os, "dup2", lambda *_: None)  # the descriptor is pytest's
+    monkeypatch.setattr(os, "dup2", lambda *_: None)  # the descriptor belongs to pytest
     said = run_muster("version")
     assert said.code == code
     assert words in said.err

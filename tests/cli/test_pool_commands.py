@@ -1,4 +1,4 @@
-"""`muster pool …` against a real orchestrator with a node that speaks to it: what an owner sees, does and is told."""
+"""`muster pool …` against a real orchestrator with a node that sends heartbeats."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def speak(url: str, **more: Any) -> HeartbeatAnswer:
 
 @dataclass
 class Owner:
-    """An owner at a terminal, and one node of the pool."""
+    """An owner with a terminal, and one node of the pool."""
 
     url: str
     home: Path
@@ -54,7 +54,7 @@ class Owner:
     monkeypatch: pytest.MonkeyPatch
 
     def muster(self, *words: str, fails: int = 0) -> str:
-        """Runs `muster pool …`; what it wrote to standard output, or to standard error if it had to fail."""
+        """Runs `muster pool …`; returns its standard output, or its standard error if it had to fail."""
         self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.home / "muster.toml"), "pool", *words])
         status = 0
         try:
@@ -70,7 +70,7 @@ class Owner:
         return json.loads(self.muster(*words, "--json"))
 
     def beat(self, **more: Any) -> HeartbeatAnswer:
-        """The node speaks."""
+        """Sends a heartbeat of the node."""
         return speak(self.url, **more)
 
     def until_assigned(self) -> HeartbeatAnswer:
@@ -123,7 +123,7 @@ def owner(
     )
 
     async def tell_hardware() -> None:
-        """What discovery would have told the orchestrator about the node."""
+        """Stores the hardware that discovery would have reported about the node."""
         redis = connect_redis(redis_url)
         dependencies = build_dependencies(settings, redis=redis, ledger=ledger, key=ORCHESTRATOR, clock=SystemClock())
         software, hardware = SOFTWARE.model_dump_json(), HARDWARE.model_dump_json()
@@ -131,7 +131,7 @@ def owner(
         await dependencies.nodes.learn(NODE.address, {"hardware": hardware, "software": software, "labels": labels})
         await redis.aclose()
 
-    configure_logs(level="WARNING")  # as the command does; the service here shares its process
+    configure_logs(level="WARNING")  # as the command does; here the service shares its process
     app = build_orchestrator(settings, redis=connect_redis(redis_url), ledger=ledger, key=ORCHESTRATOR)
     with served(app) as url:
         speak(url)
@@ -145,7 +145,9 @@ def owner(
 
 
 def test_the_last_log_lines_of_a_failed_task_are_listed_with_nodes_and_tasks(owner: Owner) -> None:
-    """They come from a stranger's machine: no markup, no control character, and no line in a list of events."""
+    """The lines come from a stranger's machine: markup and control characters are escaped, and events contain no
+    line.
+    """
     owner.beat()
     task = owner.muster("run", "--image", "busybox:1", "--name", "hello", "--restart", "always", "--", "x").strip()
     given = owner.until_assigned()
@@ -199,7 +201,7 @@ def test_an_owner_posts_watches_and_stops_a_task(owner: Owner) -> None:
     assert json.loads(owner.muster("logs", "--json").splitlines()[0])["node"] == NODE.address
 
     owner.report(given, "completed")
-    assert "│ first line" in owner.muster("logs", "--task", "hello")  # kept after the container is gone
+    assert "│ first line" in owner.muster("logs", "--task", "hello")  # kept after the container was removed
     owner.muster("stop", "hello")
     assert owner.asks("task", "hello")["desired_state"] == "stopped"
     kinds = {event["kind"] for event in owner.asks("events")}
@@ -241,7 +243,7 @@ def test_an_owner_stops_starts_and_changes_a_task(owner: Owner) -> None:
 
 def test_an_owner_creates_and_deletes_webhooks(owner: Owner) -> None:
     assert owner.asks("webhooks") == []
-    # A public address that is never spoken to: no event begins so.
+    # A public address that is never called: no event begins this way.
     made = owner.asks("add-webhook", "https://1.1.1.1/hook", "--event", "never.")
     assert len(made["secret"]) >= 32
     assert "1.1.1.1/hook" in owner.muster("webhooks")

@@ -1,4 +1,4 @@
-"""`muster pool economics`: what it prints of attacks, as text and as JSON."""
+"""`muster pool economics`: its output about attacks as text and as JSON."""
 
 from __future__ import annotations
 

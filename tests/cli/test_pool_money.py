@@ -1,4 +1,4 @@
-"""What an owner does with a pool's money and terms, and what others see of it, against real contracts."""
+"""An owner's commands for a pool's money and terms, and their effects for others, on real contracts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWN = ("pool", "create", "--domain", "1", "--price", "0.01")
 
 @dataclass
 class Terminal:
-    """Somebody with every key who types `muster …`."""
+    """A user with every key who runs `muster …`."""
 
     world: World
     config: Path
@@ -196,7 +196,7 @@ async def test_the_pool_list_shows_how_work_of_each_pool_ended(terminal: Termina
     assert [row["pool"] for row in await terminal.asks("pool", "list", "--ended", "--most", "1")] == [2]
 
 
-# Work by hand
+# Work leased and submitted from the command line
 
 
 async def test_work_lease_derives_the_same_salt_as_the_orchestrator(terminal: Terminal, tmp_path: Path) -> None:

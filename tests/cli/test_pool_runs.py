@@ -41,7 +41,7 @@ TOKEN = new_token()
 
 @dataclass
 class Owner:
-    """Somebody at a terminal, and a node of the pool."""
+    """A user with a terminal, and a node of the pool."""
 
     url: str
     home: Path
@@ -65,7 +65,7 @@ class Owner:
         return json.loads(self.muster(*words, "--json"))
 
     def deliver(self) -> str:
-        """The node leases a slot and delivers; the work's key, once it is on the ledger."""
+        """Has the node lease a slot and deliver; returns the work's key once it is on the ledger."""
 
         async def once() -> str:
             async with NodeClient(self.url, key=NODE) as node:
@@ -85,7 +85,7 @@ class Owner:
         return asyncio.run(once())
 
     def until(self, *words: str) -> list[Any]:
-        """What a listing shows once it shows something."""
+        """Waits until a listing is not empty and returns it."""
         for _ in range(1000):
             if found := self.asks(*words):
                 return list(found)
@@ -113,7 +113,7 @@ def owner(
         node_rate_per_s=100,
         tokens=(TokenSetting(name="owner", scope=Scope.ADMIN, hash=hash_token(TOKEN)),),
     )
-    configure_logs(level="WARNING")  # as the command does; the service here shares its process
+    configure_logs(level="WARNING")  # as the command does; here the service shares its process
     app = build_orchestrator(
         settings, redis=connect_redis(redis_url), ledger=ledger, run_ledger=chain, key=ORCHESTRATOR
     )

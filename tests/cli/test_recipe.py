@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model without a recipe, with a context of 256 tokens."""
+    """Returns a model without a recipe, with a context of 256 tokens."""
     return tiny_folder(tmp_path / "model")
 
 

@@ -1,4 +1,4 @@
-"""`muster rollouts`: what a person sees of a file, honest or not, and how the command ends."""
+"""`muster rollouts`: its output about honest and forged files, and its exit codes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Made:
     folder: Path
 
     def changed(self, row: int, **changes: object) -> str:
-        """The path of the same file with one sample changed."""
+        """Writes the same file with one sample changed; returns its path."""
         path = self.folder / "changed.parquet"
         sample = replace(self.file.samples[row], **changes)  # type: ignore[arg-type]  # fields of a sample
         write_rollouts(path, with_row(self.file, row, sample))
@@ -213,7 +213,7 @@ def test_samples_are_shown_as_text_or_as_tokens(made: Made) -> None:
 
 
 def test_control_characters_of_an_answer_are_shown_as_escapes(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer was written by a stranger's model, and a terminal obeys what is in it; markup is none of ours."""
+    """A stranger's model wrote the answer, and a terminal executes control characters; markup is printed as text."""
     answer = "a\x1b[2J\x9b31m\u202e[red]\n\N{LATIN SMALL LETTER E WITH ACUTE}"
     monkeypatch.setattr(FolderTokenizer, "decode", lambda _, __: answer)
     arguments = ("rollouts", "show", str(made.path), "--model", str(made.version.folder), "--limit", "1")
@@ -227,7 +227,7 @@ def test_control_characters_of_an_answer_are_shown_as_escapes(made: Made, monkey
 
 @pytest.fixture
 def bomb(made: Made, tmp_path: Path) -> Path:
-    """A few kilobytes of one proof of 4 MiB, which two thousand rows have: eight gigabytes when they are unpacked."""
+    """Makes a file of a few kilobytes: two thousand rows share one 4 MiB proof, which unpack to 8 GB."""
     sample = replace(made.file.samples[0], proofs=b"")
     rows = 2000
     table = table_of(replace(made.file, samples=tuple(replace(sample, sample=number) for number in range(rows))))

@@ -1,4 +1,4 @@
-"""`muster shardcast allowlist` at a terminal: what it prints and writes, and what it says to mistakes."""
+"""`muster shardcast allowlist`: its output, files and error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGES = {
 
 
 class Answers(BaseHTTPRequestHandler):
-    """An orchestrator's list in two pages, for whoever has the token."""
+    """Serves an orchestrator's list in two pages to callers with the token."""
 
     def do_GET(self) -> None:
         page = PAGES.get(self.path.removeprefix("/v1/nodes/allowlist?limit=1000"))

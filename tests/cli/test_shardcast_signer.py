@@ -1,4 +1,4 @@
-"""Relays and followers hear of it when the publisher's key is rotated on the ledger."""
+"""Relays and followers learn from the ledger that the publisher's key was rotated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The supervisor: order, gates, restarts, and nothing left behind."""
+"""The supervisor: order of starts, gates, restarts, and no leftover processes."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ async def test_processes_of_one_kind_stop_at_the_same_time(tmp_path: Path, netwo
         f"told = pathlib.Path({str(told)!r})\n"
         "def end(*_):\n"
         "    with told.open('a') as file: file.write(sys.argv[1] + ' ')\n"
-        "    while len(told.read_text().split()) < 2: time.sleep(0.01)\n"  # waits for the other one to be told too
+        # waits until the other process has been signalled too
+        "    while len(told.read_text().split()) < 2: time.sleep(0.01)\n"
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, end)\n"
         "told.with_name(sys.argv[1]).touch()\n"

@@ -1,4 +1,4 @@
-"""`muster token`: made here, kept only as a hash."""
+"""`muster token`: tokens are created locally and stored only as a hash."""
 
 from __future__ import annotations
 

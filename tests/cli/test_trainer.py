@@ -1,4 +1,4 @@
-"""`muster trainer`: options become settings, steps become lines, and a version says what it can do."""
+"""`muster trainer`: options become settings, steps become lines, and a version can be evaluated."""
 
 from __future__ import annotations
 

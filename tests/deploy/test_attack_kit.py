@@ -1,4 +1,4 @@
-"""The attack kit is a wheel of its own: the devnet runs without it, and names it where a cheater is asked for."""
+"""The attack kit is a separate wheel: the devnet runs without it and names it when an attacker is requested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The wheel of the network and that of its attacks."""
+    """Builds the wheel of the network and that of the attack kit."""
     made = []
     for project in (ROOT, ROOT / "deploy" / "attacks"):
         folder = tmp_path_factory.mktemp("wheel")
@@ -29,7 +29,7 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python with what was installed into a folder, away from the checkout."""
+    """Runs Python with the packages installed into a folder, outside the checkout."""
     environment = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True, check=False, timeout=120)

@@ -1,4 +1,4 @@
-"""The distribution: its name in every text, and what a plain installation without extras says."""
+"""The distribution's name in every document, and errors of a plain installation without extras."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_every_module_missing_from_a_plain_installation_names_its_extra() -> Non
 
 
 def installed_with(requirements: list[str]) -> set[str]:
-    """Names of the distributions that these requirements bring."""
+    """Returns the names of the distributions that these requirements install."""
     found: set[str] = set()
     waiting = [(Requirement(each), frozenset[str]()) for each in requirements]
     done: set[tuple[str, frozenset[str]]] = set()
@@ -111,7 +111,7 @@ def installed_with(requirements: list[str]) -> set[str]:
 
 
 def imported_modules() -> set[str]:
-    """Top-level modules of others that the product imports anywhere, also inside functions."""
+    """Returns top-level third-party modules imported anywhere in the product, including inside functions."""
     found: set[str] = set()
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):

@@ -1,4 +1,4 @@
-"""The alerts that operators copy speak of series that exist, and go off when they should."""
+"""The shipped alerts use existing series and fire when they should."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARTS = ("protocol", "orchestrator", "discovery", "validator", "shardcast", "tra
 
 
 def declared() -> set[str]:
-    """Names of series as the code writes them; Prometheus' client adds `_total` and `_bucket`."""
+    """Returns series names as in the code; Prometheus' client adds `_total` and `_bucket`."""
     sources = (file.read_text() for part in PARTS for file in (ROOT / part).rglob("*.py"))
     return {name for source in sources for name in re.findall(r'"(muster_[a-z_]+)"', source)}
 

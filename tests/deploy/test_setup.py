@@ -1,4 +1,4 @@
-"""Set-up scripts: clear errors on broken machines, and only packages and images whose hashes are locked."""
+"""Set-up scripts: clear errors on broken machines, and only packages and images with locked hashes."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_package_with_a_wrong_hash_is_not_installed(tmp_path: Path) -> None:
 
 
 def broken_python(folder: Path) -> Path:
-    """A Python of a good version, without the modules that Debian packages apart."""
+    """Makes a supported Python without the modules that Debian packages separately."""
     path = folder / "broken-python"
     path.write_text('#!/bin/sh\ncase "$*" in *"-m "*) echo "No module named venv" >&2; exit 1 ;; esac\n')
     path.chmod(0o755)

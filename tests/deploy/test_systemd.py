@@ -1,4 +1,4 @@
-"""The units that operators copy: systemd and our command line take what they say, and they give little away."""
+"""The shipped systemd units: systemd and the command line accept them, and they expose little."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="th
 
 
 def command(unit: Path) -> list[str]:
-    """What the unit tells `muster`, without the operator's own options."""
+    """Returns the arguments that the unit passes to `muster`, without the operator's own options."""
     (line,) = re.findall(r"^ExecStart=/opt/muster/bin/muster (.*)$", unit.read_text(), re.MULTILINE)
     return [word for word in line.split() if not word.startswith("$")]
 
 
 def values(unit: Path, name: str) -> list[str]:
-    """The words of every line of a unit that sets a directive."""
+    """Returns the words of every line of a unit that sets a directive."""
     return [word for line in re.findall(rf"^{name}=(.*)$", unit.read_text(), re.MULTILINE) for word in line.split()]
 
 
 def writable(unit: Path) -> list[Path]:
-    """The folders that a unit can write to."""
+    """Returns the folders that a unit can write to."""
     return [Path("/var/lib", place) for place in values(unit, "StateDirectory")] + [
         Path(place) for place in values(unit, "ReadWritePaths")
     ]
 
 
 def keys(unit: Path) -> set[str]:
-    """The files of root's that a unit is handed."""
+    """Returns root's files that a unit can read."""
     return {credential.partition(":")[2] for credential in values(unit, "LoadCredential")}
 
 
 @pytest.fixture
 def installed(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """The unit as it stands after an installation: its program is there."""
+    """Returns the unit as after an installation: its program exists."""
     unit: Path = request.param
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace("/opt/muster/bin/muster", sys.executable))
@@ -136,7 +136,7 @@ def test_units_see_no_process_of_other_users_and_cannot_read_their_memory(unit: 
 
 @pytest.fixture
 def machine() -> Iterator[Path]:
-    """A root folder with the users and shared folders that an installation makes; every user can enter it."""
+    """Makes a root folder with the users and shared folders of an installation; every user can enter it."""
     root = Path(tempfile.mkdtemp(prefix="muster-"))
     try:
         root.chmod(0o755)

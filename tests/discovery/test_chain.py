@@ -1,4 +1,4 @@
-"""Discovery on a real chain: roles as the ledger has them, facts as events bring them."""
+"""Discovery on a real chain: roles from the ledger and facts from events."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def linked(pool: PoolOnChain, redis: Redis, *, clock: Clock | None = None)
 
 
 async def blocked() -> NoReturn:
-    """Stands for a connection over which nothing comes."""
+    """Replaces a connection over which no answer arrives."""
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -166,9 +166,9 @@ async def test_a_second_instance_resumes_where_the_first_one_stopped(pool: PoolO
         await first.read(facts, mailbox)
         async with linked(pool, redis) as second:
             age = await facts.age()
-            await second.read(facts, mailbox)  # not its turn: nothing is read
+            await second.read(facts, mailbox)  # another instance holds the lease: nothing is read
             assert await facts.age() == age
-            await redis.delete("muster:{discovery}:lease:ledger")  # the first one is gone
+            await redis.delete("muster:{discovery}:lease:ledger")  # the first instance has ended
             await pool.register(node, stake=UNIT)
             await second.read(facts, mailbox)
             assert (await facts.of(POOL, [node.address]))[node.address].provider == pool.provider.address

@@ -1,4 +1,4 @@
-"""What gets through discovery's door: signed requests, each once, for this service, and no larger than they may be."""
+"""Requests that discovery accepts: signed, unique, for this service and within the size limit."""
 
 from __future__ import annotations
 

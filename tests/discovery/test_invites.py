@@ -1,4 +1,4 @@
-"""Invites wait for their node, come through whichever instance, and are what they say they are."""
+"""Invites wait for their node, arrive through any instance, and are validated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_an_invite_is_delivered_until_its_node_acknowledges_it(place: Plac
     posted = invite(place.clock.now())
     await place.client(ORCHESTRATOR).invite(posted)
     assert await node.invites(wait=timedelta()) == (posted,)
-    assert await node.invites(wait=timedelta()) == (posted,)  # a crash in between loses nothing
+    assert await node.invites(wait=timedelta()) == (posted,)  # a crash before the acknowledgement loses no invite
     await node.acknowledge(posted)
     assert await node.invites(wait=timedelta()) == ()
 
@@ -86,7 +86,7 @@ async def test_a_poll_of_an_unregistered_node_is_refused_at_once(place: Place) -
     with pytest.raises(NotFound, match="not registered here"):
         await place.client(NODE).invites(wait=timedelta(seconds=30))
     await place.client(NODE).register(registration())
-    await place.clock.turn(timedelta(seconds=301))  # the record's life
+    await place.clock.turn(timedelta(seconds=301))  # the record expires
     with pytest.raises(NotFound, match="not registered here"):
         await place.client(NODE).invites(wait=timedelta(seconds=30))
     assert len(place.app.state.directory.polls) == 0
@@ -113,7 +113,7 @@ async def test_the_number_of_waiting_polls_per_address_is_limited(open_place: Op
 
 
 async def test_the_total_number_of_waiting_polls_is_limited(place: Place) -> None:
-    """A quarter of the connections is left for everything else."""
+    """A quarter of the connections is reserved for other requests."""
     place.app.state.serving.guard.fit(4)
     keys = [Key.generate() for _ in range(4)]
     for key in keys:
@@ -126,7 +126,7 @@ async def test_the_total_number_of_waiting_polls_is_limited(place: Place) -> Non
 
 
 async def poll(place: Place, key: Key, *, wait: int = 30) -> tuple[int, str]:
-    """Status and code of one poll; the client would try again."""
+    """Returns status and code of one poll without the client's retries."""
     target = f"/v1/nodes/{key.address}/invites?wait={wait}"
     stamp = sign_request(key, audience=SERVICE.address, method="GET", target=target, at=place.clock.now())
     answer = await place.http().get(target, headers=stamp.headers())
@@ -134,7 +134,7 @@ async def poll(place: Place, key: Key, *, wait: int = 30) -> tuple[int, str]:
 
 
 async def test_simultaneous_polls_end_at_spread_times_and_share_one_redis_query(place: Place) -> None:
-    """10,000 nodes that came back together kept Redis busy for longer than their requests could wait."""
+    """10,000 nodes that reconnected together kept Redis busy for longer than their requests could wait."""
     keys = [Key.generate() for _ in range(20)]
     for number, key in enumerate(keys):
         await place.client(key, ip=f"192.0.2.{number}").register(registration())
@@ -151,7 +151,7 @@ async def test_simultaneous_polls_end_at_spread_times_and_share_one_redis_query(
     mailbox.invites = counted
     waiting = [asyncio.create_task(place.client(key).invites(wait=timedelta(seconds=30))) for key in keys]
     await until(lambda: len(place.app.state.directory.polls) == 20 and looked == 20)
-    await asyncio.sleep(0.05)  # the last one waits by then; if not, it ends later
+    await asyncio.sleep(0.05)  # by then the last poll usually waits; if not, it ends later
     await place.clock.turn(timedelta(seconds=23))
     assert len(place.app.state.directory.polls) == 20
     between = set()
@@ -198,7 +198,7 @@ async def test_waiting_polls_are_woken_after_a_lost_subscription(place: Place, r
 
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(40):
-            await place.clock.turn(timedelta(milliseconds=100))  # the loop's pause, if it crashed
+            await place.clock.turn(timedelta(milliseconds=100))  # the pause of the loop, if it crashed
             await asyncio.sleep(0.02)
             if waiting.done():
                 break

@@ -1,4 +1,4 @@
-"""A pool's people list its nodes, page by page; nobody else learns where a node is."""
+"""A pool's owner and roles list its nodes in pages; other callers learn no node's address."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ async def test_a_stalled_chain_does_not_delay_callers_with_cached_roles(place: P
     before = place.ledger.asked
     for _ in range(5):
         assert len((await known.page(POOL)).nodes) == 1
-    assert place.ledger.asked == before  # a chain that did not answer has a rest, and nobody waits for it
+    assert place.ledger.asked == before  # reads of an unresponsive chain are paused, and no caller waits for it
 
 
 async def test_unknown_keys_cause_no_read_of_the_chain(place: Place) -> None:

@@ -1,4 +1,4 @@
-"""The service as an operator runs it: its own process, a Redis that persists, a real chain; killed and restarted."""
+"""The service as in operation: a separate process, a persistent Redis and a real chain, killed and restarted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def pool() -> AsyncIterator[PoolOnChain]:
 
 @dataclass
 class Operated:
-    """What an operator has: a Redis that persists and as many instances as wanted."""
+    """An operator's installation: a persistent Redis and any number of instances."""
 
     home: Path
     pool: PoolOnChain
@@ -164,7 +164,7 @@ async def test_an_invite_reaches_its_node_through_another_process_which_then_sto
     async with operated.client(here, NODE) as node, operated.client(there, pool.orchestrator) as orchestrator:
         await node.register(registration(pool_id=POOL))
         waiting = asyncio.create_task(node.invites())
-        await asyncio.sleep(0.2)  # usually the poll hangs by now; if not, it finds the invite at once
+        await asyncio.sleep(0.2)  # usually the poll waits by now; if not, it finds the invite at once
         invite = posted(pool)
         await orchestrator.invite(invite)
         async with asyncio.timeout(PATIENCE_S):

@@ -1,4 +1,4 @@
-"""Nodes register, refresh, read and remove their own record, and nobody else's."""
+"""Nodes register, refresh, read and remove their own record and no other."""
 
 from __future__ import annotations
 
@@ -96,8 +96,8 @@ async def test_the_number_of_nodes_per_ip_is_limited(open_place: Opening) -> Non
                 patience=timedelta(milliseconds=1),
             )
         assert refused.value.code == "too-many-nodes"
-        await place.client(keys[0]).register(registration())  # who is there may refresh
-        await place.client(keys[3], ip="192.0.2.2").register(registration())  # and elsewhere there is room
+        await place.client(keys[0]).register(registration())  # a registered node may refresh
+        await place.client(keys[3], ip="192.0.2.2").register(registration())  # another address has places left
 
 
 async def test_signing_off_frees_no_place_for_another_node_on_the_same_ip(open_place: Opening) -> None:
@@ -154,7 +154,7 @@ async def test_a_record_shows_provider_stake_and_ban_from_the_ledger(place: Plac
 async def test_expired_records_are_removed_completely(place: Place) -> None:
     await place.client(NODE).register(registration())
     records = place.app.state.directory.records
-    async with asyncio.timeout(60):  # the loop's rounds wait for Redis, which no clock turns
+    async with asyncio.timeout(60):  # the loop's rounds wait for Redis, which the manual clock does not advance
         while place.clock.monotonic() <= 310 or await records.count():
             await place.clock.turn(timedelta(seconds=5))
             await asyncio.sleep(0.01)

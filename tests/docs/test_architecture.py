@@ -1,4 +1,4 @@
-"""Links and file paths in the documents for developers exist, and their rules about imports hold."""
+"""Links and file paths in the developer documents exist, and their import rules hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of docs/attacks.md is that of the cheats that the suite runs."""
+"""The table in docs/attacks.md lists the attacks that the tests run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators' page says what is true: its settings load, its metrics and settings exist."""
+"""The operators' page is correct: its settings load, its metrics and settings exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """The page's settings files; secrets that they name lie in this folder."""
+    """Returns the page's settings files; the secrets they name are files in this folder."""
     for service in ("discovery", "orchestrator"):
         (tmp_path / f"{service}-chain-url").write_text("https://chain.example/key\n")
     written = []

@@ -1,4 +1,4 @@
-"""The README's commands exist, with the options that it gives them."""
+"""The README's commands exist with the options shown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page about rollouts gives vectors that the code reproduces."""
+"""The page about rollouts contains vectors that the code reproduces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threat model names settings, files, commands and figures that exist, and every key that a unit holds."""
+"""The threat model names existing settings, files, commands and figures, and every key of a systemd unit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def section(title: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of the tables of a text, without their heads."""
+    """Returns the cells of the tables in a text, without header rows."""
     lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return [cells for cells in lines if cells[0] not in {"what", "key", "limit of one instance"}]
 

@@ -1,4 +1,4 @@
-"""The validator's page says what is true: its settings load, what it names exists."""
+"""The validator's page is correct: its settings load, and the names in it exist."""
 
 from __future__ import annotations
 

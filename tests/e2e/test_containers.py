@@ -1,4 +1,4 @@
-"""A devnet whose task runs in real containers, and what is left of them: nothing."""
+"""A devnet whose task runs in real containers and leaves none behind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def engine() -> Iterator[docker.DockerClient]:
 
 
 def containers(engine: docker.DockerClient, nodes: set[str]) -> list[str]:
-    """Ids of the containers that workers of these nodes made."""
+    """Returns the ids of the containers made by workers of these nodes."""
     listed = engine.api.containers(all=True, filters={"label": WORKER_LABEL})
     return [one["Id"] for one in listed if one["Labels"][WORKER_LABEL] in nodes]
 

@@ -1,4 +1,4 @@
-"""The devnet as a person starts and stops it, gently and not."""
+"""The devnet started and stopped by a user, cleanly and by kill."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.kit.devnet import run_muster, start_devnet, stop_devnet, wait_until
 
 
 def members(directory: Path) -> list[psutil.Process]:
-    """Living processes that work in the devnet's folder, and their supervisor's guardian."""
+    """Returns living processes that work in the devnet's folder, and the supervisor's orphan reaper."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -27,7 +27,7 @@ def members(directory: Path) -> list[psutil.Process]:
 
 
 def test_a_devnet_owns_its_folder_stops_cleanly_and_resumes_with_keep(tmp_path: Path) -> None:
-    """One devnet's days in one test, because each start takes seconds."""
+    """One test covers several stages of a devnet, because each start takes seconds."""
     directory, configuration = tmp_path / "net", str(tmp_path / "net" / "muster.toml")
     process = start_devnet(directory, "--ledger-only")
     try:

@@ -1,4 +1,4 @@
-"""The orchestrator under fuzz: whatever is sent, no 5xx, and every answer is what its OpenAPI promises."""
+"""Fuzzes the orchestrator: no request causes a 5xx, and every answer matches its OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOKEN, READER = new_token(), new_token()
 
 
 class Bearer(AuthBase):
-    """Sends a token."""
+    """Adds a bearer token to requests."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -100,7 +100,7 @@ def place(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 async def begin(url: str, redis_url: str, home: Path) -> str:
-    """One node that works and one task; the task's id."""
+    """Creates one node with one task; returns the task's id."""
     async with NodeClient(url, key=NODE) as node, OrchestratorClient(url, token=TOKEN) as owner:
         await node.heartbeat(Heartbeat(pool_id=POOL, worker_version="0.1.0"))
         redis = connect_redis(redis_url)

@@ -1,4 +1,4 @@
-"""Amounts: what people write and what is read back."""
+"""Amounts: parsing and formatting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The committed artifacts are what the committed sources compile to."""
+"""The committed artifacts are the compiled form of the committed sources."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_npm_pins_are_exact_and_name_no_registry() -> None:
 
 @pytest.fixture
 def tools() -> Path:
-    """The pinned npm packages; without them the tests that compile are skipped, and pytest says so."""
+    """Returns the pinned npm packages; without them the compiling tests are skipped."""
     try:
         return tools_directory()
     except Unavailable as missing:

@@ -1,4 +1,4 @@
-"""Event cursors: every event at least once, over restarts, reorgs, crashes and nodes that refuse."""
+"""Event cursors: every event at least once, over restarts, reorgs, crashes and refusing nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.kit.chain import LiveChain
 from tests.kit.json_rpc import Wire
 from tests.ledger.proxy import bad_line
 
-# A chain in a list
+# A chain held in a list
 
 
 def _id(number: int) -> Digest:
@@ -38,7 +38,7 @@ def _id(number: int) -> Digest:
 
 
 class ModelChain:
-    """Blocks with as many events as asked; every block that was ever made has a hash of its own."""
+    """Blocks with the requested number of events; every block ever made has a unique hash."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -74,7 +74,7 @@ class ModelChain:
         return [(block, index) for block, count in self.blocks[:last] for index in range(count)]
 
     def interrupt(self) -> None:
-        """A question was asked: what happens between two of them happens now."""
+        """Runs the changes that a test scheduled between two queries."""
         self.questions += 1
         if self.between:
             wait, depth, events = self.between.pop()
@@ -131,7 +131,7 @@ class ModelChain:
 
 
 class Consumer:
-    """Applies what it is told, strictly: nothing unknown is taken back, nothing is applied over something later."""
+    """Applies events strictly: it never removes an unknown event, and never applies one after a later one."""
 
     def __init__(self) -> None:
         self.applied: list[tuple[Digest, int]] = []
@@ -240,18 +240,18 @@ async def test_a_new_block_needs_no_more_queries_than_its_events(lag: int) -> No
         await cursor.commit(batch)
         asked.append(chain.questions)
     assert consumer.applied == chain.canonical(upto=len(chain.blocks) - 1 - lag)
-    # The newest block, and the events of one that has any; a block that is not the newest has to be asked for.
+    # The newest block, and the events of a block that has any; a block below the newest needs its own query.
     assert asked == ([1, 2, 1] if lag == 0 else [2, 3, 3])
 
 
 @pytest.mark.parametrize(
     ("new", "lag", "questions", "since"),
     [
-        ([0, 2], 0, 3, 1005),  # the newest, the one below it, and the events of the one that has any
+        ([0, 2], 0, 3, 1005),  # the newest block, the one below it, and the events of the one that has any
         ([0, 2, 1, 0], 0, 6, 1005),
-        ([2, 0, 1], 1, 6, 1003),  # the newest one does not count yet, but three below it do
+        ([2, 0, 1], 1, 6, 1003),  # the newest block is not confirmed yet, but three below it are
         ([0, 0], 0, 2, None),
-        ([1] * 5, 0, 6, None),  # a range: the newest, its ends before and after, and the events
+        ([1] * 5, 0, 6, None),  # a range: the newest block, the blocks at both ends, and the events
     ],
 )
 async def test_a_few_new_blocks_are_read_by_hash_and_with_their_time(
@@ -360,7 +360,7 @@ async def test_an_unreadable_position_starts_again() -> None:
     assert len((await EventCursor(chain, name="c", store=store).poll()).events) == 1
 
 
-# The pure part
+# Pure functions
 
 
 def _ref(number: int) -> BlockRef:
@@ -474,7 +474,7 @@ async def test_a_cursor_store_returns_the_last_value_saved_under_each_name(store
 
 
 async def collect(cursor: EventCursor) -> list[tuple[int, bool]]:
-    """Reads to the end and commits: (topic, reverted) of each event."""
+    """Reads to the end and commits; returns (topic, reverted) of each event."""
     seen: list[tuple[int, bool]] = []
     while True:
         batch: EventBatch = await cursor.poll()

@@ -1,4 +1,4 @@
-"""What attacks cost in a pool with the default terms, and the edge cases of these figures."""
+"""Costs of attacks in a pool with the default terms, and edge cases of these figures."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ ACCEPTED, REJECTED, FORGED = 1, 2, 3
 def played(n: int, k: int, *, first_is_corrupt: bool, disputer: str, forged: bool) -> Fraction:
     """Plays the contract's rules with every order of the validators that may decide.
 
-    Returns the share of the orders in which the corrupt ones have their way: a forged file is accepted, or an honest
-    one slashed.
+    Returns the share of the orders in which the corrupt validators succeed: a forged file is accepted, or an honest one
+    slashed.
     """
     truth, wish = (FORGED, ACCEPTED) if forged else (ACCEPTED, FORGED)
     seats = [True] * k + [False] * (n - k)

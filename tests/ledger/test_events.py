@@ -1,4 +1,4 @@
-"""Events stay true to the ABI; what is no event of ours is nobody's."""
+"""Events match the ABI; other logs are ignored."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def test_an_event_with_a_non_utf8_string_is_kept(written: bytes, read: str) -> N
         _log(),
         address=PLACES[Contract.COMPUTE_POOLS],
         topics=(topic_of(PoolCreated), *(Digest(f"0x{each:064x}") for each in (7, 1, int(owner, 16)))),
-        data=encode(["bytes"], [written]),  # laid out as a string is
+        data=encode(["bytes"], [written]),  # encoded as a string is
     )
     event = EventDecoder(Deployed()).decode(log)
     assert isinstance(event, PoolCreated)

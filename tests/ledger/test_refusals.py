@@ -1,4 +1,4 @@
-"""The contracts' errors in plain words stay true to the contracts."""
+"""The plain-language messages of contract errors match the contracts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Connecting to a chain that is down, slow, wrong, or not a chain; reading what contracts revert with."""
+"""Connecting to a chain that is down, slow, wrong or no chain; decoding revert data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sending: many at once, two senders with one key, fees, deadlines, reverts, crashes, a bad line."""
+"""Sending transactions: concurrency, two senders with one key, fees, deadlines, reverts, crashes, lost answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNLUCKY_13 = keccak(text="Unlucky(uint256)")[:4] + (13).to_bytes(32, "big")
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def patient_processes() -> AsyncIterator[dict[ChainKind, ChainProcess]]:
-    """Chains that mine only when a test says so."""
+    """Starts chains that mine only on request of a test."""
     async with contextlib.AsyncExitStack() as stack:
         yield {
             kind: await stack.enter_async_context(start_chain(kind, block_time=timedelta(hours=1), accounts=20))
@@ -49,7 +49,7 @@ async def patient_processes() -> AsyncIterator[dict[ChainKind, ChainProcess]]:
 
 @pytest.fixture
 async def patient(patient_processes: dict[ChainKind, ChainProcess]) -> AsyncIterator[LiveChain]:
-    """A chain on which transactions wait until the test mines."""
+    """Returns a chain on which transactions wait until the test mines."""
     process = patient_processes[ChainKind.EMBEDDED]
     async with ChainControls(process.url) as controls:
         snapshot = await controls.snapshot()
@@ -107,7 +107,7 @@ async def deployed(chain: LiveChain, *, mine: bool = False) -> Address:
 
 
 async def pending(chain: LiveChain, count: int, account: int = 19) -> None:
-    """Returns when so many transactions of an account wait."""
+    """Returns when this number of an account's transactions is pending."""
     async with Wire(chain.url) as wire:
         who = chain.accounts[account].address
         for _ in range(5000):
@@ -119,7 +119,7 @@ async def pending(chain: LiveChain, count: int, account: int = 19) -> None:
 
 
 async def emitted(chain: LiveChain, contract: Address) -> Counter[int]:
-    """How often each topic was emitted."""
+    """Returns how often each topic was emitted."""
     async with Wire(chain.url) as wire:
         logs = await wire("eth_getLogs", {"address": contract, "fromBlock": "0x0", "toBlock": "latest"})
     return Counter(int(log["topics"][0], 16) for log in logs)
@@ -128,7 +128,7 @@ async def emitted(chain: LiveChain, contract: Address) -> Counter[int]:
 async def crash_while_sending(
     chain: LiveChain, sender: TransactionSender, call: TransactionCall, hook: BroadcastHook
 ) -> None:
-    """Sends until the transaction waits in the pool, and goes no further."""
+    """Sends until the transaction is pending, and then stops as after a crash."""
     sending = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=hook))
     await pending(chain, 1, account=0)
     sending.cancel()
@@ -182,7 +182,7 @@ async def test_a_nonce_is_not_reused_when_the_count_was_read_during_another_send
         await placing.wait()
         call = TransactionCall(to=contract, data=gadget.emit(2))
         second = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=note))
-        await asyncio.sleep(0.3)  # it counts, and waits for what it will cost
+        await asyncio.sleep(0.3)  # the sender reads the count, and then waits for the gas estimate
         may_go.set()
         await first
         await asyncio.sleep(0.1)
@@ -195,7 +195,7 @@ async def test_a_nonce_is_not_reused_when_the_count_was_read_during_another_send
 async def test_calls_with_known_gas_get_nonces_in_the_order_of_sending(
     chain: LiveChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those who deploy contracts that name each other's addresses depend on it."""
+    """Deploying contracts that name each other's addresses depends on this order."""
     contract = await deployed(chain)
     nonces: dict[int, int] = {}
 
@@ -248,7 +248,8 @@ async def test_two_senders_with_one_key_share_the_pending_pool(patient: LiveChai
             await asyncio.sleep(0.1)
             await patient.controls.mine()
         await sending
-    assert await emitted(patient, contract) == Counter([*range(10), *range(10)])  # equal calls are two calls
+    # equal calls are separate transactions
+    assert await emitted(patient, contract) == Counter([*range(10), *range(10)])
 
 
 async def test_a_transaction_that_was_outbid_is_signed_again_and_executed_once(patient: LiveChain) -> None:
@@ -352,7 +353,7 @@ async def test_a_nonce_gap_left_by_a_lost_transaction_is_filled(patient: LiveCha
         await wire.submit(alice, to=contract, data=gadget.emit(9))
         sending = asyncio.create_task(sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON))
         await pending(patient, 2, account=0)
-        await patient.controls.revert(clean)  # the node forgets what waits
+        await patient.controls.revert(clean)  # the node drops pending transactions
         while not sending.done():
             await asyncio.sleep(0.1)
             await patient.controls.mine()

@@ -1,4 +1,4 @@
-"""Who is on the allow list, and with which address."""
+"""Nodes on the allowlist and their addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit.orchestrator import MakePool
 
 
 async def speak_from(pool: PoolUnderTest, key: Key, ip: str, *, forwarded_for: str = "") -> None:
-    """A heartbeat over a connection from this IP."""
+    """Sends a heartbeat over a connection from this IP."""
     signer = RequestSigner(key, audience=pool.dependencies.key.address, clock=pool.clock)
     headers = {"X-Forwarded-For": forwarded_for} if forwarded_for else {}
     transport = httpx.ASGITransport(app=pool.app, client=(ip, 40_000))
@@ -44,7 +44,7 @@ async def member(pool: PoolUnderTest, ip: str) -> Key:
 
 
 def the_client(pool: PoolUnderTest) -> OrchestratorClient:
-    """As the pool's manager."""
+    """Opens the typed client with the pool manager's key."""
     transport = httpx.ASGITransport(app=pool.app)
     return OrchestratorClient("http://127.0.0.1", key=MANAGER, clock=pool.clock, transport=transport)
 
@@ -84,7 +84,7 @@ async def test_a_banned_node_leaves_the_list_at_once_and_returns_once_unbanned(
     assert await allowed(pool) == {good.address: "203.0.113.7"}
     await pool.owner("POST", f"/v1/nodes/{bad.address}/unban", {})
     pool.ledger.register(bad.address, member=True)
-    await pool.clock.turn(timedelta(minutes=1))  # standings are remembered for a moment
+    await pool.clock.turn(timedelta(minutes=1))  # standings are cached for a moment
     await speak_from(pool, bad, "203.0.113.10")
     assert await allowed(pool) == {good.address: "203.0.113.7", bad.address: "203.0.113.10"}
 
@@ -110,7 +110,7 @@ async def test_a_manager_reads_all_pages_with_the_typed_client(pool: PoolUnderTe
 
 
 class Refusable(httpx.AsyncBaseTransport):
-    """A way to the orchestrator on which it may refuse."""
+    """A transport to the orchestrator that can refuse."""
 
     def __init__(self, pool: PoolUnderTest) -> None:
         self._inner = httpx.ASGITransport(app=pool.app)
@@ -169,6 +169,6 @@ async def _cut_off(pool: PoolUnderTest, client: OrchestratorClient, front: Front
         await pool.owner("POST", f"/v1/nodes/{bad.address}/ban", {})
         async with front.reloading():
             await refresh(client, front.doors, also=())
-        with contextlib.suppress(httpx.TransportError):  # the connection that it had was closed
+        with contextlib.suppress(httpx.TransportError):  # its open connection was closed
             assert (await kept.get("/block")).status_code == 403
     assert [await front.status(f"127.0.0.{number}") for number in (1, 2, 3)] == [403, 200, 403]

@@ -1,4 +1,4 @@
-"""Checkpoint relays: who may say where it serves, what nodes are told of it, and for how long."""
+"""Checkpoint relays: which may register, how nodes learn of them, and for how long."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def offer(pool: PoolUnderTest, key: Key, url: str = URL) -> httpx.Response
 
 
 async def told(pool: PoolUnderTest) -> tuple[str, ...]:
-    """What nodes are told; the list is remembered for a second."""
+    """Returns the relays named to nodes; the list is cached for a second."""
     await pool.clock.turn(timedelta(seconds=1))
     return await pool.dependencies.checkpoint_relays.live()
 

@@ -1,4 +1,4 @@
-"""Scripts in shared round trips: who fails, fails alone; who waits for a line that broke, hears so."""
+"""Scripts that share round trips: a failing script fails alone, and callers of a broken connection get an error."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
 
 @pytest.fixture
 async def database(line: CutLine) -> AsyncIterator[Database]:
-    """One pipeline at a time, so that what is asked in one breath is one batch."""
+    """Returns a database with one pipeline at a time, so that concurrent calls form one batch."""
     redis = connect_redis(line.url, retries=0)
     yield Database(redis, keys=RedisKeys("pool-7"), connections=1)
     await redis.aclose()
 
 
 async def delete(database: Database, task: str) -> Any:
-    """A script that answers 0 where there is no such task, and 1 where it deleted one."""
+    """Runs a script that answers 1 if it deleted the task, and 0 if there is none."""
     return await database.run(DeleteTask(task=task, now_ms=1, actor="boss"))
 
 
@@ -83,7 +83,7 @@ async def test_a_broken_connection_fails_unanswered_calls_and_the_next_call_succ
     line.break_at(1, cut)
     answers = await asyncio.gather(*(delete(database, task) for task in "abc"), return_exceptions=True)
     assert all(isinstance(answer, Unavailable) and answer.retryable for answer in answers)
-    # The batch is one write: Redis had carried out what stood before the cut. Nobody gets another's answer for it.
+    # The batch is one write: Redis ran the scripts before the cut. No caller gets the answer of another.
     again = await asyncio.gather(*(delete(database, task) for task in "abc"))
     assert again == [0, 1 if cut is Cut.BEFORE else 0, 1]
 

@@ -1,4 +1,4 @@
-"""Where webhooks may go: never into the orchestrator's own network."""
+"""Webhook destinations: never into the orchestrator's own network."""
 
 from __future__ import annotations
 

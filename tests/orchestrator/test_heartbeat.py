@@ -1,4 +1,4 @@
-"""Heartbeats: what nodes hear, and everything that is refused."""
+"""Heartbeats: their answers, and every reason for a refusal."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def _nothing_to_commit() -> None:
 
 async def test_a_member_is_healthy_after_its_first_heartbeat_and_the_answer_is_signed(pool: PoolUnderTest) -> None:
     key = await pool.member()
-    answer = await pool.beat(key)  # checks the signature
+    answer = await pool.beat(key)  # beat() verifies the answer's signature
     assert answer.state is NodeState.HEALTHY
     assert answer.assignment is None
     assert answer.reason == "no task wants this node now"

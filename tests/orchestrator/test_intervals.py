@@ -1,4 +1,4 @@
-"""The pace of heartbeats."""
+"""The interval of heartbeats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whom the pool invites, and what is said about the others. Discovery is real in test_process.py; here it is a list."""
+"""Nodes that the pool invites, and the reasons for not inviting others. Discovery is a list here, and real in
+test_process.py.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ S = NodeState
 
 @dataclass
 class Listing:
-    """What one discovery service lists, and the invites that were left there."""
+    """The nodes that one discovery service lists, and the invites posted there."""
 
     nodes: list[Address] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
@@ -178,7 +180,7 @@ async def test_many_ineligible_nodes_fill_a_bounded_list_and_exclude_no_eligible
     honest = Key.generate().address
     pool.ledger.register(honest)
     assert await inviter(pool, Listing([*strangers, honest])).round() == 1
-    assert await pool.dependencies.nodes.count() <= 10 + 8 + 1  # those that are looked at together may pass together
+    assert await pool.dependencies.nodes.count() <= 10 + 8 + 1  # nodes checked together may pass the limit together
     assert (await row(pool, honest))[0] is S.INVITED
 
 

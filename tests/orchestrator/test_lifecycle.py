@@ -1,4 +1,4 @@
-"""The life of a node as a table, and what must hold for every history."""
+"""The states of a node as a table, and invariants of every history."""
 
 from __future__ import annotations
 

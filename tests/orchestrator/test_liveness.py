@@ -1,4 +1,4 @@
-"""Who falls silent is noticed in time, and nobody is who could not have been heard."""
+"""Silent nodes are detected in time, and no node is blamed while it could not be heard."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ S = NodeState
 
 
 async def pass_time(pool: PoolUnderTest, seconds: float, *, step: float = 0.5) -> None:
-    """Lets time pass with the loop looking every half second, as it does."""
+    """Lets time pass while the loop runs every half second."""
     for _ in range(round(seconds / step)):
         await pool.clock.turn(timedelta(seconds=step))
         await pool.liveness.tick()
@@ -28,7 +28,7 @@ async def state_of(pool: PoolUnderTest, key: Key) -> NodeState:
 
 
 async def watched(pool: PoolUnderTest) -> None:
-    """The loop has been looking for a while: it forgives nobody any more."""
+    """Runs the loop until its initial grace period has ended."""
     await pool.liveness.tick()
     await pass_time(pool, 25)
 
@@ -85,18 +85,18 @@ async def test_a_tick_over_ten_thousand_idle_nodes_is_short(pool: PoolUnderTest)
     key = pool.dependencies.database.key("deadlines")
     await pool.dependencies.redis.zadd(key, {f"0x{number:040x}": 2**45 for number in range(10_000)})
     best, tries = 1.0, 0
-    while best >= 0.02 and tries < 500:  # on a busy machine one of them has its turn undisturbed
+    while best >= 0.02 and tries < 500:  # on a busy machine at least one of them runs undisturbed
         started = time.perf_counter()
         assert await pool.liveness.tick() == 0
         best, tries = min(best, time.perf_counter() - started), tries + 1
-    assert best < 0.02  # benchmarks/liveness.py holds it to a millisecond, on a machine that does nothing else
+    assert best < 0.02  # benchmarks/liveness.py requires a millisecond, on an idle machine
 
 
 @pytest.mark.parametrize("gap", [timedelta(seconds=30), timedelta(hours=5)])
 async def test_no_node_dies_because_the_orchestrator_was_down(pool: PoolUnderTest, gap: timedelta) -> None:
     await watched(pool)
     keys = [await pool.member() for _ in range(3)]
-    await pool.clock.turn(gap)  # no look, no heartbeat: the orchestrator, or Redis, was away
+    await pool.clock.turn(gap)  # no tick and no heartbeat: the orchestrator or Redis was down
     assert await pool.liveness.tick() == 0
     await pass_time(pool, 10)
     for key in keys[:2]:

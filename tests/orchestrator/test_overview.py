@@ -1,4 +1,4 @@
-"""The pool at a glance: cheap numbers, and what whoever asks may do."""
+"""The pool overview: cheap counts, and the caller's scope."""
 
 from __future__ import annotations
 

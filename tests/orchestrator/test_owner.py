@@ -1,4 +1,4 @@
-"""What the pool's owner can see and do, and what nobody else can."""
+"""Owner endpoints: what the pool's owner can see and do, and no other caller can."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_the_managers_signature_replaces_a_token(pool: PoolUnderTest) -> N
     signer = RequestSigner(MANAGER, audience=pool.dependencies.key.address, clock=pool.clock)
     async with pool.http(signer) as http:
         assert (await http.get("/v1/nodes")).status_code == 200
-        pool.ledger.down = True  # roles are remembered for a while
+        pool.ledger.down = True  # roles are cached for a while
         await pool.clock.turn(timedelta(minutes=1))
         assert (await http.get("/v1/nodes")).status_code == 200
 
@@ -194,7 +194,7 @@ async def test_logs_are_requested_pushed_once_and_kept_after_the_task_ends(pool:
     commands = (await pool.beat(key)).commands
     assert [(one.kind, one.text, one.since) for one in commands] == [(CommandKind.SEND_LOGS, assignment.id, 0)]
     batch = {"assignment_id": assignment.id, "lines": [line(0), line(1), line(2)]}
-    for _ in range(2):  # the second is a repetition after a lost answer
+    for _ in range(2):  # the second one repeats a request whose answer was lost
         receipt = (await pool.send(key, "/v1/logs", batch)).json()
         assert receipt["next_sequence"] == 3
         assert receipt["wanted_until_ms"] > 0

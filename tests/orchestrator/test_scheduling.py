@@ -1,4 +1,4 @@
-"""The scheduler as tables of small pools, and properties over drawn ones."""
+"""The scheduler as tables of small pools, and properties over generated ones."""
 
 from __future__ import annotations
 
@@ -414,7 +414,7 @@ def test_an_executed_plan_is_followed_by_an_empty_plan(
     assert not again.stops
     assert not again.starts
     if after:
-        # A node that falls silent for a moment moves nothing: neither its own task nor anybody else's.
+        # A node that is silent for a moment changes no assignment, neither its own nor another.
         silent = data.draw(st.sampled_from(after))
         if silent.state in MEMBERS and silent.placement is not None:
             waits = [replace(one, state=S.UNHEALTHY) if one is silent else one for one in after]

@@ -1,4 +1,4 @@
-"""Tasks from the owner's post to the node's report."""
+"""Tasks from the owner's request to the node's report."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ async def test_a_task_fails_after_its_attempts_with_a_reason(pool: PoolUnderTest
 async def test_a_failures_log_lines_are_shown_with_nodes_and_tasks_and_events_keep_one_line(
     pool: PoolUnderTest,
 ) -> None:
-    """The worker gives the task up after six attempts; what it wrote is asked for before that."""
+    """The worker gives the task up after six attempts; its output is requested before that."""
     key = await pool.member()
     task = await pool.run()
     said = "ended with exit code 1\nbwrap: execvp /x/.venv/bin/python: No such file"

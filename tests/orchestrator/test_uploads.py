@@ -1,4 +1,4 @@
-"""Files through the orchestrator's own store: who may put what, what is taken, and what is left when it goes wrong."""
+"""Files in the orchestrator's own store: permissions, validation, and the state after errors."""
 
 from __future__ import annotations
 
@@ -72,12 +72,12 @@ async def read(pool: PoolUnderTest, url: str, method: str = "GET", **headers: st
 
 
 def stored(tmp_path: Path) -> list[str]:
-    """Everything below the store but its secret."""
+    """Returns everything in the store except its secret."""
     root = tmp_path / "objects"
     return sorted(path.name for path in root.rglob("*") if path.is_file() and path.name != "url.secret")
 
 
-# The way it goes
+# Successful uploads
 
 
 async def test_a_file_is_stored_under_its_nodes_prefix_and_can_be_downloaded(
@@ -98,7 +98,7 @@ async def test_a_file_is_stored_under_its_nodes_prefix_and_can_be_downloaded(
 async def test_a_repeated_upload_costs_no_quota_and_is_not_needed(make_pool: MakePool) -> None:
     pool = make_pool(uploads_per_hour=1)
     node = await pool.member()
-    first, second = await ticket(pool, node), await ticket(pool, node)  # asked twice while it is open
+    first, second = await ticket(pool, node), await ticket(pool, node)  # a second ticket while the first is open
     assert (await put(pool, first)).status_code == 201
     assert (await put(pool, second)).status_code == 201
     again = await ticket(pool, node)
@@ -134,7 +134,7 @@ async def test_the_typed_client_gets_tickets_and_links(pool: PoolUnderTest, node
         assert (await client.object_link(ObjectKey.parse(given.key))).size == len(CONTENT)
 
 
-# What is not taken
+# Refused uploads
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ async def test_an_upload_below_the_least_rate_is_aborted_and_can_be_retried(
     async def trickle() -> AsyncIterator[bytes]:
         yield CONTENT[:1000]
         await clock.turn(timedelta(seconds=61))
-        yield CONTENT[1000:2000]  # a second after the first minute, and 16 KiB are asked of each
+        yield CONTENT[1000:2000]  # a second after the first minute, in which 16 KiB per second are required
 
     given = await ticket(pool, node)
     answer = await put(pool, given, trickle())
@@ -235,7 +235,7 @@ async def test_a_stored_object_of_the_wrong_size_is_neither_accepted_nor_replace
 ) -> None:
     await upload(pool, node)
     (path,) = (path for path in (tmp_path / "objects").rglob(SHA[2:]) if path.is_file())
-    path.write_bytes(CONTENT[:100])  # a disk that lost the rest
+    path.write_bytes(CONTENT[:100])  # a disk that lost the end of the file
     answer = await ask(pool, node)
     assert (answer.status_code, answer.json()["code"]) == (409, "other-object")
     assert path.read_bytes() == CONTENT[:100]
@@ -335,11 +335,11 @@ async def test_a_url_permits_only_the_operation_it_was_signed_for(pool: PoolUnde
         assert answer.status_code in {400, 403, 422}, url
         assert answer.json()["code"] in {"bad-url", "invalid-input", "unknown-parameter"}
     for size, kind in ((len(CONTENT), "text/html"), (len(CONTENT) - 1, given.headers["Content-Type"])):
-        # Bytes and headers as the changed URL says: nothing but its signature is wrong.
+        # Bytes and headers match the changed URL: only its signature is wrong.
         url = f"{path}?{urlencode(terms | {'size': str(size), 'type': kind})}"
         answer = await put(pool, given.model_copy(update={"url": url}), CONTENT[:size], **{"Content-Type": kind})
         assert (answer.status_code, answer.json()["code"]) == (403, "bad-url")
-    assert (await read(pool, given.url)).status_code == 403  # to write with is not to read with
+    assert (await read(pool, given.url)).status_code == 403  # a URL for writing is not valid for reading
     assert (await put(pool, given, **{"Content-Type": "text/html"})).status_code == 400
 
 
@@ -416,9 +416,9 @@ async def test_only_validators_write_audit_files_and_every_caller_reads_them(
     assert (refused.status_code, refused.json()["code"]) == (403, "not-a-validator")
     given = await upload(pool, validator, kind="audit", content_type="application/json")
     assert given.key == f"{POOL}/audits/{validator.address}/{SHA[2:]}"
-    for reader in (node, Key.generate()):  # the node may have been evicted for what it says
+    for reader in (node, Key.generate()):  # the node may have been evicted because of this file
         assert (await link(pool, reader, given.key)).size == len(CONTENT)
-    assert (await ask(pool, validator)).status_code == 403  # work is for members
+    assert (await ask(pool, validator)).status_code == 403  # only members upload work
 
 
 async def test_a_removed_validator_loses_read_and_write_access_within_seconds(
@@ -475,8 +475,8 @@ async def test_open_tickets_files_and_bytes_are_counted_per_node(make_pool: Make
 
     assert [await refused(node, 1), await refused(node, 2)] == ["", ""]
     assert "2 uploads" in await refused(node, 3)
-    assert await refused(node, 1) == ""  # an open one may be asked for again
-    assert await refused(other, 1) == ""  # each node has its own
+    assert await refused(node, 1) == ""  # an open ticket may be requested again
+    assert await refused(other, 1) == ""  # each node has a separate quota
     await clock.turn(timedelta(minutes=16))
     assert await refused(node, 3) == ""
     assert "bytes" in await refused(node, 4)
@@ -500,7 +500,7 @@ async def test_parallel_slow_uploads_to_one_url_leave_places_for_other_nodes(
     pool: PoolUnderTest, node: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "MOST_OF_ONE", 2)
-    given, other = await upload(pool, node), await pool.member()  # it is there: nothing is locked any more
+    given, other = await upload(pool, node), await pool.member()  # the object exists: nothing is locked any more
     begun, gate = asyncio.Semaphore(0), asyncio.Event()
 
     async def slowly() -> AsyncIterator[bytes]:
@@ -609,7 +609,7 @@ async def test_parallel_uploads_leave_the_disk_reserve_free(
     waiting = [asyncio.create_task(put(pool, each, slowly())) for each in tickets]
     for _ in range(2):
         await asyncio.wait_for(begun.acquire(), 60)
-    assert (await ask(pool, await pool.member())).status_code == 507  # no ticket for room that is spoken for
+    assert (await ask(pool, await pool.member())).status_code == 507  # no ticket for space that is already reserved
     gate.set()
     answers = await asyncio.gather(*waiting)
     assert sorted(answer.status_code for answer in answers) == [201, 201, 507, 507]

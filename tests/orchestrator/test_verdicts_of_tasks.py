@@ -1,4 +1,4 @@
-"""What the scheduler found of a task is written only of the task that it looked at: as it was, and not over since."""
+"""The scheduler writes a verdict only on the task version that it evaluated, unless the task has ended since."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of a place behind symbolic links."""
+"""Paths of a location behind symbolic links."""
 
 from __future__ import annotations
 

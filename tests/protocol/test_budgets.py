@@ -1,4 +1,4 @@
-"""Budgets follow the machine: its control groups, its disk, and what may still be needed."""
+"""Budgets follow the machine's cgroups and disk, and versions that may still be needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = 1 << 20
 
 
 def versions(*needed: int, count: int = 5) -> list[StoredVersion]:
-    """So many versions of 100 bytes, newest first; those at these places are needed."""
+    """Returns a number of versions of 100 bytes, newest first; those at the given places are needed."""
     return [StoredVersion(100, NOW, needed=place in needed) for place in range(count)]
 
 
@@ -41,7 +41,7 @@ def versions(*needed: int, count: int = 5) -> list[StoredVersion]:
         (KeepRule(most=5, budget=250), versions(), {0, 1}, 0),
         (KeepRule(most=5, budget=10), versions(), {0}, 90),
         (KeepRule(most=5, budget=10, least=2), versions(), {0, 1}, 190),
-        # Needed versions stay whatever the number and the budget are, and take their part of the budget first.
+        # Needed versions are kept whatever number and budget are, and use up the budget first.
         (KeepRule(most=1), versions(3), {0, 3}, 0),
         (KeepRule(most=2, budget=150), versions(0, 1, 4), {0, 1, 4}, 150),
         (KeepRule(most=5, budget=300), versions(4), {0, 1, 4}, 0),
@@ -59,7 +59,8 @@ def test_the_oldest_versions_are_removed_first_and_needed_ones_never(
 @pytest.mark.parametrize(
     ("ages", "work", "needed"),
     [
-        # Version 7 was leased until at most an hour after 9 came, 3599 s ago. Version 6: after 8 came, 3601 s ago.
+        # Version 7 was leased until at most an hour after 9 arrived, 3599 s ago; version 6 until an hour after 8
+        # arrived, 3601 s ago.
         ((3599, 3601, 9000, 9000), (), {9, 8, 7}),
         ((3601, 9000, 9000, 9000), (), {9, 8}),
         ((3601, 9000, 9000, 9000), (6, 2), {9, 8, 6}),
@@ -143,7 +144,7 @@ def test_memory_is_the_machines_or_the_smallest_cgroup_limit(
         ("0::/a/b\n", {"a/b": ("max", 500, 0), "a": ("1000", 700, 0)}, 300),
         ("0::/a/b\n", {"a/b": ("600", 500, 0), "a": ("1000", 700, 0)}, 100),
         ("0::/not/visible/here\n", {"": ("1000", 1200, 0)}, 0),
-        ("0::/a\n", {"a": ("1000", 900, 600)}, 700),  # the kernel gives idle cache back when memory is wanted
+        ("0::/a\n", {"a": ("1000", 900, 600)}, 700),  # the kernel frees idle cache when memory is needed
     ],
 )
 def test_free_memory_is_limited_by_the_fullest_cgroup(

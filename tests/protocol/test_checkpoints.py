@@ -1,4 +1,4 @@
-"""The digest of a version: one definition for seeds, the broadcast and the ledger."""
+"""The digest of a version, as used for seeds, the broadcast and the ledger."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The client asks again when that helps, believes nothing it should not, and hands on errors as they were meant."""
+"""The client retries where that helps, rejects unsigned or forged answers, and re-raises the service's errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def problem(status: int, code: str, *, retryable: bool) -> httpx.Response:
 
 
 class Script:
-    """Answers one after the other, and remembers what was asked."""
+    """Gives scripted answers in order, and records the requests."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self.answers = list(answers)

@@ -1,4 +1,4 @@
-"""Room for files under way: counted before they are written, and read again while they are."""
+"""Disk space for files in transit: reserved before they are written, and checked again while they are."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_disk_space_is_reserved_until_the_claim_ends(tmp_path: Path, free: list[
             pass
         with claim.writing(200):
             pass
-        free[0] -= 200  # what was written counts once
+        free[0] -= 200  # written bytes are counted once
         assert space.left == 400
     assert space.left == 700
 
@@ -33,7 +33,7 @@ def test_disk_space_is_reserved_until_the_claim_ends(tmp_path: Path, free: list[
 def test_parallel_writes_share_the_free_space(tmp_path: Path, free: list[int]) -> None:
     space = DiskSpace(tmp_path, reserve=100)
     with space.claim(400) as one, space.claim(400) as other:
-        free[0] = 500  # somebody else wrote
+        free[0] = 500  # another program wrote
         with one.writing(300), pytest.raises(DiskReserved), other.writing(101):
             pass
         with other.writing(400):

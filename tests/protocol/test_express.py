@@ -1,4 +1,4 @@
-"""A route that the front door calls itself is held to all that the door holds other routes to."""
+"""A fast route in the middleware obeys the same limits as other routes."""
 
 from __future__ import annotations
 

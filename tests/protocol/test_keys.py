@@ -1,4 +1,4 @@
-"""Keys never show themselves; keystores open with the right password only, and broken ones say what is wrong."""
+"""Keys are never shown; keystores open only with the right password, and broken ones are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from protocol.runtime.logs import configure_logs
 
 SECRET = bytes(range(1, 33))
 KEY = Key(SECRET)
-FAST = 2  # scrypt's least work factor: these tests are about files
+FAST = 2  # scrypt's smallest work factor, because these tests are about files
 
 
 @pytest.fixture
@@ -174,7 +174,7 @@ def test_a_keystore_readable_by_others_causes_a_warning(keystore: Path) -> None:
 def test_a_systemd_credential_causes_no_warning(keystore: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
     configure_logs(stream=log)
-    keystore.chmod(0o440)  # an access list for the unit's user shows so
+    keystore.chmod(0o440)  # an access list for the unit's user appears as this mode
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(keystore.parent))
     assert read_keystore(keystore, "right") == KEY
     assert "keystore-readable-by-others" not in log.getvalue()

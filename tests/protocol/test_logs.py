@@ -1,4 +1,4 @@
-"""Logs are structured, and no secret gets into them, whoever writes it and however deep it lies."""
+"""Logs are structured and contain no secrets, at any depth and from any library."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_warnings_and_libraries_with_own_handlers_are_logged_as_json(capsys: pyt
     library.propagate = False
     stream, root = io.StringIO(), logging.getLogger()
     handlers = list(root.handlers)
-    logging.captureWarnings(False)  # in case that a test before switched it on
+    logging.captureWarnings(False)  # in case an earlier test enabled it
     try:
         configure_logs(level="INFO", stream=stream)
         library.warning("by the way")

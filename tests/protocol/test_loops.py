@@ -1,4 +1,4 @@
-"""Background loops outlive their mistakes, say how they are, and end."""
+"""Background loops survive errors, report their state, and end on request."""
 
 from __future__ import annotations
 

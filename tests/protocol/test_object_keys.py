@@ -1,4 +1,4 @@
-"""The names of objects: one form each, read back as they were written."""
+"""Object keys: one canonical form each, parsed as they were formatted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Presigned URLs are used as far as they may be trusted, and whatever a store does is told in our own words."""
+"""Presigned URLs are validated before use, and a store's errors become this project's errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def file(tmp_path: Path) -> Path:
 
 
 class Store:
-    """Remembers what it was asked, and gives one answer."""
+    """Records its requests and gives one fixed answer."""
 
     def __init__(self, status: int = 200, body: bytes = b"", **headers: str) -> None:
         self.asked: list[tuple[httpx.Request, bytes]] = []
@@ -291,7 +291,7 @@ async def test_a_disk_that_fills_during_a_fetch_ends_it_and_leaves_no_file(
     free = [1 << 30]
 
     async def store(request: httpx.Request) -> httpx.Response:
-        free[0] = 1000  # something else took the rest
+        free[0] = 1000  # another program used the space
         return httpx.Response(200, stream=httpx.ByteStream(CONTENT))
 
     monkeypatch.setattr("protocol.runtime.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))

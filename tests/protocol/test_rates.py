@@ -1,4 +1,4 @@
-"""Rates hold on the long run, allow their burst, forget in bounded memory; callers are who our proxies say."""
+"""Rates hold in the long run, allow their burst and use bounded memory; trusted proxies name the callers."""
 
 from __future__ import annotations
 

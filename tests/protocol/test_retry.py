@@ -1,4 +1,4 @@
-"""Retries end, jitter is below its ceiling, deadlines hold; all of it on a clock that is turned."""
+"""Retries end, jitter stays below its ceiling and deadlines hold, on a manual clock."""
 
 from __future__ import annotations
 

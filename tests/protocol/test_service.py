@@ -1,4 +1,4 @@
-"""The skeleton that every service has: health, limits, problem answers, versions, and an end that loses nothing."""
+"""The common service skeleton: health, limits, problem documents, versions, and a stop without lost requests."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ async def test_simultaneous_callers_share_one_round_of_checks() -> None:
         asking = [asyncio.create_task(http.get("/readyz")) for _ in range(20)]
         while rounds == 0:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
-        asking[0].cancel()  # who leaves takes nobody's answer away
+        asking[0].cancel()  # a cancelled caller does not cancel the answers of others
         await asyncio.sleep(0.01)
         gate.set()
         assert [(await each).status_code for each in asking[1:]] == [200] * 19
@@ -128,7 +128,8 @@ async def test_an_unexpected_error_shows_a_reference_and_no_internals(
     problem = (await http.get("/v1/broken")).json()
     assert "hunter2" not in str(problem)
     reference = problem["detail"].split("reference ")[1].rstrip(")")
-    assert reference in capsys.readouterr().out + caplog.text  # where logs go depends on who set them up before
+    # the log's destination depends on which test configured logging first
+    assert reference in capsys.readouterr().out + caplog.text
 
 
 async def test_a_validation_problem_names_fields_and_repeats_no_value(http: httpx.AsyncClient) -> None:
@@ -181,7 +182,7 @@ async def test_metrics_count_by_route_and_not_by_path(http: httpx.AsyncClient) -
 
 
 async def test_metrics_are_rendered_at_most_once_a_second(clock: ManualClock) -> None:
-    """Each text takes 5 to 20 ms of the service's only thread, and wants no signature."""
+    """Each text takes 5 to 20 ms of the service's only thread, and requires no signature."""
     app = create_service("test", version="1", clock=clock)
     made = 0
 
@@ -206,7 +207,7 @@ async def test_one_ip_is_rate_limited_and_others_are_not(clock: ManualClock) -> 
         assert (await other.get("/docs")).status_code == 200
         assert (await http.get("/healthz")).status_code == 200
         health = [(await http.get("/metrics")).status_code for _ in range(HEALTH_RATE.burst)]
-        assert health == [200] * (HEALTH_RATE.burst - 1) + [429]  # load on other paths is not counted here
+        assert health == [200] * (HEALTH_RATE.burst - 1) + [429]  # requests on other paths are not counted here
         await clock.turn(timedelta(seconds=1))
         assert (await http.get("/readyz")).status_code == 200
         assert (await http.get("/docs")).status_code == 200
@@ -329,7 +330,7 @@ async def test_a_stop_waits_for_open_requests(path: str, answer: str, sign: sign
 
 
 async def test_the_docs_page_is_sandboxed_from_the_services_origin(http: httpx.AsyncClient) -> None:
-    """Scripts of a CDN could read what a page of the same origin keeps."""
+    """A CDN's scripts could otherwise read what a page of the same origin stores."""
     docs = await http.get("/docs")
     assert docs.headers["content-security-policy"] == "sandbox allow-scripts allow-popups"
     assert "openapi.json" in docs.text

@@ -1,4 +1,4 @@
-"""Bounds on what a stranger makes a service hold: connections, heads, trailers, bodies, time. On a real port."""
+"""Bounds on what a stranger can make a service hold: connections, heads, trailers, bodies and time, on a real port."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Served:
         return reader, writer
 
     async def enforce(self) -> None:
-        """Does now what the server does once a second."""
+        """Runs at once the check that the server runs every second."""
         await self.server.on_tick(0)
 
     def refused(self, limit: str) -> float:
@@ -94,7 +94,7 @@ async def serving(clock: ManualClock, **options: object) -> AsyncIterator[Served
 
     server = BoundedServer(app, serving=app.state.serving, drain_s=1, backlog=64)
     listener = server.config.bind_socket()
-    running = asyncio.create_task(server._serve(sockets=[listener]))  # without a hand on signals
+    running = asyncio.create_task(server._serve(sockets=[listener]))  # without signal handlers
     async with AsyncExitStack() as stack:
         try:
             await until(lambda: server.started)
@@ -119,7 +119,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def answer(reader: asyncio.StreamReader) -> int:
-    """The status of the next answer; 0 if the connection was closed without one."""
+    """Returns the status of the next answer; 0 if the connection was closed without one."""
     async with asyncio.timeout(60):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -131,7 +131,7 @@ async def answer(reader: asyncio.StreamReader) -> int:
 
 
 async def problem_in(reader: asyncio.StreamReader) -> tuple[int, Problem]:
-    """The status of the next answer, and the problem in its body."""
+    """Returns the status of the next answer and the problem in its body."""
     async with asyncio.timeout(60):
         head = await reader.readuntil(b"\r\n\r\n")
         assert b"\r\nretry-after: 5\r\n" in head.lower()
@@ -206,7 +206,7 @@ CHUNKED = b"Transfer-Encoding: chunked"
     ids=["none", "one", "endless", "endless-extension"],
 )
 async def test_trailers_are_refused(served: Served, body: bytes, status: int) -> None:
-    """httptools would add them to the headers, where the signature and the caller's address are read."""
+    """httptools would add trailers to the headers, from which the signature and the caller's address are read."""
     reader, writer = await served.connect(request("POST", "/whole", CHUNKED))
     for start in range(0, len(body), 16_384):
         writer.write(body[start : start + 16_384])
@@ -215,7 +215,7 @@ async def test_trailers_are_refused(served: Served, body: bytes, status: int) ->
 
 
 async def test_each_request_on_a_connection_has_its_own_limits(served: Served) -> None:
-    """Each head has a limit of its own, also where a packet ends in the middle of the next one."""
+    """Each head has its own limit, also where a packet ends in the middle of the next one."""
     head = request("GET", "/headers", b"X: " + b"v" * 20_000)
     reader, writer = await served.connect(head * 3 + head[:10_000])
     assert [await answer(reader) for _ in range(3)] == [200, 200, 200]
@@ -241,7 +241,7 @@ async def test_a_bad_request_does_not_discard_the_answer_before_it(served: Serve
 
 
 async def test_a_head_after_a_body_has_the_same_limit(served: Served) -> None:
-    """Both may come in one read of 256 KiB."""
+    """Both may arrive in one read of 256 KiB."""
     long = request("GET", "/headers", b"X: " + b"v" * 150_000)
     reader, _ = await served.connect(post("/whole", 60_000, sent=60_000) + long)
     assert [await answer(reader) for _ in range(2)] == [200, 0]
@@ -276,7 +276,7 @@ async def test_slow_clients_are_cut_off_and_those_waiting_for_an_answer_are_not(
     idle, writer = await served.connect(answered)
     assert await answer(idle) == 200
     await until(lambda: len(served.app.state.serving.guard) == 7)
-    await asyncio.sleep(0.05)  # the last bytes are read by then; if not, the test only shows less
+    await asyncio.sleep(0.05)  # usually the last bytes are read by then; if not, the test only covers less
 
     await clock.turn(timedelta(seconds=max(HEAD_S, BODY_S) + 1))
     await served.enforce()
@@ -332,7 +332,7 @@ async def test_a_client_that_reads_no_answer_is_cut_off(served: Served, clock: M
 
 
 class Line:
-    """A connection as far as a guard or a budget is concerned."""
+    """The part of a connection that a guard or a budget uses."""
 
     def __init__(self, unread: int = 0) -> None:
         self.unread = unread
@@ -383,7 +383,7 @@ def test_a_full_server_closes_the_longest_idle_connection_of_the_busiest_address
     first = crowd["192.0.2.1"]
     guard.busy(first[0])
     guard.busy(first[1])
-    guard.idle(first[1])  # the newest idle one now
+    guard.idle(first[1])  # now the newest idle connection
     assert not guard.admit("192.0.2.2", line()), "its own address is the busiest"
     assert guard.admit("192.0.2.4", line())
     assert [each.aborted for each in first] == [False, False, True, False]
@@ -397,7 +397,7 @@ def test_a_full_server_closes_the_longest_idle_connection_of_the_busiest_address
     assert (len(guard), guard._busiest) == (9, 1)
     assert [each.aborted for each in first] == [True, True, True, False], "each was busy, so the oldest were closed"
     assert refused.count("connections") == 2
-    guard.release(first[0])  # as the protocol does when it learns of the end
+    guard.release(first[0])  # as the protocol does when it is told of the end
     assert len(guard) == 9
 
 
@@ -430,7 +430,7 @@ def test_unread_answers_have_a_budget_and_the_busiest_address_loses_its_oldest()
         budget.hold(each, "a")
     assert ([each.aborted for each in lines], len(budget)) == ([True, False, False], 40)
     large = line(50)
-    budget.hold(large, "b")  # the only one of its caller may be larger
+    budget.hold(large, "b")  # the only answer of its caller may be larger
     assert (large.aborted, len(budget)) == (False, 90)
     budget.hold(line(20), "c")
     assert (large.aborted, len(budget)) == (True, 60)
@@ -447,7 +447,7 @@ def test_unread_answers_have_a_budget_and_the_busiest_address_loses_its_oldest()
 
 
 async def test_an_address_that_reads_no_answers_occupies_little_memory(served: Served) -> None:
-    """200 MiB of unread answers were held for one address."""
+    """200 MiB of unread answers were held for one address before this limit."""
     state = served.app.state
     budget = state.serving.answers
     budget._most_of_one = 2 * len(LARGE)
@@ -510,7 +510,7 @@ def test_the_soft_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
 
 
 async def test_bodies_in_transit_have_a_memory_budget(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 unsigned bodies held 288 MiB."""
+    """300 unsigned bodies held 288 MiB before this limit."""
     callers = CallerAddresses(["127.0.0.1"])
     async with serving(clock, callers=callers, body_limits=(("/streamed/", 1 << 30),)) as served:
         bodies = served.app.state.serving.bodies
@@ -530,11 +530,11 @@ async def test_bodies_in_transit_have_a_memory_budget(clock: ManualClock, monkey
         assert (refused, problem.code, problem.hint) == (429, "rate-limited", "send fewer at a time")
         assert (problem.retryable, problem.retry_after) == (True, 5)
         assert served.refused("bodies-per-address") == 1
-        # Heartbeats are small, and files go to the disk piece by piece.
+        # Heartbeats are small, and files are written to disk in pieces.
         small, _ = await served.connect(post("/whole", UNCOUNTED, sent=UNCOUNTED))
         assert await answer(small) == 200
         assert await answer(await send("/streamed/a", "192.0.2.4", sent=2 * MEBIBYTE)) == 200
-        # Nor is one refused half-way because others from its address wait for the disk.
+        # A body is also not refused half-way because others from its address wait for the disk.
         later = [await send("/streamed/later", "192.0.2.9", sent=2 * MEBIBYTE) for _ in range(12)]
         served.app.state.gate.set()
         assert [await answer(reader) for reader in later] == [200] * 12
@@ -543,7 +543,7 @@ async def test_bodies_in_transit_have_a_memory_budget(clock: ManualClock, monkey
         refused, problem = await problem_in(await send("/whole", "192.0.2.5", sent=500_000))
         assert (refused, problem.code, problem.hint) == (503, "unavailable", "send it again in 5 s")
         assert served.refused("bodies") == 1
-        # Nothing is held for those who have left, or whose request was answered.
+        # Nothing is held for disconnected callers or for answered requests.
         await served._stack.pop_all().aclose()
         await until(lambda: len(bodies) == 0)
         assert bodies._held == {}
@@ -565,7 +565,7 @@ def test_the_body_budget_stays_consistent_when_bytes_are_returned() -> None:
     assert refused is not None
     assert (refused.status, refused.retryable) == (429, True)
     assert budget.change("b", 50_000) is None
-    assert budget.change("c", 1_000) is None  # who holds little may use the reserve
+    assert budget.change("c", 1_000) is None  # a caller that holds little may use the reserve
     refused = budget.change("c", 1_000)
     assert refused is not None
     assert refused.status == 503

@@ -1,4 +1,4 @@
-"""What a setting may be is said in words, with the limits that hold."""
+"""A setting's type is described in words, with its limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settings come from flags, then environment, then a file; whatever is wrong is named with its place, secrets never."""
+"""Settings come from flags, then environment, then a file; errors name the place and never show secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Server-sent events: read whole however they are cut, bounded, and opened again when they break."""
+"""Server-sent events: parsed at any split, bounded, and reopened after a break."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def line(sequence: int) -> LogLine:
 
 
 class BreakingPool:
-    """Streams three lines at a time and then hangs up; says what it was asked for."""
+    """Streams three lines at a time and then disconnects; records the requests."""
 
     def __init__(self, *, then: Exception | None = None) -> None:
         self.asked: list[int | None] = []

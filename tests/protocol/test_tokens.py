@@ -1,4 +1,4 @@
-"""Pool owners come in with a token of enough scope or the manager's signature, and nobody else does."""
+"""Owner endpoints accept a token of sufficient scope or the manager's signature, and no other credentials."""
 
 from __future__ import annotations
 

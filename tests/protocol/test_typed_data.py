@@ -1,4 +1,4 @@
-"""What is signed for the ledger is EIP-712 as another implementation has it, and fields that don't fit are refused."""
+"""Ledger signatures are EIP-712 and match another library's; fields out of range are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test vectors in docs/protocol.md are what this code signs, and what it takes."""
+"""The code reproduces and accepts the test vectors in docs/protocol.md."""
 
 from __future__ import annotations
 

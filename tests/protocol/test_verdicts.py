@@ -1,4 +1,4 @@
-"""Reasons of verdicts: each has words, and none that is uncertain may cost stake."""
+"""Reason codes of verdicts: each has a text, and no uncertain one may cost stake."""
 
 from __future__ import annotations
 

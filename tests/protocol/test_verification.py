@@ -1,4 +1,4 @@
-"""Every way in which a signed request can be wrong, and that nothing wrong gets in."""
+"""Every way in which a signed request can be invalid, each of which is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GOOD_BODY = json.dumps({"text": "hello"}).encode()
 
 @dataclass(frozen=True)
 class Sent:
-    """A request just before it is sent."""
+    """A signed request before it is sent."""
 
     headers: dict[str, str]
     method: str = "POST"
@@ -80,7 +80,7 @@ def without(name: str) -> Callable[[ManualClock], Sent]:
 
 
 def twin_signature(signature: str) -> str:
-    """The other valid signature of the same message: s mirrored, v flipped."""
+    """Returns the other valid signature of the same message: s mirrored, v flipped."""
     raw = bytes.fromhex(signature[2:])
     s = ORDER - int.from_bytes(raw[32:64], "big")
     assert s > HALF_ORDER

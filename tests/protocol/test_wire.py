@@ -1,4 +1,4 @@
-"""Wire models: bounds, unknown fields, and secrets that stay out of sight."""
+"""Wire models: bounds, unknown fields and hidden secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model whose tokens are not connected by causal full attention is refused in words by all who load it."""
+"""Every loader refuses a model without causal full attention."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_models_without_causal_full_attention_are_refused(kind: str, tmp_path: P
 
 
 def test_a_window_or_layer_types_set_only_by_the_model_types_defaults_are_refused(tmp_path: Path) -> None:
-    """The folder's file says nothing of them; transformers fills them in."""
+    """The folder's config does not contain them; transformers fills in its defaults."""
     windowed = tiny_folder(tmp_path / "windowed", kind="mistral", sliding_window=None)
     load_policy(windowed, dtype=Dtype.FLOAT32, device=CPU)
     rewrite_json(windowed / "config.json", sliding_window=None)

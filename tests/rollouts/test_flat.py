@@ -1,4 +1,4 @@
-"""A file as plain numbers: what comes back is what went in, and nothing else comes back at all."""
+"""Packed rollout files: a valid file is unpacked unchanged, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_any_bytes_are_unpacked_to_a_file_or_refused(file: RolloutFile, data: st
             found = unpack(content, limits=LIMITS)
         except BadRolloutFile:
             continue
-        assert pack(found)  # what was taken is a file in all its parts
+        assert pack(found)  # an accepted file is valid in all its parts
         assert np.isfinite([sample.reward for sample in found.samples]).all()
 
 

@@ -1,4 +1,4 @@
-"""A folder that no policy can be loaded from is refused before any weight is read, by the name of what is wrong."""
+"""A folder from which no policy can be loaded is refused with the reason before any weight is read."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def as_int8(folder: Path) -> None:
 
 
 def with_header(folder: Path, **entry: object) -> None:
-    """Another description of the same bytes."""
+    """Writes another safetensors header for the same bytes."""
     path = folder / "model.safetensors"
     whole = path.read_bytes()
     length = int.from_bytes(whole[:8], "little")
@@ -94,7 +94,7 @@ def in_two_files(folder: Path, **index: str) -> None:
 
 
 def with_a_hole(folder: Path) -> None:
-    """Bytes that no tensor has, which some readers take and some don't."""
+    """Adds bytes that belong to no tensor, which some readers accept and some refuse."""
     path = folder / "model.safetensors"
     whole = path.read_bytes()
     length = int.from_bytes(whole[:8], "little")
@@ -332,7 +332,7 @@ def test_unicode_normalisation_hides_no_control_token(folder: Path) -> None:
 
 
 class Yielding:
-    """A tokenizer that lets other threads run between the setting of its mode and its use."""
+    """A tokenizer that lets other threads run between setting its mode and using it."""
 
     def __init__(self, backend: Any) -> None:
         self.__dict__["backend"] = backend

@@ -1,4 +1,4 @@
-"""Budgets over many files: honest nodes stay within them, and near-ties can't be steered file by file."""
+"""Near-tie budgets over many files: honest nodes stay within them, and steering near-ties file by file exceeds them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RATE, SIZE, TOKENS = 0.0025, 0.075, 3_000
 
 
 def files_of(draw: np.random.Generator, count: int, *, rate: float = RATE, times: float = 1.0) -> list[NearTieCount]:
-    """Files whose deviations are `times` as large as those of honest machines."""
+    """Returns files whose deviations are `times` as large as those of honest machines."""
     numbers = draw.poisson(rate * TOKENS, count)
     sums = times * draw.gamma(np.maximum(numbers, 1e-9), SIZE)
     return [NearTieCount(tokens=TOKENS, deviations=float(one), rate=RATE, size=SIZE) for one in sums]

@@ -1,4 +1,4 @@
-"""The plan of a slot: the same for whoever has its seed and the version's folder, and nothing in it is chosen."""
+"""The plan of a slot: determined by its seed and the version's folder, without any choice of the node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ END = 256
 
 
 class Bytes:
-    """One token for each byte; a chat begins with an @."""
+    """A tokenizer with one token for each byte; a chat begins with an @."""
 
     def encode(self, text: str, *, chat: bool | ChatFormat = False) -> Sequence[int]:
         return [*b"@" * bool(chat), *text.encode()]
@@ -67,7 +67,7 @@ def test_a_smaller_slot_is_a_prefix_of_a_larger_one() -> None:
 
 @pytest.mark.parametrize("eligible", [range(40), range(2**63 - 41, 2**63 - 1), [3, 5, 8, *range(100, 137)]])
 def test_held_out_prompts_are_skipped_in_the_order_of_the_draw(eligible: Sequence[int]) -> None:
-    """The other prompts come in the order in which the same seed draws them where nothing is held out."""
+    """The other prompts keep the order in which the same seed draws them where no prompt is held out."""
     drawn = [group.prompt for group in planner(eligible=eligible).plan(SEED, groups=len(eligible)).groups]
     expected = [prompt.index for prompt in drawn if not is_held_out(prompt, 0.3)]
     assert 0 < len(expected) < len(eligible)

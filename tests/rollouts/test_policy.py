@@ -1,4 +1,4 @@
-"""Weights in memory: whole, of one version, and replaced in place."""
+"""Weights in memory: complete, of one version, and replaced in place."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_folder_that_changes_during_loading_is_refused(folder: Path, monkeypat
 
 
 def test_weights_truncated_during_an_update_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were the file mapped, this would be the end of the process."""
+    """If the file were mapped, truncating it would end the process."""
 
     def read_and_cut(path: Path) -> ModelFacts:
         facts = read_model(path)

@@ -1,4 +1,4 @@
-"""A version's recipe: what it says is what generator and validator both read, or nothing is made with it."""
+"""A version's recipe: generator and validator read the same values, or it is refused."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_a_prompt_table_is_read_back_as_written(tmp_path_factory: pytest.TempPat
 
 
 def test_a_prompt_table_in_memory_does_not_change_with_the_file(tmp_path: Path) -> None:
-    """Other tasks can write to the shared volume; a mapped table would change, or end the process when it is cut."""
+    """Other tasks can write to the shared volume; a mapped table would change, or end the process when truncated."""
     written = recipe(prompts=PromptTable(count=3))
     write_recipe(tmp_path, written, eligible=(1, 2, 3))
     eligible = eligible_prompts(tmp_path, written)
@@ -141,7 +141,7 @@ def test_a_broken_recipe_is_refused(tmp_path: Path, text: str) -> None:
 
 
 def test_a_recipe_of_format_1_is_refused_with_instructions(tmp_path: Path) -> None:
-    """Its slots drew other prompts: read by the rules of format 2, honest work would look forged."""
+    """Its slots drew other prompts: under the rules of format 2, honest work would look forged."""
     (tmp_path / RECIPE_FILE).write_text(BEFORE.replace('"format": 2', '"format": 1'))
     with pytest.raises(BadVersionFolder, match="format") as refused:
         read_recipe(tmp_path)
@@ -156,7 +156,7 @@ def test_the_arithmetic_of_a_recipe_is_kept_and_decides_which_pairs_are_paid(tmp
 
 
 def test_without_arithmetic_a_recipe_takes_float32_and_its_bytes_are_unchanged(tmp_path: Path) -> None:
-    """Its digest is on ledgers: a field that says nothing must not change it."""
+    """The version's digest is on ledgers, so a field without a value must not change it."""
     write_recipe(tmp_path, recipe())
     text = (tmp_path / RECIPE_FILE).read_text()
     assert "arithmetic" not in text
@@ -177,7 +177,7 @@ def test_without_arithmetic_a_recipe_takes_float32_and_its_bytes_are_unchanged(t
     ids=["unknown type", "no type", "twice", "no list", "long"],
 )
 def test_an_unknown_arithmetic_is_refused(tmp_path: Path, arithmetic: str, words: str) -> None:
-    """A misspelt one would take nobody's work."""
+    """A misspelt name would otherwise pay for no work."""
     text = recipe().model_dump_json().replace('"group_size":4', f'"group_size":4,"arithmetic":{arithmetic}')
     (tmp_path / RECIPE_FILE).write_text(text)
     with pytest.raises(BadVersionFolder, match=words):

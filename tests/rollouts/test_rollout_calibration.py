@@ -85,14 +85,14 @@ def test_the_shipped_limits_are_readable_and_include_bfloat16() -> None:
 
 
 def test_bfloat16_limits_come_from_enough_honest_files() -> None:
-    """Of 128 files of which half had the same draws, one honest file in 429 was beyond twice the largest."""
+    """Of 128 files of which half had the same draws, one honest file in 429 exceeded twice the largest."""
     half = [one for one in RolloutCalibration.shipped().entries if one.prover.dtype is Dtype.BFLOAT16]
     assert all(one.files >= 400 and one.headroom == 2 for one in half)
     assert all(one.sampling.largest > 0.2 for one in half)
 
 
 def test_limits_for_large_vllm_bfloat16_files_are_below_the_error_of_8_bit_weights() -> None:
-    """On the devnet's base proofs of weights in eight bits are off by 1.5 units on average, and honest ones by 0.8."""
+    """On the devnet's base proofs of 8-bit weights are off by 1.5 units on average, and honest ones by 0.8."""
     [scatter] = [
         one.scatter
         for one in RolloutCalibration.shipped().entries
@@ -104,7 +104,7 @@ def test_limits_for_large_vllm_bfloat16_files_are_below_the_error_of_8_bit_weigh
 
 
 def test_a_calibration_of_format_1_is_read_without_scatter_and_later_ones_have_format_2() -> None:
-    """Software of format 1 refuses a 2 in words: it would let through what only the new limits stop."""
+    """Software for format 1 refuses format 2, because it would accept files that only the new limits reject."""
     entry = float32_limits(("tiny",)).model_dump(mode="json", exclude={"scatter"})
     before = RolloutCalibration.from_json(json.dumps({"format": 1, "entries": [entry]}).encode())
     assert (before.format, before.entries[0].scatter) == (1, None)

@@ -1,4 +1,4 @@
-"""Drawn tokens follow the softmax, within the mask, and what is recorded is their own log-probability."""
+"""Drawn tokens follow the softmax within the mask, and the recorded value is their own log-probability."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parameters(*, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) 
 
 
 def drawn_counts(logits: torch.Tensor, chosen: SamplingParameters, *, draws: int) -> torch.Tensor:
-    """How often each token is drawn from the same logits, over samples and positions as an engine has them."""
+    """Counts draws of each token from the same logits, over samples and positions as in an engine."""
     streams = [stream(SEED, sample) for sample in range(draws // 50) for _ in range(50)]
     keys = row_keys(streams, [position for _ in range(draws // 50) for position in range(50)])
     tokens = draw(logits.expand(draws, -1), noise(keys, len(logits)), chosen).tokens
@@ -46,7 +46,7 @@ def test_draws_follow_the_softmax_distribution(temperature: float) -> None:
 
 
 def test_draws_within_a_mask_follow_the_renormalised_softmax() -> None:
-    """20,000 fixed draws; 6 tokens are kept, so G has 5 degrees of freedom: 25 comes once in 7,000."""
+    """20,000 fixed draws; 6 tokens are kept, so G has 5 degrees of freedom and exceeds 25 once in 7,000."""
     logits = torch.tensor([3.0, 2.5, -1.0, 2.0, 1.5, 1.0, 0.5, 0.0, -2.0])
     counts = drawn_counts(logits, parameters(top_k=6), draws=20_000)
     kept = torch.tensor([True, True, False, True, True, True, True, False, False])
@@ -88,7 +88,7 @@ KEPT = [
     (0, 0.71, 3),
     (0, 0.951, 5),
     (0, 1e-9, 1),
-    (2, 0.56, 1),  # after top-k the first holds 4/7 = 0.571
+    (2, 0.56, 1),  # after top-k the first token has 4/7 = 0.571
     (2, 0.58, 2),
 ]
 
@@ -110,7 +110,7 @@ def test_tokens_tied_with_the_last_kept_one_are_kept() -> None:
 
 def test_top_p_of_a_flat_distribution_looks_beyond_its_first_candidates() -> None:
     scaled = torch.randn(2, 5000, generator=torch.Generator().manual_seed(6)) * 0.01
-    scaled[1, 17] = 30.0  # one flat row and one that is decided by its first token
+    scaled[1, 17] = 30.0  # one flat row and one with a single dominant token
     kept = (scaled >= mask_of(scaled, parameters(top_p=0.9)).edge_b[:, None]).sum(1)
     assert 4400 < kept[0] < 4600
     assert kept[1] == 1

@@ -1,4 +1,4 @@
-"""Draws are as probable as their entropy says; what was not drawn so is off by many standard deviations."""
+"""Honest draws are as probable as their entropy predicts; other tokens are off by many standard deviations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def softmax_of(logits: torch.Tensor) -> Softmax:
 
 
 def off(logits: torch.Tensor, tokens: torch.Tensor) -> float:
-    """Standard deviations, by the model that these logits are of."""
+    """Returns the deviation in standard deviations, under the model with these logits."""
     own = logits.gather(1, tokens[:, None])[:, 0]
     excess, variance = surprise(softmax_of(logits), own)
     found = deviations_of([(excess.numpy(), variance.numpy())])

@@ -1,4 +1,4 @@
-"""Words that are the same everywhere, and noise that is finite, right to the last bit, and spread as Gumbel's."""
+"""Noise words are equal on all machines, and the noise is finite, exact to the last bit and Gumbel-distributed."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_numpy_and_torch_compute_the_same_noise() -> None:
 
 
 def ulps(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Distance in units in the last place of max(|g|, floor)."""
+    """Returns the distance in units in the last place of max(|g|, floor)."""
     size = np.maximum(np.abs(one), np.float32(ULP_FLOOR))
     return np.abs(one.astype(np.float64) - other) / np.spacing(size)
 
@@ -127,7 +127,7 @@ AT_ZERO = np.uint64(int((1 << 32) / math.e)) + LOWEST[: 1 << 14] - np.uint64(1 <
 
 @pytest.mark.parametrize("some_words", [LOWEST, HIGHEST, MIDDLE, AT_ZERO], ids=["lowest", "highest", "middle", "zero"])
 def test_the_noise_of_a_word_is_within_the_error_bound_in_numpy_and_torch(some_words: NDArray[np.uint64]) -> None:
-    """Both tails to the last word of 2^20, and where g changes its sign."""
+    """Both tails to the last word of 2^20, and the words around the sign change of g."""
     ours = gumbel_numpy(some_words.astype(np.float64))
     theirs = gumbel_torch(torch.from_numpy(some_words.astype(np.int64))).numpy()
     assert np.isfinite(ours).all()

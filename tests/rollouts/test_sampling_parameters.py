@@ -1,4 +1,4 @@
-"""What a lease may fix about sampling."""
+"""Sampling parameters that a lease may fix."""
 
 from __future__ import annotations
 

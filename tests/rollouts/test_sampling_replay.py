@@ -1,4 +1,4 @@
-"""Replay finds nothing in an honest answer, and something in every other."""
+"""Replay finds no gap in an honest answer, and gaps in every other."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def log_odds(share: float) -> float:
 
 
 # Shares, recorded token, mask, gap, distance outside. The noise of the four tokens is -0.91, -0.38, 1.76, 0.14: token 2
-# wins wherever it is in.
+# wins whenever it is inside the mask.
 AT_THE_EDGE = {
     "inside, and the winner": ([0.6, 0.05, 0.3, 0.05], 2, {"top_p": 0.601}, 0.0, 0.0),
     "the other side's top-p may have left the winner out": (
@@ -126,7 +126,7 @@ def test_near_the_mask_edge_the_deviation_is_the_distance_to_the_edge(case: str)
 
 
 def test_a_token_outside_the_mask_is_measured_by_its_distance_to_the_edge() -> None:
-    """Even where its noise is so large that it would have won: outside, no score counts."""
+    """This holds even where the token's noise is so large that it would have won: outside, no score counts."""
     parameters = SamplingParameters(max_new_tokens=1, top_k=2)
     keys = row_keys([stream(SEED, SAMPLE)], [0])
     loudest = int(noise(keys, VOCABULARY)[0].argmax())

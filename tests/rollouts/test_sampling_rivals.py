@@ -1,4 +1,4 @@
-"""Replay by the few tokens that could have won says what replay by all of them says, to the bit."""
+"""Replay by the few tokens that could have won gives bitwise the same result as replay by all tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scores_of(logits_rv: torch.Tensor, keys: Keys, parameters: SamplingParameter
 
 
 def agrees(logits_rv: torch.Tensor, tokens: list[int], keys: Keys, parameters: SamplingParameters) -> Gaps:
-    """Replays, and holds it against the definition: the largest of all scores, and of equal ones the first."""
+    """Replays and compares with the definition: the largest of all scores, and of tied ones the first."""
     seen = gaps_of_rows(logits_rv, tokens, keys, parameters)
     scores_rv, tokens_r1 = scores_of(logits_rv, keys, parameters), torch.tensor(tokens)[:, None]
     gap_r = (scores_rv.amax(1, keepdim=True) - scores_rv.gather(1, tokens_r1))[:, 0]
@@ -105,7 +105,9 @@ EXTREME = np.array([0, 1, 2, 1 << 31, *(2**32 - 1 - np.arange(70)), *(2**32 - (1
 
 @pytest.mark.parametrize("peak", [-3e4, -20.0, 0.0, 0.1, 700.0, 6e4])
 def test_no_extreme_noise_word_can_win_without_being_examined(peak: float) -> None:
-    """Each token in turn is the recorded one, with a score of its own word; whoever has as good a one must be below."""
+    """Each token in turn is the recorded one with the score of its own word; rivals with the same score must be
+    examined.
+    """
     generator = np.random.default_rng(5)
     count = 400
     words = np.concatenate([EXTREME, generator.integers(0, 1 << 32, count - len(EXTREME), dtype=np.uint64)])

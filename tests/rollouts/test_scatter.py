@@ -1,4 +1,4 @@
-"""Limits of whole files by their size: an honest file is hardly ever beyond them, and a larger one is held closer."""
+"""Limits of whole files by size: honest files rarely exceed them, and larger files have tighter limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = 100_000
 
 
 def honest_groups(count: int, *, seed: int, tokens: int = 100) -> list[GroupFigures]:
-    """Groups that scatter as `MEASURED` says."""
+    """Returns groups with the scatter of `MEASURED`."""
     draw = np.random.default_rng(seed)
     distances = draw.gamma(MEASURED.distance_shape, MEASURED.distance_mean / MEASURED.distance_shape, count)
     numbers = draw.poisson(MEASURED.mismatch_rate * tokens, count)
@@ -68,7 +68,7 @@ def test_unequal_groups_count_as_fewer_equal_ones(sizes: list[int], groups: floa
 def test_honest_sums_of_deviations_rarely_exceed_the_limit(tokens: int) -> None:
     draw = np.random.default_rng(tokens)
     numbers = draw.poisson(MEASURED.mismatch_rate * tokens, FILES)
-    sums = draw.gamma(np.maximum(numbers, 1e-9), MEASURED.mismatch_size)  # so many exponential ones together
+    sums = draw.gamma(np.maximum(numbers, 1e-9), MEASURED.mismatch_size)  # a sum of that number of exponential values
     assert (sums > MEASURED.deviations_of(tokens)).sum() <= 5 * FALSE_ALARM * FILES + 2
 
 

@@ -1,4 +1,4 @@
-"""Files of rollouts: what is written is read, and nothing but what this format says is read at all."""
+"""Rollout files: written files are read back, and anything outside the format is refused."""
 
 from __future__ import annotations
 

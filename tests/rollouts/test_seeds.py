@@ -1,4 +1,4 @@
-"""The seed of a slot and what it decides, with the vectors that another implementation must reproduce."""
+"""The seed of a slot and the values derived from it, with vectors for other implementations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The allow list as nginx and nftables read it, and how it is put in its place."""
+"""The allowlist in the formats of nginx and nftables, and its installation."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_an_allowlist_file_is_replaced_atomically_and_only_if_it_changes(tmp_pat
     assert not replace_file(path, "one")
     assert path.stat().st_mtime_ns == first.st_mtime_ns
     assert replace_file(path, "two")
-    assert path.stat().st_ino != first.st_ino  # whoever has the old one open still reads all of it
+    assert path.stat().st_ino != first.st_ino  # a process that has the old file open can still read all of it
     assert path.stat().st_mode & 0o777 == 0o644
     assert [each.name for each in tmp_path.iterdir()] == ["allowed.conf"]
 
@@ -73,11 +73,11 @@ async def test_a_failed_nginx_reload_is_retried(tmp_path: Path) -> None:
     networks = allowed_networks([ip_address("203.0.113.7")])
     with pytest.raises(ReloadFailed, match=r"nginx\.pid"):
         await doors.install(networks)
-    # Whoever runs the tests under nohup hands down that SIGHUP is ignored.
+    # Under nohup a process inherits that SIGHUP is ignored.
     command = ["env", "--default-signal=HUP", "sh", "-c", "echo; exec sleep 120"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as sleeper:
         assert sleeper.stdout is not None
-        sleeper.stdout.readline()  # from here on it hears the signal
+        sleeper.stdout.readline()  # from here on it receives the signal
         (tmp_path / "nginx.pid").write_text(f"{sleeper.pid}\n")
         assert await doors.install(networks)
         assert sleeper.wait(60) == -1  # SIGHUP
@@ -85,7 +85,7 @@ async def test_a_failed_nginx_reload_is_retried(tmp_path: Path) -> None:
 
 
 def in_a_namespace(script: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script with a network of its own, so that nobody's packets are filtered."""
+    """Runs a script in a separate network namespace, so that no packets of this machine are filtered."""
     command = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "sh", "-ec", script]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 

@@ -1,4 +1,4 @@
-"""Which relay is asked, for which blocks, and which are asked for twice: pure choices."""
+"""Pure choices of relays, of the blocks of a request, and of blocks that are hedged."""
 
 from __future__ import annotations
 

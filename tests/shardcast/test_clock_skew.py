@@ -1,4 +1,4 @@
-"""What is newest is the ledger's word, so a machine whose clock is hours off fetches like any other."""
+"""The ledger decides the newest version, so a machine whose clock is hours off fetches like any other."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Clients = Callable[..., Client]
 
 
 class Skewed(SystemClock):
-    """A machine whose wall clock is off; its seconds are as long as anybody's."""
+    """A clock whose wall time is off, and whose seconds have the normal length."""
 
     def __init__(self, hours: float) -> None:
         self._off = timedelta(hours=hours)
 
     def now(self) -> datetime:
-        """The wrong time."""
+        """Returns the wrong time."""
         return super().now() + self._off
 
 
@@ -38,7 +38,7 @@ class Ledger:
         self.announced: AnnouncedVersion | None = None
 
     async def latest(self) -> AnnouncedVersion | None:
-        """The newest of them."""
+        """Returns the newest version."""
         return self.announced
 
 

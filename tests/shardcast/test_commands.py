@@ -1,4 +1,4 @@
-"""`muster shardcast` as people run it: processes that say what they do, stop when told, and survive `kill -9`."""
+"""`muster shardcast` as users run it: processes that print their state, stop on request, and survive `kill -9`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIGNED = ("--signer", PUBLISHER.address, "--run", "test")
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `muster shardcast ...`; whatever still runs at the end is killed."""
+    """Starts `muster shardcast ...`; processes still running at the end are killed."""
     running: list[subprocess.Popen[str]] = []
     environment = os.environ | {"MUSTER_PUBLISHER_KEY": PUBLISHER.reveal().hex(), "PYTHONPATH": str(Path.cwd())}
 
@@ -43,7 +43,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def url_of(process: subprocess.Popen[str]) -> str:
-    """Where a service says that it is found."""
+    """Returns the URL that a service prints."""
     assert process.stdout is not None
     found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
     assert found is not None

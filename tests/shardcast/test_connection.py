@@ -1,4 +1,4 @@
-"""One connection to a peer: blocks come whole, however the bytes do, and progress shows while they come."""
+"""One connection to a peer: blocks arrive complete in any packets, and progress is visible meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Serve = Callable[[socket.socket], None]
 
 @contextmanager
 def peer(*answers: Serve) -> Iterator[str]:
-    """A peer that takes one connection and gives one answer to each request on it."""
+    """Runs a peer that accepts one connection and gives one answer to each request on it."""
     server = socket.create_server(("127.0.0.1", 0))
     server.settimeout(60)
 
@@ -125,7 +125,7 @@ def test_a_connection_cut_by_another_thread_ends_at_once() -> None:
 
         working = threading.Thread(target=work)
         working.start()
-        working.join(15)  # and not the 20 s of a stall
+        working.join(15)  # and not the 20 s of a stall time-out
         assert not working.is_alive()
         ended.set()
     assert [error.kind for error in errors] == [FailureKind.CUT]

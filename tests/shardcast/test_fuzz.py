@@ -1,4 +1,4 @@
-"""Whatever happens to the bytes on the way: never a wrong file, and never a hang."""
+"""Changes of bytes in transit never produce a wrong file and never a hang."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRANTIC = replace(
     progress=timedelta(seconds=1),
 )
 
-# Most of the bytes are of blocks; the first few hundred are of heads, listings and manifests.
+# Most bytes belong to blocks; the first few hundred belong to heads, listings and manifests.
 PLACES = st.integers(0, 600) | st.integers(0, 270_000) | st.integers(0, BLOCK + 20_000)
 SPOILINGS = st.builds(
     Spoiling,
@@ -44,7 +44,7 @@ SPOILINGS = st.builds(
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with something to publish."""
+    """Returns a folder with content to publish."""
     folder = tmp_path_factory.mktemp("fuzz")
     write_folder(folder / "source", FILES)
     yield folder

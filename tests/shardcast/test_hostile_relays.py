@@ -1,4 +1,4 @@
-"""Whatever a relay does wrong, a client ends with the right bytes or says clearly why not, and never hangs."""
+"""Against any hostile relay a client ends with the right bytes or a clear error, and never hangs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HASTY = replace(
     hedge=timedelta(milliseconds=100),
     progress=timedelta(milliseconds=1500),
 )
-# Where it must end well, however busy this machine is.
+# Time-outs for tests that must succeed, however busy this machine is.
 SURE = replace(
     HASTY,
     answer=timedelta(seconds=2),
@@ -61,7 +61,7 @@ def name(case: Spoil | str) -> str:
 
 
 def prefer(peers: Peers, url: str) -> None:
-    """Has a peer drawn as good as always, until it does something wrong."""
+    """Makes a peer the preferred choice until it fails."""
     peers[url].bandwidth, peers[url].measured = 1e15, True
 
 

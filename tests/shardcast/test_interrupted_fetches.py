@@ -1,4 +1,4 @@
-"""A fetch that was interrupted goes on where it was; a disk that fails says so; a dropped version leaves nothing."""
+"""An interrupted fetch resumes; a failing disk is reported; a dropped version leaves no files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHER = digest(b"\x07" * 32)
 
 
 class Said:
-    """A ledger that says one thing."""
+    """A ledger with one fixed answer."""
 
     def __init__(self, announced: AnnouncedVersion | None) -> None:
         self.announced = announced
@@ -43,7 +43,7 @@ class Said:
 
 
 async def half(origin: Origin, client: Client, to: Path) -> None:
-    """Fetches what there is of a version that is never sealed, and stops."""
+    """Fetches the published part of a version that is never sealed, and stops."""
     publication = origin.begin(1, folder=write_folder(origin.folder / "source", FILES))
     await publication.advance("model.safetensors")
     heard = asyncio.Event()

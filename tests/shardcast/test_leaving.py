@@ -1,4 +1,4 @@
-"""Whoever leaves a client or a relay is let go, whatever falls due at that moment."""
+"""Cancelling a client or a request succeeds at once, even if a time-out fires at that moment."""
 
 from __future__ import annotations
 

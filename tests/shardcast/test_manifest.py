@@ -1,4 +1,4 @@
-"""A manifest says only what its publisher said, in the publisher's order, and never what can't be."""
+"""A manifest contains only what its publisher signed, in order, and nothing inconsistent."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_an_inconsistent_extension_is_refused_even_from_the_publisher(line: int,
 
 
 def _sign_whatever(fields: dict[str, Any]) -> bytes:
-    """A line with the publisher's good signature, whatever it says."""
+    """Returns a line with the publisher's valid signature over any content."""
     body = canonical_json(fields)
     hashed = "0x" + hashlib.sha256(body).hexdigest()
     named = [fields[name] for name in ("run", "version", "attempt", "sequence", "previous")]

@@ -1,4 +1,4 @@
-"""The shipped nginx configuration in a real nginx: who gets in, how fast, and who sees what."""
+"""The shipped nginx configuration in a real nginx: access, rates, and addresses passed on."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_a_client_fetches_through_nginx_while_the_version_grows(
                     await writing.write("model.safetensors", data[: len(data) // 2])
                     fetching = asyncio.create_task(client.fetch(1, tmp_path / "to", on_progress=progress))
                     async with asyncio.timeout(PATIENCE):
-                        await heard.wait()  # before there is an end of anything that could be waited for
+                        await heard.wait()  # before anything could be awaited to its end
                     await writing.write("model.safetensors", data[len(data) // 2 :])
                 fetched = await fetching
     assert read_folder(fetched.path) == {"model.safetensors": data}
@@ -87,7 +87,7 @@ async def test_nginx_passes_only_read_requests_and_no_metrics(front: Front) -> N
 async def test_a_flood_from_one_address_is_throttled_and_others_are_served(front: Front) -> None:
     await front.install(allowed_networks((), also=["127.0.0.1", "127.0.0.2"]))
     reader, writer = await asyncio.open_connection("127.0.0.1", front.port, local_addr=("127.0.0.1", 0))
-    # At 100 a second and 200 at once, all of these would have to take eight seconds for none to be refused.
+    # At 100 a second and 200 at once, none is refused only if these requests take eight seconds.
     writer.write(
         b"GET /block HTTP/1.1\r\nHost: x\r\n\r\n" * 999 + b"GET /block HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     )
@@ -139,7 +139,7 @@ def test_nginx_accepts_the_tls_example(tmp_path: Path) -> None:
     )
     command = [str(NGINX), "-t", "-e", f"{tmp_path}/error.log", "-c", f"{tmp_path}/nginx.conf"]
     without = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "allowed.conf" in without.stderr  # no list yet: it does not start with its doors open
+    assert "allowed.conf" in without.stderr  # without a list nginx does not start, instead of admitting every address
     (tmp_path / "muster" / "allowed.conf").write_text("")
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

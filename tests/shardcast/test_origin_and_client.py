@@ -1,4 +1,4 @@
-"""From an origin straight to a client: what arrives is what was published, whole, while it is written and after."""
+"""From an origin directly to a client: the published files arrive, during and after writing."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ async def test_an_origin_keeps_the_last_versions_and_reports_older_ones_as_gone(
         source = write_folder(tmp_path / str(version), {"a": b"%d" % version})
         await origin.publish_folder(version, source)
     assert [each.version for each in origin.versions.listing().versions] == [3, 2]
-    assert (tmp_path / "1" / "a").exists()  # a trainer's files are the trainer's
+    assert (tmp_path / "1" / "a").exists()  # the origin never deletes a trainer's files
     async with client_of(origin.url) as client:
         with pytest.raises(VersionGone, match="version 1"):
             await client.fetch(1, tmp_path / "to")

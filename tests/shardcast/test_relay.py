@@ -1,4 +1,4 @@
-"""A relay passes on what verified, as soon as it did, holds the newest versions, and goes on after a crash."""
+"""A relay passes on verified blocks at once, holds the newest versions, and resumes after a crash."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ async def test_a_relay_on_a_small_disk_removes_the_oldest_and_does_not_fetch_the
         await origin.publish_folder(version, write_folder(tmp_path / str(version), {"a": bytes(1000)}))
     store, rule = tmp_path / "relay", KeepRule(most=5, budget=2500)
     relay = await stack.enter_async_context(relay_of(store, origin.url, keep=rule))
-    # 1 may be under way when 2 is gone, and would count as received.
+    # Version 1 may be in transit when 2 is removed, and would count as received.
     await eventually(lambda: all(complete(relay, version) for version in (3, 4)) and len(list(relay.versions)) == 2)
     received = total(relay.metrics.received)
     await origin.publish_folder(5, write_folder(tmp_path / "5", {"a": bytes(1000)}))
@@ -109,16 +109,16 @@ async def test_a_relay_keeps_versions_needed_by_leases_or_open_work_and_frees_th
     for version in (1, 2, 3, 4, 5):
         await origin.publish_folder(version, write_folder(tmp_path / str(version), {"a": bytes(1000)}))
         await eventually(partial(complete, relay, version))
-    assert relay.held() == [5, 4, 3, 2, 1]  # nobody has said what is needed
+    assert relay.held() == [5, 4, 3, 2, 1]  # no needs have been reported yet
     now, hour = time.time(), timedelta(hours=1)
     for version, came in enumerate((9000, 9000, 9000, 4000, 3000), start=1):
         os.utime(store / f"{version}.1", (now - came, now - came))
     relay.need(Needs(at=now, leases=hour, work=frozenset({1})))
-    await eventually(holds(5, 4, 3, 1))  # 3 was leased until at most an hour after 5 came
+    await eventually(holds(5, 4, 3, 1))  # 3 was leased until at most an hour after 5 arrived
     assert over_budget(relay) == 2500
     relay.need(None)
     await origin.publish_folder(6, write_folder(tmp_path / "6", {"a": bytes(1000)}))
-    await eventually(holds(6, 5, 4, 3, 1))  # the ledger can't be read: nothing goes, and new versions come
+    await eventually(holds(6, 5, 4, 3, 1))  # the ledger cannot be read: nothing is removed, and new versions arrive
     relay.need(Needs(at=now + 2 * 3600, leases=hour))
     await eventually(holds(6, 5))
     assert sorted(path.name for path in store.iterdir()) == ["5.1", "6.1"]

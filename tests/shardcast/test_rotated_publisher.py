@@ -1,4 +1,6 @@
-"""After the publisher's key was rotated, what the key before signed is served and taken until a stated time."""
+"""After a rotation of the publisher's key, versions signed by the former key are served and accepted for a stated
+time.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def relay_of(store: Path, *upstreams: str, **other: Any) -> Relay:
 
 
 def has(relay: Relay, *versions: int) -> Callable[[], bool]:
-    """Whether a relay holds these, complete."""
+    """Returns whether a relay holds these versions completely."""
 
     def look() -> bool:
         held = [relay.versions.get(version) for version in versions]
@@ -47,7 +49,7 @@ def has(relay: Relay, *versions: int) -> Callable[[], bool]:
 
 
 async def publish(folder: Path, key: Key, *versions: int) -> None:
-    """What an origin publishes under a key, before it is stopped."""
+    """Publishes versions from an origin with a key, and stops the origin."""
     async with Origin(folder, run=RUN_NAME, key=key) as origin:
         for version in versions:
             source = folder / str(version)
@@ -82,7 +84,7 @@ def test_the_signer_of_a_manifests_first_line_must_sign_all_lines() -> None:
 async def test_workers_of_both_versions_are_served_while_both_keys_are_valid(
     stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
-    """A worker believes the one key that its version was announced by."""
+    """A worker accepts only the key that announced its version."""
     await publish(tmp_path / "origin", PUBLISHER, 1, 2)
     await publish(tmp_path / "origin", SUCCESSOR, 3)
     origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR))
@@ -150,7 +152,7 @@ async def test_a_relay_restarted_after_the_grace_period_removes_versions_of_the_
 
 
 async def test_a_folder_moved_away_and_back_is_signed_again(tmp_path: Path) -> None:
-    """What an operator does about a version that the former key signed and the new one announced."""
+    """An operator does this with a version that the former key signed and the new key announced."""
     write_folder(tmp_path / "7", content(7, size=3000))
     async with Origin(tmp_path, run=RUN_NAME, key=PUBLISHER) as origin:
         await FolderWatcher(origin).look()
@@ -184,7 +186,7 @@ async def test_the_first_version_of_a_new_key_has_no_base_of_the_former_key(tmp_
 async def test_versions_of_an_expired_key_do_not_displace_those_of_its_successor(
     stack: AsyncExitStack, tmp_path: Path, thief: tuple[int, int]
 ) -> None:
-    """A key is rotated because somebody else may have it, who may have signed versions of any number."""
+    """A key may be rotated because it was stolen, and the thief may have signed versions of any number."""
     await publish(tmp_path / "stolen", PUBLISHER, *thief)
     async with Origin(tmp_path / "stolen", run=RUN_NAME, key=PUBLISHER) as stolen:
         port = stolen.server.port

@@ -1,4 +1,4 @@
-"""How much of a file a reader is given at a time: as much as it takes at once, and never before it is here."""
+"""The size of the pieces sent to a reader: as much as it takes at once, and only data that has arrived."""
 
 from __future__ import annotations
 

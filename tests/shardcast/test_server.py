@@ -1,4 +1,4 @@
-"""What a server answers to strangers: limits before anything else, exact ranges, problems in words, TLS where on."""
+"""A server's answers to strangers: limits first, exact ranges, problem documents, and optional TLS."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ async def test_health_has_a_separate_rate(stack: AsyncExitStack, tmp_path: Path)
 
 
 async def test_a_request_head_is_bounded(origin: Origin) -> None:
-    """Without a limit on their number, 128 fields of 8 KiB each were taken: 1 MiB for every connection."""
+    """Without a limit on their number, 128 fields of 8 KiB each were accepted: 1 MiB for every connection."""
     fields = {f"X-Field-{number}": "x" * 1000 for number in range(40)}
     assert await status_of(f"{origin.url}/healthz", **fields) == 400
     assert await status_of(f"{origin.url}/healthz", **{"X-Field": "x" * 2000}) == 400
@@ -171,7 +171,7 @@ async def test_a_complete_request_may_wait_longer_than_the_idle_timeout(stack: A
     reader, writer = await asyncio.open_connection("127.0.0.1", origin.server.port)
     writer.write(HEAD + b"\r\n")
     await reader.readuntil(b'"versions":[]}')
-    await asyncio.sleep(0.3)  # what must not happen has no event
+    await asyncio.sleep(0.3)  # an event that must not happen cannot be awaited
     await origin.publish_folder(1, write_folder(tmp_path / "source", {"a": b"1"}))
     async with asyncio.timeout(60):
         await reader.readuntil(b'"version":1,')
@@ -201,13 +201,13 @@ async def test_a_version_travels_over_tls_from_origin_to_relay_to_client(
     await eventually(lambda: complete(relay, 1))
     async with client_of(relay.url, tls=trusting) as client:
         assert read_folder((await client.fetch(1, tmp_path / "to")).path) == FILES
-    async with client_of(relay.url) as client:  # whose authority nobody here knows
+    async with client_of(relay.url) as client:  # a certificate authority that no machine here trusts
         with pytest.raises(Exception, match="can be reached"):
             await client.fetch(1, tmp_path / "other")
 
 
 def certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's context, and a client's that trusts it."""
+    """Makes a server's TLS context, and a client's that trusts it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)

@@ -1,4 +1,4 @@
-"""Checkpoints that appear in a folder are published: whole ones at once, growing ones as they grow."""
+"""Checkpoints that appear in a watched folder are published: complete ones at once, growing ones as they grow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Clients = Callable[..., Client]
 
 @pytest.fixture
 async def watched(origin: Origin) -> AsyncIterator[Origin]:
-    """An origin whose folder is watched."""
+    """Runs an origin that watches a folder."""
     watching = asyncio.create_task(FolderWatcher(origin, keep=3).run())
     yield origin
     watching.cancel()

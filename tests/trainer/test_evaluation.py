@@ -1,4 +1,4 @@
-"""An evaluation asks what was kept from training, and counts right."""
+"""An evaluation uses held-out prompts, and counts correctly."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_pass_at_k_is_reported_for_powers_of_two(llama: Path) -> None:
 
 @pytest.mark.parametrize("samples", [0, 3])
 def test_answer_lengths_are_compared_with_target_lengths(llama: Path, samples: int) -> None:
-    """A model of random weights goes on to its limit of six tokens, or ends before; nine it can't reach."""
+    """A model of random weights continues to its limit of six tokens or ends before; it cannot reach nine."""
     found = evaluate(llama, max_batch=64, samples=samples, length=LengthTargets(targets=(9,), alpha=0.1))
     assert list(found.lengths) == [9]
     assert found.lengths[9] <= 6

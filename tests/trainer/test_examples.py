@@ -1,4 +1,4 @@
-"""What is learned from: nothing that is held out, every candidate once an epoch, and no row that nobody can read."""
+"""Examples for the warm-up: no held-out prompt, every candidate once per epoch, and no malformed row."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_epochs_and_seeds_have_different_orders() -> None:
 
 
 class Words:
-    """A corpus of which some candidates are none, and some are long."""
+    """A corpus in which some candidates are unusable and some are long."""
 
     def __len__(self) -> int:
         return 20

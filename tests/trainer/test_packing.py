@@ -1,4 +1,4 @@
-"""Sequences in one row do not see each other: a packed sequence has the states that it has alone."""
+"""Sequences in one row do not attend to each other: a packed sequence has the same states as alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The devnet's base is a version that can be published as it is, and knows what it was taught to know."""
+"""The devnet's base is a complete version for publication, with the accuracy of its warm-up."""
 
 from __future__ import annotations
 

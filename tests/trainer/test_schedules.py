@@ -1,4 +1,4 @@
-"""The learning rate is a function of the step's number: it rises to its peak, falls to where it should, and stays."""
+"""The learning rate is a function of the step: it rises to its peak, falls to its final value, and stays there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written piece by piece, the library reads as its own."""
+"""Files written in pieces are readable by the safetensors library."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A warm-up: it learns what it is shown, and however often it was stopped, the same weights come out."""
+"""A warm-up learns its examples, and gives the same weights after any number of interruptions."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ CPU = torch.device("cpu")
 
 
 class Killed(Exception):
-    """Stands for a process that ends here."""
+    """Simulates a process that ends here."""
 
 
 def run(settings: WarmUpSettings, target: Path, *, until: int | None = None) -> list[WarmUpStep]:
-    """Warms up; ends like a killed process once step `until` is told of."""
+    """Runs a warm-up; dies once step `until` is reported."""
     told: list[WarmUpStep] = []
 
     def tell(done: WarmUpStep) -> None:
@@ -62,7 +62,7 @@ def weights(folder: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the small warm-up ends in if nothing stops it."""
+    """Returns the result of the small warm-up without interruption."""
     target = tmp_path_factory.mktemp("unbroken") / "version"
     run(small(), target)
     return target
@@ -242,7 +242,7 @@ def test_steps_with_nan_are_skipped_and_then_end_the_warm_up(tmp_path: Path) -> 
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """As on a full disk, no file can grow beyond this."""
+    """Limits the size of any file, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:

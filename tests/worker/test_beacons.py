@@ -1,4 +1,4 @@
-"""What a node checks of its leases on a real chain, before it generates anything."""
+"""A node's checks of its leases on a real chain, before it generates anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER = Digest("0x" + "cd" * 32)
 
 @pytest.fixture
 async def chain(world: World) -> AsyncIterator[LedgerChain]:
-    """The chain as the node sees it."""
+    """Returns the chain as the node sees it."""
     chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL)
     yield chain
     await chain.close()
@@ -37,7 +37,7 @@ async def announced(world: World, *, version: int = 0, attempt: int = 0, digest:
 
 
 async def joined(world: World) -> int:
-    """The block of the node's present joining."""
+    """Returns the block of the node's current joining."""
     found = await (await world.as_("owner")).pools.membership(POOL, world.keys["node"].address)
     assert found is not None
     return found.joined_block
@@ -130,7 +130,7 @@ async def test_a_lease_longer_than_the_notice_period_is_refused_by_the_node(worl
 async def test_a_lease_that_the_escrow_may_not_cover_is_refused(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the owner has announced to withdraw counts as withdrawn: it may take that at any moment once it is ready."""
+    """An announced withdrawal counts as withdrawn, because the owner may withdraw at any moment once it is ready."""
     monkeypatch.setattr("worker.chain.ledger_chain.ESCROW_CACHE_TTL", timedelta())
     await world.member()
     block = await announced(world)

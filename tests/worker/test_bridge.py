@@ -1,4 +1,4 @@
-"""The bridge over a real unix socket: tokens, bounds, escapes, and what is handed over."""
+"""The bridge over a real unix socket: tokens, bounds, path escapes, and files that are handed over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def never_asked(lease: Lease, beacon: Digest) -> str:
 
 
 def idle_slots(home: Path, node: Address) -> TaskSlots:
-    """The slots of a task whose worker has no orchestrator."""
+    """Returns the slots of a task whose worker has no orchestrator."""
     state = StateDirectory(home)
     domain = SigningDomain(1, node)
     return TaskSlots(
@@ -63,7 +63,7 @@ async def bridged(tmp_path: Path, node: Address) -> AsyncIterator[Bridged]:
     (volume / "link").symlink_to("/etc/passwd")
     (tmp_path / "outside").write_text("the host's")
     queue = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
-    deep = tmp_path / ("d" * 100) / "bridge.sock"  # deeper than a socket's name may be long
+    deep = tmp_path / ("d" * 100) / "bridge.sock"  # deeper than the name of a socket may be long
     with short_path(tmp_path) as _:
         transport = httpx.AsyncHTTPTransport(uds=str(tmp_path / "s"))
     client = httpx.AsyncClient(
@@ -195,7 +195,7 @@ async def test_a_file_too_large_or_without_space_is_refused_and_not_copied(bridg
 
 
 async def test_a_task_cannot_forge_the_metadata_of_its_files(bridged: Bridged) -> None:
-    """No metadata of the task's can pass for the worker's own."""
+    """The task's metadata must not be mistaken for the worker's own."""
     body = {"path": "out.bin", "metadata": {"task_id": "forged"}}
     answer = await bridged.client.post("/v1/files", json=body)
     assert answer.status_code in {202, 422}

@@ -1,4 +1,4 @@
-"""Convergence: every case of what was asked for and what is there, and what must hold whatever happens."""
+"""Reconciling: every case of desired and observed state, and invariants under any history."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ def kinds(actions: tuple[Action, ...]) -> str:
         (wanted(attempts=0), [there(EXITED, 1)], so_far(), "", "failed"),
         # counted already, but the worker died before it removed the container
         (wanted(), [there(EXITED, 1)], so_far(AssignmentState.RESTARTING, counted="c-1"), "Remove:c-1", "restarting"),
-        # ended for good: stays so, and the container stays as evidence
+        # permanently ended: stays ended, and the container is kept as evidence
         (wanted(), [there(EXITED, 0)], so_far(AssignmentState.COMPLETED), "", "completed"),
         (wanted(), [], so_far(AssignmentState.COMPLETED), "", "completed"),
         (wanted(), [], so_far(AssignmentState.FAILED), "", "failed"),
-        # new content, or an asked-for restart: the old container ends before a new one starts
+        # new content or a requested restart: the old container ends before a new one starts
         (wanted(content="g"), [there(RUNNING)], so_far(), "Stop:c-1", "pending"),
         (wanted(content="g"), [], so_far(AssignmentState.FAILED), "Launch", "pending"),
         (wanted(nonce=1), [there(RUNNING)], so_far(), "Stop:c-1", "pending"),
@@ -109,7 +109,7 @@ def kinds(actions: tuple[Action, ...]) -> str:
         (wanted(nonce=1), [there(RUNNING, nonce=1)], so_far(), "", "running"),
         # another assignment's container
         (wanted(), [there(RUNNING, assignment="b")], None, "Stop:c-1", "pending"),
-        # two of ours: the running one is kept
+        # two of our containers: the running one is kept
         (wanted(), [there(EXITED, 1, name="c-1"), there(RUNNING, name="c-2")], so_far(), "Remove:c-1", "running"),
         (wanted(), [there(RUNNING, name="c-1"), there(RUNNING, name="c-2")], so_far(), "Stop:c-1", "running"),
         # it vanished
@@ -198,14 +198,16 @@ def test_the_backoff_grows_is_jittered_and_bounded(failures: int, jitter: float)
 def test_any_history_follows_the_restart_rule_and_never_runs_two_containers(
     rule: RestartRule, codes: list[int], crash_after: int
 ) -> None:
-    """Plays a whole life: launches exit with the given codes; once, the worker is killed right after a decision."""
+    """Simulates a whole assignment: launches exit with the given codes, and the worker is killed once after a
+    decision.
+    """
     desired = replace(wanted(), restart=rule)
     progress: AssignmentProgress | None = None
     container: Container | None = None
     now, launches, crashed = 0.0, 0, False
     for step in range(200):
         decision = reconcile(desired, [container] if container else [], progress, now=now, jitter=0.5)
-        if step == crash_after and not crashed:  # what was decided was not carried out; what is on disk stays
+        if step == crash_after and not crashed:  # the decision was not carried out; the state on disk stays
             crashed = True
             progress = decision.progress and replace(decision.progress, retry_at=None)
             continue

@@ -1,4 +1,4 @@
-"""The reconciler on real runtimes: what was asked for runs, survives the worker, and is reported in words."""
+"""The reconciler on real runtimes: assignments run, survive the worker, and are reported with reasons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TICK = "import time\nfor i in range(1000): print(i, flush=True); time.sleep(.05)
 
 @pytest.fixture(params=["docker", "process"])
 def runtime(request: pytest.FixtureRequest) -> Any:
-    """Each runtime in turn."""
+    """Yields each runtime in turn."""
     return request.getfixturevalue(f"{request.param}_runtime")
 
 
@@ -75,7 +75,7 @@ def converger_of(runtime: Any, state: StateDirectory) -> Reconciler:
 
 @asynccontextmanager
 async def running(reconciler: Reconciler) -> AsyncIterator[Reconciler]:
-    """Runs it, and stops it as abruptly as a kill: nothing is handed over."""
+    """Runs the reconciler, and stops it as abruptly as a kill: nothing is handed over."""
     task = asyncio.create_task(reconciler.run())
     try:
         yield reconciler

@@ -1,6 +1,6 @@
-"""The worker's whole life in a real pool: joins, runs, survives, drains, leaves.
+"""The worker in a real pool: it joins, runs, survives, drains and leaves.
 
-Starting a pool takes seconds, so all tests share one. None relies on those before it: each begins with `at_work`.
+Starting a pool takes seconds, so all tests share one. No test relies on an earlier one: each begins with `at_work`.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ async def in_state(pool: Pool, *states: AssignmentState, name: str = "node", tas
 
 
 async def at_work(pool: Pool, task_name: str = "", program: str = TALK) -> WorkerStatus:
-    """Brings it about that the worker lives, is a member and runs a task, whatever happened before.
+    """Makes sure that the worker is alive, is a member and runs a task, whatever happened before.
 
     Args:
         pool: The pool.
-        task_name: Which task, and no other; any will do, if empty.
-        program: What the task runs, if it has to be posted.
+        task_name: The required task; any task if empty.
+        program: The task's program, if it has to be posted.
     """
     worker = pool.programs.get("worker-node")
     if worker is None or worker.process.poll() is not None:
@@ -220,7 +220,7 @@ async def test_a_task_leases_a_slot_and_its_file_is_listed_with_a_link(pool: Poo
 
 
 async def first_lines(pool: Pool) -> int:
-    """How often the task began, by its own words; it has said so by now at least once."""
+    """Counts starts of the task by its first output line; waits for at least one."""
 
     async def counted() -> int:
         lines = (await asyncio.to_thread(lambda: pool.control().logs(since=0))).lines
@@ -249,7 +249,7 @@ async def test_killing_the_orchestrator_with_9_stops_no_task(pool: Pool) -> None
     await until(heard, what="the worker hears it again")
     assert _keepers(pool) == before
 
-    # At another URL, too: it leaves an invite that says where it is.
+    # At another URL, too: it posts an invite with its new URL.
     pool.programs["orchestrator"].kill()
     await until(silent, what="the worker notices")
     del pool.ports["orchestrator"]
@@ -289,8 +289,8 @@ async def test_two_workers_on_one_machine_do_not_affect_each_other(pool: Pool) -
 
 
 async def test_a_container_keeps_running_when_its_worker_is_killed_with_9(pool: Pool, engine: Engine) -> None:
-    """The same with Docker, down to the container's own id and start time."""
-    await at_work(pool, "talk")  # one that runs on, whatever becomes of its bridge
+    """The same with Docker, compared by the container's id and start time."""
+    await at_work(pool, "talk")  # a task that keeps running without its bridge
     pool.start_worker("node-3", runtime="docker", MUSTER_WORKER_STATE=str(pool.home / "state-docker"))
     node = pool.keys["node-3"].address
     pool.states["node-3"] = pool.home / "state-docker"
@@ -404,7 +404,7 @@ async def test_a_task_calls_its_worker_over_the_bridge(pool: Pool) -> None:
             assert (await http.get(link.url)).content == b"x" * 5000
         logs = "".join(path.read_text() for path in pool.home.glob("worker-*.log"))
         assert "hunter2" not in logs
-        assert len(list(pool.state_of("node").bridges.iterdir())) == 1  # those of tasks before it are gone
+        assert len(list(pool.state_of("node").bridges.iterdir())) == 1  # containers of earlier tasks are gone
 
 
 async def test_a_worker_that_vanishes_is_declared_dead_and_joins_again_by_another_invite(pool: Pool) -> None:
@@ -415,7 +415,7 @@ async def test_a_worker_that_vanishes_is_declared_dead_and_joins_again_by_anothe
         async with pool.owner() as owner, pool.ledger("node") as ledger:
 
             async def gone() -> bool:
-                # Its deadlines are brought forward: nobody here has time for half a minute of silence.
+                # Its deadlines are shortened, because half a minute of silence is too long for a test.
                 redis.zadd(f"muster:{{pool-{POOL}}}:deadlines", {node: 0}, xx=True)
                 return await ledger.pools.membership(POOL, node) is None
 
@@ -467,7 +467,7 @@ async def test_leaving_frees_the_stake_and_ends_the_daemon(pool: Pool) -> None:
 
 
 def _keepers(pool: Pool, name: str = "node") -> dict[str, int]:
-    """The living tasks of a worker: name and process."""
+    """Returns the living tasks of a worker: name and process."""
     found = {}
     for place in pool.state_of(name).processes.glob("*/keeper.json"):
         keeper = json.loads(place.read_text())
@@ -477,7 +477,7 @@ def _keepers(pool: Pool, name: str = "node") -> dict[str, int]:
 
 
 def _environment(pool: Pool) -> dict[str, str]:
-    """The environment that the first worker was started with."""
+    """Returns the environment that the first worker was started with."""
     process = pool.programs["worker-node"].process
     content = Path(f"/proc/{process.pid}/environ").read_bytes().decode()
     pairs = dict(entry.split("=", 1) for entry in content.split("\0") if "=" in entry)

@@ -1,4 +1,4 @@
-"""Files on their real way: a real orchestrator with its store, a real chain; only the relayer's moods are played."""
+"""Delivery of files with a real orchestrator, store and chain; only the relayer's behaviour is scripted."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ URL = "http://127.0.0.1:8002"
 
 @dataclass
 class Relay:
-    """The pool's orchestrator with a relayer in one of its moods."""
+    """The pool's orchestrator with a relayer that behaves in a chosen way."""
 
     orchestrator: OrchestratorSession
     world: World
@@ -104,7 +104,7 @@ class Relay:
 
 @dataclass
 class Scene:
-    """One worker's queue and everything that it speaks to."""
+    """One worker's queue and all services that it calls."""
 
     home: Path
     world: World
@@ -142,13 +142,13 @@ class Scene:
     async def hand_over(
         self, lease: SignedLease | None = None, *, content: bytes = CONTENT, key: str = "k", units: int = 100
     ) -> str:
-        """A file of the node's work; its id in the queue."""
+        """Hands over a file of the node's work; returns its id in the queue."""
         lease = lease or await self.leased()
         work = LeasedWork.model_construct(lease=lease, units=units, figures={"reward": 0.5})
         return self._take(content, key, {LEASED_WORK: work.model_dump_json(), "task_id": "a" * 32})
 
     def hand_over_file(self, content: bytes = CONTENT) -> str:
-        """A file that is no work."""
+        """Hands over a file that is no work."""
         return self._take(content, "file", {"task_id": "a" * 32})
 
     def _take(self, content: bytes, key: str, metadata: dict[str, str]) -> str:
@@ -174,7 +174,7 @@ class Scene:
         return QueueRunner(store or self.store, self.delivery, clock=self.clock)
 
     async def work(self, store: QueueStore | None = None, *, rounds: int = 1, pause: timedelta = LONGEST_LOOK) -> None:
-        """Rounds of the queue, with time between them."""
+        """Runs rounds of the queue, with time between them."""
         runner = self.runner(store)
         for number in range(rounds):
             if number:
@@ -195,7 +195,7 @@ class Scene:
         return item
 
     async def delivered(self) -> bool:
-        """Once: one object, one submission, nothing left."""
+        """Checks for one object, one submission and an empty queue."""
         (event,) = await self.on_ledger()
         return (event.sha256, event.units, event.node, self.objects(), self.store.items(), self.spool()) == (
             SHA,
@@ -208,7 +208,7 @@ class Scene:
 
 
 class EveryLease:
-    """The orchestrator's rows of leases, where every lease is live: how it checks them is tested over there."""
+    """The orchestrator's lease rows, in which every lease is live; the orchestrator's tests cover its checks."""
 
     async def slot(self, name: str) -> Any:
         lease = SimpleNamespace(state=SlotState.LEASED)
@@ -223,7 +223,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(founded: Founded, development_process: ChainProcess) -> AsyncIterator[World]:
-    """A chain on which the node is a member, with connections that stay open: each test undoes what it did."""
+    """Returns a chain on which the node is a member, with open connections: each test reverts its changes."""
     async with ChainControls(development_process.url) as controls, AsyncExitStack() as stack:
         world = World(development_process.url, controls, founded.deployment, founded.keys, stack)
         before = await controls.snapshot()
@@ -234,7 +234,7 @@ async def world(founded: Founded, development_process: ChainProcess) -> AsyncIte
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chain(world: World) -> AsyncIterator[LedgerChain]:
-    """The ledger as the worker sees it."""
+    """Returns the ledger as the worker sees it."""
     chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL, policy=QUICK)
     yield chain
     await chain.close()
@@ -272,7 +272,7 @@ async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str
     await world.controls.revert(before)
 
 
-# The way it goes
+# Successful deliveries
 
 
 async def test_work_is_stored_then_submitted_and_its_copy_deleted_last(scene: Scene) -> None:
@@ -424,7 +424,7 @@ async def test_without_relayer_and_gas_the_missing_funds_are_reported_and_attemp
     assert await scene.delivered()
 
 
-# The ledger's last word
+# The ledger decides
 
 
 async def test_work_already_on_the_ledger_is_delivered_whoever_submitted_it(scene: Scene) -> None:
@@ -521,7 +521,7 @@ async def test_a_refusal_that_may_be_lifted_is_waited_for(scene: Scene) -> None:
 async def test_an_expired_url_is_requested_again(scene: Scene) -> None:
     await scene.hand_over(await scene.leased(expiry=int(scene.clock.now().timestamp()) + 10_000))
     runner = scene.runner()
-    # The first round ends with a ticket in hand: the store is not to be reached.
+    # The first round ends with a ticket: the store is unreachable.
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=httpx.MockTransport(_break)))
     await runner.work()
     assert scene.item().stage is DeliveryStage.REQUESTED
@@ -537,12 +537,12 @@ def _break(_: httpx.Request) -> httpx.Response:
 
 
 def silent(_: httpx.Request) -> httpx.Response:
-    """A store that never answers."""
+    """Returns a store that never answers."""
     raise httpx.ReadTimeout("not a word for a minute")
 
 
 def answering(status: int, code: str = "", **headers: str) -> httpx.MockTransport:
-    """A store that gives one answer to everything."""
+    """Returns a store that gives one answer to everything."""
     body = f"<Error><Code>{code}</Code></Error>".encode()
     return httpx.MockTransport(lambda _: httpx.Response(status, headers=headers, stream=httpx.ByteStream(body)))
 
@@ -558,7 +558,7 @@ def answering(status: int, code: str = "", **headers: str) -> httpx.MockTranspor
         (answering(413), DeliveryStage.REQUESTED),
         (answering(507), DeliveryStage.REQUESTED),
         (httpx.MockTransport(silent), DeliveryStage.REQUESTED),
-        (answering(200), DeliveryStage.HASHED),  # a lie: the object is not there
+        (answering(200), DeliveryStage.HASHED),  # a false answer: the object does not exist
     ],
     ids=["403", "500", "redirect", "digest", "bucket", "413", "507", "never", "lie"],
 )
@@ -593,7 +593,7 @@ async def test_work_whose_local_copy_is_lost_is_given_up(scene: Scene, harm: str
     item = await scene.hand_over()
     path = scene.item().path
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=httpx.MockTransport(_break)))
-    await scene.work()  # it is hashed now
+    await scene.work()  # the file is hashed now
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=scene.transport))
     if harm == "gone":
         path.unlink()
@@ -640,7 +640,7 @@ async def test_a_chain_outage_delays_work_and_loses_none(scene: Scene, monkeypat
 
 
 class Killed(BaseException):
-    """What ends a process between two instructions; nothing in the worker catches it."""
+    """Ends a process between two instructions; the worker never catches it."""
 
 
 STAGES = [
@@ -657,7 +657,7 @@ MOODS = ["carries", "never", "refuses"]
 async def test_a_crash_between_an_action_and_recording_it_neither_loses_nor_duplicates_work(
     scene: Scene, mood: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every stage in turn: each run dies after one more step was done, and before it was written down."""
+    """At every stage in turn: each run dies after one more step was done, and before it was recorded."""
     scene.relay.mood = mood
     await scene.hand_over()
     died: list[DeliveryStage] = []
@@ -765,7 +765,7 @@ asyncio.run(main())
 async def test_a_worker_killed_before_recording_its_submission_submits_once(
     scene: Scene, tmp_path: Path, redis_url: str
 ) -> None:
-    """A real process that speaks to a real orchestrator, store and chain; the pool has no relayer."""
+    """A real process with a real orchestrator, store and chain; the pool has no relayer."""
     scene.world.deployment.save(tmp_path / "deployment.json")
     await scene.hand_over()
     settings, service = scene.pool.dependencies.settings, scene.pool.dependencies.key

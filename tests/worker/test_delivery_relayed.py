@@ -1,4 +1,4 @@
-"""A node without gas: its file goes to the pool's store, its work by the pool's relayer to the chain, and is listed."""
+"""A node without gas: its file is stored by the pool, and the pool's relayer submits and lists its work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Docker runtime on a real engine: limits, confinement, scope, and what goes wrong."""
+"""The Docker runtime on a real engine: limits, confinement, scope and errors."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ async def test_stopping_sends_sigterm_and_kills_after_the_grace_period(
         (container,) = await docker_runtime.containers()
         assert (container.status, container.exit_code) == (ContainerStatus.EXITED, code)
         await docker_runtime.remove(spec.name)
-        await docker_runtime.remove(spec.name)  # again: nothing happens
+        await docker_runtime.remove(spec.name)  # a second call has no effect
     await docker_runtime.stop(spec.name, grace=timedelta())
 
 
@@ -209,7 +209,7 @@ async def test_bridged_tasks_get_a_network_of_their_own_worker(docker_runtime: D
 
 
 class _Registry(BaseHTTPRequestHandler):
-    """A registry on loopback that has nothing, or wants a login that it never accepts."""
+    """A registry on loopback that has no image, or requires a login that it never accepts."""
 
     def do_GET(self) -> None:
         status, code = (200, "") if self.path == "/v2/" else (404, "MANIFEST_UNKNOWN")

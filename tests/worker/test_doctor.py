@@ -1,4 +1,4 @@
-"""The doctor: on machines that lack things, with services that are down, wrong or late."""
+"""The doctor on machines with missing software, and with services that are down, wrong or slow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RTX = InstalledGpu(gpu=Gpu(index=1, model="NVIDIA RTX 4090", memory_bytes=24 << 
 
 
 class _Service(BaseHTTPRequestHandler):
-    """A service with a clock of its own."""
+    """A service with its own clock."""
 
     skew = timedelta()
     ready = 200
@@ -157,7 +157,7 @@ def test_memory_and_disk_have_minimums(tmp_path: Path) -> None:
 
 
 def step_of(*arithmetic: str, announced: bool = True) -> StepAnswer:
-    """What the orchestrator says of the step."""
+    """Returns the orchestrator's answer about the step."""
     version = CheckpointRef(
         version=3, attempt=0, digest=ZERO_DIGEST, block=1, publisher=ZERO_ADDRESS, arithmetic=arithmetic
     )

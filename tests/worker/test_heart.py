@@ -1,4 +1,4 @@
-"""Heartbeats to an orchestrator of the test's own, with real signatures: what is believed, and what is done."""
+"""Heartbeats to a test orchestrator with real signatures: which answers are accepted, and their effects."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class ScriptedChain:
-    """A ledger that says what the test wants."""
+    """A ledger with scripted answers."""
 
     def __init__(self, orchestrator: Address) -> None:
         self.key = orchestrator
@@ -121,7 +121,7 @@ class ScriptedChain:
 
 
 class Side:
-    """The orchestrator's side: answers what it is told, signs with what it is told, remembers what it heard."""
+    """The orchestrator's side: scripted answers and signatures, and a record of the heartbeats."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.key = Key.generate()
@@ -209,7 +209,7 @@ async def heart(side: Side, clock: ManualClock, state: StateDirectory, node: Add
 
 
 async def turned(clock: ManualClock, seconds: float) -> None:
-    """Turns the clock in small steps, and lets threads keep up."""
+    """Advances the clock in small steps, and lets threads keep up."""
     for _ in range(int(seconds * 2)):
         await clock.turn(timedelta(seconds=0.5))
         await at_rest()
@@ -318,7 +318,7 @@ async def test_an_answer_resets_the_count_of_failed_heartbeats(
     side.moved = True
     beating = asyncio.create_task(heart.run())
     for _ in range(3):
-        side.signature = False  # a refused answer is not asked for again, so one request is one beat
+        side.signature = False  # a refused answer is not requested again, so one request is one heartbeat
         before = len(side.beats)
         while not beating.done() and len(side.beats) < before + SILENT_AFTER - 1:
             await turned(clock, 0.5)
@@ -343,7 +343,7 @@ async def test_a_node_removed_during_an_outage_waits_for_an_invite(
     else:
         chain.down = True
     beating = asyncio.create_task(heart.run())
-    await turned(clock, 120)  # two looks, 15 s or more apart
+    await turned(clock, 120)  # two checks, 15 s or more apart
     assert beating.done() is ends
     if ends:
         assert await beating is HeartbeatStop.NOT_A_MEMBER
@@ -371,7 +371,7 @@ async def test_a_single_read_of_a_lagging_ledger_ends_no_membership(
     assert not beating.done()
     chain.at = replace(MEMBER, member=False)
     del chain.node_status
-    await turned(clock, 1800)  # two looks, up to five minutes apart
+    await turned(clock, 1800)  # two checks, up to five minutes apart
     assert await asyncio.wait_for(beating, 60) is HeartbeatStop.NOT_A_MEMBER
 
 
@@ -406,7 +406,7 @@ async def test_a_node_unknown_to_the_pool_waits_for_an_invite_again(
     side.answer.update(state=said, reason="gone")
     beating = asyncio.create_task(heart.run())
     await turned(clock, 3)
-    assert not beating.done()  # the ledger still has it: the orchestrator lags behind
+    assert not beating.done()  # the ledger still lists the node: the orchestrator lags behind
     chain.at = replace(MEMBER, member=False)
     await turned(clock, 25)
     assert await asyncio.wait_for(beating, 60) is HeartbeatStop.NOT_A_MEMBER
@@ -483,7 +483,7 @@ async def test_logs_are_pushed_while_a_reader_follows(side: Side, clock: ManualC
     pusher.orchestrator = orchestrator
     pushing = asyncio.create_task(pusher.run())
     pusher.want("a" * 32, since=100, until_ms=unix_ms(clock.now()) + 10_000)
-    pusher.want("d" * 32, since=0, until_ms=unix_ms(clock.now()) + 10_000)  # nobody has that one
+    pusher.want("d" * 32, since=0, until_ms=unix_ms(clock.now()) + 10_000)  # a key without any role
     await turned(clock, 3)
     pushed = [line.sequence for batch in side.batches for line in batch.lines]
     assert pushed == list(range(100, 1200))
@@ -504,7 +504,7 @@ async def test_no_orchestrator_can_make_a_worker_loop_without_pause(
     side.answer["next_interval_seconds"] = 1e-9
     beating = asyncio.create_task(heart.run())
     await at_rest()
-    assert len(side.beats) == 1  # the clock stands still, and so does the heart
+    assert len(side.beats) == 1  # the clock stands still, and so do the heartbeats
     await turned(clock, 5)
     assert len(side.beats) > 2
     heart._stopping.set()

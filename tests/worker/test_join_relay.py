@@ -1,4 +1,4 @@
-"""A node without gas joins by the orchestrator's hand, and by its own where that does not help."""
+"""A node without gas joins through the orchestrator, and by itself where that fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POOL, NODE = Key.generate(), Key.generate()
 
 @dataclass
 class Orchestrator:
-    """Answers `POST /v1/joins` as it is told, and signs it."""
+    """Answers `POST /v1/joins` with a scripted, signed answer."""
 
     clock: ManualClock
     states: list[ReceiptState]
@@ -43,7 +43,7 @@ class Orchestrator:
 
 
 class HastyClock(ManualClock):
-    """Turns itself when somebody waits."""
+    """A clock that advances by itself whenever a caller waits."""
 
     async def sleep(self, duration: timedelta) -> None:
         self.waited = getattr(self, "waited", timedelta()) + duration

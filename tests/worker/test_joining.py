@@ -1,4 +1,4 @@
-"""A discovery service that lies costs its own service, and nothing else."""
+"""A dishonest discovery service harms only its own users' use of it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Newcomer(ScriptedChain):
-    """A ledger on which the node is no member yet, with a pool's record."""
+    """A ledger on which the node is not a member yet, with a pool's record."""
 
     def __init__(self, orchestrator: Address, record: PoolRecord | Unavailable) -> None:
         super().__init__(orchestrator)
@@ -50,7 +50,7 @@ class Newcomer(ScriptedChain):
 
 
 class LyingService:
-    """As much of a discovery service's client as is needed."""
+    """The part of a discovery client that joining uses."""
 
     location = SimpleNamespace(url="https://discovery.example")
 

@@ -1,4 +1,4 @@
-"""From an assignment to a container: variables, volumes, GPUs, fingerprints."""
+"""From an assignment to a container: variables, volumes, GPUs and fingerprints."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_suitable_gpus_are_chosen_on_mixed_machines(needs: GpuNeeds, chosen: lis
         ({"replicas": 3}, True),
         ({"selector": {"labels": {"a": "b"}}}, True),
         ({"restart": {"kind": "never"}}, True),
-        ({"restart_nonce": 1}, True),  # a restart is asked for beside the content
+        ({"restart_nonce": 1}, True),  # a restart is requested besides the content
         ({"image": "image:2"}, False),
         ({"environment": {"A": "1"}}, False),
         ({"secrets": {"A": "1"}}, False),

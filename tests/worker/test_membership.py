@@ -30,7 +30,7 @@ NOW = time.time()
 
 
 def invited(**changes: Any) -> SignedInvite:
-    """An invite that is right but for the changes, each of which is signed too."""
+    """Returns a valid invite except for the given changes, which are signed too."""
     fields: dict[str, Any] = {
         "pool_id": 1,
         "domain_id": 1,
@@ -117,7 +117,7 @@ HERE = OrchestratorLocation(pool_id=1, url=OLD_URL, orchestrator=ORCHESTRATOR.ad
 
 
 class Mailbox:
-    """As much of a discovery service's client as is needed."""
+    """The part of a discovery client that finding a new URL uses."""
 
     location = SimpleNamespace(url="https://discovery.example")
 
@@ -140,7 +140,7 @@ class RoleChain:
         self.down, self.asked = down, 0
 
     async def is_orchestrator(self, who: Address) -> bool:
-        return True  # a replaced key is one, too, until its stated end
+        return True  # a replaced key is valid, too, until its stated end
 
     async def orchestrator(self) -> Address:
         self.asked += 1

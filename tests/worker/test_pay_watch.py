@@ -67,7 +67,7 @@ def watch(state: StateDirectory, ends: Ends) -> PayWatch:
 
 
 async def ended(pay: PayWatch, ends: Ends, *how: Payment | None, first: int = 0) -> None:
-    """Pieces are delivered, and end so; None for those that the ledger refused until their lease had ended."""
+    """Delivers works that end as given; None stands for those that the ledger refused until their lease had ended."""
     for index, one in enumerate(how, first):
         if one is None:
             pay.refused(lease(index), "EscrowTooLow(1, 0, 5)")
@@ -188,12 +188,12 @@ async def test_a_damaged_state_file_is_replaced(state: StateDirectory) -> None:
         assert watch(state, Ends()).stopped == ""
 
 
-# On a chain
+# On a real chain
 
 
 @pytest.fixture
 async def chain(world: World) -> AsyncIterator[LedgerChain]:
-    """The chain as the node sees it."""
+    """Returns the chain as the node sees it."""
     chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL, policy=QUICK)
     yield chain
     await chain.close()
@@ -268,7 +268,7 @@ async def test_a_contributor_sees_a_pools_payment_record_and_announced_withdrawa
 async def test_the_number_of_blocks_read_is_bounded(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old ends are forgotten, so that a chain of years is not read again by each `doctor`."""
+    """Old results are ignored, so that each `doctor` does not read years of blocks again."""
     await world.member()
     one = await submitted(world, 0)
     await world.warp(TERMS.judge_period + SECOND)

@@ -1,4 +1,4 @@
-"""The process runtime: real sandboxes, what they keep out, and how they outlive their worker."""
+"""The process runtime: real sandboxes, their isolation, and tasks that outlive their worker."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_a_removed_task_leaves_no_process_and_no_file(process_runtime: Pro
 
 
 async def test_a_task_outlives_its_worker_and_is_found_again(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
-    """The worker that started it is killed; the next one reads on where the first one stopped."""
+    """The worker that started it is killed; the next one continues reading where the first one stopped."""
     spec_text = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
@@ -226,7 +226,8 @@ async def test_two_workers_do_not_affect_each_others_tasks(process_runtime: Proc
     [
         ({"command": ()}, "launch-refused"),
         ({"network": NetworkMode.HOST}, "host-network-refused"),
-        ({"network": NetworkMode.BRIDGE}, "host-network-refused"),  # there is no bridge: it is the machine's network
+        # there is no bridge network: the task uses the machine's network
+        ({"network": NetworkMode.BRIDGE}, "host-network-refused"),
     ],
 )
 async def test_a_task_that_cannot_run_here_is_refused_with_a_code(
@@ -257,7 +258,7 @@ async def test_a_task_that_cannot_run_here_is_refused_with_a_code(
 async def test_a_volume_cannot_replace_code_that_runs_before_the_task(
     process_runtime: ProcessRuntime, tmp_path: Path, target: str
 ) -> None:
-    """A worker that is root enters the sandbox as root, and would read the task owner's Python there."""
+    """A worker that is root enters the sandbox as root, and would execute the task owner's Python there."""
     module = tmp_path / "volume" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "encodings"
     module.mkdir(parents=True)
     (module / "__init__.py").write_text("import posix\nposix.write(1, b'user %d' % posix.getuid())\nposix._exit(0)\n")
@@ -296,7 +297,7 @@ async def test_readable_paths_are_visible_even_below_tmp(process_runtime: Proces
 async def test_an_environment_behind_symbolic_links_is_visible(
     process_runtime: ProcessRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a checkout has it whose `.venv` is a link, on a way that is itself a link."""
+    """An example is a checkout whose `.venv` is a link below a folder that is itself a link."""
     checkout, real = tmp_path / "checkout", tmp_path / "disk" / "environments" / "one"
     for place in (checkout, real / "bin"):
         place.mkdir(parents=True)

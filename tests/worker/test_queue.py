@@ -28,7 +28,7 @@ CONTENT = b"rollouts" * 1000
 
 
 class Recorded:
-    """A delivery that writes down what was asked of it, and fails when told to."""
+    """A delivery that records its calls, and fails on request."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -287,7 +287,7 @@ async def test_an_abandoned_item_is_recorded_with_its_reason_and_its_copy_delete
     (ended,) = store.given_up()
     assert (ended.id, ended.name, ended.given_up) == (item, "f", "its lease ended")
     assert (store.counts()["given_up"], store.counts()["delivered"]) == (1, 0)
-    assert hand_over(store, tmp_path) == item  # the same again is not taken up again
+    assert hand_over(store, tmp_path) == item  # the same file is not queued again
 
 
 async def test_waiting_for_an_acknowledgement_is_checked_often_and_is_no_failure(
@@ -388,7 +388,7 @@ def test_a_worker_killed_at_any_point_delivers_eventually(tmp_path: Path, point:
     assert run("", "resume") == 0
     effects = Counter((tmp_path / "effects").read_text().split())
     assert set(effects) == set(STEPS)
-    # Only the step that was cut off between its effect and its being written down is done again.
+    # Only the step interrupted between its effect and its record is repeated.
     repeated = {step for step, count in effects.items() if count > 1}
     assert repeated == ({point.removeprefix("after ")} & set(STEPS) if point.startswith("after") else set())
     store = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")

@@ -41,7 +41,7 @@ POOL = 7
 
 @dataclass
 class Pool:
-    """The orchestrator's side: grants what it is asked for, with changes, or fails."""
+    """The orchestrator's side: grants requests, with changes, or fails."""
 
     node: Address
     clock: ManualClock
@@ -116,7 +116,7 @@ class Bridged:
         self.restart()
 
     def restart(self, assignment: str = TASK.assignment_id) -> None:
-        """The worker begins anew over the same directory."""
+        """Restarts the worker over the same directory."""
         task = replace(TASK, assignment_id=assignment)
         self.slots = TaskSlots(
             assignment_id=assignment,
@@ -330,7 +330,7 @@ async def test_an_unpaid_worker_leases_nothing_and_states_the_reason(bridged: Br
 
 
 async def test_at_most_one_lease_is_lost_while_the_pool_may_not_pay(bridged: Bridged) -> None:
-    """A lease that is not taken counts as undelivered, so the next is asked for when the pool would pay the last."""
+    """A refused lease counts as undelivered, so the next one is requested when the pool would pay the last."""
     bridged.unpaid = "its work may cost 5 MUST, and the pool's escrow has 1 MUST"
     for _ in range(3):
         answer = await bridged.lease()
@@ -344,7 +344,7 @@ async def test_at_most_one_lease_is_lost_while_the_pool_may_not_pay(bridged: Bri
 
 
 async def test_an_orchestrator_of_a_former_release_is_distinguished_from_a_broken_one(bridged: Bridged) -> None:
-    """Its leases have no salt; the worker's client says so in words, and the task hears them."""
+    """Its leases have no salt; the worker's client reports that, and the task gets the report."""
     grant = (await bridged.pool.slot(SlotRequest(step=0, groups=1, request_id="a" * 32))).model_dump(mode="json")
     del grant["lease"]["salt"], grant["lease"]["beacon_block"]
     key = bridged.pool.key

@@ -1,4 +1,4 @@
-"""What strangers wrote into the worker's directory goes away, however they wrote it."""
+"""Files that strangers wrote into the worker's directory are removed, however they were written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker.state import remove_tree
 
 
 def test_a_directory_of_any_depth_is_removed(tmp_path: Path) -> None:
-    """Deeper than Python's own removal can recurse, and with a longer path than the kernel takes."""
+    """The tree is deeper than Python's own removal can recurse, and its path longer than the kernel accepts."""
     volume = tmp_path / "volume"
     volume.mkdir()
     descriptor = os.open(volume, os.O_RDONLY)

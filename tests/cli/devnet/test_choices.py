@@ -1,4 +1,4 @@
-"""What `muster devnet` refuses before it starts anything, and what its presets stand for."""
+"""Options that `muster devnet` refuses before the start, and the meaning of its presets."""
 
 from __future__ import annotations
 

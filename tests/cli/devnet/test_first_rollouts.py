@@ -1,4 +1,4 @@
-"""A devnet has begun when its honest nodes have handed in work, whatever becomes of one that cheats."""
+"""A devnet's run has begun when its honest nodes have delivered work, whatever the attacker does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def view(node: Address, report: Mapping[str, object]) -> dict[str, object]:
 def orchestrator(
     worked: set[Address], folder: Path, reports: Mapping[Address, Mapping[str, object]] | None = None
 ) -> Iterator[ServicePlaces]:
-    """Lists a file of each node in `worked`, which may grow; it knows only nodes that report something."""
+    """Lists a file of each node in `worked`, which may grow, and knows only nodes that have reported."""
     app = FastAPI()
     app.state.stopping = asyncio.Event()
 
@@ -87,14 +87,14 @@ def orchestrator(
 
 
 class LeapingClock(ManualClock):
-    """Time passes thirty times as fast as it is waited for; once 150 s have passed, something happens."""
+    """A clock that runs thirty times as fast as awaited; it calls a function once 150 s have passed."""
 
     def __init__(self, happens: Callable[[], object]) -> None:
         super().__init__()
         self._happens = happens
 
     async def sleep(self, duration: timedelta) -> None:
-        """Turns itself."""
+        """Advances the clock."""
         await self.turn(duration * 30)
         if self.monotonic() >= 150:
             self._happens()

@@ -1,4 +1,4 @@
-"""What a devnet's report says, and when a run counts as good."""
+"""Contents of a devnet's report, and the conditions under which a run meets its goals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOID = {"meta", "line", "rect", "path", "circle", "br"}
 
 
 def changed(report: RunReport, name: str, **values: object) -> RunReport:
-    """The same report, with one node another."""
+    """Returns the same report with one node changed."""
     nodes = tuple(replace(node, **values) if node.name == name else node for node in report.nodes)  # type: ignore[arg-type]
     return replace(report, nodes=nodes)
 
@@ -103,7 +103,7 @@ def test_without_an_attack_the_goal_of_catching_it_is_left_out() -> None:
 
 
 class Balance(HTMLParser):
-    """Fails on tags that do not match, and collects the text."""
+    """Fails on mismatched tags and collects the text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Balance(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Closes itself."""
+        """Handles a self-closing tag."""
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag

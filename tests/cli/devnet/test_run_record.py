@@ -1,4 +1,4 @@
-"""A report is made of what the ledger, the store, the orchestrator and the trainer left behind, whatever is missing."""
+"""A report is made from the ledger, store, orchestrator and trainer records, whichever of them are missing."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ EVENTS: tuple[LedgerEvent, ...] = (
     judged(2, CHEAT, Outcome.FORGED, block=4, reason=int(ReasonCode.SAMPLING_REPLAY)),
     CheckpointAnnounced(log=log(6), pool_id=1, run=RUN, version=1, attempt=0, digest=name(901)),
     submitted(3, HONEST, step=1, block=8),
-    submitted(4, VALIDATOR, step=1, block=8),  # somebody whom the devnet does not run
+    submitted(4, VALIDATOR, step=1, block=8),  # a node that the devnet does not run
     WorkExpired(log=log(30), pool_id=1, node=HONEST, key=name(3)),
     final(1, HONEST, Outcome.ACCEPTED, paid=7),
     final(2, CHEAT, Outcome.FORGED, slashed=30),
@@ -187,7 +187,7 @@ def test_a_report_summarises_nodes_verdicts_and_goals() -> None:
     assert (cheat.forged, cheat.slashed, cheat.evicted, cheat.stake_after) == (1, 30, "forged work", 70)
     assert report.greedy == (0.4, 0.8)
     assert report.staleness == {0: 12, 1: 4}
-    assert [(step.step, step.reward) for step in report.steps] == [(0, 0.25)]  # the last line of a step counts
+    assert [(step.step, step.reward) for step in report.steps] == [(0, 0.25)]  # the last line of a step is used
     assert {(one.outcome, one.reason): (one.honest, one.cheating) for one in report.verdicts} == {
         (Outcome.ACCEPTED, "passed"): (1, 0),
         (Outcome.FORGED, "sampling-replay"): (0, 1),
@@ -211,7 +211,7 @@ def test_latencies_follow_the_files_from_upload_to_verdict() -> None:
     assert begins == sorted(begins)
     training = next(stage for stage in report.stages if stage.name == "training")
     assert training.idle == pytest.approx(1 - 0.5 / 2.9, abs=1e-3)
-    assert training.predicted_idle == pytest.approx(1 - 0.5 / 1.0, abs=1e-3)  # the way, 3 s, shared by 3 steps
+    assert training.predicted_idle == pytest.approx(1 - 0.5 / 1.0, abs=1e-3)  # a latency of 3 s, shared by 3 steps
     assert [lane.name for lane in report.timeline] == ["worker-1", "cheater", "verification", "trainer", "broadcast"]
 
 

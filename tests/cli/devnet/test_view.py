@@ -1,4 +1,4 @@
-"""What the live view draws of a run, and what plain lines say."""
+"""Output of the live view and of plain lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.devnet.a_report import a_report, with_lengths
 
 
 def a_dashboard(steps: int = 40) -> Dashboard:
-    """A run in its middle; the cheat is caught."""
+    """Returns a dashboard in the middle of a run, after the attack was detected."""
     report = a_report(steps)
     return Dashboard(
         wanted_steps=90,
@@ -42,7 +42,7 @@ def test_the_live_view_shows_progress_and_evicted_nodes() -> None:
     assert len(low.render_lines(view.render())) <= 24
     for expected in ("40 of 90", "1.6 s each, 80 s to go", "43% → 77% right", "previous-checkpoint", "evicted"):
         assert expected in said
-    assert "cheater: evicted (forged work)" in said  # among the recent events too
+    assert "cheater: evicted (forged work)" in said  # also listed among the recent events
 
 
 def test_with_target_lengths_the_view_and_the_lines_show_the_distance() -> None:

@@ -1,4 +1,4 @@
-"""What only anvil's side of the interface promises: it is found, and it keeps its state."""
+"""Behaviour specific to anvil: it is found, and it keeps its state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every development chain must do, run against each kind."""
+"""Behaviour that every development chain must have, run against each kind."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ async def test_an_invalid_transaction_is_refused_with_the_usual_message(
 async def test_gas_estimates_cover_the_floor_price_of_call_data(chain: LiveChain, wire: Wire) -> None:
     alice, bob = chain.accounts[:2]
     data = b"\xff" * 2_000 + b"\0" * 1_000
-    least = 21_000 + 10 * (4 * 2_000 + 1_000)  # EIP-7623: more than what they cost as calldata of old
+    least = 21_000 + 10 * (4 * 2_000 + 1_000)  # EIP-7623: more than their former price as calldata
     call = {"from": alice.address, "to": bob.address, "data": "0x" + data.hex()}
     assert int(await wire("eth_estimateGas", call), 16) == least
     receipt = await wire.mined(await wire.submit(alice, to=bob.address, data=data, gas=least))
@@ -169,7 +169,7 @@ async def test_a_replacement_must_pay_a_higher_fee(chain: LiveChain, wire: Wire)
     alice, bob = chain.accounts[:2]
     nonce = int(await wire("eth_getTransactionCount", alice.address, "latest"), 16) + 1
     await wire.submit(alice, to=bob.address, nonce=nonce)
-    if chain.kind is ChainKind.EMBEDDED:  # anvil takes any higher fee
+    if chain.kind is ChainKind.EMBEDDED:  # anvil accepts any higher fee
         with pytest.raises(Refusal, match="underpriced"):
             await wire.submit(alice, to=bob.address, nonce=nonce, value=1, maxFeePerGas=5 * GWEI + 1)
     bumped = await wire.submit(

@@ -1,4 +1,4 @@
-"""What only the embedded chain promises: its file, its mining, its limits."""
+"""Behaviour specific to the embedded chain: its file, mining and limits."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ async def test_a_transaction_waits_for_others_but_not_for_the_block_time() -> No
             ]
             receipts = [await wire.mined(each) for each in sent]
             assert {int(receipt["blockNumber"], 16) for receipt in receipts} == {before + 1}
-        assert int(await wire("eth_blockNumber"), 16) == before + 1  # and no empty ones behind it
+        assert int(await wire("eth_blockNumber"), 16) == before + 1  # and no empty blocks after it
 
 
 async def test_a_transaction_that_cannot_be_mined_yet_causes_at_most_one_empty_block() -> None:
@@ -198,7 +198,7 @@ async def test_a_full_disk_loses_no_transaction(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(RpcError, match="disk is full"):
             await node.mine()
         assert all(node.pool.get(each) is not None for each in sent)
-        with pytest.raises(RpcError, match="disk is full"):  # said at once to whoever would wait in vain
+        with pytest.raises(RpcError, match="disk is full"):  # reported at once instead of after a useless wait
             await node.submit(bytes.fromhex(signed(alice, to=alice.address, nonce=2, value=1)[2:]))
     await node.mine()
     assert [record.hash for record in store.transactions_of(1)] == sent
@@ -241,8 +241,8 @@ async def test_an_endless_loop_ends_when_its_gas_runs_out(embedded: LiveChain) -
 
 @pytest.mark.parametrize("depth", [0, 1, 3, 30])
 async def test_estimated_gas_suffices_for_deeply_nested_calls(embedded: LiveChain, depth: int) -> None:
-    # Takes n, calls itself with n - 1 and passes on all the gas that it may; at 0 it stores a 1; a call that fails is
-    # swallowed, so that too little gas shows in the state only.
+    # Takes n, calls itself with n - 1 and all the gas it may pass on; at 0 it stores a 1. A failed call is
+    # ignored, so that too little gas shows in the state only.
     code = bytes.fromhex("6000358015601d576001900360005260006000602060006000305af1005b600160005500")
     creation = bytes([0x60, len(code), 0x80, 0x60, 11, 0x60, 0, 0x39, 0x60, 0, 0xF3]) + code
     async with Wire(embedded.url) as wire:
@@ -264,7 +264,7 @@ async def test_a_simulated_call_changes_no_state(embedded: LiveChain) -> None:
         for _ in range(2):
             await wire("eth_call", store, "latest")
             assert int(await wire("eth_call", load, "latest"), 16) == 0
-        assert len(estimates) == 1  # and none of them found warm what another one had touched
+        assert len(estimates) == 1  # and no call had warm storage from an earlier one
         assert estimates == {await wire("eth_estimateGas", store)}
 
 
@@ -302,7 +302,7 @@ def test_an_error_names_the_range_when_all_ports_are_taken(monkeypatch: pytest.M
     with contextlib.ExitStack() as stack:
         for port in (first, first + 1):
             listener = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):  # somebody else has it: as well
+            with contextlib.suppress(OSError):  # another process has it, which serves as well
                 listener.bind(("127.0.0.1", port))
         with pytest.raises(NoFreePort, match=f"none of the ports {first} to {first + 1}"):
             free_port()

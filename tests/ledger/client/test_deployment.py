@@ -1,4 +1,4 @@
-"""Deployments of another contract version are refused in words, on disk and on the chain."""
+"""Deployments of another contract version are refused, on disk and on the chain."""
 
 from __future__ import annotations
 

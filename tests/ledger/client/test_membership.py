@@ -1,4 +1,4 @@
-"""Nodes: registered, invited, in, out, banned and back, through the typed client on a real chain."""
+"""Nodes through the typed client on a real chain: registration, invites, membership, bans and return."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ async def test_a_ban_of_a_provider_covers_all_its_nodes(world: World) -> None:
     longer = await world.submission(lasts=int(TERMS.notice_period.total_seconds()) + 60)
     (refusal,) = await (await world.as_("orchestrator")).work.submit_batch([longer])
     assert refusal.reason.startswith("Banned")
-    await world.submitted(index=1)  # its lease was signed before, and ends within the notice period
+    await world.submitted(index=1)  # its lease was signed earlier and ends within the notice period
     await manager.pools.unban_provider(POOL, provider)
     await world.submitted()
 

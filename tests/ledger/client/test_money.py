@@ -1,4 +1,4 @@
-"""Token, stake, domains, pools: everything that holds money, through the typed client on a real chain."""
+"""Token, stake, domains and pools through the typed client on a real chain."""
 
 from __future__ import annotations
 

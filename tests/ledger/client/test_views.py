@@ -1,4 +1,4 @@
-"""Questions to view functions: the bytes that web3 would send, and its values."""
+"""View functions: the bytes that web3 would send, and the values that it would decode."""
 
 from __future__ import annotations
 
@@ -51,5 +51,5 @@ def test_a_value_of_the_wrong_type_is_refused() -> None:
 
 def test_a_string_that_is_not_utf8_is_decoded_with_replacement() -> None:
     view = ViewCall("one", b"\0\0\0\0", (), ("uint256", "string"))
-    answer = encode(["uint256", "bytes"], [7, b"a\xff\xfe"])  # laid out as a string is
+    answer = encode(["uint256", "bytes"], [7, b"a\xff\xfe"])  # encoded as a string is
     assert view.answer("0x" + answer.hex()) == (7, "a\ufffd\ufffd")

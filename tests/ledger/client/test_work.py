@@ -1,4 +1,4 @@
-"""Work from the lease to the money, through the typed client on a real chain."""
+"""Work from the lease to the payment, through the typed client on a real chain."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_forged_work_costs_stake_and_the_membership(world: World) -> None:
     supply = await validator.token.total_supply()
     other_model = ReasonCode.COMPUTATION_OTHER_MODEL
     await validator.work.judge([await verdict_on(validator, key, Outcome.FORGED, reason=other_model)])
-    assert (await validator.stake.of(provider)).active == 100 * UNIT  # not before it is final
+    assert (await validator.stake.of(provider)).active == 100 * UNIT  # not before the work is final
     await world.warp(TERMS.challenge_period + SECOND)
     await validator.work.finalize([key])
     work = await validator.work.get(key)
@@ -81,7 +81,8 @@ async def test_forged_work_costs_stake_and_the_membership(world: World) -> None:
         ReasonCode.COMPUTATION_OTHER_MODEL,
     )
     assert (await validator.stake.of(provider)).active == 100 * UNIT - PENALTY
-    assert await validator.token.total_supply() == supply - PENALTY  # the domain has no reserve: it is burned
+    # the domain has no reserve, so the penalty is burned
+    assert await validator.token.total_supply() == supply - PENALTY
     assert await validator.pools.membership(POOL, world.keys["node"].address) is None
     assert (await validator.pools.escrow(POOL)).free == 100 * UNIT - FEE
     (slashed,) = await validator.history(Slashed)
@@ -111,7 +112,8 @@ async def test_a_node_disputes_and_a_second_validator_decides_in_its_favour(worl
     await carrier.work.dispute(key, ZERO_DIGEST, deadline=deadline, node_signature=word.sign(node, carrier.work.domain))
     (refused,) = await first.work.judge([await verdict_on(first, key, Outcome.FORGED, decisive=True)])
     assert refused.reason.startswith("ConflictOfInterest")
-    assert await second.work.turn_of(key, second.address) is None  # nobody can read the hash that orders them yet
+    # the block hash that decides the order is not readable yet
+    assert await second.work.turn_of(key, second.address) is None
     await second.work.draw_juries([key])
     await second.work.draw_juries([key])
     assert await first.work.turn_of(key, first.address) is None
@@ -130,7 +132,7 @@ async def test_a_node_disputes_and_a_second_validator_decides_in_its_favour(worl
 
 
 async def test_a_late_first_verdict_does_not_decide_a_dispute(world: World) -> None:
-    """Its validator never heard of the dispute; nothing but the verdict itself can tell the two apart."""
+    """The validator never learned of the dispute; only the verdict itself can tell the two apart."""
     await world.member()
     key = await world.submitted()
     first, second, third = [await world.as_(name) for name in ("validator", "second", "third")]
@@ -179,7 +181,7 @@ async def test_a_confirming_second_look_is_recorded_and_paid(world: World) -> No
     key = await world.submitted()
     first, second = await world.as_("validator"), await world.as_("second")
     await first.work.judge([await verdict_on(first, key, Outcome.ACCEPTED)])
-    assert not await second.work.look_wanted(key)  # the block that draws it is not there yet
+    assert not await second.work.look_wanted(key)  # the block that decides the draw is not mined yet
     await world.warp(SECOND)
     await world.warp(SECOND)
     assert await second.work.look_wanted(key)
@@ -348,7 +350,7 @@ async def test_versions_are_needed_while_their_work_can_still_be_judged_or_dispu
     second = await world.as_("second")
     assert await second.work.judge([await verdict_on(second, disputed, Outcome.REJECTED, decisive=True)]) == []
     assert await work() == set()
-    # The other reader does not hear of it: the last period ends all the same.
+    # The other reader does not learn of the change: the last period ends all the same.
     again._next = 1 << 40
     await clock.turn(TERMS.judge_period + TERMS.challenge_period + TERMS.dispute_period + CLOCKS_DIFFER + SECOND)
     assert (await again.read([1, 2])).work == set()

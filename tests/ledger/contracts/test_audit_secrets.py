@@ -1,4 +1,4 @@
-"""Audit secrets: bound before the draw, shown after it."""
+"""Audit secrets: committed before the draw, revealed after it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints: only forward, only by the publisher."""
+"""Checkpoints: announced by the publisher only, with increasing versions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nodes and who answers for them: both sign, nothing is replayed, nobody takes another's node."""
+"""Nodes and their providers: both sign, no signature can be replayed, and a node has one provider."""
 
 from __future__ import annotations
 

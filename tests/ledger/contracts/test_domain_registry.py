@@ -1,4 +1,4 @@
-"""Domains: opened, described and closed by the governor alone."""
+"""Domains: opened, described and closed only by the governor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The token: only the governor makes it, every holder may destroy it, a permit moves it."""
+"""The token: only the governor mints, every holder may burn, and a permit allows a transfer."""
 
 from __future__ import annotations
 

@@ -234,7 +234,7 @@ def test_only_added_addresses_are_validators(world: World) -> None:
 
 
 def test_the_notice_period_of_an_active_pool_never_becomes_shorter(world: World) -> None:
-    """Else an owner could shorten it first, and then withdraw or evict under leases that were signed before."""
+    """Otherwise an owner could shorten it first, and then withdraw or evict under leases signed earlier."""
     shorter = TERMS | {"noticePeriod": TERMS["noticePeriod"] - 1}
     refused = world.chain.refused(POOLS, "setTerms", world.pool, shorter, sender=world.owner)
     assert (refused.name, refused.values) == ("NoticeTooShort", (TERMS["noticePeriod"] - 1, TERMS["noticePeriod"]))
@@ -242,7 +242,8 @@ def test_the_notice_period_of_an_active_pool_never_becomes_shorter(world: World)
     world.chain.send(POOLS, "setTerms", pending, shorter, sender=world.owner)
     longer = TERMS | {"noticePeriod": TERMS["noticePeriod"] + 1}
     world.chain.send(POOLS, "setTerms", world.pool, longer, sender=world.owner)
-    world.chain.send(POOLS, "setTerms", world.pool, TERMS, sender=world.owner)  # what is not in force binds nobody
+    # terms that are not in force have no effect
+    world.chain.send(POOLS, "setTerms", world.pool, TERMS, sender=world.owner)
     world.chain.send(POOLS, "setTerms", world.pool, longer, sender=world.owner)
     world.chain.warp(TERMS["noticePeriod"])
     assert world.chain.refusal(POOLS, "setTerms", world.pool, TERMS, sender=world.owner) == "NoticeTooShort"

@@ -1,4 +1,4 @@
-"""Escrow: anybody funds, open work reserves, the owner takes back what is free."""
+"""Escrow: any account can fund, open work reserves, and the owner withdraws the free part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Membership: by invite, once; everyone can leave, and everyone who was put out can come back."""
+"""Membership: an invite is used once, every member can leave, and every removed node can return."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stake: what binds it, how it comes back, how it is taken."""
+"""Stake: how it is locked, unbonded and slashed."""
 
 from __future__ import annotations
 

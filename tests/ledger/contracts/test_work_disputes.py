@@ -1,4 +1,4 @@
-"""Disputes: who decides them and when, what several validators come to, and who is paid for looking."""
+"""Disputes: the deciding validators and their turns, the combined outcome, and fees for second looks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refusals(receipt: Receipt) -> list[str]:
 
 
 def disputed(world: World, *, first: int, by: str = "") -> bytes:
-    """Work whose first verdict is disputed."""
+    """Returns work whose first verdict is disputed."""
     key = world.submit()
     world.judge(key, outcome=first)
     world.dispute(key, by=by)
@@ -47,7 +47,7 @@ def disputed(world: World, *, first: int, by: str = "") -> bytes:
 
 
 def jury(world: World, key: bytes, names: list[str]) -> list[str]:
-    """Those that may decide, in the order of their turns."""
+    """Returns the validators that may decide, in the order of their turns."""
     turns = {name: world.turn(key, name) for name in names}
     return sorted((name for name in names if turns[name]), key=lambda name: turns[name])
 
@@ -176,7 +176,7 @@ def test_a_contradicted_verdict_ends_in_the_median_of_three(world: World, first:
     assert world.stake().active == 100_000 - final["slashed"] - lost
     paid = {name: found for name, found in (("validator", first), (one, second), (other, third)) if found == median}
     if (first, median) in {(ACCEPTED, REJECTED), (ACCEPTED, FORGED)}:
-        paid["validator3"] = median  # its dispute was right
+        paid["validator3"] = median  # its dispute was successful
     assert {name: world.earned(name) for name in names if world.earned(name)} == dict.fromkeys(paid, FEE)
     assert world.escrow().reserved == 0
 
@@ -211,7 +211,7 @@ def test_a_validator_whose_dispute_overturns_a_verdict_is_paid_and_the_first_jud
     }
 
 
-# What a dispute costs
+# Costs of a dispute
 
 
 @pytest.mark.parametrize("burned", [True, False])
@@ -289,7 +289,7 @@ def test_the_stake_covers_every_lost_dispute_of_open_work(world: World) -> None:
 
 
 def drawn(world: World, share: int, *, first: int = ACCEPTED) -> bytes:
-    """Judged work of a pool that pays for looks at a share of them, and the block that draws it."""
+    """Returns judged work of a pool that pays for second looks at a share of work, and the block that draws it."""
     world.chain.send(POOLS, "setTerms", world.pool, TERMS | {"lookBps": share}, sender=world.owner)
     world.chain.warp(TERMS["noticePeriod"])
     key = world.submit()

@@ -1,4 +1,4 @@
-"""Submission: under a lease, once, by the node or whoever carries its signature."""
+"""Submission: under a lease, once, by the node or by the sender of its signature."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ ENDS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
 
 @pytest.mark.parametrize("end", list(ENDS))
 def test_a_lease_that_was_signed_before_still_counts_after(world: World, end: str) -> None:
-    """One that expires within the notice period, counted from the end; a longer one is refused."""
+    """The lease expires within the notice period, counted from the end; a longer one is refused."""
     who, function, arguments = ENDS[end]
     subject: tuple[Any, ...] = (world.node.address,)
     subject = {"remove": ([world.node.address],), "banProvider": (world.provider.address,), "end": ()}.get(

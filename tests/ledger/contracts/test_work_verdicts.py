@@ -1,4 +1,4 @@
-"""Verdicts, disputes and what becomes of work in the end."""
+"""Verdicts, disputes and the final state of work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JUDGE, CHALLENGE, DISPUTE = (TERMS[name] for name in ("judgePeriod", "challengeP
 
 
 def settled(world: World) -> bool:
-    """Whether nothing is set aside any more."""
+    """Returns whether nothing is reserved any more."""
     return bool(world.escrow().reserved == 0 and world.stake().workLock == 0)
 
 
@@ -265,7 +265,7 @@ def test_a_decisive_verdict_needs_a_dispute(world: World) -> None:
 @pytest.mark.parametrize("decisive", [False, True], ids=["first", "decisive"])
 @pytest.mark.parametrize("wrong", [{"sha256": DIGEST}, {"units": 99}, {"units": 0}, {"units": 100 + 2**40}], ids=str)
 def test_a_verdict_on_another_file_or_other_units_is_refused(world: World, wrong: Any, decisive: bool) -> None:
-    """Which a validator gives that judged what a reorganisation has replaced."""
+    """Such verdicts come from a validator that judged work which a reorg has since replaced."""
     key = world.submit()
     if decisive:
         world.judge(key)
@@ -316,7 +316,7 @@ def test_node_provider_and_other_validators_can_dispute(world: World, who: str) 
 
 @pytest.mark.parametrize("who", ["node", "provider"])
 def test_a_node_cannot_dispute_its_own_accepted_work(world: World, who: str) -> None:
-    """A dispute has all of it computed again, for a second fee and at no cost to the node."""
+    """A dispute has the whole file recomputed for a second fee, at no cost to the node."""
     key = world.submit()
     world.judge(key)
     carried = (key, SHA256, FAR, world.sign_dispute(key))

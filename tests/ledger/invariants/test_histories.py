@@ -1,4 +1,4 @@
-"""Tests that histories depend on the choices of Hypothesis only, and not on the chain that they run on."""
+"""Histories depend only on the choices of Hypothesis, not on the chain that they run on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page as a browser gets it: which files, under which rules, and what is in none of them."""
+"""The page as served to a browser: its files, their headers, and what no file may contain."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_no_file_of_the_page_loads_external_resources_or_contains_a_token() -> N
 
 
 async def test_every_request_of_the_pages_modules_is_answered(pool: PoolUnderTest) -> None:
-    """Paths and parameters of the page's own modules, asked with the token that only reads."""
+    """Paths and parameters of the page's own modules, requested with a read-only token."""
     paths = (await ask(pool, "/openapi.json")).json()["paths"]
     text = "\n".join(file.body.decode() for name, file in page_files().items() if name.endswith(".mjs"))
     asked = set(re.findall(r"\"(/v1/[a-z/]+)\"", text)) - {"/v1/nodes"}

@@ -1,4 +1,4 @@
-"""The run's pure decisions: which step, what a slot counts for, who rests; as tables and over any history."""
+"""Pure decisions of the run as tables and over any history: the open step, counters of a slot, throttled nodes."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ NEWS = st.lists(st.tuples(st.sampled_from(SlotEvent), VERDICTS), max_size=12)
 
 @given(history=NEWS, again=st.integers(1, 3))
 def test_replayed_events_in_order_change_nothing(history: list[tuple[SlotEvent, Outcome]], again: int) -> None:
-    """At least once, in order, from anywhere before: that is what a cursor promises."""
+    """A cursor promises events at least once, in order, from any earlier position."""
     ledger = [
         news for news in history if news[0] not in {H.LEASE_OVER, H.RELEASED, H.LAPSED, H.PENDING_OVER, H.WAIT_OVER}
     ]
@@ -187,7 +187,7 @@ def test_replayed_events_in_order_change_nothing(history: list[tuple[SlotEvent, 
 
 
 class RunMachine(RuleBasedStateMachine):
-    """Slots of a few steps that are leased, submitted, judged and lost in any order, as a trainer closes steps."""
+    """Slots of a few steps that are leased, submitted, judged and lost in any order, while a trainer closes steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_leased_twice_over(self) -> None:
-        """Leases never go beyond the demand; late submissions and new verdicts may."""
+        """Checks that leases never exceed the demand; late submissions and new verdicts may."""
         for count in self.counts().values():
             assert count.need == max(0, count.demand - count.accepted - count.pending - count.leased)
 
@@ -379,7 +379,7 @@ def test_work_is_accused_while_a_forgery_verdict_is_not_final(
     assert Slot(state, C.NOTHING, outcome).accused is accused
 
 
-# How long leases are, and what the escrow covers
+# Lease durations, and what the escrow covers
 
 LEAST, MOST = timedelta(seconds=30), timedelta(seconds=600)
 

@@ -1,4 +1,4 @@
-"""Leases of nodes that left, were put out or banned: what the ledger still takes, the orchestrator carries."""
+"""Leases of nodes that left, were evicted or banned: the orchestrator relays what the ledger still accepts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ticket(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1
 
 
 async def depart(run: RunUnderTest, key: Key, grant: SlotGrant, *, expelled: bool = True, forged: bool = False) -> None:
-    """Ends a membership on both of the orchestrator's views of the ledger, and has that read."""
+    """Ends a membership in both of the orchestrator's views of the ledger, and has the event read."""
     run.chain.unseat_node(key.address, held_until=0 if forged else grant.lease.expiry, expelled=expelled)
     standing = run.pool.ledger.nodes[key.address]
     run.pool.ledger.nodes[key.address] = replace(standing, member=False, banned=expelled)
@@ -38,7 +38,7 @@ async def record(run: RunUnderTest, key: Key) -> Any:
 
 
 async def over(run: RunUnderTest) -> None:
-    """Lets a lease and the grace after it pass."""
+    """Advances the clock past a lease and its grace period."""
     await run.pool.clock.turn(timedelta(seconds=111))
     await run.sync.round()
 
@@ -81,7 +81,7 @@ async def test_a_forgery_verdict_after_departure_ends_the_nodes_other_leases(run
     work = await run.delivered(key, first)
     await depart(run, key, second, expelled=False)
     assert (await ticket(run, key, second, file=2)).status_code == 200
-    run.chain.held[key.address] = 0  # no further event says that
+    run.chain.held[key.address] = 0  # no further event reports that
     run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.FORGED)
     run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.FORGED)
     await run.sync.round()

@@ -1,4 +1,4 @@
-"""Disputes that nodes have carried: checked before they cost gas, carried once, and tried again with another word."""
+"""Disputes that nodes send through the relayer: checked before they cost gas, relayed once, and renewable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.memory_run_ledger import RunUnderTest, sha
 
 
 async def judged(run: RunUnderTest, outcome: Outcome = Outcome.FORGED) -> tuple[Key, Digest]:
-    """A node and its work, with a provisional verdict."""
+    """Returns a node and its work, with a provisional verdict."""
     key = await run.member()
     work = await run.delivered(key, await run.lease(key))
     run.chain.happen(work, key.address, SlotEvent.JUDGED, outcome)
@@ -28,7 +28,7 @@ async def judged(run: RunUnderTest, outcome: Outcome = Outcome.FORGED) -> tuple[
 
 
 def word(run: RunUnderTest, key: Key, work: Digest, *, valid: timedelta = timedelta(minutes=10)) -> dict[str, Any]:
-    """A signed dispute."""
+    """Returns a signed dispute."""
     deadline = int((run.pool.clock.now() + valid).timestamp())
     signature = Dispute(key=work, evidence_hash=sha(5), deadline=deadline).sign(key, run.chain.domain)
     return {"key": work, "evidence_hash": sha(5), "deadline": deadline, "signature": "0x" + signature.hex()}

@@ -1,4 +1,4 @@
-"""What nodes say of accepted files, step by step: a curve that no single node can bend out of shape."""
+"""Statistics that nodes report about accepted files, per step: no single node can distort the curve."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def told(run: RunUnderTest, first: int | None = None) -> list[StepFigures]
 async def judged(
     run: RunUnderTest, key: Key, file: int, outcome: Outcome | None, *, groups: int = 2, step: int = 0, **said: float
 ) -> Digest:
-    """A file of so many groups with figures of its own, and its verdict."""
+    """Adds a file of a number of groups with its statistics and verdict."""
     grant = await run.lease(key, step=step, groups=groups)
     assert (await run.hand_in(key, run.signed(key, grant, file=file), uploaded=True, **said)).status_code == 200
     await run.relayer.round()

@@ -1,4 +1,4 @@
-"""Work that is submitted without a file: it holds up no step, and it counts against its node."""
+"""Work submitted without a file does not occupy its step, and counts against its node."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def test_a_submission_with_its_file_is_pending(run: RunUnderTest) -> None:
 
 
 async def test_a_file_larger_than_its_lease_allows_counts_as_absent(run: RunUnderTest) -> None:
-    """A node can upload one as a file of another kind; validators find it forged, so it must not occupy its step."""
+    """A node can upload such a file as another kind; validators judge it forged, so it must not occupy its step."""
     key, _ = await ghost(run)
     place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1), size=1 << 30)
     await after(run, 2)

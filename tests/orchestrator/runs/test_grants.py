@@ -1,4 +1,4 @@
-"""What bounds a grant in the moment it is written: money, steps, the version, whose request it is, earlier leases."""
+"""Limits of a lease at the moment it is written: funds, steps, version, request ids and earlier leases."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ async def test_a_version_that_changes_during_a_request_is_the_leased_one(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch, version: int, attempt: int, step: int
 ) -> None:
     key = await run.member()
-    await run.lease(key, groups=1)  # its stake is known from now on, so that nothing else asks a second time
+    await run.lease(key, groups=1)  # the stake is cached from here on, so that no later request reads it again
     before, store = await run.leasing.store.state(), run.leasing.store
     await run.publish(version, attempt=attempt)
     real, told = store.state, [before]

@@ -1,4 +1,4 @@
-"""Which files of work are let into the store, and which are deleted from it."""
+"""Which work files the store accepts, and which are deleted."""
 
 from __future__ import annotations
 
@@ -131,11 +131,11 @@ async def test_other_files_of_a_node_have_a_separate_quota(make_run: MakeRun) ->
     assert told(await ask(run, key, await run.lease(key), file=3)) == (200, ""), "work does not go on that account"
 
 
-# What is deleted
+# Deletion of files
 
 
 def aged(run: RunUnderTest, path: Path, age: timedelta = AGE + timedelta(seconds=1)) -> Path:
-    """Makes a file as old as that."""
+    """Sets the age of a file."""
     at = (run.pool.clock.now() - age).timestamp()
     os.utime(path, (at, at))
     return path
@@ -207,7 +207,7 @@ async def test_after_a_loss_of_redis_no_needed_file_is_deleted(make_run: MakeRun
     key = await run.member()
     work = await run.delivered(key, await run.lease(key), file=1)
     needed, unused = put(run, key, 1), put(run, key, 2)
-    held = put(run, key, 3, timedelta(minutes=1))  # of a lease that Redis forgets
+    held = put(run, key, 3, timedelta(minutes=1))  # of a lease that Redis loses
     await run.pool.dependencies.redis.flushall()
     run.chain.read = 0
     assert await run.sweeper.round() == 0, "the ledger was not read to its end"

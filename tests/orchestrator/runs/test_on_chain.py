@@ -1,4 +1,4 @@
-"""A run on a real chain: joined, leased, carried, judged and read, and rebuilt after Redis was lost."""
+"""A run on a real chain: join, lease, submission and verdict, and recovery after a loss of Redis."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ async def test_a_node_without_gas_joins_submits_and_its_work_is_restored_from_th
         assert (rejected["key"], rejected["reason"], rejected["outcome"]) == (bad, 900, 3)
         listed = await run.rollouts(status="all")
 
-        # Redis is lost, and everything with it.
+        # Redis is lost with all its data.
         await run.pool.dependencies.redis.flushall()
         run.chain.forget_position()
         await run.sync.round()
@@ -212,7 +212,7 @@ async def test_leases_of_a_banned_provider_are_suspended(world: World, redis_url
 
 
 class _Killed(BaseException):
-    """As `kill -9`: nothing after it runs."""
+    """Simulates `kill -9`: no later code runs."""
 
 
 async def _die(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""The relayer's queue in Redis: what is remembered of something from one try to the next."""
+"""The relayer's queue in Redis: an item's state from one attempt to the next."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WORK = RelayedKind.WORK
 
 
 async def test_a_resubmission_keeps_the_time_of_the_first_submission(run: RunUnderTest) -> None:
-    """When its lease ends its node is judged by that; and no gas is paid again for what was refused, before a look."""
+    """The time of the first submission decides when the lease ends, and refused work costs no gas before a dry run."""
     queue = run.pool.dependencies.relayer.store
     await queue.put(WORK, "a", "body", now_ms=1_000)
     await queue.settle(WORK, "a", ReceiptState.REFUSED, lease="", reason="EscrowTooLow", passing=True)

@@ -1,4 +1,4 @@
-"""Work and joins that the orchestrator carries to the ledger: checked before they cost gas, carried once."""
+"""Work and joins that the orchestrator relays to the ledger: checked before they cost gas, relayed once."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ async def test_many_works_are_sent_in_one_transaction(run: RunUnderTest) -> None
 
 
 def _signed_by(world: RunUnderTest, key: Key, grant: SlotGrant, /, **change: Any) -> SignedWorkClaim:
-    """Work under a lease that was changed after it was signed, or signed by somebody else."""
+    """Returns work under a lease that was altered after signing, or signed by another key."""
     lease = grant.lease.model_copy(update=change)
     words = WorkClaim(lease_hash=lease.lease.hash, sha256=sha(1), units=7)
     return SignedWorkClaim(
@@ -191,7 +191,7 @@ async def test_a_crash_after_the_transaction_and_before_recording_it_relays_noth
 async def test_work_that_the_node_submitted_first_is_recorded_as_carried(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
-    run.submit_alone(grant, file=1, units=7)  # by the node itself; nobody has read it yet
+    run.submit_alone(grant, file=1, units=7)  # submitted by the node itself and not yet read from the ledger
     await run.relayer.round()
     await run.relayer.round()
     assert receipt(await run.hand_in(key, run.signed(key, grant))) == ("carried", "")
@@ -318,7 +318,7 @@ async def test_overlapping_rounds_share_one_leader_lease(run: RunUnderTest) -> N
 
 
 async def under_way(run: RunUnderTest) -> tuple[asyncio.Task[int], asyncio.Event]:
-    """A round whose transaction has left, and what lets it be mined; what others submit is mined at once."""
+    """Starts a round whose transaction is pending, and returns an event that mines it; others are mined at once."""
     mined, taken, submit = asyncio.Event(), asyncio.Event(), run.chain.submit_work
 
     async def slowly(works: Any) -> Any:
@@ -458,7 +458,7 @@ async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
 
 @pytest.fixture
 async def behind(run: RunUnderTest, line: CutLine) -> AsyncIterator[tuple[Relayer, RelayerStore]]:
-    """A relayer and its queue behind the line, whose client of Redis tries everything once."""
+    """Sets up a relayer and its queue behind the proxy, with a Redis client that does not retry."""
     redis = connect_redis(line.url, retries=0)
     database = Database(redis, keys=RedisKeys(f"pool-{POOL}"))
     lease, store = LoopLease(database, "relayer", lifetime=timedelta(hours=1)), RelayerStore(database)
@@ -493,7 +493,8 @@ async def test_losing_redis_within_a_batch_loses_no_work_and_pays_for_none_twice
         reached, line.at = line.at < 0, -1
         for _ in range(2):
             await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
-            await run.pool.dependencies.redis.delete(f"{RedisKeys(f'pool-{POOL}').prefix}lease:relayer")  # it ran out
+            # the leader lease expired
+            await run.pool.dependencies.redis.delete(f"{RedisKeys(f'pool-{POOL}').prefix}lease:relayer")
             await relayer.round()
         rows = [await store.get(RelayedKind.WORK, name) for name in names]
         assert [row.state if row else None for row in rows] == [ReceiptState.CARRIED] * 3, at

@@ -1,4 +1,4 @@
-"""Nodes hear of live relays with the checkpoint, beside those that the trainer or the settings name."""
+"""Nodes get live relays with the checkpoint, beside those named by trainer or settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of a step one node or provider may hold, for how long, and who gets no leases at all."""
+"""Shares of a step: how much one node or provider may hold, for how long, and which nodes get no lease."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.runs import MakeRun
 
 
 async def member_of(run: RunUnderTest, provider: Key) -> Key:
-    """A member whose provider is another than that of the usual ones."""
+    """Returns a member of another provider than the usual one."""
     key = await run.member()
     run.chain.seats[key.address] = replace(run.chain.seats[key.address], provider=provider.address)
     await run.leasing.store.drop_cached_seats([key.address])
@@ -36,7 +36,7 @@ async def refused(run: RunUnderTest, key: Key, *, step: int = 0, groups: int = 8
 async def judged(
     run: RunUnderTest, key: Key, outcome: Outcome, *, file: int = 1, reason: int = 0, what: SlotEvent = SlotEvent.JUDGED
 ) -> str:
-    """A slot whose work was submitted and judged; its work key."""
+    """Adds a slot whose work was submitted and judged; returns its work key."""
     grant = await run.lease(key, step=(await run.step(key)).step, groups=1)
     run.submit_alone(grant, file=file)
     work = grant.lease.lease.key.hash
@@ -48,7 +48,7 @@ async def judged(
     return work
 
 
-# A provider's part of a step
+# A provider's share of a step
 
 
 async def test_a_provider_without_competitors_can_hold_a_whole_step(run: RunUnderTest) -> None:
@@ -137,7 +137,7 @@ async def test_the_lua_script_and_step_count_compute_the_same_need(make_run: Mak
 
 
 async def settled(make_run: MakeRun, **settings: Any) -> RunUnderTest:
-    """A run whose leases follow deliveries: those of its nodes take 25 s, so a lease lasts 100 s."""
+    """Returns a run whose nodes deliver in 25 s, so that a lease lasts 100 s."""
     run = make_run(run_groups=100, **settings)
     await run.sync.round()
     await run.publish(0)
@@ -197,7 +197,7 @@ async def test_work_is_not_late_because_the_ledger_could_not_be_read(make_run: M
     grant = await run.lease(key, groups=1)
     await run.pool.clock.turn(timedelta(seconds=90))
     run.submit_alone(grant)
-    await run.sync.round()  # the first since the lease began
+    await run.sync.round()  # the first one since the lease began
     assert await states(run, key) == ["submitted"]
 
 
@@ -351,7 +351,7 @@ async def test_nodes_of_one_provider_share_a_delivery_record(make_run: MakeRun) 
     assert "one slot at a time" in await refused(run, another)
 
 
-# Money and terms
+# Funds and terms
 
 
 async def _money(run: RunUnderTest, **money: Any) -> None:

@@ -1,4 +1,4 @@
-"""Leasing slots over the orchestrator's API: who gets one, for what, and who does not."""
+"""Leasing slots over the orchestrator's API: eligible nodes, the content of a lease, and refusals."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ async def test_no_slot_is_leased_before_the_ledger_was_read_completely(make_run:
     assert "has not read the ledger" in problem(await run.ask(key))[2]
 
 
-# Leases that are over
+# Expired and released leases
 
 
 async def test_an_expired_lease_frees_its_groups_but_not_its_index(run: RunUnderTest) -> None:
@@ -218,7 +218,7 @@ async def test_a_lease_that_expires_during_a_ledger_read_is_decided_at_the_next_
 
     async def slowly() -> Any:
         found = await read()
-        run.submit_alone(grant, file=1, units=7)  # in time, and after what this reading told
+        run.submit_alone(grant, file=1, units=7)  # submitted in time, but after this read
         await run.pool.clock.turn(timedelta(seconds=500))
         return found
 

@@ -1,4 +1,4 @@
-"""What the ledger's events do to a run, over verdicts, reorgs and the loss of Redis."""
+"""Effects of ledger events on a run, over verdicts, reorgs and the loss of Redis."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_a_late_submission_no_longer_counts_as_undelivered(run: RunUnderTe
     grant = await run.lease(key)
     await run.pool.clock.turn(timedelta(seconds=120))
     await run.sync.round()
-    run.submit_alone(grant, file=1, units=7)  # mined before the lease's end, seen late
+    run.submit_alone(grant, file=1, units=7)  # mined before the lease's end and read late
     await run.sync.round()
     assert (await run.view())["pending"] == 4
     assert (await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases"))["delivered"] == 1
@@ -178,7 +178,7 @@ async def test_a_second_instance_resumes_reading_and_writes_nothing_twice(make_r
     assert await second.sync.round() == 0, "the first has the loop's lease"
     await first.pool.dependencies.redis.delete(
         first.pool.dependencies.database.key("lease", "run")
-    )  # it hung for too long
+    )  # the loop hung for too long
     await second.sync.round()
     assert (await second.view())["accepted"] == 4
     assert await first.sync.round() == 0

@@ -1,4 +1,4 @@
-"""Two that read the same and write: the first one's word stands, and the second is told to read again."""
+"""Of two writers that read the same state the first succeeds and the second has to read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A file on its way into a directory: one writer at a time, whole or not at all, whatever a crash left there."""
+"""An upload into a directory: one writer at a time, stored completely or not at all, also after a crash."""
 
 from __future__ import annotations
 
@@ -154,7 +154,7 @@ def test_a_killed_store_has_the_whole_object_or_none_and_accepts_it_again(
 
 def test_a_partial_file_left_by_a_crash_is_not_written_to(place: Path, target: Path) -> None:
     send(place, target)
-    os.link(target, place)  # killed between linking and unlinking
+    os.link(target, place)  # killed between link and unlink
     other = target.with_name("other")
     coming = UploadReceiver(place, other, size=3, sha256=hashlib.sha256(b"abc").hexdigest())
     coming.write(b"abc")

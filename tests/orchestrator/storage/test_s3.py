@@ -1,4 +1,4 @@
-"""Files through an S3-compatible store: a real one takes what was announced, and what a broken one does is said."""
+"""Files in an S3-compatible store: a real one accepts announced files, and errors of a broken one are reported."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ async def test_a_file_is_uploaded_to_the_bucket_and_downloaded_again(make_pool: 
     link = ObjectLink.model_validate_json(answer.content)
     assert (link.size, (await get(link.url)).content) == (len(CONTENT), CONTENT)
     async with pool.http() as http:
-        assert (await http.get(f"/v1/blobs/{given.key}")).status_code == 404  # the bytes don't pass through here
+        # the bytes do not pass through the orchestrator
+        assert (await http.get(f"/v1/blobs/{given.key}")).status_code == 404
     await pool.dependencies.objects.aclose()
 
 
@@ -162,7 +163,7 @@ async def test_the_nodes_client_uploads_to_and_reads_from_a_real_store(store: S3
     forged = ticket.model_copy(update={"url": ticket.url.replace(OWNER, Key.generate().address)})
     with pytest.raises(UrlStale):
         await transfer.put(forged, made, size=len(content))
-    for _ in range(2):  # the second finds it there
+    for _ in range(2):  # the second upload finds the object
         await transfer.put(ticket, made, size=len(content))
     url = await store.presign_get(key, expires=LIFE)
     fetched = tmp_path / "fetched"
@@ -209,7 +210,7 @@ async def test_wrong_credentials_and_buckets_are_reported_without_the_secret(mak
 
 @asynccontextmanager
 async def broken(answer: bytes | None, asked: list[str] | None = None) -> AsyncIterator[str]:
-    """A store that gives the same answer to everything, or none; the methods that it was `asked` with."""
+    """Runs a store that gives the same answer to every request, or none; yields the methods in `asked`."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
@@ -220,7 +221,7 @@ async def broken(answer: bytes | None, asked: list[str] | None = None) -> AsyncI
             await writer.drain()
             writer.close()
         else:
-            await reader.read()  # until the other side has had enough
+            await reader.read()  # until the client gives up
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -328,7 +329,7 @@ def test_invalid_store_settings_are_refused_at_startup(make_pool: MakePool, sett
 
 async def test_objects_are_listed_in_pages_and_deleted(store: S3Store) -> None:
     nodes = sorted(Key.generate().address for _ in range(2))
-    pool_id = POOL + 1  # nothing else is in it
+    pool_id = POOL + 1  # the bucket contains nothing else
     contents = [b"listed %d" % number for number in range(3)]
     keys = [ObjectKey(pool_id=pool_id, owner=node, sha256=sha(content)) for node in nodes for content in contents]
     audit = ObjectKey(pool_id=pool_id, owner=OWNER, sha256=sha(contents[0]), audit=True)
@@ -346,6 +347,6 @@ async def test_objects_are_listed_in_pages_and_deleted(store: S3Store) -> None:
     assert found == sorted(keys, key=str), "and no audit file"
     assert pages <= 4
     await store.delete(keys[0])
-    await store.delete(keys[0])  # once more is no error
+    await store.delete(keys[0])  # deleting again is no error
     assert await store.head(keys[0]) is None
     assert await store.head(audit) is not None

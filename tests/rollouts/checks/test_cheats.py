@@ -1,4 +1,4 @@
-"""Other computation than the version's, and other draws than the seed's: caught by proofs or by replay."""
+"""Other computation than the version's and other draws than the seed's are found by proofs or by replay."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_without_calibration_the_prefill_checks_measure_and_do_not_judge(
 def test_a_tie_for_the_last_place_of_a_proof_is_tolerated(
     off: int, state: CheckOutcome, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
 ) -> None:
-    """The proof says nothing about a value that the prover left out: it is as far off as a point can be."""
+    """The proof contains nothing about a value that the prover left out, so its distance is the largest possible."""
     swapped = ProofResult(None, 128, off, off, 0, 0.0, 128 * off + 2)
     evidence = {0: RowEvidence(proofs=(swapped,), logprobs=honest.samples[0].logprobs, gaps=None)}
     case = CheckInput(file=honest, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
@@ -128,7 +128,7 @@ SCATTER = HonestNoise(
 
 
 def as_measured(honest: RolloutFile, *, distance: float, deviation: float) -> dict[int, RowEvidence]:
-    """Every row off by so much: its proofs throughout, its draws at the first token."""
+    """Returns evidence in which every row is off: its proofs throughout, its draws at the first token."""
     found = {}
     for row, sample in enumerate(honest.samples):
         count = len(sample.output_tokens)

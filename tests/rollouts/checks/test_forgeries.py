@@ -1,4 +1,4 @@
-"""An honest file is clean; whatever is changed in it is named, by the right check, at the right place."""
+"""An honest file passes; every change to it is found by the right check at the right place."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def judge(version: CheckedVersion, policy: Policy) -> Judge:
 
 
 def full_row(file: RolloutFile) -> int:
-    """A row that ran to the limit."""
+    """Returns a row that ran to the token limit."""
     return next(row for row, one in enumerate(file.samples) if one.finish is FinishReason.LENGTH)
 
 
 def ended_row(file: RolloutFile) -> int:
-    """A row that ended by itself."""
+    """Returns a row that ended with an end token."""
     return next(row for row, one in enumerate(file.samples) if one.finish is FinishReason.EOS)
 
 
 def cut(sample: Sample, length: int) -> Sample:
-    """The sample's first tokens."""
+    """Returns the sample cut to its first tokens."""
     return replace(
         sample,
         output_tokens=sample.output_tokens[:length],
@@ -66,7 +66,7 @@ def cut(sample: Sample, length: int) -> Sample:
 
 
 def with_token(sample: Sample, at: int) -> Sample:
-    """The sample with another token, which is no end token, in one place."""
+    """Returns the sample with one token replaced by another that is no end token."""
     tokens = sample.output_tokens.copy()
     tokens[at] = 10 if tokens[at] != 10 else 11
     return replace(sample, output_tokens=tokens)
@@ -76,7 +76,8 @@ def test_an_honest_file_passes_every_check(judge: Judge, honest: RolloutFile, fa
     results = judge(honest, replace(facts, units=honest.units))
     assert [one for one in results.values() if one.state is not CheckOutcome.PASSED] == []
     assert results["sampling"].figures["mismatches"] == 0
-    assert {sample.finish for sample in honest.samples} == set(FinishReason)  # else rows below would not be found
+    # otherwise the rows below would not be found
+    assert {sample.finish for sample in honest.samples} == set(FinishReason)
 
 
 def test_one_changed_output_token_is_found_by_the_replay(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:

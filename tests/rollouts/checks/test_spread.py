@@ -1,4 +1,4 @@
-"""How far a verifier's own passes over a row are apart, and that limits follow it where it is more than they are."""
+"""The spread of a verifier's own passes over a row, and limits that follow it where it is larger than they are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every engine refuses before it does any work."""
+"""Requests that every engine refuses before it does any work."""
 
 from __future__ import annotations
 

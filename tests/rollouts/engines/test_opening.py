@@ -1,4 +1,4 @@
-"""An engine is opened by the name that a lease or a setting gives."""
+"""An engine is opened by the name in a lease or a setting."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The torch engine on real tiny models: seeded, replayable, provable answers, whatever else is in the batch."""
+"""The torch engine on tiny real models: seeded, replayable and provable answers in any batch."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def expected(engine: TorchEngine, requests: list[SampleRequest]) -> dict[int, Co
 
 
 def prefilled(policy: Policy, request: SampleRequest, tokens: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The states and logits that each token was to be drawn from, by one pass over the whole answer."""
+    """Returns states and logits before each token, by one pass over the whole answer."""
     first = len(request.prompt_tokens) - 1
     whole = torch.tensor([[*request.prompt_tokens, *tokens[:-1]]])
     states, logits = policy.states_and_logits(whole, keep=torch.arange(first, whole.shape[1]))
@@ -96,7 +96,7 @@ def test_the_torch_engine_implements_the_engine_protocol(engine: TorchEngine) ->
 def test_an_answer_does_not_depend_on_the_rest_of_the_batch(
     max_batch: int, qwen2: Path, requests: list[SampleRequest], expected: dict[int, Completion]
 ) -> None:
-    """Prompts of many lengths, rows taken again while others grow, against all twenty at once."""
+    """Prompts of many lengths in rows that are reused while others grow, compared with one batch of all twenty."""
     alone = by_sample(engine_of(qwen2, max_batch=max_batch).generate(requests, PLAIN))
     assert {sample: one.tokens for sample, one in alone.items()} == {
         sample: one.tokens for sample, one in expected.items()
@@ -145,7 +145,7 @@ def test_in_bfloat16_few_tokens_differ_from_the_prefill(qwen2: Path) -> None:
 def test_proofs_match_the_hidden_states_of_a_prefill(
     qwen2: Path, tmp_path: Path, requests: list[SampleRequest], expected: dict[int, Completion]
 ) -> None:
-    """A few points may differ: where values are level, the last bit decides which 128 are the largest."""
+    """A few points may differ: among nearly equal values, rounding decides which 128 are the largest."""
     for folder, honest in ((qwen2, True), (tiny_folder(tmp_path / "other", seed=4), False)):
         policy = load_policy(folder, dtype=Dtype.FLOAT32, device=CPU)
         rows = [
@@ -318,7 +318,7 @@ PLACE = 2 * 2 * 2 * 24 * 4
 def test_a_small_cache_reduces_the_batch_and_loses_no_answer(
     qwen2: Path, requests: list[SampleRequest], expected: dict[int, Completion]
 ) -> None:
-    """The longest needs 94 positions, so there is room for 2 rows, and 20 become 10, 5, 2."""
+    """The longest answer needs 94 positions, so there is space for 2 rows, and a batch of 20 becomes 10, 5 and 2."""
     engine = engine_of(qwen2, cache_bytes=2 * 100 * PLACE)
     assert tokens_of(engine.generate(requests, PLAIN)) == {
         sample: completion.tokens for sample, completion in expected.items()
@@ -334,7 +334,7 @@ Forward = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 def failing(error: Exception, *, above: int) -> Forward:
-    """A forward pass that fails for more rows than `above`."""
+    """Returns a forward pass that fails for more rows than `above`."""
     real = Policy.states_and_logits
 
     def forward(self: Policy, tokens: torch.Tensor, **how: object) -> tuple[torch.Tensor, torch.Tensor]:
@@ -428,7 +428,7 @@ def version_of(number: int) -> Digest:
 
 
 def test_versions_loaded_in_sequence_generate_like_freshly_loaded_ones(tmp_path: Path, qwen2: Path) -> None:
-    """In-place updates leave nothing of an earlier version behind."""
+    """In-place updates leave nothing of an earlier version."""
     folders = [tiny_folder(tmp_path / str(seed), seed=seed) for seed in range(3)]
     asked = requests_of(qwen2, each=1)
     fresh = [tokens_of(engine_of(folder).generate(asked, PLAIN)) for folder in folders]

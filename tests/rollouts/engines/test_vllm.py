@@ -1,4 +1,4 @@
-"""The vLLM engine on real tiny models, in a process of its own: it draws and proves what the torch engine does."""
+"""The vLLM engine on tiny real models in a separate process: it draws and proves the same as the torch engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MASKED = SamplingParameters(max_new_tokens=30, temperature=0.8, top_k=20, top_p=
 
 
 def folder_of(home: Path, kind: str, *, seed: int = 0) -> Path:
-    """A tiny model with heads of 32 values: on a CPU vLLM has no attention for the usual ones of 24."""
+    """Makes a tiny model with heads of 32 values, because vLLM on a CPU has no attention for the usual heads of 24."""
     return tiny_folder(home / f"{kind}{seed}", kind=kind, seed=seed, num_attention_heads=3, num_key_value_heads=1)
 
 
@@ -48,7 +48,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mine(home: Path) -> Path:
-    """Its output layer shares the embedding's weights."""
+    """Returns a model whose output layer shares the embedding's weights."""
     return folder_of(home, "qwen2")
 
 
@@ -63,7 +63,7 @@ def process(home: Path) -> Iterator[VllmProcess]:
 
 @pytest.fixture
 def vllm(process: VllmProcess, mine: Path) -> VllmProcess:
-    """With the same weights before every test; in place, but after a test that loaded another shape."""
+    """Yields the engine with the same weights before every test, reloaded in place except after another shape."""
     process.load(mine, version=VERSION)
     return process
 
@@ -91,7 +91,7 @@ def tokens_of(answers: dict[int, Completion]) -> dict[int, tuple[int, ...]]:
 
 
 def prefilled(policy: Policy, request: SampleRequest, tokens: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The states and logits that each token was to be drawn from, by one pass over the whole answer."""
+    """Returns states and logits before each token, by one pass over the whole answer."""
     first = len(request.prompt_tokens) - 1
     whole = torch.tensor([[*request.prompt_tokens, *tokens[:-1]]])
     states, logits = policy.states_and_logits(whole, keep=torch.arange(first, whole.shape[1]))
@@ -101,7 +101,7 @@ def prefilled(policy: Policy, request: SampleRequest, tokens: tuple[int, ...]) -
 def check_by_prefill(
     folder: Path, requests: list[SampleRequest], answers: dict[int, Completion], parameters: SamplingParameters
 ) -> None:
-    """Every token, log-probability and proof is what a prefill gives, as a validator would see it."""
+    """Checks every token, log-probability and proof against a prefill, as a validator does."""
     policy = load_policy(folder, dtype=Dtype.FLOAT32, device=CPU)
     proved, mismatches = [], 0
     for one in requests:
@@ -134,7 +134,7 @@ def test_vllm_draws_the_same_tokens_as_the_torch_engine(
 
 
 def test_an_answer_is_the_same_alone_and_with_more_requests_than_rows(vllm: VllmProcess, mine: Path) -> None:
-    """Seventy for 64 rows, so that some wait, and rows are taken again while others grow."""
+    """Seventy requests for 64 rows, so that some wait, and rows are reused while others grow."""
     requests = requests_of(mine, each=14)
     together = vllm.generate(requests, PLAIN)
     check_by_prefill(mine, requests, together, PLAIN)
@@ -158,7 +158,7 @@ def test_versions_are_replaced_in_place_without_remains_of_earlier_ones(
 
 
 def test_proofs_belong_to_the_version_that_generated(vllm: VllmProcess, home: Path, mine: Path) -> None:
-    """Or the check of the other tests could not fail."""
+    """Otherwise the proof check in the other tests could not fail."""
     requests = requests_of(mine, each=1)
     policy = load_policy(folder_of(home, "qwen2", seed=6), dtype=Dtype.FLOAT32, device=CPU)
     answers = vllm.generate(requests, PLAIN)
@@ -247,7 +247,7 @@ def test_weights_with_nan_are_reported(vllm: VllmProcess, mine: Path, tmp_path: 
 
 
 def test_running_out_of_memory_reduces_the_batch_and_loses_no_answer(vllm: VllmProcess, mine: Path) -> None:
-    """In the middle of a step, so vLLM is started again; then twenty become ten."""
+    """The failure occurs within a step, so vLLM is restarted; then a batch of twenty becomes ten."""
     requests = requests_of(mine)
     vllm.fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), above=10)
     try:
@@ -300,7 +300,7 @@ PLACE = 2 * 2 * 1 * 32 * 4
 
 
 def test_answers_preempted_by_a_full_cache_and_recomputed_are_the_same(process: VllmProcess, mine: Path) -> None:
-    """Six prompts fit, and no room is left to grow."""
+    """Six prompts fit, and no space is left for them to grow."""
     process.open(cache_bytes=3 * CONTEXT * PLACE)
     process.load(mine, version=VERSION)
     prompt = tuple(FolderTokenizer(mine).encode("what is 12*(3+4)?\n" * 6))
@@ -322,7 +322,7 @@ def without_a_part_of_a_fused_tensor(folder: Path) -> Path:
 def test_a_version_that_vllm_would_load_but_cannot_compute_is_refused(
     process: VllmProcess, mine: Path, qwen2: Path, tmp_path: Path
 ) -> None:
-    """VLLM itself leaves the missing part as it finds it, and finds out about the heads in the first step."""
+    """VLLM itself ignores the missing part, and fails for the heads only in the first step."""
     with pytest.raises(BadVersionFolder, match="148,256 numbers instead of 166,688"):
         process.load(without_a_part_of_a_fused_tensor(shutil.copytree(mine, tmp_path / "model")), version=NEXT)
     assert process.version() is None

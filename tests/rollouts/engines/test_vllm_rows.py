@@ -1,4 +1,4 @@
-"""What can be said of the vLLM engine without vLLM: its view of the batch, its drawing, and that it is missing."""
+"""Parts of the vLLM engine that need no vLLM: its view of the batch, its sampling, and the error without vLLM."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ GREEDY = SamplingParameters(max_new_tokens=4, top_k=1)
 
 @dataclass
 class DenseBatch:
-    """A batch as vLLM keeps it: newcomers take free rows first, then the last ones move into what is still free."""
+    """A batch as vLLM keeps it: new requests take free rows first, then the last rows move into the remaining gaps."""
 
     rows: list[int] = field(default_factory=list)
 
     def change(
         self, leaving: set[int], coming: list[int]
     ) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, int]]]:
-        """What vLLM would tell: rows removed, (row, sample) added, (source, target) moved."""
+        """Returns the changes that vLLM would report: removed rows, added (row, sample), moved (source, target)."""
         free = [place for place, sample in enumerate(self.rows) if sample in leaving]
         added: list[tuple[int, int]] = []
         for sample in coming:

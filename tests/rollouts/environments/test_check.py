@@ -1,4 +1,4 @@
-"""`muster env check`: the shipped families pass, and each way to break the contract is named."""
+"""`muster env check`: the shipped families pass, and each violation of the contract is reported."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ family = Family(name="faulty", version="1", summary="", options=FaultyOptions, b
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installs a package with an environment that breaks its contract in a chosen way."""
+    """Installs a package with an environment that violates its contract in a chosen way."""
     (tmp_path / "muster_test_faulty.py").write_text(PACKAGE)
     info = tmp_path / "muster_test_faulty-1.0.dist-info"
     info.mkdir()

@@ -1,4 +1,4 @@
-"""What a package registers is held to the interface: whatever it answers or raises, it is named."""
+"""Environments of other packages are checked against the interface; invalid answers and exceptions are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollouts.sandbox import Sandboxes, SandboxUnavailable
 
 
 class Foreign:
-    """An environment whose answers are given by whoever makes it."""
+    """An environment whose answers are given to its constructor."""
 
     name, version = "foreign", "1"
 
@@ -38,29 +38,29 @@ class Foreign:
 
 
 class Speechless:
-    """What not even a message can show."""
+    """An exception whose message cannot be shown."""
 
     def __repr__(self) -> str:
         raise RuntimeError
 
 
 def no_sandboxes() -> Sandboxes:
-    """None is asked for."""
+    """Returns no sandboxes, because none are used."""
     raise AssertionError
 
 
 def family(**answers: Callable[..., object]) -> Family[Options]:
-    """One that makes such an environment."""
+    """Returns a family that makes such an environment."""
     return Family(name="foreign", version="1", summary="", options=Options, build=lambda *_: Foreign(**answers))
 
 
 def load(of: Family[Options]) -> Environment:
-    """What it makes."""
+    """Loads the environment of a family."""
     return of.load(version=None, options={}, sandboxes=no_sandboxes)
 
 
 def raising(error: BaseException) -> Callable[[], object]:
-    """An answer that is none."""
+    """Returns a function that raises an error."""
 
     def answer() -> object:
         raise error

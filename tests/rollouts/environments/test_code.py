@@ -1,4 +1,4 @@
-"""`code`: programs judged by what they do, never by what they say about it."""
+"""`code`: programs are scored by their results, never by their claims."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture
 def environments(write_rows: WriteRows, sandboxes: Sandboxes) -> dict[str, Environment]:
-    """One problem of each kind."""
+    """Returns one environment for each kind of tests."""
     return {
         kind: load_environment(
             "code",
@@ -61,7 +61,7 @@ def environments(write_rows: WriteRows, sandboxes: Sandboxes) -> dict[str, Envir
 
 
 def score(environment: Environment, source: str) -> float:
-    """What a program in a code block earns."""
+    """Scores a program in a code block."""
     return environment.score(environment.prompt(0), f"Here:\n```python\n{source}\n```\n", finished=True).task
 
 
@@ -220,7 +220,7 @@ def test_no_program_passes_without_solving_the_problem(
 ) -> None:
     began = time.monotonic()
     assert score(environments[kind], source) == 0.0
-    assert time.monotonic() - began < 60  # the limit is a second of processor time; the machine may be busy
+    assert time.monotonic() - began < 60  # the limit is a second of processor time, but the machine may be busy
     assert score(environments[kind], RIGHT[kind]) == 1.0
     assert not Path("/tmp/muster-code-was-here").exists()
 

@@ -1,4 +1,4 @@
-"""Where the answer stands in what a model wrote."""
+"""Extracting the answer from a completion."""
 
 from __future__ import annotations
 
@@ -66,5 +66,5 @@ def test_the_search_is_linear_in_the_length(piece: str) -> None:
     began = time.process_time()
     boxed_answer(huge)
     python_source(huge)
-    assert time.process_time() - began < 20  # in one pass one second or two; the square of it would be days
+    assert time.process_time() - began < 20  # a linear search takes one second or two; a quadratic one would take days
     assert boxed_answer(huge + "\\boxed{1}" * 8) is None or len(huge) + 72 <= LONGEST_COMPLETION

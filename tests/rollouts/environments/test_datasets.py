@@ -1,4 +1,4 @@
-"""Files of problems: both formats, the digest that pins them, and words for whatever is wrong."""
+"""Problem files: both formats, the digest that pins them, and errors for malformed ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ROWS = [
 
 
 def as_text(info: object) -> str:
-    """As a column of strings holds it."""
+    """Converts a value to the text of a string column."""
     return info if isinstance(info, str) else json.dumps(info)
 
 

@@ -1,4 +1,4 @@
-"""The difficulty filter: what it keeps, how it goes on where it was killed, and that it never mixes measurements."""
+"""The difficulty filter: the prompts it keeps, resuming after a kill, and separate measurements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CANDIDATES = range(10)
 
 @pytest.fixture(scope="module")
 def engine(qwen2: Path) -> Engine:
-    """A tiny model, loaded once."""
+    """Returns a tiny model, loaded once."""
     found = TorchEngine(dtype=Dtype.FLOAT32)
     found.load(qwen2, version=digest(bytes(32)))
     return found
@@ -42,7 +42,7 @@ def engine(qwen2: Path) -> Engine:
 
 @pytest.fixture
 def of_letters(engine: Engine, qwen2: Path) -> DifficultyFilter:
-    """Two answers to each sum, four prompts at a time."""
+    """Returns a filter with two answers to each prompt, four prompts at a time."""
     choice = RECIPE.environment
     environment = load_environment(choice.name, version=choice.version, options=choice.options)
     return DifficultyFilter(
@@ -69,7 +69,7 @@ def test_an_interrupted_and_resumed_run_gives_the_same_journal(of_letters: Diffi
 
 
 class EvenLengths:
-    """Solved by any answer of an even number of characters: something that random weights do now and then."""
+    """An environment solved by any answer with an even number of characters, which random weights sometimes give."""
 
     name, version = "even-lengths", "1"
 

@@ -1,4 +1,4 @@
-"""The synthetic families: exact prompts, exact scores, and the unreliable teacher."""
+"""The synthetic families: fixed prompts, fixed scores, and demonstrations with errors."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_the_letters_demonstrations_are_right_in_a_third_of_cases() -> None:
         shown, argument = LETTERS.demonstration(prompt), prompt.data["argument"]
         if (
             len({str(argument), str(argument)[::-1], "".join(sorted(str(argument)))}) == 3
-        ):  # else they can't be told apart
+        ):  # otherwise the two cannot be distinguished
             kinds["right" if shown == prompt.data["answer"] else "copied" if shown == argument else "other"] += 1
     total = sum(kinds.values())
     assert {kind: round(count / total, 1) for kind, count in kinds.items()} == {

@@ -1,4 +1,4 @@
-"""What every environment promises, tried on every family that needs no data."""
+"""Promises of every environment, checked on every family that needs no data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One value in the box: what honest answers write is compared, and two values are wrong."""
+"""One value in the box: honest notations are compared, and two values are wrong."""
 
 from __future__ import annotations
 

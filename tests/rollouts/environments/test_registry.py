@@ -1,4 +1,4 @@
-"""Finding environments: the built-in ones, those of other packages, and words for what is not there."""
+"""Finding environments: built-in ones, those of other packages, and errors for missing ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ nothing = 7
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package, installed as pip would, that registers environments."""
+    """Installs a package that registers environments, as pip would."""
     (tmp_path / "muster_test_sums.py").write_text(PACKAGE)
     info = tmp_path / "muster_test_sums-1.0.dist-info"
     info.mkdir()

@@ -1,4 +1,4 @@
-"""The length reward, and which prompts are held out."""
+"""The length reward, and the choice of held-out prompts."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_prompts_of_equal_text_are_held_out_together() -> None:
     for index in range(5000):
         prompt = letters.prompt(index)
         texts.setdefault(prompt.text, set()).add(is_held_out(prompt, 0.5))
-    assert len(texts) < 5000  # some do repeat
+    assert len(texts) < 5000  # some texts repeat
     assert all(len(answers) == 1 for answers in texts.values())
 
 

@@ -1,4 +1,4 @@
-"""Laying answers into passes: each stands once, nothing exceeds the capacity, and long prompts are computed once."""
+"""Packing answers into passes: each once, within the capacity, with long prompts computed once."""
 
 from __future__ import annotations
 

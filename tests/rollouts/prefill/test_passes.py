@@ -1,4 +1,4 @@
-"""A packed prefill is a plain one: the same states and logits, whatever is packed with what."""
+"""A packed prefill gives the same states and logits as a plain one, for any packing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def answers_of(groups: list[tuple[int, list[int]]], seed: int) -> list[PrefillIt
 
 @torch.no_grad()
 def plainly(policy: Policy, answer: PrefillItem) -> Pair:
-    """States and logits of one answer, by one plain pass over prompt and answer."""
+    """Returns states and logits of one answer, by one plain pass over prompt and answer."""
     tokens = torch.from_numpy(np.concatenate([answer.prompt, answer.output]).astype(np.int64))
     states, logits = policy.states_and_logits(tokens[None])
     wanted = slice(len(answer.prompt) - 1, len(tokens) - 1)
@@ -53,7 +53,7 @@ def plainly(policy: Policy, answer: PrefillItem) -> Pair:
 
 
 def packed(policy: Policy, answers: list[PrefillItem], tokens_at_once: int | None) -> list[Pair]:
-    """The same of all answers, packed; every stretch must come once, and in order."""
+    """Returns the same of all answers, packed; every stretch must come once and in order."""
     parts: list[list[Pair]] = [[] for _ in answers]
     reached = [0] * len(answers)
     for rows in prefill(policy, answers, tokens_at_once=tokens_at_once):
@@ -89,7 +89,7 @@ def test_rows_of_unequal_lengths_do_not_attend_to_each_other_or_to_padding(polic
 
 
 def test_an_answer_does_not_attend_to_its_neighbours(policy: Policy) -> None:
-    """Whole neighbours are exchanged; states that leaked would move by about as much as they are large."""
+    """Whole neighbours are exchanged; leaked states would change by about their own size."""
     one, *others = answers_of([(9, [20, 20]), (9, [20, 20])], 1)
     alone = packed(policy, [one], None)[0][0]
     together = packed(policy, [one, *others], None)[0][0]

@@ -1,4 +1,4 @@
-"""A moment by which all jobs end, whatever their own limits allow."""
+"""A deadline by which all jobs end, whatever their own limits allow."""
 
 from __future__ import annotations
 
@@ -20,8 +20,10 @@ BUSY = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: 
 
 @pytest.mark.parametrize("source", [BUSY, "import time; time.sleep(20)"], ids=["busy", "asleep"])
 def test_a_job_ends_at_the_deadline_and_is_undecided(sandboxes: Sandboxes, source: str) -> None:
-    job = Job(module="inside.program", payload={"source": source}, limits=PATIENT)  # which would let it succeed
-    sandboxes.run(JobKind.SOLUTION, Job(module="inside.program", payload={"source": ""}))  # a sandbox is there
+    # a limit under which the job would succeed
+    job = Job(module="inside.program", payload={"source": source}, limits=PATIENT)
+    # a sandbox is already running
+    sandboxes.run(JobKind.SOLUTION, Job(module="inside.program", payload={"source": ""}))
     with jobs_end_by(time.monotonic() + 0.5):
         outcome = sandboxes.run(JobKind.SOLUTION, job)
     assert (outcome.ending, outcome.undecided) == (JobEnding.OUT_OF_TIME, True)

@@ -1,4 +1,4 @@
-"""Programs that mean harm end quickly, with a word for how, and touch nothing. One row per idea, in both isolations."""
+"""Hostile programs end quickly with a distinct outcome and change nothing; one case per idea, in both isolations."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def run(sandboxes: Sandboxes, source: str, standard_input: bytes = b"", limits: 
 
 
 def is_well(sandboxes: Sandboxes) -> bool:
-    """Whether the next program is served as if nothing had happened, and by the same sandbox."""
+    """Returns whether the next program is run normally by the same sandbox."""
     outcome = run(sandboxes, "print(sum(map(int, input().split())))", b"1 2 3\n")
     return outcome.succeeded and outcome.output == b"6\n"
 
@@ -117,7 +117,7 @@ def test_an_endless_program_is_ended(sandboxes: Sandboxes, source: str, endings:
     began = time.monotonic()
     limits = SOON if JobEnding.OUT_OF_TIME in endings else LIMITS
     assert run(sandboxes, source, limits=limits).ending in endings
-    assert time.monotonic() - began < 30  # idle, no row takes half a second
+    assert time.monotonic() - began < 30  # on an idle machine no case takes half a second
     assert is_well(sandboxes)
 
 
@@ -133,7 +133,7 @@ def test_exceeding_wall_time_is_distinguished_from_processor_time(sandboxes: San
 
 
 def test_hostile_programs_leave_no_process_file_or_limit_behind(sandboxes: Sandboxes) -> None:
-    assert is_well(sandboxes)  # so that the sandbox stands
+    assert is_well(sandboxes)  # so that the sandbox is running
     here = psutil.Process()
     before = {each.pid for each in here.children(recursive=True)}, here.nice(), here.rlimit(psutil.RLIMIT_CPU)
     for source in REFUSED.values():

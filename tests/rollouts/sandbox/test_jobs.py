@@ -1,4 +1,4 @@
-"""What a job gets, what comes out of it, and that each begins as if it were the first."""
+"""A job's input and output, and independence of jobs from each other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sandboxes come up, are replaced, end with their owner, and are refused where they don't hold."""
+"""Sandboxes are started, replaced, ended with their owner, and refused where isolation fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ with sandboxes.borrow(JobKind.SOLUTION) as sandbox:
 
 
 def end_all(pid: int) -> None:
-    """Kills a process and what it has started, from the top: a server whose job dies first would still report it."""
+    """Kills a process and its children from the top, because a server whose job dies first would report it."""
     processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     for each in processes:
         with suppress(psutil.NoSuchProcess):
@@ -101,7 +101,7 @@ def test_without_bubblewrap_process_isolation_is_used_unless_the_settings_forbid
 
 @needs_bubblewrap
 def test_a_package_behind_symbolic_links_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some installers link packages from a cache; the link must lead somewhere inside the sandbox, too."""
+    """Some installers link packages from a cache; the link must also resolve inside the sandbox."""
     site, store = tmp_path / "site", tmp_path / "store" / "sympy"
     for place in (site, store):
         place.mkdir(parents=True)
@@ -124,7 +124,7 @@ def test_namespaces_are_used_where_they_work() -> None:
 
 @needs_bubblewrap
 def test_a_sandbox_that_exposes_a_hidden_path_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_HIDDEN", ("/usr/bin",))  # which it does show
+    monkeypatch.setattr(process, "_HIDDEN", ("/usr/bin",))  # a path that the sandbox does show
     with pytest.raises(SandboxUnavailable, match=r"does not hold here.*read /usr/bin"):
         process.Sandbox(JobKind.MATHEMATICS, Isolation.NAMESPACES)
 

@@ -1,4 +1,4 @@
-"""Plain data between processes that don't trust each other."""
+"""Plain data between processes that do not trust each other."""
 
 from __future__ import annotations
 

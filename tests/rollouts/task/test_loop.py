@@ -42,11 +42,11 @@ from worker.delivery.work_signing import LEASED_WORK, LeasedWork
 
 
 class Killed(Exception):
-    """Stands for `kill -9`."""
+    """Simulates `kill -9`."""
 
 
 async def run_until(task: RolloutTask, done: Callable[[], bool]) -> None:
-    """Runs the task until something is so, then stops it."""
+    """Runs the task until a condition holds, then stops it."""
     running = asyncio.create_task(task.run())
     await until(lambda: done() or running.done())
     task.stop()
@@ -123,7 +123,8 @@ async def test_a_new_version_is_loaded_between_slots_and_an_older_one_never(arou
     around.orchestrator.checkpoint = old
     around.orchestrator.slots = 3
     asked = around.orchestrator.asked
-    await until(lambda: around.orchestrator.asked > asked)  # it is asked again, and leases nothing of the old one
+    # the task requests again, and leases nothing of the old version
+    await until(lambda: around.orchestrator.asked > asked)
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
     assert [file.header.checkpoint for file in handed_over(around)] == [first, second]
@@ -135,7 +136,7 @@ async def test_an_unpaid_engine_leases_nothing_and_logs_which_are_paid(
     around: Surroundings, said: tuple[str, ...]
 ) -> None:
     digest = around.publish(0, arithmetic=("vllm/float32", "vllm/bfloat16"), said=said)
-    if said:  # what is refused is not even fetched
+    if said:  # a refused version is not even fetched
         shutil.rmtree(around.shared / "checkpoints" / digest)
     task = await around.task()
     with structlog.testing.capture_logs() as logs:
@@ -193,7 +194,7 @@ async def test_a_lost_race_for_a_slot_causes_a_shorter_pause_than_other_errors(
     assert [task._put_off(lost).total_seconds() for _ in range(3)] == [0.2, 0.4, 0.8]
     assert task._put_off(down).total_seconds() == 16
     assert [task._put_off(lost) for _ in range(20)][-1].total_seconds() == 60
-    told = RateLimited("too many requests", retry_after=timedelta(minutes=5))  # the other side knows better than we
+    told = RateLimited("too many requests", retry_after=timedelta(minutes=5))  # the server's Retry-After has priority
     assert task._put_off(told) == timedelta(minutes=5)
 
 
@@ -349,7 +350,7 @@ async def test_a_bridge_that_disconnects_during_a_hand_over_neither_loses_nor_du
         if request.url.path != "/v1/files" or len(lost) == 3:
             return await send(self, request)
         lost.append(request)
-        if len(lost) == 1:  # the worker has the file, and is gone before it says so
+        if len(lost) == 1:  # the worker has the file, but disconnects before it answers
             await (await send(self, request)).aclose()
             assert len(around.queue.items()) == 1
             raise httpx.ReadError("gone")
@@ -560,7 +561,7 @@ async def test_an_environment_fault_releases_the_slot_and_the_next_one_is_done(
 
 
 async def test_a_version_with_prompts_longer_than_its_context_is_leased_once(around: Surroundings) -> None:
-    digest = around.publish(0, new_tokens=250)  # of a context of 256
+    digest = around.publish(0, new_tokens=250)  # with a context of 256
     around.orchestrator.slots = 9
     task = await around.task()
     running = asyncio.create_task(task.run())
@@ -604,7 +605,7 @@ async def test_a_lease_of_more_units_than_its_groups_allow_is_released_before_ge
 
 
 def failing(task: RolloutTask, monkeypatch: pytest.MonkeyPatch, *, times: int) -> list[Digest]:
-    """Breaks the task's engine so many times; returns what will have been loaded."""
+    """Makes the task's engine fail a number of times; returns a list that will hold the loaded versions."""
     generate, load, loads = task._engine.generate, task._engine.load, list[Digest]()
     failures = iter(range(times))
 
@@ -623,7 +624,7 @@ def failing(task: RolloutTask, monkeypatch: pytest.MonkeyPatch, *, times: int) -
 
 
 async def _finished_but_not_handed_over(task: RolloutTask, around: Surroundings) -> RolloutFile:
-    """What `kill -9` between writing and handing over leaves behind."""
+    """Creates the state after `kill -9` between writing a file and handing it over."""
     kept: list[RolloutFile] = []
     put = task._outbox.put
 

@@ -1,4 +1,4 @@
-"""Versions on the shared volume: what is used is what the digest says, and what is used is not removed."""
+"""Versions on the shared volume: used ones match their digest and are not removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = run_id("test")
 
 
 def version(number: int) -> tuple[CheckpointRef, bytes]:
-    """A version whose only file holds its number."""
+    """Returns a version whose only file contains its number."""
     content = b"weights %d" % number
     return reference(content, number), content
 
@@ -34,7 +34,7 @@ def reference(content: bytes, number: int) -> CheckpointRef:
 
 
 class Source:
-    """Fetches from memory, as slowly as it is told, and counts."""
+    """Fetches from memory at a chosen pace, and counts fetches."""
 
     def __init__(self, content: Callable[[CheckpointRef], bytes]) -> None:
         self.content = content
@@ -99,7 +99,7 @@ async def test_a_folder_placed_by_another_program_is_verified(tmp_path: Path) ->
 
 
 async def test_a_damaged_folder_is_fetched_again(tmp_path: Path) -> None:
-    """Such as after a power cut, or when somebody else wrote to the volume."""
+    """Damage may come from a power cut, or from another program that wrote to the volume."""
     source = Source(honest)
     wanted, content = version(1)
     held = await store(tmp_path, source).hold(RUN, wanted)
@@ -168,7 +168,7 @@ async def test_a_change_after_the_verification_is_noticed(tmp_path: Path) -> Non
     file = held.folder / "w"
     before = file.stat()
     file.write_bytes(bytes(before.st_size))
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # whoever writes can hide it so
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # a writer can hide the change like this
     with pytest.raises(BadVersionFolder, match="changed"):
         held.check_unchanged()
     held.release()
@@ -183,7 +183,7 @@ async def test_old_versions_are_removed_and_those_in_use_are_kept(tmp_path: Path
         policy.release()
     await policies.tidy()
     there = {path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()}
-    assert there == {held[0].digest, held[3].digest}  # the one in use, and the newest
+    assert there == {held[0].digest, held[3].digest}  # the version in use, and the newest
     assert version_digest(folder_files(held[0].folder)) == held[0].digest
     held[0].release()
     await policies.tidy()
@@ -236,7 +236,7 @@ def test_after_removal_of_a_lock_the_waiter_takes_its_replacement(tmp_path: Path
     newcomer = VersionLock(tmp_path, digest)
     assert newcomer.take(Hold.EXCLUSIVE)
     remover.release()
-    assert not waiter.take(Hold.SHARED)  # what it waited with is free, and nobody else looks at that
+    assert not waiter.take(Hold.SHARED)  # the removed lock is free, and no process looks at it
     newcomer.release()
     assert waiter.take(Hold.SHARED)
     last = VersionLock(tmp_path, digest)

@@ -1,4 +1,4 @@
-"""`python -m rollouts` as its container runs it, and where it can't work: one line that says why, and exit status 1."""
+"""`python -m rollouts` as in its container; where it cannot work, one line with the reason and exit status 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proof holds the largest magnitudes of an interval, whatever the values, shapes and types."""
+"""A proof contains the largest magnitudes of an interval, for any values, shapes and types."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NAN, NEGATIVE_NAN, INFINITY, ONE, ZERO, NEGATIVE_ZERO = 0x7FC1, 0xFFFF, 0x7F80, 
 
 
 def largest(bits: list[int], k: int) -> list[int]:
-    """The indices of the k largest magnitudes, one value at a time."""
-    magnitudes = [min(bit & 0x7FFF, 0x7F81) for bit in bits]  # all NaNs are alike
+    """Returns the indices of the k largest magnitudes, one value at a time."""
+    magnitudes = [min(bit & 0x7FFF, 0x7F81) for bit in bits]  # all NaNs compare equal
     return sorted(range(len(bits)), key=lambda index: (-magnitudes[index], index))[:k]
 
 
 def canonical(bit: int) -> int:
-    """NaNs in one form, which is an element of the field."""
+    """Returns NaNs in one form, which is an element of the field."""
     return 0x7FC0 if bit & 0x7FFF > INFINITY else bit
 
 
@@ -59,9 +59,9 @@ def test_any_states_are_proved_by_their_largest_values(bits: list[int], hidden: 
 @given(
     seed=st.integers(0, 2**32 - 1),
     chunks=st.integers(1, 5),
-    size=st.one_of(st.integers(1, 9000), st.integers(16_000, 50_000)),  # as keys, and by folding
+    size=st.one_of(st.integers(1, 9000), st.integers(16_000, 50_000)),  # by sorting keys, and by folding
     k=st.one_of(st.integers(1, 130), st.integers(500, 2000)),
-    levels=st.sampled_from([1, 2, 5, 100, 30_000, 0x8000]),  # of which the last are NaNs
+    levels=st.sampled_from([1, 2, 5, 100, 30_000, 0x8000]),  # the last ones are NaNs
 )
 def test_ties_at_the_edge_go_to_the_lowest_index(seed: int, chunks: int, size: int, k: int, levels: int) -> None:
     bits = np.random.default_rng(seed).integers(0, levels, (chunks, size)).astype(np.int16)

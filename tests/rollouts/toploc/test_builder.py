@@ -1,4 +1,4 @@
-"""Proofs that are built while sequences grow are those of the finished sequences, whatever happens in between."""
+"""Proofs built while sequences grow equal those of the finished sequences, under any schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = PolynomialCodec(interval=3, top_k=4)
 
 
 class Growth(RuleBasedStateMachine):
-    """Sequences begin, grow together or alone, end with surplus rows, are dropped, and begin anew."""
+    """Sequences begin, grow together or alone, end with surplus rows, are dropped, and begin again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Growth(RuleBasedStateMachine):
         for name, row in zip(names, rows, strict=True):
             self.rows.setdefault(name, []).append(row.to(torch.bfloat16, copy=True))
         if copy:
-            rows.zero_()  # the engine writes over them
+            rows.zero_()  # the engine overwrites them
 
     @precondition(lambda self: self.rows)
     @rule(data=st.data())
@@ -68,7 +68,7 @@ class Growth(RuleBasedStateMachine):
 
     @invariant()
     def what_waits_is_bounded(self) -> None:
-        rest = self.builder._background._rest  # that memory stays bounded can't be seen from outside
+        rest = self.builder._background._rest  # bounded memory cannot be observed from outside
         assert rest is None or sum(rest.counts) <= (13 + 64) * (3 - 1 + self.surplus)
 
     def teardown(self) -> None:
@@ -83,7 +83,7 @@ TestGrowth.settings = settings(max_examples=40, stateful_step_count=30, deadline
 
 
 class Held:
-    """Builds when the test lets it, and remembers how many chunks it was given at once."""
+    """Builds when the test allows it, and records the number of chunks per call."""
 
     name, interval, proof_bytes = "held", 32, 258
 
@@ -105,7 +105,7 @@ class Held:
 
 
 class Failing:
-    """A codec that has no proof for chunks that begin with a negative value."""
+    """A codec without a proof for chunks that begin with a negative value."""
 
     name, interval, proof_bytes = "failing", 2, 1
 
@@ -151,7 +151,7 @@ def test_the_engine_waits_while_too_many_proofs_are_queued() -> None:
     codec = Held()
     builder = ProofBuilder(codec=codec, most_waiting_bytes=4 * 8 * 2)
     pending = []
-    for name in range(2):  # half of the bytes: they are handed over
+    for name in range(2):  # half of the bytes have been handed over
         builder.add([name], normal_states(1, 8))
         pending.append(builder.finish(name, rows=1))
     asking = threading.Thread(target=pending[0].result)

@@ -1,4 +1,4 @@
-"""A calibration is a file that a person can read, and that says nothing about what was not measured."""
+"""A calibration is a readable file with entries only for measured combinations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_an_unmeasured_combination_is_not_found(other: dict[str, Any]) -> None:
 
 
 def without(*path: str | int) -> bytes:
-    """The calibration's JSON, less one thing."""
+    """Returns the calibration's JSON without one field."""
     whole = at = json.loads(CALIBRATION.to_json())
     for part in path[:-1]:
         at = at[part]

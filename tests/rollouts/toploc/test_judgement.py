@@ -1,4 +1,4 @@
-"""What passes is what honest proofs show; what can't be a proof never passes."""
+"""Thresholds accept the statistics of honest proofs, and malformed proofs never pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NONE = Thresholds(**dict.fromkeys(NAMES, 0.0))
 
 @st.composite
 def measured(draw: st.DrawFn) -> ProofResult:
-    """A result such as a comparison gives."""
+    """Returns a result as from a comparison."""
     exponents = draw(st.integers(0, 128))
     return ProofResult(
         malformed=None,
@@ -44,7 +44,7 @@ def measured(draw: st.DrawFn) -> ProofResult:
 
 
 def result(**changes: float) -> ProofResult:
-    """A proof without error, but for what is given."""
+    """Returns a proof result without errors except the given ones."""
     values = {"exponent_mismatches": 0, "sign_mismatches": 0, "mantissa_total": 0, "mantissa_median": 0.0}
     return ProofResult(malformed=None, **{"points": 128, "distance_total": 0, **values, **changes})  # type: ignore[arg-type] # floats and integers by name
 

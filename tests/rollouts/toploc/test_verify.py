@@ -1,4 +1,4 @@
-"""The verifier is total and strict: any bytes give a result, and none that an honest prover would not make passes."""
+"""The verifier is total and strict: any bytes give a result, and only honest proofs pass."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def reasons(proofs: list[bytes], states: torch.Tensor = STATES) -> list[Malforme
 
 
 def with_word(proof: bytes, place: int, word: int) -> bytes:
-    """The proof with one of its 129 words replaced; word 0 is the modulus."""
+    """Returns the proof with one of its 129 words replaced; word 0 is the modulus."""
     return proof[: 2 * place] + word.to_bytes(2, "big") + proof[2 * place + 2 :]
 
 
@@ -54,7 +54,7 @@ def test_one_changed_byte_never_verifies_without_error(data: st.DataObject) -> N
     forged = bytearray(PROOFS[0])
     forged[place] ^= change
     result = toploc.verify(STATES, [bytes(forged), *PROOFS[1:]])[0]
-    assert result.malformed is not None or result.distance_total >= 127  # at index 0 all powers but one vanish
+    assert result.malformed is not None or result.distance_total >= 127  # at index 0 all powers but one are zero
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_signs_are_compared() -> None:
 def test_a_constant_polynomial_is_detected_by_signs_and_distance() -> None:
     constant = with_word(with_word(bytes(258), 0, 65497), 1, 0x4040)  # 3.0, a common value among the largest
     (result,) = toploc.verify(normal_states(32, 4096), [constant])
-    assert result.exponent_mismatches < 38  # the limit of the paper, which it passes
+    assert result.exponent_mismatches < 38  # the limit of the paper, which this proof passes
     assert result.sign_mismatches > 30
     assert result.distance_mean > 40
 

@@ -1,4 +1,4 @@
-"""A delta and its base give the very file, whatever the two files are; anything else is refused in words."""
+"""A delta and its base reproduce the exact file for any two files; anything else is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def safetensors(tensors: Tensors, *, metadata: str = "") -> bytes:
 
 
 def round_trip(folder: Path, base: bytes, target: bytes) -> int:
-    """Builds and applies; the delta's size."""
+    """Builds and applies a delta; returns its size."""
     (folder / "base").write_bytes(base)
     (folder / "target").write_bytes(target)
     built = build_delta(base=folder / "base", target=folder / "target", delta=folder / "delta")
@@ -319,6 +319,6 @@ def test_memory_does_not_grow_with_the_file_size(tmp_path: Path) -> None:
     with (tmp_path / "a").open("wb") as a, (tmp_path / "b").open("wb") as b:
         for _ in range(24):
             a.write(words.tobytes())
-            b.write((words + (words & 1)).tobytes())  # half of the values change: the dearest kind
+            b.write((words + (words & 1)).tobytes())  # half of the values change, the most expensive kind
     ran = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, check=True)
     assert int(ran.stdout) * 1024 < 40 * 2**20, f"48 MiB of file, {int(ran.stdout) // 1024} MiB of memory"

@@ -1,4 +1,4 @@
-"""Versions that travel as what changed: the same bytes and digest as whole ones, over fewer bytes where that is so."""
+"""Versions sent as deltas: the same bytes and digest as whole ones, with fewer bytes where possible."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ VALUES = 700_000
 
 
 class Trainer:
-    """Makes versions of a model that are alike, and publishes them.
+    """Makes similar versions of a model and publishes them.
 
     Args:
-        origin: Where.
-        folder: For the versions' own folders.
+        origin: The origin that publishes them.
+        folder: The folder for the versions' own folders.
     """
 
     def __init__(self, origin: Origin, folder: Path) -> None:
@@ -48,21 +48,21 @@ class Trainer:
         self._weights = self._draw.integers(0, 2**16, VALUES, dtype=np.uint16)
 
     async def step(self, version: int, *, base: int | None = None, full: bool = True, share: float = 0.01) -> Published:
-        """The next version, in which this share of values differs, published."""
+        """Publishes the next version, in which this share of values differs."""
         return await self.origin.publish_folder(version, self.make(version, share=share), base=base, full=full)
 
     def make(self, version: int, *, share: float = 0.01) -> Path:
-        """The next version, in a folder."""
+        """Makes the next version in a folder."""
         self._weights = self._weights + (self._draw.random(VALUES) < share).astype(np.uint16)
         self.contents[version] = {
             "model.safetensors": safetensors({"w": ("BF16", self._weights.tobytes())}, metadata=str(version)),
-            "table.bin": self._draw.bytes(3000),  # another one each time: its delta is not worth it
+            "table.bin": self._draw.bytes(3000),  # a different one each time, for which a delta is too large
             "tokenizer/vocabulary.json": b"[" + b"0," * 5000 + b"0]",
         }
         return write_folder(self._folder / str(version), self.contents[version])
 
     def check(self, fetched: Fetched) -> None:
-        """Whether a folder is its version, to the bit and by digest."""
+        """Checks a folder's bytes and digest against its version."""
         assert read_folder(fetched.path) == self.contents[fetched.version]
         assert fetched.digest == version_digest(folder_files(fetched.path))
         assert fetched.size == sum(map(len, self.contents[fetched.version].values()))
@@ -81,7 +81,7 @@ def names(folder: Path) -> list[str]:
 
 
 def received(client: Client) -> float:
-    """Bytes of blocks that came, over the whole life of a client."""
+    """Returns the bytes of received blocks over the whole lifetime of a client."""
     return sum(
         sample.value
         for metric in client.metrics.received.collect()

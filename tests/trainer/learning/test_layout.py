@@ -1,4 +1,4 @@
-"""Answers lie in rows once each, see their prompt and themselves only, and have the logits that they have alone."""
+"""Every answer is in the rows once, attends only to its prompt and itself, and has the same logits as alone."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def test_a_prompt_is_stored_once_per_group_and_row() -> None:
 @pytest.mark.parametrize(
     ("prompt", "output", "width", "rows_wanted"),
     [
-        (200, 10, 128, (2, 279)),  # short answers to long prompts: all share one
-        (20, 512, 128, (16, 531)),  # long answers to short prompts: none do
+        (200, 10, 128, (2, 279)),  # short answers to long prompts: all share one prompt
+        (20, 512, 128, (16, 531)),  # long answers to short prompts: none share one
         (60, 512, 128, (16, 571)),
         (60, 512, 4096, (8, 1083)),  # two save tokens, which cost more in a wide model
         (200, 100, 128, (4, 599)),
@@ -119,7 +119,7 @@ def test_a_sequence_longer_than_a_row_is_refused(layout: Layout, prompt: int, ou
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "granite"])
 @pytest.mark.parametrize("layout", Layout)
 def test_an_answer_has_the_same_logits_as_alone(tmp_path: Path, kind: str, layout: Layout) -> None:
-    """Granite divides its logits by a constant behind the output layer."""
+    """Granite divides its logits by a constant after the output layer."""
     config: dict[str, Any] = {"logits_scaling": 2.0} if kind == "granite" else {}
     model: Any = fresh(tiny_folder(tmp_path, kind=kind, **config))
     groups = made_groups(3)

@@ -1,4 +1,4 @@
-"""A step is a function of weights, groups and its number: however the batch was cut, whatever went wrong before."""
+"""A step depends only on weights, groups and its number: not on how the batch was cut or on earlier failures."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_groups_added_one_by_one_give_the_same_step_as_a_batch(llama: Path, algo
 
 
 def test_a_token_has_the_same_weight_in_full_and_short_micro_batches(llama: Path) -> None:
-    """Dividing each micro-batch by its own tokens would count those of short ones more."""
+    """Dividing each micro-batch by its own number of tokens would give tokens of short ones more weight."""
     long, short = made_groups(1, output=(7, 7)), made_groups(1, output=(1, 1), seed=3)
     groups = with_own_logprobs(fresh(llama), [*long, *short])
     together, alone = learner_of(llama), [learner_of(llama) for _ in range(2)]
@@ -105,7 +105,7 @@ def test_a_restored_run_has_bitwise_equal_weights(llama: Path) -> None:
     for step in range(2):
         stopped.learn(groups, step=step)
     resumed.restore(stopped.state())
-    stopped.learn(groups, step=2)  # what is learned later is no part of what was restored
+    stopped.learn(groups, step=2)  # later steps are not part of the restored state
     for step in range(2, 4):
         resumed.learn(groups, step=step)
     assert_same_weights(whole, resumed)
@@ -127,7 +127,7 @@ def test_every_optimiser_lowers_the_loss_of_its_batch_and_can_be_restored(llama:
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
 def test_muon_updates_inner_matrices_and_adamw_everything_else(tmp_path: Path, kind: str) -> None:
-    """Qwen2's output layer is its embedding, and its projections have vectors besides."""
+    """Qwen2's output layer is its embedding, and its projections also have bias vectors."""
     model = fresh(tiny_folder(tmp_path, kind=kind))
     muon, adamw = make_optimisers(model, LearningOptimiser(kind=OptimiserKind.MUON))
     names = {weight: name for name, weight in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""Every part of a loss is what its paper says, on numbers small enough to check, and its gradient is its derivative."""
+"""Every part of a loss matches its paper on numbers small enough to check, and its gradient is its derivative."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WORTH = st.floats(-3, 3, width=32, allow_subnormal=False)
 
 
 def loss_of(algorithm: Algorithm, logprob_n: torch.Tensor, old_n: torch.Tensor = OLD, **more: Any) -> torch.Tensor:
-    """The loss of the four answers above."""
+    """Returns the loss of the four answers above."""
     advantage_s = advantages(algorithm.advantage, reward_s=REWARD, group_s=GROUP)
     weight_s = token_weights(
         algorithm.aggregation, length_s=LENGTH, group_length_s=torch.tensor([4] * 4), fixed=algorithm.fixed_length
@@ -82,15 +82,15 @@ LOG_PI = by_answer(PI)
 GEOMETRIC = [ratio.log().mean().exp() for ratio in RHO]
 
 PAPERS: dict[str, Any] = {
-    # INTELLECT-2 section 3: both bounds, all tokens of the batch alike
+    # INTELLECT-2 section 3: both bounds, equal weight for all tokens of the batch
     "grpo": -sum(grpo(r, a, cap=4.0).sum() for r, a in zip(RHO, BY_GROUP, strict=True)) / 8,
     # DAPO section 3.1 and 3.3
     "dapo": -sum(grpo(r, a, 0.2, 0.28).sum() for r, a in zip(RHO, BY_GROUP, strict=True)) / 8,
     # Dr. GRPO section 3.2: neither |o| nor std; its code divides by the most tokens of an answer
     "dr-grpo": -sum(grpo(r, a).sum() / 1024 for r, a in zip(RHO, LESS_MEAN, strict=True)) / 4,
-    # RLOO, Ahmadian et al.: the reward less the mean of the others', times log pi of the whole answer
+    # RLOO, Ahmadian et al.: the reward minus the mean of the others', times log pi of the whole answer
     "rloo": -sum(a * 2 * log.sum() for log, a in zip(LOG_PI, LESS_MEAN, strict=True)) / 4,
-    # REINFORCE++: advantages of the whole batch, the surrogate of PPO, the mean of each answer
+    # REINFORCE++: batch-normalised advantages, PPO's surrogate, the mean per answer
     "reinforce++": -sum(grpo(r, a).mean() for r, a in zip(RHO, normalised(REWARD).tolist(), strict=True)) / 4,
     "reinforce++-baseline": -sum(
         grpo(r, a).mean() for r, a in zip(RHO, normalised(torch.tensor(LESS_MEAN).double()).tolist(), strict=True)
@@ -119,7 +119,7 @@ def test_every_named_algorithm_has_a_formula_test() -> None:
 
 
 def test_kl_and_entropy_terms_have_the_configured_weights() -> None:
-    """INTELLECT-2: its clipped loss, plus 0.001 of GRPO's distance, less 0.0001 of the entropy."""
+    """INTELLECT-2: its clipped loss, plus 0.001 of GRPO's KL term, minus 0.0001 of the entropy."""
     reference_n, entropy_n = OLD - 0.3, torch.arange(8).double()
     ratio_n = (reference_n - PI).exp()
     expected = PAPERS["grpo"] + 1e-3 * (ratio_n - 1 - ratio_n.log()).mean() - 1e-4 * entropy_n.mean()
@@ -135,7 +135,7 @@ def test_the_gradient_of_a_surrogate_equals_its_derivative(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["aipo", "cispo", "rloo"])
 def test_importance_weights_of_a_policy_gradient_are_constants(name: str) -> None:
-    """Its derivative is that of the loss with the weights held where they are."""
+    """The derivative is that of the loss with constant weights."""
     algorithm = Algorithm(name=name)
     at = PI.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss_of(algorithm, at), at)
@@ -148,7 +148,7 @@ def test_importance_weights_of_a_policy_gradient_are_constants(name: str) -> Non
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "aipo", "cispo", "icepop", "dr-grpo"])
 def test_all_algorithms_have_the_same_gradient_on_policy(name: str) -> None:
-    """At a ratio of 1 nothing is clipped: what remains is the policy gradient of the same advantage and aggregation."""
+    """At a ratio of 1 nothing is clipped, so all give the policy gradient of the same advantage and aggregation."""
     plain = Algorithm.model_validate({"name": "rloo", "advantage": "group-mean", "aggregation": "tokens"})
     same = Algorithm.model_validate({"name": name, "advantage": "group-mean", "aggregation": "tokens"})
     gradients: list[torch.Tensor] = []
@@ -261,7 +261,9 @@ def test_a_tokens_weight_follows_the_aggregation(kind: Aggregation, expected: li
 
 
 def test_kl_estimators_have_the_expected_mean_and_gradient() -> None:
-    """Over a whole vocabulary instead of samples: k1 and k3 give the KL, and k2 its gradient; k1 gives none."""
+    """Over a whole vocabulary instead of samples: k1 and k3 give the KL, and k2 its gradient; the gradient of k1 is
+    zero.
+    """
     logits = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
     reference = torch.log_softmax(torch.tensor([0.0, -0.5, 0.5, 0.4], dtype=torch.float64), 0)
     log_pi = torch.log_softmax(logits, 0)

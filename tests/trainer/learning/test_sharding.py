@@ -1,4 +1,4 @@
-"""Two processes with half the weights each learn what one with all of them learns."""
+"""Two processes with half of the weights each learn the same as one process with all weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def alone(folder: Path, run: str) -> Learner:
 
 @pytest.fixture(scope="module")
 def sharded(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes left in a folder; they were given the state of one after two steps."""
+    """Runs two processes; returns the folder of their results. They also restored the state of one process after two
+    steps.
+    """
     out = tmp_path_factory.mktemp("sharded")
     first = alone(llama, "adamw")
     for step, groups in enumerate(batches(llama)[:RESUMED_AT]):

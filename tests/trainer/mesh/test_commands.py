@@ -1,4 +1,4 @@
-"""What process 0 tells the others arrives as it was."""
+"""Commands of process 0 arrive unchanged at the others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Processes of a mesh that nobody watches over: whatever happens to one, all end in bounded time, with words."""
+"""Processes of a mesh without a supervisor: whatever happens to one, all end in bounded time with a reason."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ LONGEST_S = 200.0
 """Less than the time limit of the mesh: connections that closed end it before."""
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.trainer.mesh.scene"])  # what takes seconds to import is imported once
+PROCESSES.set_forkserver_preload(["tests.trainer.mesh.scene"])  # modules that take seconds to import are imported once
 
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """A process of the mesh, and where its errors go."""
+    """A process of the mesh and the file with its error output."""
 
     process: ForkServerProcess
     errors: Path
 
     def ready(self) -> None:
-        """Returns when it waits to be told to end."""
+        """Waits until the process waits for the end."""
         until = time.monotonic() + LONGEST_S
         while self.words() != "ready\n":
             assert time.monotonic() < until, self.words()
@@ -49,18 +49,18 @@ class One:
         os.kill(self.process.pid, what)
 
     def said(self) -> tuple[int | None, str]:
-        """Status and words, once it has ended."""
+        """Waits for the end; returns status and error text."""
         self.process.join(LONGEST_S)
         return self.process.exitcode, self.words().removeprefix("ready\n")
 
     def words(self) -> str:
-        """What it has said so far."""
+        """Returns the error text so far."""
         return self.errors.read_text() if self.errors.exists() else ""
 
 
 @contextmanager
 def two(folder: Path, first: Path, second: Path, *, timeout_s: float = TIMEOUT_S) -> Iterator[tuple[One, One]]:
-    """Process 0 and a follower, each with its base."""
+    """Runs process 0 and a follower, each with its base."""
     port = free_port()
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = []

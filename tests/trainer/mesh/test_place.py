@@ -1,4 +1,4 @@
-"""Which process this is, and which device it has: in words where that can't be."""
+"""The place of a process in a mesh and its device, with errors where they are invalid."""
 
 from __future__ import annotations
 

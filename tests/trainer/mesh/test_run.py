@@ -1,4 +1,4 @@
-"""Two processes under the real torchrun train a run as one does, die as processes do, and go on as one or as two."""
+"""Two processes under the real torchrun train like one, can be killed, and resume as one or as two."""
 
 from __future__ import annotations
 

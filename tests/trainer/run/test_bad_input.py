@@ -1,4 +1,4 @@
-"""Gradients without end, bytes that changed in the store, nobody to fetch from, and an orchestrator that is away."""
+"""Infinite gradients, files changed in the store, no relays, and an unreachable orchestrator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def learning(largest: float) -> dict[str, Any]:
 async def test_steps_with_infinite_gradients_are_skipped_end_the_run_and_corrected_settings_resume_it(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch, saved: bool
 ) -> None:
-    """Also where the last state was not on the disk, so that skipped steps are learned again and end the run again."""
+    """This includes a last state that was not saved, so that skipped steps are learned again and end the run again."""
     async with pool.working():
         if not saved:
             with monkeypatch.context() as patch:

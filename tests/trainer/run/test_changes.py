@@ -1,4 +1,4 @@
-"""Settings that are others at the next start: what was journalled is learned as it was, or not at all."""
+"""Settings that changed between two starts: journalled batches are learned under the old settings or not at all."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def learning(rate: float) -> dict[str, Any]:
 
 
 def rates(pool: TrainedPool) -> list[tuple[int, Any]]:
-    """What the journal says of learning rates: since which step, and which."""
+    """Returns the learning rates in the journal, with the step from which each applies."""
     return [(each.step, each.values["learning.optimiser.learning_rate"]) for each in pool.recorded().learned_under]
 
 
 async def killed(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch, kind: type[StepBatch | Written], **at: int
 ) -> None:
-    """A run that dies when it has journalled this."""
+    """Runs until this entry has been journalled, and then dies."""
     with monkeypatch.context() as patch:
         append = dies(
             Journal.append,
@@ -58,7 +58,7 @@ async def test_a_state_is_saved_after_relearning_so_that_settings_may_then_chang
 ) -> None:
     async with pool.working():
         await killed(pool, monkeypatch, Written, version=1)
-        monkeypatch.setattr("trainer.run.app.TrainingRun", None)  # stopped as soon as it was taken up
+        monkeypatch.setattr("trainer.run.app.TrainingRun", None)  # stopped as soon as it was resumed
         with pytest.raises(TypeError):
             await pool.train()
         monkeypatch.undo()

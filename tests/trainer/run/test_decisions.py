@@ -1,4 +1,4 @@
-"""What a trainer decides, without any network: steps to open, when a batch is full, which prompts to ask again."""
+"""Decisions of a trainer without any network: steps to open, full batches, prompts to ask again."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_a_batch_is_drawn_from_all_files_by_the_seed_without_preferring_an_addre
 
 
 class _Adds:
-    """A learner that counts."""
+    """A learner that counts groups."""
 
     def __init__(self) -> None:
         self.groups = 0

@@ -1,4 +1,4 @@
-"""What a trainer takes of an accepted file: whatever validators accept and pay for, it can learn from."""
+"""What a trainer learns from an accepted file: every file that validators accept and pay for is usable."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def learned(
     spelt: Callable[[bytes], bytes] = lambda content: content,
     rules: FileRules = RULES,
 ) -> SeenFile:
-    """The file that a node made, changed, and accepted all the same."""
+    """Returns the learned groups of a file that a node made, that was then changed and still accepted."""
     signed = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(ORCHESTRATOR, DOMAIN))
     grant = SlotGrant(lease=signed, beacon=ZERO_DIGEST)
     file = change(file_of(grant, half_right))
@@ -109,7 +109,7 @@ def test_a_log_probability_above_zero_within_rounding_is_learned_as_zero(tmp_pat
 
 
 class Scripted:
-    """Decoders that end as they are told to."""
+    """A decoder with scripted outcomes."""
 
     def __init__(self, *outcomes: JobOutcome) -> None:
         self._outcomes = list(outcomes)
@@ -160,14 +160,14 @@ def test_the_distance_from_the_target_length_follows_from_the_validators_penalty
     wants = replace(RULES, recipe=RECIPE.model_copy(update={"length": LengthTargets(targets=(3,), alpha=0.1)}))
 
     def two_off(file: RolloutFile) -> RolloutFile:
-        """Each row two tokens off."""
+        """Makes each row two tokens off the target."""
         samples = [
             replace(one, length_penalty=0.2, reward=one.task_reward - 0.2, target_length=3) for one in file.samples
         ]
         return RolloutFile(file.header, tuple(samples))
 
     def two_and_undecided(audit: AuditFile) -> AuditFile:
-        """The same found by the validator; of the second group, one row could not be decided."""
+        """Returns the validator's rows for the same; one row of the second group is undecided."""
         rows = [
             row.model_copy(update={"length_penalty": 0.2, "reward": row.task - 0.2})
             for row in audit.rows
@@ -183,14 +183,14 @@ def test_the_distance_from_the_target_length_follows_from_the_validators_penalty
 
 
 def with_row(audit: AuditFile, row: int, **values: float | None) -> AuditFile:
-    """The audit file with other values in one row."""
+    """Returns the audit file with other values in one row."""
     rows = list(audit.rows)
     rows[row] = rows[row].model_copy(update=values)
     return audit.model_copy(update={"rows": tuple(rows)})
 
 
 def inverted(audit: AuditFile) -> AuditFile:
-    """Right answers are wrong, and wrong ones are right."""
+    """Inverts the rewards."""
     rows = [
         row.model_copy(update={"task": 1.0 - row.task, "reward": 1.0 - row.task})
         for row in audit.rows
@@ -224,7 +224,7 @@ def test_a_file_whose_rewards_differ_from_its_audit_file_is_unusable(
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
 def test_a_non_finite_reward_makes_the_file_unusable(tmp_path: Path, word: str) -> None:
-    """Our own encoder refuses to write them; a validator's may not."""
+    """This project's encoder refuses to write non-finite numbers; another validator's may not."""
 
     def spelt(content: bytes) -> bytes:
         assert content.count(b'"reward":1.0') > 0
@@ -236,6 +236,6 @@ def test_a_non_finite_reward_makes_the_file_unusable(tmp_path: Path, word: str) 
 
 
 def test_undecided_rows_drop_only_their_own_groups(tmp_path: Path) -> None:
-    """What is left to a corrupt validator that accepts a file: it can leave groups out, not change them."""
+    """A corrupt validator that accepts a file can only leave groups out, not change them."""
     seen = learned(tmp_path, audit=lambda audit: with_row(audit, 0, task=None, length_penalty=None, reward=None))
     assert [one.group is None for one in seen.groups] == [True, False]

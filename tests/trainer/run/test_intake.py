@@ -1,4 +1,4 @@
-"""What is taken in of one step, from an orchestrator, a chain and a store that are made to fail."""
+"""Fetching the files of one step from an orchestrator, a chain and a store that are made to fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=2
 
 
 class Outside:
-    """Orchestrator, chain and store in one."""
+    """A fake orchestrator, chain and store in one."""
 
     def __init__(self, *items: RolloutItem) -> None:
         self.items = items
@@ -85,7 +85,7 @@ def item_of(number: int, **changes: Any) -> RolloutItem:
 
 
 def intake_of(outside: Outside, folder: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> RolloutIntake:
-    """With files that read as one group with signal each."""
+    """Returns an intake whose files are read as one group with signal each."""
     monkeypatch.setattr(
         module, "read_accepted", lambda *_, entry, **__: seen_file(node=int(entry.node, 16), index=1, signal=[True])
     )

@@ -1,4 +1,4 @@
-"""A real process, really killed: lost is at most the step that it was at."""
+"""A real process is killed: at most its current step is lost."""
 
 from __future__ import annotations
 

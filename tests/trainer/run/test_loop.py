@@ -1,4 +1,4 @@
-"""A run from the base to its last step, over a real chain, a real Redis and a real orchestrator."""
+"""A run from the base to its last step, with a real chain, Redis and orchestrator."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def test_accepted_rollouts_become_versions_announced_on_the_ledger_and_to_
 async def test_a_state_is_saved_from_the_live_tensors_while_no_optimiser_step_runs(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy of the state would take three times the memory of the weights, and each thread's heap keeps its own."""
+    """A copy of the state would take three times the memory of the weights, and each thread's heap keeps its memory."""
     threads, added, finished = set[str](), threading.Event(), threading.Event()
     learners, order = list[PolicyLearner](), list[tuple[str, int]]()
 

@@ -1,4 +1,4 @@
-"""State directories that were put together from copies, and settings that changed between two starts."""
+"""State directories assembled from copies, and settings that changed between two starts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _learner(folder: Path, kind: OptimiserKind = OptimiserKind.ADAMW) -> PolicyL
 
 
 def test_a_journal_older_than_the_state_is_refused_before_any_append(tmp_path: Path) -> None:
-    """Else it would have a gap, and no start after that could read it."""
+    """Otherwise it would have a gap, and no later start could read it."""
     learner, journal = _learner(base_folder(tmp_path / "base")), Journal(tmp_path)
     journal.append(StepBatch(step=0, at_ms=1, files=(), groups=()))
     save_state(tmp_path, state=TrainerState(step=3), learner_state=learner.state(), identity=ABOUT)
@@ -89,7 +89,7 @@ def test_a_disk_too_full_for_the_first_journal_line_is_reported(
 
 
 class NeedsOf:
-    """A ledger that says what the test wants of open work; down without that."""
+    """A ledger with scripted needs of open work; it fails without them."""
 
     def __init__(self, *work: int, down: bool = False) -> None:
         self.work, self.down = work, down
@@ -140,7 +140,7 @@ async def test_version_folders_are_removed_unless_needed(
         (publisher.folder(version) / "weights").write_bytes(bytes(100))
         came = NOW - 7200 + 60 * version
         os.utime(publisher.folder(version), (came, came))
-    # 16 and 20 are the newest two of those that may go; 24 was written and is not announced yet.
+    # 16 and 20 are the newest two of the removable versions; 24 was written and is not announced yet.
     over = await publisher.tidy(20, used=used)
     assert {int(folder.name) for folder in tmp_path.iterdir() if folder.is_dir()} == left
     assert over == (0 if keep.budget is None or needs.down else max(0, 100 * (len(left) - 2) - keep.budget))
@@ -162,7 +162,7 @@ async def test_a_version_is_in_use_from_queueing_until_the_end_of_its_evaluation
     for version in (1, 2, 3):
         evaluation.ask(version, tmp_path / str(version))
         await asyncio.sleep(0)
-    assert evaluation.used == {1, 3}  # 2 was left out
+    assert evaluation.used == {1, 3}  # version 2 was left out
     for left in ({3}, set[int]()):
         answers.put_nowait(None)
         await clock.turn(timedelta())

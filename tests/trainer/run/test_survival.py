@@ -1,4 +1,4 @@
-"""Killed at any moment, the same command goes on: the same batches, and the same weights to the bit."""
+"""After a kill at any moment the same command resumes: the same batches, and bitwise the same weights."""
 
 from __future__ import annotations
 

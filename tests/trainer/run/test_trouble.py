@@ -1,4 +1,4 @@
-"""What goes wrong while a run trains: bad files, a full disk, an orchestrator that is down, an unusable base."""
+"""Failures during a run: bad files, a full disk, an orchestrator outage, an unusable base."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from trainer.policy.base_model import open_base
 
 
 async def test_one_bad_file_is_dropped_and_groups_without_signal_are_requested_again(pool: TrainedPool) -> None:
-    """Of step 0: what is no Parquet, what has vanished, what could not be decided, what has no signal."""
+    """Files of step 0: one is no Parquet, one has vanished, one has undecided rows, one has no signal."""
     order: list[int] = []
 
     def number(step: int, index: int) -> int:
-        """How many files were made before this one."""
+        """Returns how many files were made before this one."""
         if index not in order:
             order.append(index)
         return order.index(index) if step == 0 else 9
@@ -62,7 +62,7 @@ async def test_one_bad_file_is_dropped_and_groups_without_signal_are_requested_a
 async def test_a_validator_that_inverts_rewards_is_reported_and_not_learned_from(
     pool: TrainedPool,
 ) -> None:
-    """The first file of step 0 is audited upside down: it is dropped, named in the log, and others are asked for."""
+    """The first file of step 0 has inverted rewards: it is dropped and logged, and more groups are requested."""
     first: list[int] = []
 
     def upside_down(step: int, index: int, group: int) -> list[float | None]:
@@ -85,7 +85,7 @@ async def test_a_validator_that_inverts_rewards_is_reported_and_not_learned_from
 async def test_rewards_that_do_not_match_the_ledger_are_not_learned(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An orchestrator that names another audit file than the verdict did, with better rewards."""
+    """The orchestrator names another audit file than the verdict did, with higher rewards."""
     owner, judge = pool.run.pool.dependencies.run_control, pool.world.keys["validator"].address
     assert owner is not None
     listed = owner.rollouts

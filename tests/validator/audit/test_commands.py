@@ -1,4 +1,4 @@
-"""A contributor's and an auditor's commands, against a real chain, a real orchestrator over HTTP, and its store."""
+"""Commands of a contributor and an auditor, against a real chain, a real orchestrator over HTTP, and its store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORGED = {
 
 
 async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
-    """Two works, one accepted and one found forged, in an epoch that is over and whose secret was shown."""
+    """Returns two works, one accepted and one forged, in a finished epoch whose secret was revealed."""
     validator = pool.validator(trial=1)
     await validator.looking.epochs()
     good, bad = await pool.submit(), await pool.submit()
@@ -120,7 +120,7 @@ async def test_a_validator_that_left_out_rows_is_named_and_the_command_fails(ter
     validator = pool.validator()
     await validator.looking.epochs()
     key = await pool.submit()
-    validator.examiner.otherwise = concluded(audited=(0,))  # a new node, of whose rows it leaves one out
+    validator.examiner.otherwise = concluded(audited=(0,))  # a new node, and the validator leaves out one of its rows
     rows = tuple(row.model_copy(update={"audited": row.row == 0}) for row in concluded().rows)
     validator.examiner.otherwise = concluded(audited=(0,), rows=rows)
     await validator.judge()

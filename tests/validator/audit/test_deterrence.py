@@ -1,4 +1,4 @@
-"""Forging some rows never pays under terms that the ledger takes, and by how much it does not."""
+"""Forging some rows never pays under terms that the ledger accepts; the expected loss is computed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Second looks and disputes between three validators on a real chain, in both directions, down to the money."""
+"""Second looks and disputes between three validators on a real chain, in both directions, including payments."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ AUDITS: dict[Digest, AuditFile] = {}
 
 
 class StoppedClock(SystemClock):
-    """Its monotonic time goes on when a test says so."""
+    """A clock whose monotonic time advances only on request."""
 
     passed = 0.0
 
@@ -66,7 +66,7 @@ class StoppedClock(SystemClock):
 
 @dataclass
 class Looking:
-    """One validator's second looks, with a queue of its own."""
+    """One validator's second looks, with its own queue."""
 
     ledger: Ledger
     loop: SecondLooks
@@ -77,12 +77,12 @@ class Looking:
     clock: StoppedClock
 
     async def follow_up(self, item: SubmittedWork, own: Outcome) -> Followed:
-        """What follows when it finds `own` in a second look."""
+        """Applies the result `own` of a second look."""
         found = Item(work=item, kind=ItemKind.SECOND_LOOK, deadline_s=0, seen_ms=0)
         return await self.results.follow_up(found, concluded(own, ReasonCode.SAMPLING_REPLAY), EVIDENCE)
 
     async def taken(self) -> list[Item]:
-        """What its queue holds after it has read on."""
+        """Reads new events and returns the contents of the queue."""
         await self.loop.round()
         found = []
         while (item := await self.queue.take()) is not None:
@@ -91,7 +91,7 @@ class Looking:
 
 
 async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = ALL) -> Looking:
-    """The validator `name`; validators share nothing but the chain here."""
+    """Returns the validator `name`; validators share only the chain here."""
     ledger, key = await world.as_(name), world.keys[name]
     keys, clock = keys_of(list(world.keys).index(name) + 1), StoppedClock()
     records = NodeRecords(redis, keys=keys, validator=key.address)
@@ -165,13 +165,13 @@ async def its_turn(world: World, name: str, key: Digest) -> None:
 
 
 async def ready(world: World) -> None:
-    """A member that works on an announced version."""
+    """Returns a member that works on an announced version."""
     await world.member()
     await announced(world)
 
 
 async def test_a_wrong_verdict_is_disputed_and_overturned_by_a_third_validator(world: World, redis: Redis) -> None:
-    """The other direction is tried with whole services."""
+    """Whole services test the other direction."""
     first, truth, paid, slashed = Outcome.ACCEPTED, Outcome.FORGED, 0, PENALTY
     await ready(world)
     work = await submitted(world)
@@ -207,7 +207,7 @@ async def test_a_nodes_dispute_is_judged_by_validators_other_than_the_first_judg
     await gave(world, "validator", work.key, Outcome.FORGED)
     await (await world.as_("node")).work.dispute(work.key, EVIDENCE)
     assert await (await looking(world, redis, "validator", NONE)).taken() == []
-    for name in ("second", "third"):  # both know of it; the one whose turn is later finds it decided
+    for name in ("second", "third"):  # both have read it; the one with the later turn finds it decided
         each = await looking(world, redis, name, NONE)
         assert [item.kind for item in await each.taken()] == [ItemKind.DISPUTE]
     await gave(world, "third", work.key, Outcome.ACCEPTED, decisive=True)
@@ -218,7 +218,7 @@ async def test_a_nodes_dispute_is_judged_by_validators_other_than_the_first_judg
 async def test_a_budget_rejection_over_many_files_is_not_disputed_for_one_clean_file(
     world: World, redis: Redis, steerable: bool, followed: Followed
 ) -> None:
-    """Unless the file has no near-ties to count, as in float32: then the verdict can't be right."""
+    """A file without near-ties to count, as in float32, is an exception: its rejection cannot be right."""
     await world.member()
     item = await submitted(world)
     judge, other = await world.as_("validator"), await looking(world, redis, "second")
@@ -240,9 +240,9 @@ async def test_after_a_forgery_all_work_of_the_node_accepted_by_others_is_examin
     await gave(world, "validator", works[3].key, Outcome.FORGED)
     assert {item.work.key for item in await third.taken()} == {works[0].key, works[1].key, works[2].key}
     assert {item.work.key for item in await second.taken()} == {works[0].key, works[2].key}
-    assert second.loop.counts.doubtful == 1  # its own can't be taken back, and it says so
+    assert second.loop.counts.doubtful == 1  # it cannot withdraw its own verdict, and logs that
     assert (await second.records.of(works[0].node)).failed_at is not None
-    # It fails again: what was looked at is not looked at again, what came since is.
+    # The node fails again: examined works are not examined again, newer ones are.
     works += [await submitted(world, index=index) for index in (4, 5)]
     await gave(world, "validator", works[4].key, Outcome.ACCEPTED)
     await gave(world, "validator", works[5].key, Outcome.FORGED)
@@ -281,7 +281,7 @@ async def test_with_a_single_validator_a_dispute_ends_at_its_deadline_without_a_
     await gave(world, "validator", work.key, Outcome.FORGED)
     await (await world.as_("node")).work.dispute(work.key, EVIDENCE)
     assert await only.taken() == []
-    assert await (await looking(world, redis, "second")).taken() == []  # no validator any more
+    assert await (await looking(world, redis, "second")).taken() == []  # no longer a validator
     await world.warp(TERMS.dispute_period + SECOND)
     await owner.work.finalize([work.key])
     provider = world.keys["provider"].address
@@ -323,7 +323,7 @@ async def test_verdicts_read_again_after_a_crash_are_counted_once(world: World, 
 
 
 async def accepted_with(world: World, **wrong: Any) -> tuple[SubmittedWork, AuditFile]:
-    """Work that was accepted with an audit file whose first row is changed, and the same without the change."""
+    """Returns work accepted with an audit file whose first row is changed, and the same without the change."""
     work = await submitted(world)
     honest = audit_of(work, world.keys["validator"].address, audited=range(10))
     first, *rest = honest.rows
@@ -337,7 +337,7 @@ async def accepted_with(world: World, **wrong: Any) -> tuple[SubmittedWork, Audi
 async def test_an_acceptance_with_wrong_rewards_is_disputed_and_the_evidence_names_the_row(
     world: World, redis: Redis, reward: float | None
 ) -> None:
-    """The trainer takes rewards from the audit file of whoever judged."""
+    """The trainer takes rewards from the audit file of the validator that judged."""
     await ready(world)
     work, honest = await accepted_with(world, reward=reward)
     second = await looking(world, redis, "second")
@@ -399,7 +399,7 @@ async def test_an_audit_file_of_other_work_is_disputed_even_with_right_rows(worl
 
 
 async def paying(world: World) -> None:
-    """Has the pool pay for a look at every verdict."""
+    """Makes the pool pay for a second look at every verdict."""
     owner = await world.as_("owner")
     await owner.pools.set_terms(POOL, replace(TERMS, look_bps=10_000))
     await world.warp(TERMS.notice_period + SECOND)
@@ -412,7 +412,7 @@ async def test_one_second_look_is_paid_and_its_validator_confirms_the_verdict(wo
     judge, second, third = [await looking(world, redis, name, NONE) for name in ("validator", "second", "third")]
     await gave(world, "validator", work.key, Outcome.ACCEPTED)
     for each in (judge, second, third):
-        assert await each.taken() == []  # the block that draws it is not there yet
+        assert await each.taken() == []  # the block that decides the draw is not mined yet
     await world.controls.mine(2)
     assert await judge.taken() == []  # its own
     for each in (second, third):
@@ -421,7 +421,7 @@ async def test_one_second_look_is_paid_and_its_validator_confirms_the_verdict(wo
         assert each.loop.counts.paid == 1
     agreed = concluded()
     assert await second.results.follow_up(item, agreed, EVIDENCE) is Followed.CONFIRMED
-    assert await third.results.follow_up(item, agreed, EVIDENCE) is Followed.AGREES  # one look is paid
+    assert await third.results.follow_up(item, agreed, EVIDENCE) is Followed.AGREES  # one second look is paid
     standing = await second.ledger.work.get(work.key)
     assert standing is not None
     assert (standing.status, standing.looker) == (WorkStatus.PROVISIONAL, world.keys["second"].address)
@@ -503,7 +503,7 @@ async def test_a_contradicted_dispute_is_taken_up_by_the_other_validators(world:
     standing = await owner.work.get(work.key)
     assert standing is not None
     assert (standing.status, standing.juror) == (WorkStatus.DISPUTED, world.keys[first].address)
-    for name in (second, third):  # had it done away with it, it would come back
+    for name in (second, third):  # if the validator had dropped it, it would return
         await others[name].queue.drop([item_id(work.key, ItemKind.DISPUTE)])
         assert [item.kind for item in await others[name].taken()] == [ItemKind.DISPUTE]
         assert others[name].loop.counts.contradicted == 1
@@ -530,10 +530,10 @@ async def test_one_validator_makes_a_block_if_none_follows_a_dispute(world: Worl
     first, later = sorted(named, key=lambda each: rank_of(work.key, each.ledger.address, validators))
     for each in named:
         each.juries.missed(work.key)
-        assert await each.juries.round() == 0  # on most chains the block comes by itself
+        assert await each.juries.round() == 0  # on most chains the block is mined by itself
         each.clock.passed = UNDRAWN_PAUSE.total_seconds()
     assert await later.ledger.work.turn_of(work.key, later.ledger.address) is None
-    assert await later.juries.round() == 0  # the other one does it
+    assert await later.juries.round() == 0  # the other validator does it
     sent = 0
     while await first.ledger.work.turn_of(work.key, first.ledger.address) is None:
         sent += await first.juries.round()

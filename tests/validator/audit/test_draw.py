@@ -1,4 +1,4 @@
-"""The draw of rows: what anybody can compute again, and nobody beforehand."""
+"""The draw of rows: reproducible by any party afterwards, and unpredictable beforehand."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_row_seed_is_the_documented_hmac() -> None:
 
 
 def test_the_rows_of_a_known_seed_never_change() -> None:
-    """Or past audits could not be recomputed."""
+    """Otherwise past audits could not be recomputed."""
     seed = row_seed(SECRET, KEY, BLOCK)
     assert draw_rows(RowDraw(seed=seed, share=0.1), 64) == VECTOR
 
@@ -53,7 +53,7 @@ def test_another_secret_work_key_or_block_draws_other_rows(seed: bytes, share: f
 
 
 def test_every_row_is_equally_likely_to_be_drawn() -> None:
-    """10,000 draws of 2 rows of 20: each comes 1,000 times on average, and 30 is the standard deviation."""
+    """10,000 draws of 2 rows of 20: each comes 1,000 times on average, with a standard deviation of 30."""
     counts: Counter[int] = Counter()
     pairs: Counter[tuple[int, ...]] = Counter()
     for number in range(10_000):
@@ -62,7 +62,8 @@ def test_every_row_is_equally_likely_to_be_drawn() -> None:
         counts.update(rows)
         pairs[rows] += 1
     assert len(counts) == 20
-    assert all(850 < count < 1150 for count in counts.values())  # five standard deviations, and nothing here is random
+    # five standard deviations, and the draws are deterministic
+    assert all(850 < count < 1150 for count in counts.values())
     assert len(pairs) == 190
 
 

@@ -44,7 +44,7 @@ async def test_rows_are_drawn_by_the_newest_secret_before_the_submission_also_af
 
     running = restarted()
     assert await running.latest() == 0
-    assert await running.secret_before(await ledger.block() + 1) is None  # nothing committed: all rows
+    assert await running.secret_before(await ledger.block() + 1) is None  # no commitment: all rows
     blocks = []
     for epoch in (1, 2, 3):
         assert await restarted().commit_next() == epoch
@@ -92,17 +92,17 @@ async def test_epochs_begin_at_regular_intervals_and_the_former_secret_is_reveal
         return EpochLoop(ledger, Epochs(ledger, key, pool_id=POOL), pool_id=POOL, length=LENGTH)
 
     running = restarted()
-    for _ in range(3):  # nothing more is due before the length has passed
+    for _ in range(3):  # nothing more is due before the epoch's length has passed
         await running.round()
     assert await running_epochs(ledger) == ([1], [])
-    await restarted().round()  # killed and started again within the epoch
+    await restarted().round()  # killed and restarted within the epoch
     assert await running_epochs(ledger) == ([1], [])
     await world.warp(LENGTH)
     await running.round()
     assert await running_epochs(ledger) == ([1, 2], [1])
     for _ in range(2):
         await world.warp(LENGTH)
-        await Epochs(ledger, key, pool_id=POOL).commit_next()  # killed before it could show the former
+        await Epochs(ledger, key, pool_id=POOL).commit_next()  # killed before it could reveal the former secret
     assert await running_epochs(ledger) == ([1, 2, 3, 4], [1])
     await restarted().round()
     assert await running_epochs(ledger) == ([1, 2, 3, 4], [1, 2, 3])
@@ -132,7 +132,7 @@ async def test_no_epoch_begins_after_the_judge_period_became_longer_than_an_epoc
     loop = EpochLoop(ledger, Epochs(ledger, key, pool_id=POOL), pool_id=POOL, length=LENGTH, terms=terms)
     await loop.round()
     periods.append(LENGTH + timedelta(seconds=1))
-    await loop.round()  # the epoch that goes on is not touched
+    await loop.round()  # the current epoch is unchanged
     await world.warp(LENGTH)
     with pytest.raises(EpochTooShort):
         await loop.round()
@@ -143,7 +143,7 @@ async def test_no_epoch_begins_after_the_judge_period_became_longer_than_an_epoc
 
 
 async def running_epochs(ledger: Ledger) -> tuple[list[int], list[int]]:
-    """Which epochs were committed, and which were revealed."""
+    """Runs epochs; returns which were committed and which were revealed."""
     committed = await ledger.history(SecretCommitted, pool_id=POOL, second=ledger.address)
     revealed = await ledger.history(SecretRevealed, pool_id=POOL, second=ledger.address)
     return [each.epoch for each in committed], [each.epoch for each in revealed]

@@ -21,7 +21,7 @@ from validator.domain.submissions import SubmittedWork, WorkFacts
 
 
 class Finder:
-    """Looks at the newest block before it finds anything, as a validator does."""
+    """A fact finder that reads the newest block before each query, as a validator does."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -54,7 +54,7 @@ async def test_the_lease_is_read_from_the_event_and_the_beacon_from_the_chain(wo
     assert (work.beacon_block, work.salt, work.groups, work.max_units) == (block, SALT, lease.groups, lease.max_units)
     ledger = await world.as_("validator")
     finder = Finder(ledger)
-    for _ in range(2):  # what is cached is the same
+    for _ in range(2):  # the cached value is the same
         facts = await finder.facts(work)
         expected = WorkFacts(work=work, chain_id=world.deployment.chain_id, beacon=await ledger.block_hash(block))
         assert facts == expected
@@ -79,7 +79,7 @@ async def test_a_version_belongs_to_its_announcing_publisher_after_any_rotations
     until = await owner.now() + timedelta(hours=1)
     await owner.pools.set_role(POOL, Role.PUBLISHER, second.address, previous_until=until)
     assert await finder.publisher_of(await finder.announcement(early)) == first
-    await announced(world, attempt=1)  # by the former key, which counts for another hour
+    await announced(world, attempt=1)  # by the former key, which is valid for another hour
     (between,) = await carried(world, [await leased(world, index=1)])
     assert await finder.publisher_of(await finder.announcement(between)) == first
     successor = (await world.as_("second")).checkpoints
@@ -105,7 +105,7 @@ async def test_only_the_later_block_of_announcement_and_joining_is_the_beacon(wo
         work = await submitted(world, index=index, beacon_block=wrong)
         with pytest.raises(WrongBeacon, match=f"names beacon block {wrong}") as refused:
             await finder.facts(work)
-        assert refused.value.retryable  # the orchestrator's fault, or a chain's node that lags: never a verdict
+        assert refused.value.retryable  # the orchestrator's error or a lagging RPC endpoint, never a verdict
 
 
 async def test_of_several_joinings_the_lease_names_the_one_for_its_beacon(world: World) -> None:
@@ -121,7 +121,7 @@ async def test_of_several_joinings_the_lease_names_the_one_for_its_beacon(world:
     for index, block in enumerate([announcement, membership.joined_block], start=1):
         work = await submitted(world, index=index, beacon_block=block)
         assert (await finder.facts(work)).beacon == await ledger.block_hash(block)
-    # A joining from after a submission is never its beacon.
+    # A joining after the submission is never its beacon.
     with pytest.raises(WrongBeacon):
         await finder.facts(replace(first, beacon_block=membership.joined_block))
 
@@ -140,7 +140,7 @@ async def test_a_digest_announced_twice_may_use_either_block_as_beacon(world: Wo
 
 @pytest.mark.parametrize("what", ["version", "joining"])
 async def test_events_moved_by_a_reorg_are_read_at_their_new_place(world: World, what: str) -> None:
-    """The event that comes last decides the seed, so a node would be accused of a beacon that is gone."""
+    """The later event decides the seed, so a stale block would accuse a node of a wrong beacon."""
     steps: dict[str, Callable[[], Awaitable[object]]] = {"joining": world.member, "version": lambda: announced(world)}
     last = steps.pop(what)
     for first in steps.values():

@@ -34,7 +34,7 @@ def found(ties: NearTieCount | None, *, engine: str = "torch") -> Conclusion:
 
 
 async def rejected_at(budgets: NearTieBudgets, ties: NearTieCount, *, files: int, first: int = 0) -> list[int]:
-    """Which of so many files in a row are rejected."""
+    """Returns which of a number of consecutive files are rejected."""
     outcomes = [(await budgets.applied(work(first + number), found(ties))).outcome for number in range(files)]
     return [number for number, outcome in enumerate(outcomes) if outcome is Outcome.REJECTED]
 

@@ -1,4 +1,4 @@
-"""How much is audited: everything of the new and of the caught, less of the proven, never less than the floor."""
+"""Audited shares: all rows of new and of caught nodes, fewer of proven ones, never below the floor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a past draw was right, case by case."""
+"""Checks of past draws, case by case."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def compared(
     floor: float = 0.1,
     **verdict: Any,
 ) -> Comparison:
-    """Compares, for a verdict that is like its evidence but for what is given."""
+    """Compares a verdict that matches its evidence except in the given fields."""
     past = PastVerdict(
         work=WORK,
         validator=ME,

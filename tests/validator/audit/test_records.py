@@ -20,7 +20,7 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 def said(number: int, outcome: Outcome = Outcome.ACCEPTED, *, own: bool = True, about: int | None = None) -> Judged:
-    """The verdict in block `number`, about work of that number."""
+    """Returns the verdict in block `number` on the work of that number."""
     key = digest((number if about is None else about).to_bytes(32, "big"))
     at = NOW + timedelta(seconds=number)
     return Judged(key=key, outcome=outcome, own=own, at=at, place=(number, 0))
@@ -34,7 +34,8 @@ async def test_a_record_counts_own_clean_verdicts_and_failures_found_by_any_vali
     await records.note(NODE, [said(4, Outcome.REJECTED, own=False)])
     await records.note(NODE, [said(5)])
     assert await records.of(NODE) == AuditRecord(clean=1, failed_at=NOW + timedelta(seconds=4))
-    assert await NodeRecords(redis, keys=KEYS, validator=OTHER).of(NODE) == NEW  # others keep their own
+    # other validators keep their own records
+    assert await NodeRecords(redis, keys=KEYS, validator=OTHER).of(NODE) == NEW
 
 
 async def test_replayed_events_change_nothing(redis: Redis) -> None:
@@ -60,14 +61,14 @@ async def test_a_forgery_counts_against_all_nodes_of_the_provider_until_a_disput
     records, provider = NodeRecords(redis, keys=KEYS, validator=ME), OTHER
     await records.note(NODE, [said(number) for number in range(1, 11)])
     forged = said(20, Outcome.FORGED, own=False)
-    for _ in range(2):  # events may come again
+    for _ in range(2):  # events may be replayed
         await records.note_provider(provider, [forged])
     assert await records.of(NODE) == AuditRecord(clean=10)
     suspect = AuditRecord(clean=0, provider_forged_at=forged.at)
     assert await records.of(NODE, provider=provider) == suspect
     await records.note(NODE, [said(19), *(said(number) for number in range(21, 24))])
-    assert await records.of(NODE, provider=provider) == replace(suspect, clean=3)  # what came before does not count
-    # Its own failure counts if it is the newer one, and every own clean verdict after many ends it.
+    assert await records.of(NODE, provider=provider) == replace(suspect, clean=3)  # earlier verdicts do not count
+    # Its own failure counts if it is newer, and enough clean verdicts of its own end it.
     await records.note(NODE, [said(30, Outcome.REJECTED)])
     assert await records.of(NODE, provider=provider) == AuditRecord(failed_at=NOW + timedelta(seconds=30))
     await records.note_provider(provider, [said(40, Outcome.FORGED, about=5)])

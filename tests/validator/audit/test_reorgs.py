@@ -1,4 +1,4 @@
-"""How a validator notices that the chain was reorganised, without asking more than it must."""
+"""A validator detects chain reorganisations with as few queries as possible."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from validator.chain.reorgs import MOST_REMEMBERED, ReorgAwareCache, ReorgTracke
 
 
 def name(branch: str, number: int) -> Digest:
-    """The hash of a block; branches are one up to block 10."""
+    """Returns the hash of a block; the branches are equal up to block 10."""
     return digest(f"0x{ord(branch) if number > 10 else 0:04x}{number:060x}")
 
 
 class Chain:
-    """Two branches of a chain, of which one is there."""
+    """Two branches of a chain, one of which is current."""
 
     def __init__(self) -> None:
         self.branch, self.height, self.asked = "a", 10, 0
@@ -79,7 +79,7 @@ async def test_an_answer_is_cached_only_while_its_removal_would_be_noticed() -> 
     kept.put("old", 2, block=12, mark=reorgs.mark())
     kept.put("newer than the look", 3, block=13, mark=reorgs.mark())
     assert [kept.get(key) for key in ("before any look", "old", "newer than the look")] == [None, 2, None]
-    slow = reorgs.mark()  # and then something is read for a long time
+    slow = reorgs.mark()  # then a read takes a long time
     await reorgs.observe(chain.at(13, "b"))
     assert kept.get("old") is None
     kept.put("read on the other branch", 4, block=5, mark=slow)

@@ -1,4 +1,4 @@
-"""Rows of another validator's audit file against one's own."""
+"""Rows of another validator's audit file compared with one's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER = Digest("0x" + "0e" * 32)
 
 
 def rows(count: int = ROWS, **changed: Any) -> list[AuditRow]:
-    """Rows of which the first is changed."""
+    """Returns rows with changes in the first one."""
     every = [
         AuditRow(
             row=row,
@@ -71,7 +71,7 @@ def differences(
     [
         (rows(), "arithmetic", []),
         (rows(reward=0.75), "arithmetic", [0]),
-        (rows(reward=-1e30), "code", [0]),  # a decided reward is the same everywhere
+        (rows(reward=-1e30), "code", [0]),  # a decided reward is the same for every validator
         (rows(group=7), "arithmetic", [0]),
         (rows(sample=7), "arithmetic", [0]),
         (rows(prompt_index=7), "arithmetic", [0]),
@@ -84,13 +84,13 @@ def differences(
         (rows()[1:], "arithmetic", [None, 0]),
         (rows(ROWS + 1), "arithmetic", [None]),
         (rows(row=1), "arithmetic", [None, 0]),
-        (undecided(1), "arithmetic", [0]),  # nothing there may be undecided
+        (undecided(1), "arithmetic", [0]),  # no row may be undecided there
         (undecided(5), "code", []),
         (undecided(6), "code", [0, 1, 2, 3, 4, 5]),
         (undecided(5), "math", []),
-        (unscored(*range(20, ROWS)), "code", []),  # the judge's time for scoring was over
+        (unscored(*range(20, ROWS)), "code", []),  # the judge's time limit for scoring was reached
         (unscored(*range(20, ROWS)), "arithmetic", list(range(20, ROWS))),
-        (unscored(*range(20, 40)), "code", list(range(20, 40))),  # rows after them were scored
+        (unscored(*range(20, 40)), "code", list(range(20, 40))),  # later rows were scored
         (rows(reward=9.0)[:1] + unscored(*range(20, ROWS))[1:], "code", [0]),
     ],
 )
@@ -132,7 +132,7 @@ def test_one_row_of_a_short_file_may_be_undecided() -> None:
     ids=lambda wrong: next(iter(wrong)),
 )
 def test_an_audit_file_of_other_work_is_reported(wrong: dict[str, Any]) -> None:
-    """The trainer drops the whole file then."""
+    """The trainer then drops the whole file."""
     item = replace(work(), units=10)
     honest = audit_of(item, Key.generate().address, audited=range(10))
     assert header_differences(honest, item) == ()

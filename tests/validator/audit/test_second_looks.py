@@ -1,4 +1,4 @@
-"""Which verdicts are looked at again, and what a contradiction is."""
+"""Which verdicts get a second look, and what contradicts them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ A, R, F = Outcome.ACCEPTED, Outcome.REJECTED, Outcome.FORGED
     ("first", "own", "disputed"),
     [
         (A, A, False),
-        (A, R, False),  # near the limits: the doubt is the node's
+        (A, R, False),  # near the limits: the doubt is counted against the node
         (A, F, True),
         (R, A, True),
         (R, R, False),
@@ -51,7 +51,7 @@ def test_the_chosen_share_of_verdicts_is_as_configured_and_depends_on_the_secret
     share = LookPolicy().share(Outcome.ACCEPTED)
     one, other = ({key for key in named if is_chosen(bytes([byte]) * 32, key, share)} for byte in (1, 2))
     for chosen in (one, other):
-        assert 130 < len(chosen) < 270  # 200, give or take five standard deviations; nothing here is random
+        assert 130 < len(chosen) < 270  # 200, plus or minus five standard deviations; the draws are deterministic
     assert len(one & other) < 40
 
 

@@ -1,4 +1,4 @@
-"""Honest work is measured, limits stand around it, and the file grows by what each machine has measured."""
+"""Honest work is measured, limits are set around it, and the file gains entries from each machine."""
 
 from __future__ import annotations
 
@@ -99,7 +99,9 @@ def test_scatter_is_measured_by_group_and_unknown_if_one_measurement_lacks_it(
 
 
 def test_every_generation_method_has_its_own_reproducible_draws() -> None:
-    """Else files of another batch would be the same near-ties once more, and the sample smaller than it says."""
+    """Otherwise files of another batch size would repeat the same near-ties, and the sample would be smaller than
+    stated.
+    """
     ways = ["torch in bfloat16, batch 64", "torch in bfloat16, batch 1", "vllm in bfloat16, batch 64"]
     seeds = [seed_of(way, number) for way in ways for number in range(8)]
     assert len(set(seeds)) == len(seeds)

@@ -1,4 +1,4 @@
-"""From results to verdicts: the whole table."""
+"""From check results to verdicts: the complete table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REASONS = {
 
 
 def prefilled(failed: str = "", beyond: str = "") -> Prefilled:
-    """Checks 8 to 10, some of which fail, some by more than the margin."""
+    """Returns checks 8 to 10, some of which fail, some by more than the margin."""
     results = []
     for name, reason in REASONS.items():
         state = CheckOutcome.FAILED if name in failed.split() else CheckOutcome.PASSED
@@ -87,10 +87,10 @@ def test_equal_outputs_that_pass_are_natural() -> None:
 @pytest.mark.parametrize(
     ("slow", "unscored", "reason"),
     [
-        (0, 64, ReasonCode.PASSED),  # the time was over before anything was scored: no guilt of the file
+        (0, 64, ReasonCode.PASSED),  # time ran out before any row was scored, which is not the file's fault
         (16, 0, ReasonCode.PASSED),
         (17, 0, ReasonCode.PASSED_UNDECIDED),
-        (4, 48, ReasonCode.PASSED),  # 4 of 16 that were scored
+        (4, 48, ReasonCode.PASSED),  # 4 of 16 scored rows
         (5, 48, ReasonCode.PASSED_UNDECIDED),
     ],
 )

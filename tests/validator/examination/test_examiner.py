@@ -1,4 +1,4 @@
-"""Examiner processes: killed, slow, given up, without a policy. Nothing is forgotten, and nobody is blamed."""
+"""Examiner processes that are killed, slow, given up or without a policy: no item is lost and no node is blamed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def settings(version: CheckedVersion, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def examiner(settings: ExaminerSettings) -> AsyncIterator[LocalExaminer]:
-    """One for all tests: a process takes seconds to start."""
+    """Returns one examiner for all tests, because a process takes seconds to start."""
     async with LocalExaminer(settings, clock=SystemClock()) as found:
         yield found
 
@@ -87,7 +87,7 @@ async def test_files_are_examined_in_a_separate_process(examiner: LocalExaminer,
 
 
 def killer(examiner: LocalExaminer, *, times: int) -> Callable[[Digest], Awaitable[bool]]:
-    """Kills the examiner in the midst of its work, so many times."""
+    """Kills the examiner during its work a number of times."""
     left = [times]
 
     async def is_copy(_: Digest) -> bool:
@@ -215,7 +215,7 @@ async def test_a_version_is_fetched_once_and_locked_while_in_use(
     folders = await asyncio.gather(*(_folder(examiner, examination) for _ in range(3)))
     assert fetched == [version.digest]
     assert {*folders} == {tmp_path / "home" / "checkpoints" / version.digest}
-    (folders[0] / "config.json").write_text("{}")  # somebody spoils it: it is noticed, and fetched anew
+    (folders[0] / "config.json").write_text("{}")  # damage is noticed, and the version is fetched again
     again = await _folder(examiner, examination)
     assert fetched == [version.digest] * 2
     assert folder_files(again) == folder_files(version.folder)
@@ -224,7 +224,7 @@ async def test_a_version_is_fetched_once_and_locked_while_in_use(
 async def test_a_version_being_verified_is_not_removed(
     settings: ExaminerSettings, version: CheckedVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two examinations end and begin at the same time, where only one unused version stays."""
+    """Two examinations end and begin at the same time, where only one unused version is kept."""
 
     async def fetch(run: Digest, checkpoint: CheckpointRef, to: Path) -> None:
         del run

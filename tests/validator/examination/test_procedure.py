@@ -1,4 +1,4 @@
-"""A whole examination: what is concluded, what is said, what is left out, and what nobody is blamed for."""
+"""A whole examination: its conclusion, its texts, skipped work, and errors that blame no node."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_an_exact_failure_is_forgery_and_ends_the_examination(
     later = [name for name in names[names.index(check) + 1 :] if check != "computation" or name == "reward"]
     assert all(states[name] is CheckState.SKIPPED for name in later)
     assert all((row.reward is not None) is (check == "reward") for row in found.rows)
-    assert bool(bench.asked) is (check in {"reward", "computation"})  # copies are asked for when seeds are right
+    assert bool(bench.asked) is (check in {"reward", "computation"})  # copies are looked up after the seed checks pass
 
 
 OTHER_SEEDS: dict[str, Callable[[WorkFacts], WorkFacts]] = {
@@ -270,7 +270,9 @@ def test_one_wrong_proof_alone_is_not_slashed_while_replay_and_averages_agree(
 
 @pytest.mark.parametrize("factor", [12, 20])
 def test_honest_files_are_accepted_where_attention_is_sharp(factor: int, bench: Bench, tmp_path: Path) -> None:
-    """With one kernel and limits for rounding alone, a quarter of these files were not paid, and some forged."""
+    """With one kernel and limits for rounding alone, a quarter of these files were unpaid, and some were judged
+    forged.
+    """
     bench.version = as_version(sharpened(tiny_folder(tmp_path / "sharp"), factor))
     confirmed = 0
     for number in range(24):
@@ -328,7 +330,7 @@ def test_a_row_with_a_changing_score_is_excused_and_has_no_reward(
     ("limited", "less", "outcome"),
     [
         (True, 1, Outcome.ACCEPTED),
-        (True, 2, Outcome.REJECTED),  # else a node could keep any group from being learned
+        (True, 2, Outcome.REJECTED),  # otherwise a node could keep any group from being learned
         (True, 12, Outcome.REJECTED),
         (False, 1, Outcome.FORGED),
     ],

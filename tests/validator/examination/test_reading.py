@@ -1,4 +1,4 @@
-"""Strangers' bytes: what they do to a decoder is a statement about them, unless it is one about this machine."""
+"""Decoding strangers' bytes: a failure is evidence about the file, unless this machine caused it."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def path(tmp_path: Path) -> Path:
 
 
 def submitted(path: Path) -> Digest:
-    """The hash of what is there."""
+    """Returns the hash of the file on disk."""
     return digest(hashlib.sha256(path.read_bytes()).digest()) if path.exists() else ZERO_DIGEST
 
 
 def refused(reader: LimitedReader, path: Path, lease: ReadLimits = LEASE) -> ReasonCode:
-    """Why the file is none."""
+    """Returns the reason for refusing the file."""
     found = reader.read(path, sha256=submitted(path), lease=lease)
     assert isinstance(found, CheckResult), found
     return found.findings[0].reason
@@ -54,7 +54,7 @@ def test_an_honest_file_is_read_unchanged(reader: LimitedReader, honest: Rollout
 
 
 def changed(file: RolloutFile, name: str) -> pa.Table:
-    """A table that is no such file, in one way."""
+    """Returns a table that violates the format in one way."""
     table = table_of(file)
     column = table.schema.get_field_index("reward")
     match name:
@@ -124,7 +124,7 @@ def test_files_larger_than_any_honest_one_are_not_decoded(reader: LimitedReader,
 def test_a_decompression_bomb_ends_only_its_decoder(
     reader: LimitedReader, honest: RolloutFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Repeated values take no place in a file, not even by its own account; decoded they take a quarter gigabyte."""
+    """Repeated values take no space in the file, nor in the size it declares; decoded they take 256 MB."""
     monkeypatch.setattr("rollouts.sandboxed_decoder._LIBRARIES", 384 << 20)
     table = table_of(honest).slice(0, 1)
     at = table.schema.get_field_index("output_tokens")
@@ -214,7 +214,7 @@ def test_bytes_that_changed_after_the_fetch_are_not_blamed_on_the_node(
 ) -> None:
     write_rollouts(path, honest)
     before, content = submitted(path), path.read_bytes()
-    for now in (content[:-1], b"", bytes(LEASE.file_bytes + 1)):  # cut, emptied, or another one's
+    for now in (content[:-1], b"", bytes(LEASE.file_bytes + 1)):  # truncated, emptied, or replaced by a larger file
         path.write_bytes(now)
         found = reader.read(path, sha256=before, lease=LEASE)
         assert isinstance(found, NotJudged)
@@ -244,7 +244,7 @@ def ended(ending: JobEnding, *, code: int = 0, waited: bool = False, answer: byt
 
 
 class Scripted:
-    """Decoders that end as they are told to."""
+    """A decoder with scripted outcomes."""
 
     def __init__(self, *outcomes: JobOutcome) -> None:
         self._outcomes = list(outcomes)

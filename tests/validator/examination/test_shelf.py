@@ -1,4 +1,4 @@
-"""Weights within a budget: the least used go first, and nothing is taken for something else."""
+"""Weights within a memory budget: the least used are evicted first, and no version is mistaken for another."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_weights_stay_within_the_budget_and_the_least_used_are_evicted_first(tmp
     half = shelf.policy(one, Dtype.BFLOAT16)
     assert shelf.held == size + size // 2
     assert shelf.policy(one, Dtype.FLOAT32) is first
-    shelf.policy(other, Dtype.BFLOAT16)  # takes the place of the half that was not used since
+    shelf.policy(other, Dtype.BFLOAT16)  # replaces the half that was not used since
     assert shelf.held == size + size // 2
     assert shelf.policy(one, Dtype.FLOAT32) is first
     assert shelf.policy(one, Dtype.BFLOAT16) is not half
@@ -53,7 +53,7 @@ def test_a_version_beyond_the_budget_is_refused(version: CheckedVersion) -> None
 
 
 def test_without_a_setting_a_version_over_the_budget_is_held_alone(tmp_path: Path) -> None:
-    """Its process's part of the memory is a guess; whether there is room is known when it is loaded."""
+    """The process's share of memory is an estimate; whether a version fits is known when it is loaded."""
     one, other = (as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
     shelf = ModelCache(CPU, budget=1000, strict=False)
     for version in (one, other):

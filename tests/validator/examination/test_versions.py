@@ -1,4 +1,4 @@
-"""Folders of versions: what is remembered of those that the operator keeps is bounded."""
+"""Folders of versions: the records of those that the operator keeps are bounded."""
 
 from __future__ import annotations
 

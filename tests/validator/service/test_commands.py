@@ -1,4 +1,4 @@
-"""What an operator types, against a validator that listens."""
+"""An operator's commands, against a running validator."""
 
 from __future__ import annotations
 

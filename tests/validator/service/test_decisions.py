@@ -1,4 +1,4 @@
-"""What the validator decides, without a chain and without a clock: tables, and properties."""
+"""Decisions of the validator without chain or clock: tables and properties."""
 
 from __future__ import annotations
 
@@ -82,18 +82,20 @@ DISPUTED = replace(JUDGED, status=WorkStatus.DISPUTED, disputer=THIRD)
         (ON_LEDGER, ItemKind.FIRST, NODE.address, NOW, Next.LEAVE),
         (ON_LEDGER, ItemKind.FIRST, PROVIDER, NOW, Next.LEAVE),
         (JUDGED, ItemKind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
-        (JUDGED, ItemKind.SECOND_LOOK, OTHER, NOW, Next.LEAVE),  # another one on this Redis wanted it looked at
+        # another validator on this Redis requested a second look
+        (JUDGED, ItemKind.SECOND_LOOK, OTHER, NOW, Next.LEAVE),
         (ON_LEDGER, ItemKind.SECOND_LOOK, ME, NOW, Next.DROP),
         (DISPUTED, ItemKind.SECOND_LOOK, ME, NOW, Next.DROP),
         (DISPUTED, ItemKind.DISPUTE, ME, NOW, Next.EXAMINE),
         (DISPUTED, ItemKind.DISPUTE, OTHER, NOW, Next.LEAVE),
         (DISPUTED, ItemKind.DISPUTE, THIRD, NOW, Next.LEAVE),
         (DISPUTED, ItemKind.DISPUTE, PROVIDER, NOW, Next.LEAVE),
-        (replace(DISPUTED, juror=ME), ItemKind.DISPUTE, ME, NOW, Next.LEAVE),  # contradicted it; a second one decides
+        # it contradicted the verdict; a second one decides
+        (replace(DISPUTED, juror=ME), ItemKind.DISPUTE, ME, NOW, Next.LEAVE),
         (replace(DISPUTED, juror=VALIDATOR), ItemKind.DISPUTE, ME, NOW, Next.EXAMINE),
         (JUDGED, ItemKind.PAID_LOOK, ME, NOW, Next.EXAMINE),
         (JUDGED, ItemKind.PAID_LOOK, OTHER, NOW, Next.LEAVE),
-        (replace(JUDGED, looker=VALIDATOR), ItemKind.PAID_LOOK, ME, NOW, Next.DROP),  # one look is paid
+        (replace(JUDGED, looker=VALIDATOR), ItemKind.PAID_LOOK, ME, NOW, Next.DROP),  # one second look is paid
         (replace(JUDGED, looker=VALIDATOR), ItemKind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
         (DISPUTED, ItemKind.PAID_LOOK, ME, NOW, Next.DROP),
         (replace(DISPUTED, status=WorkStatus.FINAL, deadline=None), ItemKind.DISPUTE, ME, NOW, Next.DROP),

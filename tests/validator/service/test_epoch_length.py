@@ -53,7 +53,7 @@ async def test_the_epoch_length_is_checked_at_startup_unless_the_chain_is_down(
 
 
 async def test_an_epoch_that_would_be_too_short_does_not_begin(pool: PoolWithValidators) -> None:
-    """Also where the chain was down when the validator started; without an epoch all rows are computed again."""
+    """This also holds if the chain was down when the validator started; without an epoch all rows are recomputed."""
     validator = pool.validator(epoch_s=3599)
     with pytest.raises(EpochTooShort):
         await validator.looking.epochs()

@@ -1,4 +1,4 @@
-"""When a validator stands aside and when it comes back, on a turned clock."""
+"""When a validator pauses and when it resumes, on a manual clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TROUBLE = Unavailable("it could not be judged", code="x", hint="look")
 
 
 class Patient:
-    """A validator that is as well as the test says."""
+    """A validator whose health the test controls."""
 
     def __init__(self, redis: Redis) -> None:
         self.clock = ManualClock()

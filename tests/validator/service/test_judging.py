@@ -1,4 +1,4 @@
-"""From a submission on the ledger to a verdict there, whatever breaks in between."""
+"""From a submission to a verdict on the ledger, with failures in between."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def verdicts(pool: PoolWithValidators) -> list[VerdictGiven]:
 
 
 async def queued(validator: ValidatorUnderTest) -> tuple[int, int]:
-    """What is to be done, now or later, and what is parked."""
+    """Returns the number of items to do, now or later, and of parked ones."""
     found = await validator.dependencies.queue.lengths()
     return found.waiting + found.ready + found.in_hand, found.parked
 
@@ -95,7 +95,7 @@ async def test_forged_work_costs_stake_when_final_and_unjudged_work_costs_nothin
 
 
 class Killed(BaseException):
-    """As `kill -9`: nothing after it runs."""
+    """Simulates `kill -9`: no later code runs."""
 
 
 async def _die(*_: object, **__: object) -> None:
@@ -151,7 +151,7 @@ async def test_a_validator_killed_at_any_stage_forgets_nothing_and_judges_nothin
         assert len(await verdicts(pool)) == number + 1
         assert len(heir.examiner.asked) == int(examined_again), kill.__name__
         assert await queued(heir) == (0, 0)
-        for each in (dying, heir):  # the next one need not wait until their leases end in Redis' own time
+        for each in (dying, heir):  # so that the next one need not wait for the end of their leases in Redis' own time
             await each.dependencies.intake.aclose()
 
 
@@ -176,7 +176,7 @@ async def test_independent_validators_take_turns_and_replace_a_dead_one(pool: Po
     turns: dict[str, Any] = {"takeover_s": 50, "awake_s": 3600}
     pair = [pool.validator("validator", redis=1, **turns), pool.validator("second", redis=2, **turns)]
     for each in pair:
-        await each.looking.epochs()  # a sign of life on the ledger
+        await each.looking.epochs()  # so that the ledger shows it as alive
         await each.read()
     keys = [await pool.submit() for _ in range(3)]
     for each in pair:
@@ -242,12 +242,12 @@ async def test_a_verdict_with_an_unknown_outcome_is_looked_up_before_it_is_sent_
 
 @pytest.mark.parametrize("waited", [timedelta(seconds=3), timedelta()], ids=["waited", "on-its-way"])
 async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValidators, waited: timedelta) -> None:
-    """One that waited is looked up before it is sent; one that is on its way is refused by the contract."""
+    """A waiting verdict is looked up before it is sent; the contract refuses one that was already sent."""
     late, other = pool.validator("validator", redis=1), pool.validator("second", redis=2)
     key = await pool.submit()
     late.examiner.answers[key] = FORGED
     await late.read()
-    await late.dependencies.judging.round()  # found, staged, and then nothing goes out for a while
+    await late.dependencies.judging.round()  # the verdict is staged, and then no transaction is sent for a while
     await pool.turn(waited)
     other.examiner.answers[key] = FORGED
     assert await other.judge() == 1
@@ -276,7 +276,7 @@ async def its_turn(pool: PoolWithValidators, validator: ValidatorUnderTest, key:
 async def in_order(
     pool: PoolWithValidators, key: Digest, validators: list[ValidatorUnderTest]
 ) -> list[ValidatorUnderTest]:
-    """Those that may decide a dispute, as the ledger orders them."""
+    """Returns the validators that may decide a dispute, in the ledger's order."""
     await pool.world.controls.mine(2)
     ledger = await pool.ledger()
     turns = [await ledger.work.turn_of(key, each.key.address) for each in validators]
@@ -435,7 +435,7 @@ async def test_rows_are_drawn_only_while_the_secret_cannot_have_been_revealed(
     share, _, epoch = await judged(await pool.submit())
     assert (share, epoch) == (0.5, 1), "the epoch goes on"
     late = await pool.submit()
-    await epochs.commit_next()  # from now on the secret may be shown
+    await epochs.commit_next()  # from now on the secret may be revealed
     share, why, epoch = await judged(late)
     assert (share, why, epoch) == (1.0, "epoch 1 was over before the file was complete here; then all rows", None)
     share, _, epoch = await judged(await pool.submit())
@@ -554,7 +554,7 @@ async def test_a_staged_verdict_survives_a_chain_outage_and_its_holders_return(
 async def test_a_file_is_kept_for_its_holder_when_an_earlier_holder_in_the_process_finishes(
     pool: PoolWithValidators,
 ) -> None:
-    """A process that stood still for longer than a lease goes on with what it had, and takes it anew beside that."""
+    """A process suspended for longer than a lease continues with its old item, and also takes the item again."""
     validator = pool.validator()
     await pool.submit()
     await validator.read()
@@ -730,7 +730,7 @@ async def test_a_verdict_lost_by_the_chain_is_given_again(pool: PoolWithValidato
 
 
 async def again(pool: PoolWithValidators, event: WorkSubmitted) -> SignedWorkClaim:
-    """The submission that an event tells of, under another lease for the same slot."""
+    """Returns the submission of an event under another lease for the same slot."""
     ledger = await pool.ledger()
     lease = Lease(
         pool_id=event.pool_id,
@@ -764,7 +764,7 @@ async def test_a_verdict_on_a_replaced_submission_is_refused_and_the_new_one_is_
     replaced, other = await pool.submit(), await pool.submit()
     events = {each.key: each for each in await ledger.history(WorkSubmitted, pool_id=POOL)}
     await validator.read()
-    await validator.dependencies.judging.round()  # both are examined, and their verdicts on their way
+    await validator.dependencies.judging.round()  # both are examined, and their verdicts are being sent
     await world.controls.revert(before)
     another = await again(pool, replace(events[replaced], units=6))
     assert await ledger.work.submit_batch([another, await again(pool, events[other])]) == []

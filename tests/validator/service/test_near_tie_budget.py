@@ -1,4 +1,4 @@
-"""From an examined file to a rejection on the ledger: near-ties of a node's files are counted where work is judged."""
+"""From an examined file to a rejection on the ledger: near-ties of a node's files are counted during judging."""
 
 from __future__ import annotations
 

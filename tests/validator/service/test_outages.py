@@ -1,6 +1,6 @@
-"""Outages that are none of a script's: Redis is killed and started again, the chain is cut off, the store misbehaves.
+"""Outages of real systems: Redis is killed and restarted, the chain is disconnected, the store misbehaves.
 
-Nothing is forgotten, judged twice, or held against the node.
+No item is lost, judged twice, or blamed on the node.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ LEASE = timedelta(seconds=31)
 
 
 async def given(pool: PoolWithValidators) -> Counter[Digest]:
-    """How many verdicts there are on each piece of work."""
+    """Returns the number of verdicts on each work."""
     return Counter(each.key for each in await (await pool.ledger()).history(VerdictGiven, pool_id=POOL))
 
 
 async def left(validator: ValidatorUnderTest) -> tuple[int, int]:
-    """What is still in the queue, and what is parked."""
+    """Returns the remaining queue, and the parked items."""
     lengths = await validator.dependencies.queue.lengths()
     return lengths.waiting + lengths.ready + lengths.in_hand, lengths.parked
 
 
 async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, count: int, pause: timedelta) -> None:
-    """Each has its turn, again and again, whatever is down."""
+    """Runs each validator in turn repeatedly, whatever is down."""
     for _ in range(count):
         for each in validators:
             with suppress(MusterError):
@@ -53,7 +53,7 @@ async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, coun
 
 @pytest.fixture(params=[True, False], ids=["append-only", "nothing-kept"])
 def own_redis(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) -> Iterator[RestartedRedis]:
-    """A Redis for the validators alone, with and without its append-only file."""
+    """Runs a Redis for the validators alone, with and without its append-only file."""
     server = RestartedRedis(tmp_path, appendonly=request.param)
     server.start()
     yield server
@@ -141,7 +141,7 @@ async def _fails(_: bytes, writer: asyncio.StreamWriter) -> None:
 
 
 async def _is_silent(_: bytes, __: asyncio.StreamWriter) -> None:
-    """It never answers."""
+    """Never answers."""
 
 
 async def _stops(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -188,7 +188,7 @@ async def test_any_failure_of_the_store_is_waited_for_and_never_blamed_on_a_node
         return asked
 
     async with reachable(pool) as (url, wire):
-        patient = timedelta(seconds=2)  # for the store's next sign of life: a busy machine may take one of them
+        patient = timedelta(seconds=2)  # for the store's next sign of life: a busy machine may use up one of them
         validator = pool.validator(attempts=2, host=Host(orchestrator=url, store_patience=patient))
         key = await pool.submit(FILE)
         wire.answer = answer

@@ -1,4 +1,4 @@
-"""The queue: who has what, what a dead holder leaves, what a person does; on a real Redis, with a turned clock."""
+"""The queue: holders, work of dead holders and a person's decisions, on a real Redis with a manual clock."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def queue(redis: Redis) -> WorkQueue:
 
 
 def queue_of(redis: Redis, member: MemberId, *, tries: int = 4, clock: ManualClock | None = None) -> WorkQueue:
-    """The queue as one member sees it."""
+    """Returns the queue as seen by one member."""
     told: Any = {"clock": clock or ManualClock(), "lease": LEASE, "retry_policy": RetryPolicy(attempts=tries)}
     return WorkQueue(redis, keys=keys_of(POOL), member=member, **told)
 
 
 async def passes(redis: Redis, by: timedelta) -> None:
-    """Time passes for Redis."""
+    """Lets time pass for Redis."""
     await age(redis, keys_of(POOL).prefix, by)
 
 
 async def here(redis: Redis, *members: MemberId, state: MemberState = MemberState.WELL) -> None:
-    """These say that they are there."""
+    """Marks these members as present."""
     for member in members:
         sign = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place=member)
         sign.me = member
@@ -218,7 +218,7 @@ async def test_a_validator_that_lacks_a_resource_does_not_count_against_the_work
 async def test_a_validator_that_may_not_judge_the_work_does_not_delay_its_parking(
     queue: WorkQueue, redis: Redis, barred_first: bool
 ) -> None:
-    """Such as a dispute of a verdict that the other validator on this Redis gave."""
+    """An example is a dispute of a verdict that the other validator on this Redis gave."""
     other, lacks = queue_of(redis, OTHER), replace(AGAIN, gives_up=GivesUp.LACKS)
     await here(redis, ONE, OTHER)
     await queue.put([new(1)])
@@ -254,7 +254,7 @@ async def test_a_paused_validator_is_not_waited_for_before_parking_and_a_startin
     step = replace(AGAIN, gives_up=GivesUp.LACKS)
     put = await queue.failed(await taken(queue), step, code="x", why="y")
     assert put is (Put.PARKED if state is MemberState.UNWELL else Put.AGAIN)
-    if state is MemberState.STARTING:  # and dies: then what was left to it is parked after all
+    if state is MemberState.STARTING:  # and dies: then the work left to it is parked after all
         await passes(redis, timedelta(minutes=2))
         await here(redis, ONE)
         again = await taken(queue)
@@ -303,7 +303,7 @@ async def test_work_of_a_dead_holder_goes_to_others_first_and_is_parked_after_tw
 
 
 async def test_deaths_caused_by_an_item_are_bounded_with_any_number_of_validators(redis: Redis) -> None:
-    """Five here, or one that has another name after each of its deaths."""
+    """Five validators here, or one that has another name after each of its deaths."""
     members = [MemberId(str(number) * 12) for number in range(1, 6)]
     await queue_of(redis, ONE).put([new(1)])
     for number, member in enumerate(members[:4]):
@@ -443,7 +443,7 @@ def test_a_verdict_and_a_decision_are_read_back_from_redis_unchanged() -> None:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Whatever happens in whatever order, each piece of work is in one place, and one holder at most can write."""
+    """Under any sequence of events each work is in one state, and at most one holder can write."""
 
     server = ""
 
@@ -548,7 +548,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert {
                 "queued": name in places["waiting"] | places["ready"] | places["again"],
                 "leased": name
-                in places["leased"] | places["ready"] | places["again"],  # a lease that ended is back among the ready
+                # an expired lease is among the ready items again
+                in places["leased"] | places["ready"] | places["again"],
                 "parked": name in places["parked"],
             }[state], (name, state, places)
 

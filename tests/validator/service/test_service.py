@@ -1,4 +1,4 @@
-"""The whole service with its loops, in this process: it starts, judges by itself, and stops in order."""
+"""The whole service with its loops in this process: it starts, judges by itself, and stops in order."""
 
 from __future__ import annotations
 

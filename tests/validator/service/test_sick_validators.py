@@ -1,4 +1,6 @@
-"""Two validators on one Redis, one of them sick: the other judges everything, and nothing is parked or judged twice."""
+"""Two validators on one Redis, one of them unhealthy: the other judges everything, and nothing is parked or judged
+twice.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ WORKS = 4
 
 
 def broken(code: str, *, tested: bool = True, retryable: bool = True) -> Callable[[ValidatorUnderTest], None]:
-    """An examiner that can't examine anything; its self-test says so, or does not."""
+    """Breaks the examiner for all files, with or without a failing self-test."""
 
     def breaks(validator: ValidatorUnderTest) -> None:
         validator.examiner.otherwise = NotJudged(code=code, why=f"{code} here", retryable=retryable, hint="mend it")
@@ -41,18 +43,18 @@ def broken(code: str, *, tested: bool = True, retryable: bool = True) -> Callabl
 
 
 def crashes(validator: ValidatorUnderTest) -> None:
-    """An examiner of ours with a fault that its self-test shows."""
+    """Makes the examiner crash, which its self-test shows."""
     validator.examiner.otherwise = ZeroDivisionError("a fault of ours")
     validator.examiner.broken = NotJudged(code="examiner-failed", why="ZeroDivisionError", retryable=True)
 
 
 def loses_its_folder(validator: ValidatorUnderTest) -> None:
-    """The disk went away."""
+    """Removes the validator's folder, as a lost disk does."""
     shutil.rmtree(validator.dependencies.settings.directory / "work")
 
 
 def reaches_no_store(validator: ValidatorUnderTest) -> None:
-    """The way from here to the object store is cut, and nowhere else."""
+    """Cuts the connection from this validator to the object store."""
 
     async def down(*_: object, **__: object) -> None:
         raise TransferError("no route to the store")
@@ -61,18 +63,18 @@ def reaches_no_store(validator: ValidatorUnderTest) -> None:
 
 
 def nothing(_validator: ValidatorUnderTest) -> None:
-    """Its host is sick already."""
+    """Does nothing: the host is already unhealthy."""
 
 
 def wrong_clock(clock: datetime) -> Host:
-    """A host that is an hour behind."""
+    """Returns a host whose clock is an hour behind."""
     turned = ManualClock()
     turned.jump(clock - turned.now() - timedelta(hours=1))
     return Host(clock=turned)
 
 
 def reaches_no_orchestrator(validator: ValidatorUnderTest) -> None:
-    """The way from here to the orchestrator is cut, and nowhere else."""
+    """Cuts the connection from this validator to the orchestrator."""
 
     async def down(*_: object, **__: object) -> httpx.Response:
         raise Unavailable("no route to the orchestrator", code="unreachable")
@@ -83,7 +85,7 @@ def reaches_no_orchestrator(validator: ValidatorUnderTest) -> None:
 
 @dataclass(frozen=True)
 class Sickness:
-    """How a validator is sick, and what it says of itself."""
+    """A fault of a validator and the error code that it reports."""
 
     breaks: Callable[[ValidatorUnderTest], None]
     code: str | None
@@ -113,7 +115,9 @@ SICKNESSES = {
 
 
 async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, count: int, pause_s: float = 2) -> set[str]:
-    """Each has its turn, again and again; what is down for one is its own matter. Returns what the first one had."""
+    """Runs each validator in turn repeatedly; an error of one does not stop the others. Returns the first one's
+    results.
+    """
     had = set()
     for _ in range(count):
         for each in validators:
@@ -140,7 +144,7 @@ async def test_a_healthy_validator_judges_everything_beside_an_unhealthy_one_and
     await rounds(pool, sick, well, count=1)
     sickness.breaks(sick)
     keys = sorted([await pool.submit() for _ in range(WORKS)])
-    await pool.turn(timedelta(seconds=6))  # the self-test that it passed a moment ago counts no more
+    await pool.turn(timedelta(seconds=6))  # the self-test that it passed earlier no longer counts
     had = await rounds(pool, sick, well, count=6)
     assert await judged(pool) == keys, "all of it, and none of it twice"
     assert {(await pool.work(key)).outcome for key in keys} == {Outcome.ACCEPTED}
@@ -150,7 +154,7 @@ async def test_a_healthy_validator_judges_everything_beside_an_unhealthy_one_and
     assert had - {""} == ({sickness.code} if sickness.code else set())
     await well.dependencies.health.check()
     if sickness.code in {None, FAILS}:
-        return  # it tries one more now and then, and nothing that it can be tested for is wrong
+        return  # it tries one more item now and then, and its self-test finds no error
     with pytest.raises(NotWell, match=sickness.code):
         await sick.dependencies.health.check()
     shown = {each["place"].partition(":")[2]: each for each in (await well.status())["members"]}
@@ -212,7 +216,7 @@ async def test_work_of_a_validator_that_cannot_continue_is_given_to_the_other(
     cut, well = pool.validator(), pool.validator("second")
     key = await pool.submit()
     await cut.read()
-    await cut.dependencies.judging.round()  # its verdict is written down, and waits for a lane
+    await cut.dependencies.judging.round()  # its verdict is staged, and waits for a sender
 
     async def down(*_: object) -> None:
         raise ChainUnavailable("no route from here")
