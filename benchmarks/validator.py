@@ -221,7 +221,7 @@ def _show_cheats(console: Console, tallies: dict[str, Tally]) -> None:
         "honest: files besides that came out as the honest ones of their slots, to the byte; so many were accepted"
     )
     doors = [name for name, cheat in ATTACKS.items() if cheat.end is not End.SLASHED]
-    console.print(f"stopped before a validator (tests/attacks/test_doors.py): {', '.join(doors)}")
+    console.print(f"stopped before a validator (tests/attacks/test_refusals.py): {', '.join(doors)}")
 
 
 def _show_honest(console: Console, tallies: dict[str, Tally]) -> None:

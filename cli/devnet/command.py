@@ -167,7 +167,7 @@ def _check_cheat(name: str) -> None:
     if name in NOT_SHOWN:
         raise InvalidInput(
             f"a devnet can't show {name}: {NOT_SHOWN[name]}",
-            hint="`python -m pytest tests/attacks/test_doors.py` tries it in front of the real orchestrator and ledger",
+            hint="`python -m pytest tests/attacks/test_refusals.py` tries it on the real orchestrator and ledger",
         )
     _require_attacks()
     from cli.devnet.attacks.registry import ATTACKS  # noqa: PLC0415 - brings torch, which other devnets can spare

@@ -102,43 +102,45 @@ def verdict(result: SchedulePlan, task_id: str = "a") -> tuple[TaskState, str]:
 @pytest.mark.parametrize(
     ("tasks", "nodes", "expected"),
     [
-        pytest.param([task()], [node(1), node(2)], {1: "a", 2: "a"}, id="every node runs it"),
+        pytest.param([task()], [node(1), node(2)], {1: "a", 2: "a"}, id="a task for every node"),
         pytest.param([task(replicas=1)], [node(1), node(2)], {1: "a"}, id="one replica runs on one node"),
-        pytest.param([task(replicas=1)], [node(1, gpus=1), node(2)], {2: "a"}, id="the smallest that fits"),
+        pytest.param([task(replicas=1)], [node(1, gpus=1), node(2)], {2: "a"}, id="the smallest fitting node"),
         pytest.param([task(replicas=1)], [node(1, S.UNHEALTHY), node(2)], {2: "a"}, id="not on an unhealthy node"),
         pytest.param([task()], [node(1, S.DRAINING), node(2, S.DEAD)], {}, id="not on draining or dead nodes"),
         pytest.param(
-            [task("new", replicas=1), task("old", age=9, replicas=1)], [node(1)], {1: "old"}, id="the older first"
+            [task("new", replicas=1), task("old", age=9, replicas=1)], [node(1)], {1: "old"}, id="the older task first"
         ),
         pytest.param(
             [task("urgent", priority=1, replicas=1), task("old", age=9)], [node(1)], {1: "urgent"}, id="priority first"
         ),
-        pytest.param([task(gpus={"count": 1})], [node(1), node(2, gpus=1)], {2: "a"}, id="where there is a GPU"),
+        pytest.param([task(gpus={"count": 1})], [node(1), node(2, gpus=1)], {2: "a"}, id="a node with a GPU"),
         pytest.param(
             [task(selector={"labels": {"zone": "eu"}})],
             [node(1, labels={"zone": "eu"}), node(2)],
             {1: "a"},
             id="labels",
         ),
-        pytest.param([task()], [node(1, runs=runs("a")), node(2)], {2: "a"}, id="what runs stays, a newcomer gets it"),
         pytest.param(
-            [task(), task("b", age=-1)], [node(1, runs=runs("b"))], {}, id="equal priority never takes a node away"
+            [task()], [node(1, runs=runs("a")), node(2)], {2: "a"}, id="running tasks stay, a new node gets the next"
+        ),
+        pytest.param(
+            [task(), task("b", age=-1)], [node(1, runs=runs("b"))], {}, id="equal priority never displaces a task"
         ),
         pytest.param([task(outcomes=(ended(1, A.COMPLETED),))], [node(1), node(2)], {2: "a"}, id="once on every node"),
         pytest.param(
             [task(replicas=2, outcomes=(ended(1, A.COMPLETED),))],
             [node(1), node(2)],
             {1: "a"},
-            id="what is done counts",
+            id="completed replicas count",
         ),
         pytest.param(
             [task(replicas=1, outcomes=(ended(1, A.FAILED, at_ms=NOW - 1000),))],
             [node(1), node(2)],
             {2: "a"},
-            id="somewhere else after a failure",
+            id="another node after a failure",
         ),
         pytest.param(
-            [task(replicas=1, outcomes=(ended(1, A.FAILED),))], [node(1)], {1: "a"}, id="there again after a rest"
+            [task(replicas=1, outcomes=(ended(1, A.FAILED),))], [node(1)], {1: "a"}, id="the same node after a pause"
         ),
         pytest.param(
             [task(replicas=1, generation=2, outcomes=(ended(1, A.COMPLETED),))],
@@ -427,17 +429,22 @@ HOURS_AGO = NOW - 7_200_000
 @pytest.mark.parametrize(
     ("ended_as", "spec", "forgotten"),
     [
-        pytest.param(ended(1, A.FAILED, at_ms=HOURS_AGO), {"replicas": 1}, True, id="a failure that is forgiven"),
-        pytest.param(ended(1, A.FAILED, at_ms=NOW), {"replicas": 1}, False, id="not one that still counts"),
+        pytest.param(ended(1, A.FAILED, at_ms=HOURS_AGO), {"replicas": 1}, True, id="a failure that no longer counts"),
+        pytest.param(ended(1, A.FAILED, at_ms=NOW), {"replicas": 1}, False, id="a failure that still counts is kept"),
         pytest.param(
             ended(1, A.FAILED, at_ms=HOURS_AGO),
             {"replicas": 1, "restart": {"kind": "never"}},
             False,
-            id="nor one that is never forgiven",
+            id="a permanent failure is kept",
         ),
-        pytest.param(ended(1, A.FAILED, at_ms=HOURS_AGO), {}, False, id="nor whom every node's task would go to again"),
-        pytest.param(ended(1, A.COMPLETED, at_ms=HOURS_AGO), {"replicas": 2}, False, id="nor a replica that is done"),
-        pytest.param(ended(1, A.COMPLETED, spec_generation=0), {"replicas": 2}, True, id="but one of a former spec"),
+        pytest.param(ended(1, A.FAILED, at_ms=HOURS_AGO), {}, False, id="outcomes of a task for every node are kept"),
+        pytest.param(ended(1, A.COMPLETED, at_ms=HOURS_AGO), {"replicas": 2}, False, id="a completed replica is kept"),
+        pytest.param(
+            ended(1, A.COMPLETED, spec_generation=0),
+            {"replicas": 2},
+            True,
+            id="a replica of a former spec is forgotten",
+        ),
     ],
 )
 def test_outcomes_that_no_plan_needs_are_forgotten(

@@ -66,11 +66,11 @@ def last_letter_changed(token: str) -> str:
 @pytest.mark.parametrize(
     ("authorization", "code"),
     [
-        pytest.param(None, "no-token", id="nothing"),
+        pytest.param(None, "no-token", id="no header"),
         pytest.param("", "no-token", id="empty"),
         pytest.param("Bearer", "no-token", id="only the scheme"),
         pytest.param("Basic dXNlcjpwdw==", "no-token", id="another scheme"),
-        pytest.param("Bearer x", "bad-token", id="no token's form"),
+        pytest.param("Bearer x", "bad-token", id="malformed token"),
         pytest.param(f"Bearer {new_token()}", "bad-token", id="a new token"),
         pytest.param(f"Bearer {last_letter_changed(TOKENS[Scope.ADMIN])}", "bad-token", id="one letter changed"),
         pytest.param(f"Bearer {TOKENS[Scope.ADMIN]}x", "bad-token", id="one letter more"),

@@ -152,7 +152,7 @@ HEAD = b"GET /v1/versions?follow=1 HTTP/1.1\r\nHost: a\r\n"
 @pytest.mark.parametrize(
     "sent",
     [b"", HEAD, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" + HEAD],
-    ids=["nothing", "half-a-head", "half-a-head-after-an-answer"],
+    ids=["no-bytes", "half-a-head", "half-a-head-after-an-answer"],
 )
 async def test_an_unfinished_request_is_cut_off(stack: AsyncExitStack, tmp_path: Path, sent: bytes) -> None:
     limits = ServingLimits(idle=timedelta(milliseconds=200))

@@ -66,7 +66,14 @@ def invite(clock: ManualClock) -> SignedInvite:
         ([ReceiptState.CARRIED], 999, POOL, False),
         ([ReceiptState.CARRIED], 1, Key.generate(), False),
     ],
-    ids=["at once", "after a while", "the ledger is late", "refused", "only said so", "somebody else answered"],
+    ids=[
+        "at once",
+        "after a while",
+        "the ledger is late",
+        "refused",
+        "claimed without a membership",
+        "answered by another key",
+    ],
 )
 async def test_the_ledger_decides_whether_the_join_was_relayed(
     states: list[ReceiptState], member_after: int, signer: Key, *, carried: bool

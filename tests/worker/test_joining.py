@@ -19,7 +19,7 @@ from protocol.runtime.clock import ManualClock
 from protocol.wire.base import MAX_INT64
 from protocol.wire.invites import SignedInvite
 from tests.kit.event_loop import at_rest, one_thread
-from tests.worker.test_heart import ScriptedChain
+from tests.worker.test_heartbeat import ScriptedChain
 from worker.chain.pool_record import PoolRecord
 from worker.membership.joining import Joiner
 from worker.membership.registration import Registrar

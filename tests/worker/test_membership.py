@@ -18,7 +18,7 @@ from protocol.identity.typed_data import SigningDomain
 from protocol.invites import LONGEST_INVITE, Invite
 from protocol.runtime.clock import ManualClock
 from protocol.wire.invites import SignedInvite
-from tests.worker.test_heart import MEMBER
+from tests.worker.test_heartbeat import MEMBER
 from worker.chain.ledger_chain import NodeStatus, WorkerChain
 from worker.membership.joining import OrchestratorLocation, check_invite, load_membership, save_membership
 from worker.membership.relocation import MOST_INVITES, Relocation

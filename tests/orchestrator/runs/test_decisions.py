@@ -44,14 +44,14 @@ S, H, C = SlotState, SlotEvent, Counted
         ({step: StepCount(demand=0) for step in (3, 4, 5)}, Choice(5, 0)),
     ],
     ids=[
-        "nothing yet",
+        "no rollouts yet",
         "has enough",
         "lacks one",
-        "on its way",
-        "rejected is nothing",
+        "pending",
+        "rejected counts zero",
         "late counts half",
-        "half of one is none",
-        "nothing is wanted",
+        "half of one rounds to zero",
+        "no demand",
     ],
 )
 def test_the_smallest_step_with_too_few_rollouts_is_chosen(counts: dict[int, StepCount], choice: Choice) -> None:
@@ -84,7 +84,7 @@ def test_an_empty_window_needs_no_rollouts() -> None:
         ((8, 3), 9, False, True, Asked(8, 3, 3)),
         ((8, 0), 0, True, True, Asked(8, 0, 3)),
     ],
-    ids=["first", "first, lower", "again", "lower", "raised", "once too often", "closed"],
+    ids=["first", "first, lower", "again", "lower", "raised", "one round too many", "closed"],
 )
 def test_demand_requests_of_the_trainer_are_validated(
     now: tuple[int, int], groups: int, asked: Asked | None, *, closed: bool, stated: bool
@@ -396,7 +396,16 @@ LEAST, MOST = timedelta(seconds=30), timedelta(seconds=600)
         ([(20_000, 8)] * 5 + [(1_200_000, 8)] * 4, 80),
         ([(20_000, 8)] * 4 + [(60_000, 8)] * 6, 240),
     ],
-    ids=["none", "too few", "4 medians", "least", "most", "quick small slots", "a slow minority", "most are late"],
+    ids=[
+        "no deliveries",
+        "too few",
+        "4 medians",
+        "least",
+        "most",
+        "quick small slots",
+        "a slow minority",
+        "most are late",
+    ],
 )
 def test_a_lease_is_four_times_the_median_delivery(times: list[tuple[int, int]], seconds: int) -> None:
     found = lease_length([DeliveryTime(*each) for each in times], least=LEAST, most=MOST)
@@ -412,7 +421,7 @@ def test_the_lease_duration_is_bounded(times: list[DeliveryTime]) -> None:
 @pytest.mark.parametrize(
     ("took", "known", "late"),
     [(50_000, 8, False), (50_001, 8, True), (99_000, 8, True), (99_000, 7, False), (0, 50, False)],
-    ids=["at half", "past half", "at the end", "too little known", "at once"],
+    ids=["at half", "past half", "at the end", "too few deliveries", "at once"],
 )
 def test_work_is_late_once_its_step_no_longer_waits_for_it(took: int, known: int, *, late: bool) -> None:
     lease, times = timedelta(seconds=100), [DeliveryTime(1_000, 1)] * known

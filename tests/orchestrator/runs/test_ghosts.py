@@ -126,7 +126,7 @@ async def test_after_an_outage_the_store_is_checked_again(run: RunUnderTest, mon
 @pytest.mark.parametrize(
     ("uploaded", "later", "counts"),
     [(True, False, 0), (False, False, 1), (False, True, 0)],
-    ids=["file was there", "no file", "the file came while nobody looked"],
+    ids=["file was there", "no file", "file arrived between checks"],
 )
 async def test_expired_work_counts_as_undelivered_only_if_its_file_never_arrived(
     run: RunUnderTest, counts: int, *, uploaded: bool, later: bool

@@ -124,7 +124,7 @@ def _resigned(run: RunUnderTest, key: Key, grant: SlotGrant) -> SignedWorkClaim:
         "another chain",
         "the lease of another node",
         "no signature of the lease",
-        "a lease of its own making",
+        "a lease signed by the node",
     ],
 )
 async def test_work_that_the_ledger_would_refuse_is_refused_before_it_costs_gas(
@@ -438,7 +438,14 @@ def _for_another_contract(run: RunUnderTest, key: Key) -> JoinRequest:
         (_of_another, 403),
         (_for_another_contract, 403),
     ],
-    ids=["another node", "another pool", "another's signature", "expired", "not our invite", "another contract"],
+    ids=[
+        "another node",
+        "another pool",
+        "another's signature",
+        "expired",
+        "an invite of another signer",
+        "another contract",
+    ],
 )
 async def test_only_this_pools_invites_are_relayed_and_only_for_their_own_node(
     run: RunUnderTest, make: Callable[..., JoinRequest], status: int

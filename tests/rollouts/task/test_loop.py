@@ -131,7 +131,7 @@ async def test_a_new_version_is_loaded_between_slots_and_an_older_one_never(arou
     assert len(around.orchestrator.granted) == 2
 
 
-@pytest.mark.parametrize("said", [("vllm/float32", "vllm/bfloat16"), ()], ids=["told by the step", "in the recipe"])
+@pytest.mark.parametrize("said", [("vllm/float32", "vllm/bfloat16"), ()], ids=["named by the step", "in the recipe"])
 async def test_an_unpaid_engine_leases_nothing_and_logs_which_are_paid(
     around: Surroundings, said: tuple[str, ...]
 ) -> None:

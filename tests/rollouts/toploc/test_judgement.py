@@ -118,7 +118,7 @@ def test_files_used_for_calibration_pass_its_thresholds(honest: list[Aggregate],
     ("honest", "headroom"),
     [([], 1.5), ([aggregate([ProofResult.refused(Malformed.MISSING)])], 1.5), ([aggregate([result()])], 0.9),
      ([aggregate([result()])], float("nan"))],
-    ids=["nothing", "a malformed one", "too little headroom", "no number"],
+    ids=["no results", "a malformed one", "too little headroom", "no number"],
 )  # fmt: skip
 def test_bad_measurements_give_no_thresholds(honest: list[Aggregate], headroom: float) -> None:
     with pytest.raises(InvalidInput, match="no thresholds"):

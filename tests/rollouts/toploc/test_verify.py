@@ -72,7 +72,7 @@ def test_one_changed_byte_never_verifies_without_error(data: st.DataObject) -> N
         (with_word(PROOFS[0], 1, 65497), Malformed.COEFFICIENT),
         (with_word(PROOFS[0], 128, 65535), Malformed.COEFFICIENT),
     ],
-    ids=["nothing", "a modulus alone", "one byte less", "one byte more", "two proofs in one", "modulus 0", "modulus 1",
+    ids=["no bytes", "a modulus alone", "one byte less", "one byte more", "two proofs in one", "modulus 0", "modulus 1",
          "the modulus is the hidden size", "the largest modulus",
          "the least non-element", "a non-element at the end"],
 )  # fmt: skip

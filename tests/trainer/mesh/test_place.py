@@ -37,7 +37,7 @@ def test_each_process_reads_its_place_from_torchrun() -> None:
         (SET | {"LOCAL_WORLD_SIZE": "5"}, "1 of 5 on this machine"),
         (SET | {"WORLD_SIZE": "0"}, "there can't be a process 3 of 0"),
     ],
-    ids=["alone", "no-port", "words", "rank", "local-rank", "more-here-than-anywhere", "none"],
+    ids=["alone", "no-port", "words", "rank", "local-rank", "more-here-than-in-total", "none"],
 )
 def test_an_incomplete_torchrun_environment_is_refused(environment: dict[str, str], words: str) -> None:
     with pytest.raises(BadSettings, match=words):
@@ -54,7 +54,7 @@ def test_an_incomplete_torchrun_environment_is_refused(environment: dict[str, st
         ("mps", 0, "several processes can't learn on mps"),
         ("tpu-ish", 0, "is no device"),
     ],
-    ids=["none-here", "one-for-all", "too-few", "too-few-by-default", "other", "nonsense"],
+    ids=["no-device", "one-for-all", "too-few", "too-few-by-default", "other", "nonsense"],
 )
 def test_a_missing_device_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str | None, devices: int, words: str

@@ -132,7 +132,7 @@ def test_the_command_writes_the_file_and_reports_where_another_interpreter_is_ne
 @pytest.mark.parametrize(
     ("told", "words"),
     [(["--engines", "torch,vllm"], "environment of its own"), (["--out", "no/such/folder/c.json"], "no/such/folder")],
-    ids=["an engine that is not here", "no place to write to"],
+    ids=["an engine that is not installed", "no output path"],
 )
 def test_options_that_would_spoil_a_calibration_are_refused_before_measuring(
     told: list[str], words: str, model: Path

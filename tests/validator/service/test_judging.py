@@ -240,7 +240,7 @@ async def test_a_verdict_with_an_unknown_outcome_is_looked_up_before_it_is_sent_
         assert (await validator.status())["verdicts"][0]["count"] == number
 
 
-@pytest.mark.parametrize("waited", [timedelta(seconds=3), timedelta()], ids=["waited", "on-its-way"])
+@pytest.mark.parametrize("waited", [timedelta(seconds=3), timedelta()], ids=["waited", "being-sent"])
 async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValidators, waited: timedelta) -> None:
     """A waiting verdict is looked up before it is sent; the contract refuses one that was already sent."""
     late, other = pool.validator("validator", redis=1), pool.validator("second", redis=2)

@@ -171,10 +171,10 @@ async def test_failed_work_goes_to_another_validator_at_once_and_to_the_same_aft
 @pytest.mark.parametrize(
     ("others", "steps", "parked_by"),
     [
-        pytest.param([], [AGAIN] * 4, 4, id="alone-it-has-all-the-tries"),
-        pytest.param([], [replace(AGAIN, gives_up=GivesUp.LACKS)], 1, id="alone-it-lacks-something"),
-        pytest.param([OTHER], [AGAIN] * 9, None, id="another-is-well-and-was-not-asked"),
-        pytest.param([OTHER], [replace(AGAIN, gives_up=GivesUp.ENDS)] * 9, None, id="another-has-yet-to-try"),
+        pytest.param([], [AGAIN] * 4, 4, id="alone-after-all-attempts"),
+        pytest.param([], [replace(AGAIN, gives_up=GivesUp.LACKS)], 1, id="alone-without-a-resource"),
+        pytest.param([OTHER], [AGAIN] * 9, None, id="another-healthy-one-has-not-tried"),
+        pytest.param([OTHER], [replace(AGAIN, gives_up=GivesUp.ENDS)] * 9, None, id="another-has-attempts-left"),
     ],
 )
 async def test_work_is_parked_only_when_no_validator_here_is_left_to_try(
