@@ -1,1 +1,1 @@
-"""One script for each figure that the README claims; every one prints a table."""
+"""One script per published figure; each prints a table."""

@@ -1,8 +1,8 @@
-"""What each named algorithm makes of the devnet's base in the same steps; `python -m benchmarks.algorithms`.
+"""Compares the named algorithms on the devnet's base over equal numbers of steps; `python -m benchmarks.algorithms`.
 
-One process, one seed, the settings of the devnet but for the loss: differences of a few points between algorithms are
-chance. `MUSTER_STEPS`, `MUSTER_STALENESS`, `MUSTER_SEED`, `MUSTER_ALGORITHMS` (by name) and
-`MUSTER_OLD_POLICY` choose.
+One process, one seed and the devnet's settings except for the loss: differences of a few points between algorithms are
+chance. `MUSTER_STEPS`, `MUSTER_STALENESS`, `MUSTER_SEED`, `MUSTER_ALGORITHMS` (names) and `MUSTER_OLD_POLICY` select
+what is run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OF_DEVNET: dict[str, Any] = {"row_tokens": 256, "optimiser": {"learning_rate": 2
 
 
 def main() -> None:
-    """Measures and prints."""
+    """Measures and prints the table."""
     torch.set_num_threads(1)
     table = Table(
         title=f"{STEPS} steps of 16 x 16 answers, answers {STALENESS} steps old, old policy: {OLD_POLICY}, seed {SEED}"

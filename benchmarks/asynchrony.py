@@ -1,4 +1,4 @@
-"""How many steps a policy needs when its rollouts are old; `python -m benchmarks.asynchrony`.
+"""Counts the steps that a policy needs with old rollouts; `python -m benchmarks.asynchrony`.
 
 The devnet's base, task, learner, generator and batch, in one process without a network (`trainer.trial`).
 For each level of asynchrony (steps between the policy that answers and the one that learns) and each seed: the steps
@@ -33,13 +33,13 @@ EVERY = 5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """What one run reached.
+    """The result of one run.
 
     Args:
-        reached: The first evaluated step at which enough drawn answers were right; None if none was.
-        pass_at_1: The share of them at the end.
-        greedy: The same of greedy answers.
-        lowest_after: The lowest share after the goal was reached: what does not last.
+        reached: The first evaluated step at which enough drawn answers were right; None if the goal was never reached.
+        pass_at_1: The share of right drawn answers at the end.
+        greedy: The share of right greedy answers at the end.
+        lowest_after: The lowest share of right drawn answers after the goal was reached.
     """
 
     reached: int | None
@@ -49,7 +49,7 @@ class Curve:
 
 
 def run(*, level: int, seed: int, steps: int, goal: float) -> Curve:
-    """One curve; told on standard error as it grows."""
+    """Runs one level and seed; reports progress on standard error."""
     settings = LearningSettings.model_validate(LEARNING)
     with tempfile.TemporaryDirectory() as home:
         loop = Trial(Path(home), TrialSettings(learning=settings, seed=seed, staleness=level), base=devnet_base())
@@ -72,7 +72,7 @@ def run(*, level: int, seed: int, steps: int, goal: float) -> Curve:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs all of it and prints the table."""
+    """Runs all levels and seeds and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--levels", default="0,1,2,4,8")
     parser.add_argument("--seeds", default="1,2,3")

@@ -1,10 +1,10 @@
-"""How much sooner a run is done when generation may be ahead; `python -m benchmarks.asynchrony_wall`.
+"""Measures how much sooner a run ends when generation runs ahead; `python -m benchmarks.asynchrony_wall`.
 
-Whole runs of the devnet, on-policy (nobody is ahead) and two-step, with the same processes, settings and seed, in turns
-(A B, then B A), so that a machine that gets slower is not one side's disadvantage. For each: seconds from the moment at
-which the trainer waits for its first rollouts until the last step is learned, the same from the first step's end
-(workers begin in it), and how long trainer and workers had nothing to do. Then the ratio of the medians. The machine
-should have nothing else to do. `--steps 40 --rounds 2 --seed 1` are the defaults; a round is two runs.
+Whole runs of the devnet, on-policy (no generation ahead) and two-step, with the same processes, settings and seed, in
+alternating order (A B, then B A), so that a machine that slows down affects both sides equally. For each run: seconds
+from the moment at which the trainer waits for its first rollouts until the last step is learned, the same from the end
+of the first step (workers start during that step), and the idle time of trainer and workers. Then the ratio of the
+medians. The machine should be otherwise idle. `--steps 40 --rounds 2 --seed 1` are the defaults; a round is two runs.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _GENERATION = re.compile(r"^generation .* (\d+)% +(\d+%)?$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One run.
+    """The times of one run.
 
     Args:
-        seconds: From the first wait for rollouts to the last step's end.
-        steady: From the first step's end to the last one's.
-        steps: That were learned.
-        trainer_idle: The share of time, the first step left out, in which it waited for rollouts.
-        workers_idle: The share in which a node generated nothing, by the run's report.
-        stale: The mean age of the groups that were learned, in steps.
+        seconds: From the first wait for rollouts to the end of the last step.
+        steady: From the end of the first step to the end of the last one, in seconds.
+        steps: The number of learned steps.
+        trainer_idle: The share of time, without the first step, in which the trainer waited for rollouts.
+        workers_idle: The share of time in which a node generated nothing, from the run's report.
+        stale: The mean age of the learned groups, in steps.
     """
 
     seconds: float
@@ -51,10 +51,10 @@ class Measured:
 
 
 def measured(progress: Path, report: str) -> Measured:
-    """What a run's own records say.
+    """Reads the times from a run's own records.
 
     Raises:
-        SystemExit: It learned fewer than two steps.
+        SystemExit: The run learned fewer than two steps.
     """
     lines = [json.loads(line) for line in progress.read_text().splitlines()] if progress.exists() else []
     steps = [line for line in lines if line["kind"] == "step"]
@@ -74,7 +74,7 @@ def measured(progress: Path, report: str) -> Measured:
 
 
 def one(asynchrony: str, *, seed: int, steps: int, options: Sequence[str]) -> Measured:
-    """One run of the devnet."""
+    """Runs the devnet once."""
     chosen = ("--asynchrony", asynchrony, "--steps", str(steps), *options)
     with tempfile.TemporaryDirectory(prefix="muster-wall-") as folder:
         home = Path(folder) / "net"

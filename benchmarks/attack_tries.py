@@ -1,7 +1,7 @@
-"""Cheats and honest nodes by the hundred against the examiner's own procedure, in as many processes as there are cores.
+"""Judges attacks and honest files in large numbers with the examiner's procedure, in one process per core.
 
-Each process has one version, a past of it, an engine for each type and batch, and an examiner. What it does is named by
-a `Batch`, and comes back as counts of verdicts.
+Each process has one version with its history, an engine for each type and batch size, and an examiner. A `Batch` names
+the work of a process; the result is a count of verdicts.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ SMALL_RATE = 1e-6
 
 
 class Once(Trick):
-    """Writes the same bytes each time: making them takes longer than everything else.
+    """Caches the bytes of a trick's first file, because making them takes longer than all other work.
 
     Args:
-        trick: That makes them.
+        trick: The trick that makes the file.
     """
 
     def __init__(self, trick: Trick) -> None:
@@ -64,7 +64,7 @@ class Once(Trick):
         self._bytes = b""
 
     def write(self, path: Path, file: RolloutFile) -> None:
-        """The bytes of the first file."""
+        """Returns the bytes of the first file."""
         if not self._bytes:
             self._trick.write(path, file)
             self._bytes = path.read_bytes()
@@ -102,17 +102,17 @@ CLOSE: dict[str, tuple[Callable[[], Trick], Dtype]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """So many tries of one thing.
+    """A number of tries of one attack or of honest work.
 
     Args:
-        name: A cheat's, one of `CLOSE`, or empty for honest work.
-        tries: How many.
+        name: An attack, one of `CLOSE`, or empty for honest work.
+        tries: The number of tries.
         first: The index of the first slot.
-        dtype: What the node computes in.
-        max_batch: How many answers its engine draws at a time.
-        groups: In each slot.
-        engine: What the node generates with; files of another one than torch are made before (`files`).
-        files: A list of files that were made, as `benchmarks.honest_files` writes it: these are judged.
+        dtype: The type that the node computes in.
+        max_batch: The number of answers that its engine draws at a time.
+        groups: The number of groups in each slot.
+        engine: The node's engine; files of an engine other than torch are made beforehand (`files`).
+        files: A list of existing files, as `benchmarks.honest_files` writes it, to be judged.
     """
 
     name: str
@@ -126,13 +126,13 @@ class Batch:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What is counted together."""
+        """Returns the key under which results are counted together."""
         return self.name, f"{self.engine.value}, {self.dtype.value}, batch {self.max_batch}"
 
 
 @dataclass(slots=True)
 class Tally:
-    """What became of a batch."""
+    """Counts of the verdicts on a batch."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     reasons: Counter[str] = field(default_factory=Counter)
@@ -144,7 +144,7 @@ class Tally:
     """Of the first verdicts that are not what an honest node gets."""
 
     def add(self, found: Conclusion | NotJudged) -> None:
-        """Counts one."""
+        """Counts one verdict."""
         if isinstance(found, NotJudged):
             self.outcomes[NOT_JUDGED] += 1
             self.reasons[found.code] += 1
@@ -155,7 +155,7 @@ class Tally:
             self.words.append(found.words)
 
     def merge(self, other: Tally) -> None:
-        """Adds another one's counts."""
+        """Adds another tally."""
         self.outcomes += other.outcomes
         self.reasons += other.reasons
         self.equal += other.equal
@@ -164,16 +164,16 @@ class Tally:
 
     @property
     def tries(self) -> int:
-        """All of them."""
+        """Returns the number of all tries."""
         return self.outcomes.total()
 
 
 class Stand:
-    """One process's version, engines and examiner.
+    """The version, engines and examiner of one process.
 
     Args:
-        calibration: Limits; those that are shipped by default.
-        home: An empty folder of its own.
+        calibration: The limits; the shipped ones by default.
+        home: An empty folder for this process.
     """
 
     def __init__(self, calibration: Path | None, home: Path) -> None:
@@ -187,7 +187,7 @@ class Stand:
         self._seen: set[Digest] = set()
 
     def workshop(self, dtype: Dtype, max_batch: int) -> AttackHarness:
-        """A node with this engine."""
+        """Returns a node with this engine."""
         if (dtype, max_batch) not in self._open:
             engine = open_engine(EngineName.TORCH, dtype=dtype, device="cpu", max_batch=max_batch)
             self._open[dtype, max_batch] = AttackHarness(
@@ -206,7 +206,7 @@ class Stand:
         return found
 
     def run(self, batch: Batch) -> Tally:
-        """Makes and judges so many files, or judges those that were made."""
+        """Makes and judges a number of files, or judges existing ones."""
         if batch.files is not None:
             tally = Tally()
             for made in read_list(batch.files)[batch.first : batch.first + batch.tries]:
@@ -224,7 +224,7 @@ class Stand:
         return tally
 
     def _forgeries(self, batch: Batch, workshop: AttackHarness) -> Tally:
-        """As many as were asked for, of as many slots as that takes."""
+        """Makes the requested number of forgeries from as many slots as that takes."""
         tally, trick = Tally(), Compared(trick_of(batch.name))
         for index in range(batch.first, batch.first + SLOTS_FOR_A_TRY * batch.tries):
             if tally.tries == batch.tries:
@@ -243,13 +243,13 @@ class Stand:
 
 
 def write_list(path: Path, works: list[HandedIn]) -> None:
-    """One line of JSON for each file."""
+    """Writes one line of JSON for each file."""
     lines = [{"path": str(one.path), "units": one.units, "grant": one.grant.model_dump(mode="json")} for one in works]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def read_list(path: Path) -> list[HandedIn]:
-    """The files of `write_list`."""
+    """Reads the files listed by `write_list`."""
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     return [
         HandedIn(path=Path(line["path"]), units=line["units"], grant=SlotGrant.model_validate(line["grant"]))
@@ -258,7 +258,7 @@ def read_list(path: Path) -> list[HandedIn]:
 
 
 def copy_base(folder: Path) -> None:
-    """The devnet's base as a version that takes every engine and type: what is measured here is what limits do."""
+    """Copies the devnet's base as a version that takes every engine and type, so that only limits decide verdicts."""
     shutil.copytree(devnet_base(), folder)
     recipe = read_recipe(folder)
     eligible = list(eligible_prompts(folder, recipe))
@@ -266,12 +266,12 @@ def copy_base(folder: Path) -> None:
 
 
 def node() -> Address:
-    """Whose work all of this is."""
+    """Returns the node that all measured work belongs to."""
     return address("0x" + "a1" * 20)
 
 
 def trick_of(name: str) -> Trick:
-    """What the node does."""
+    """Returns the trick of a batch."""
     if not name:
         return Trick()
     if name in CLOSE:
@@ -280,7 +280,7 @@ def trick_of(name: str) -> Trick:
 
 
 def examiner(calibration: Path | None, *, sandboxes: Sandboxes | None = None) -> Procedure:
-    """What judges, as a validator on this machine would."""
+    """Returns an examiner configured as a validator on this machine would be."""
     told = ExaminerSettings(home=Path())
     return Procedure(
         reader=LimitedReader(sandboxes or Sandboxes(), most=told.most),
@@ -293,7 +293,10 @@ def examiner(calibration: Path | None, *, sandboxes: Sandboxes | None = None) ->
 
 
 def history_of(version: Path, home: Path) -> tuple[Path, ...]:
-    """One small step behind, then two and one at the devnet's rate; the last is what `previous-checkpoint` uses."""
+    """Makes earlier weights: one small step behind, then two and one at the devnet's rate.
+
+    The attack `previous-checkpoint` uses the last of them.
+    """
     folders = [home / name for name in ("small", "two", "one")]
     write_changed(version, folders[0], lambda tensors: behind(tensors, rate=SMALL_RATE, seed=3))
     write_changed(version, folders[2], lambda tensors: behind(tensors, rate=DEVNET_RATE, seed=1))
@@ -302,7 +305,7 @@ def history_of(version: Path, home: Path) -> tuple[Path, ...]:
 
 
 def behind(tensors: Tensors, *, rate: float, seed: int) -> Tensors:
-    """Weights as one step of Adam moves them: each by the learning rate, up or down."""
+    """Moves weights as one step of Adam does: each by the learning rate, up or down."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: weight + rate * torch.randn(weight.shape, generator=generator).sign()
@@ -324,7 +327,7 @@ def _run(batch: Batch) -> tuple[Batch, Tally]:
 def run_all(
     batches: list[Batch], *, processes: int, calibration: Path | None, progress: Callable[[Batch], None]
 ) -> dict[tuple[str, str], Tally]:
-    """Runs all of them, and returns what became of each (name, type, batch)."""
+    """Runs all batches, and returns the tally of each (name, type, batch)."""
     tallies: dict[tuple[str, str], Tally] = {}
     with (
         tempfile.TemporaryDirectory(prefix="muster-attacks-") as room,
@@ -342,7 +345,7 @@ def run_all(
 
 @contextmanager
 def _ended_with_us() -> Iterator[None]:
-    """Ends the pool's processes when this one is told to: by itself it would wait for all that is to be done."""
+    """Ends the pool's processes when this process gets SIGTERM; the pool would otherwise finish all its work first."""
     try:
         yield
     except BaseException:

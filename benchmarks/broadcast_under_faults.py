@@ -1,13 +1,13 @@
-"""A run's checkpoints while its relays fail: one is killed again and again, the other spoils every tenth block.
+"""Broadcasts a run's checkpoints over failing relays: one is killed repeatedly, one spoils every tenth block.
 
     python -m benchmarks.broadcast_under_faults [--versions 6] [--size MIB] [--every SECONDS] [--within SECONDS]
 
-A trainer publishes a checkpoint every 20 s; two relays pass it on, four workers follow. The first relay is killed with
-SIGKILL in the middle of every third version and started again in the middle of the next. Every tenth block that the
-second gives has another bit in it.
+A trainer publishes a checkpoint every 20 s; two relays pass it on to four workers. The first relay is killed with
+SIGKILL in the middle of every third version and started again in the middle of the next. In every tenth block from the
+second relay one bit is flipped.
 
-Claims: every worker has each version, or a newer one, within a stated time of its seal; every folder on every worker's
-disk hashes to the digest that was published; and bad blocks did come. Ends with exit code 1 if one of these is not so.
+Claims: every worker has each version, or a newer one, within a stated time after it was sealed; every folder on every
+worker's disk hashes to the published digest; and bad blocks did arrive. Exits with code 1 if a claim fails.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NAMES = ("killed", "spoiling")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What is published, and what is expected of it."""
+    """The published versions and the expected times."""
 
     versions: int = 6
     mebibytes: int = 100
@@ -43,7 +43,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """How one version fared."""
+    """The result of one version."""
 
     version: int
     begun: float
@@ -59,7 +59,7 @@ class Row:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a run showed."""
+    """The result of a run."""
 
     rows: list[Row] = field(default_factory=list)
     kills: int = 0
@@ -70,12 +70,12 @@ class Outcome:
 
     @property
     def latest(self) -> float | None:
-        """Seconds of the slowest client at any version; None if one never came."""
+        """Returns the seconds of the slowest client at any version; None if a version never arrived."""
         late = [each for row in self.rows for each in row.late]
         return None if None in late else max((each for each in late if each is not None), default=None)
 
     def failures(self, plan: Plan) -> list[str]:
-        """What is not as claimed."""
+        """Returns the claims that failed."""
         found = [f"not what was published: {path}" for path in self.wrong]
         if self.latest is None or self.latest > plan.within_s:
             found.append(f"a client was not on the newest version within {plan.within_s:g} s")
@@ -90,9 +90,9 @@ class Stage:
     """The processes of one run.
 
     Args:
-        plan: Of it.
-        folder: For all that is written.
-        started: Takes every process, so that whoever opened the list ends them.
+        plan: The run's plan.
+        folder: The folder for all files.
+        started: The list to which every process is added; the owner of the list ends them.
     """
 
     def __init__(self, plan: Plan, folder: Path, started: list[Measured]) -> None:
@@ -113,12 +113,12 @@ class Stage:
             time.sleep(0.02)
 
     def run(self) -> Outcome:
-        """Publishes everything, and looks at what came of it."""
+        """Publishes all versions and collects the results."""
         outcome = Outcome()
         self.origin.tell("go")
         for version in range(1, self.plan.versions + 1):
             self._wait(self.origin, "begun", version)
-            time.sleep(min(self.plan.every_s * 0.1, 0.4))  # so that it is under way
+            time.sleep(min(self.plan.every_s * 0.1, 0.4))  # so that the version is being sent
             if version % 3 == KILLED_AT % 3:
                 self.killed.kill()
                 outcome.kills += 1
@@ -138,7 +138,10 @@ class Stage:
         return self._start(f"relay0-{kills}", "relay", self.folder / "relay0", self._port, self._above)
 
     def _wait(self, process: Measured, what: str, version: int, *, lines: int = 1) -> None:
-        """Until it has said it of this version so often; when that is too late, the rows will tell."""
+        """Waits until the process has reported this version a number of times.
+
+        Gives up when that takes too long; the rows then show the failure.
+        """
         until = time.monotonic() + 2 * self.plan.every_s + 3 * self.plan.within_s
         while sum(line["version"] >= version for line in process.said(what)) < lines and time.monotonic() < until:
             time.sleep(0.02)
@@ -176,14 +179,14 @@ class Stage:
 
 
 def measure(plan: Plan, folder: Path) -> Outcome:
-    """One run; every process has ended when it returns."""
+    """Runs the plan once; every process has ended on return."""
     started: list[Measured] = []
     with all_stopped(started):
         return Stage(plan, folder, started).run()
 
 
 def show(outcome: Outcome, plan: Plan) -> None:
-    """Prints the table, and what of it is claimed."""
+    """Prints the table and the claims."""
     print(
         f"{plan.mebibytes} MiB every {plan.every_s:g} s over two relays; seconds from each version's seal to its whole"
     )
@@ -202,7 +205,7 @@ def show(outcome: Outcome, plan: Plan) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs, prints, and returns 1 if a claim does not hold."""
+    """Runs, prints, and returns 1 if a claim fails."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.broadcast_under_faults")
     parser.add_argument("--versions", type=int, default=6)
     parser.add_argument("--size", type=int, default=100, help="MiB of a checkpoint")

@@ -1,8 +1,8 @@
-"""What the wall around strangers' files costs a reader; `python -m benchmarks.decoding`.
+"""Measures what decoding strangers' files in a sandbox costs; `python -m benchmarks.decoding`.
 
-Files of rollouts as the trainer and validators meet them, decoded in this process, and in a sandbox that stays warm
-(`rollouts.sandboxed_decoder`), in turns. CPU counts the sandbox's processes too.
-The first row's sandbox is started for it.
+Rollout files of the sizes that the trainer and validators read are decoded in this process and in a warm sandbox
+(`rollouts.sandboxed_decoder`), in alternating order. CPU time includes the sandbox's processes.
+The first row includes starting its sandbox.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LIMITS = ReadLimits(rows=1 << 16, decoded_bytes=1 << 28)
 
 
 def file_of(answers: int, tokens: int) -> bytes:
-    """A file of random tokens."""
+    """Returns a file of random tokens."""
     rng = np.random.default_rng([answers, tokens])
     drawn = [
         Completion(
@@ -60,13 +60,13 @@ def file_of(answers: int, tokens: int) -> bytes:
 
 
 def cpu_seconds() -> float:
-    """Of this process, and of all that it started and that have ended."""
+    """Returns the CPU seconds of this process and of all its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def timed(call: Callable[[], object], times: int) -> tuple[float, float]:
-    """CPU and wall seconds of one call, on average."""
+    """Returns average CPU and wall seconds of one call."""
     cpu, since = cpu_seconds(), time.perf_counter()
     for _ in range(times):
         call()

@@ -1,9 +1,9 @@
-"""Whole runs of the devnet, for some seeds; `python -m benchmarks.devnet_run`.
+"""Runs whole devnets for several seeds; `python -m benchmarks.devnet_run`.
 
-Each is what `make devnet` does, in a folder of its own: wall time from the start to the end of the run, held-out
-accuracy before and after, how soon files are judged, and how long trainer and workers had nothing to do, beside what
-the times of the stages alone predict. `--asynchrony on-policy` compares with a run in which nobody is ahead, on the
-same processes; `--runtime docker` takes containers. The machine should have nothing else to do.
+Each run is what `make devnet` does, in a separate folder: wall time from start to end, held-out accuracy before and
+after, the delay until files are judged, and the idle time of trainer and workers, beside the idle time predicted from
+the stages' times. `--asynchrony on-policy` compares with a run without generation ahead, on the same processes;
+`--runtime docker` uses containers. The machine should be otherwise idle.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _STAGE = r"^{} .* (\d+%) +(\d+%)?$"
 
 
 def run(home: Path, *, seed: int, options: Sequence[str]) -> tuple[int, float, str]:
-    """One run: its exit code, its seconds, and its report."""
+    """Runs one devnet; returns its exit code, seconds and report."""
     since = time.perf_counter()
     command = [sys.executable, "-m", "cli", "devnet", "--plain", "--directory", str(home), "--seed", str(seed)]
     code = subprocess.run([*command, *options], stdout=subprocess.DEVNULL, check=False).returncode
@@ -37,7 +37,7 @@ def run(home: Path, *, seed: int, options: Sequence[str]) -> tuple[int, float, s
 
 
 def row(code: int, seconds: float, report: str) -> tuple[str, ...]:
-    """What is told of a run."""
+    """Returns the row of a run."""
     accuracy, verdict = _GREEDY.search(report), _VERDICT.search(report)
     idle = [re.search(_STAGE.format(stage), report, re.MULTILINE) for stage in ("training", "generation")]
     return (
@@ -50,7 +50,7 @@ def row(code: int, seconds: float, report: str) -> tuple[str, ...]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs all of them and prints the table."""
+    """Runs all devnets and prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--asynchrony", default="two-step,on-policy", help="one row each, for every seed")

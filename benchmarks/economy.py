@@ -1,15 +1,15 @@
-"""Simulates a run with attackers, by the former rules and by the present ones; `python -m benchmarks.economy`.
+"""Simulates a run with attackers under the former and the current rules; `python -m benchmarks.economy`.
 
-A hundred nodes make rollouts for a run of 1,000 steps; some of them follow another strategy than the honest one. The
-product's own functions decide which step wants work, what becomes of a slot, how long it is leased, who has to rest,
-how many rows are computed again and which, what a slot's seed is, and how disputes end. Time is simulated, so that the
-result depends on nothing but the seed. `Rules` holds what differs between the former and the present rules.
+A hundred nodes make rollouts for a run of 1,000 steps; some of them follow an attacking strategy. The product's own
+functions decide which step needs work, how a slot's state changes, how long it is leased, which nodes are throttled,
+how many rows are recomputed and which, the seed of a slot, and the outcome of disputes. Time is simulated, so the
+result depends only on the seed. `Rules` holds the differences between the former and the current rules.
 
-Attackers whose slots cost them no work (ghost, launderer, slow) ask without pause, so they are served before all honest
-nodes. Each node has a provider with a stake of its own, and no other stake. Attackers know all rules; they don't know
-which rows will be drawn. `poisoner` is the attack that stakes can only make dear: it shows what a bad row costs.
+Attackers whose slots cost them no work (ghost, launderer, slow) request slots without pause, so they are served before
+all honest nodes. Each node has its own provider with one stake. Attackers know all rules, but not which rows will be
+drawn. `poisoner` is an attack that stakes can only make expensive: it shows the cost of a bad row.
 
-`--steps 1000 --share 1,10,30 --seed 1` are the defaults, shares in per cent of the nodes; about 90 s of one core.
+`--steps 1000 --share 1,10,30 --seed 1` are the defaults, with shares in per cent of the nodes; about 90 s of one core.
 "stopped" compares steps per hour with a pool that does not have the attacking nodes at all.
 """
 
@@ -99,22 +99,22 @@ BEGINNING = datetime(2026, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """What differs between before and now.
+    """Differences between the former and the current rules.
 
     Args:
-        name: For people.
-        absent_files_count: Whether a submission occupies its step, and is delivered, whether or not its file is there.
-        penalty_by_lease: Whether the penalty is for all units of the lease, not for those claimed.
+        name: Name in the tables.
+        absent_files_count: Whether a submission occupies its step and counts as delivered without a file.
+        penalty_by_lease: Whether the penalty is for all units of the lease instead of the claimed ones.
         units_must_fit: Whether claiming fewer units than the file holds is forgery.
-        late_files_in_full: Whether all rows are computed of a file that came after its submission.
+        late_files_in_full: Whether all rows are recomputed of a file that arrived after its submission.
         seeds_are_public: Whether a slot's seed can be known before the slot is leased.
         disputes_are_confirmed: Whether validators decide disputes by rank, and by two.
         rejections_count: Whether rejected work counts against its node, beyond the free ones.
-        forgery_stops_leases: Whether a node leases nothing while its work is provisionally forged, its provider's nodes
-            are audited in full, and none of them may join again for a while.
-        most_of_step: The share of a step that one provider may hold while others ask.
-        leases_follow_deliveries: Whether leases follow the median of newest deliveries, or are as long as they may be.
-        slow_slots_are_spare: Whether no step waits for a slot past half of its lease, nor for one of a node on trial,
+        forgery_stops_leases: Whether provisional forgery stops leases of the node, has its provider's nodes audited in
+            full, and keeps them from joining again for a while.
+        most_of_step: The share of a step that one provider may hold while others request slots.
+        leases_follow_deliveries: Whether lease durations follow the median of recent deliveries instead of the maximum.
+        slow_slots_are_spare: Whether no step waits for a slot past half of its lease or for a slot of a node on trial,
             and late work counts against its node.
     """
 
@@ -170,14 +170,14 @@ CAUGHT_AFTER = 120.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What a node does with a slot.
+    """A node's use of a slot.
 
     Args:
-        seconds: Until it submits.
-        units: Of the file.
-        claimed: Units that it submits.
-        uploads: Seconds after the submission at which the file is there; None if it never is.
-        bad: Rows that are not what the slot's seed asks for.
+        seconds: Seconds until the node submits.
+        units: Work units of the file.
+        claimed: Work units that the node submits.
+        uploads: Seconds after the submission at which the file arrives; None if it never does.
+        bad: Rows that differ from what the slot's seed requires.
         launders: Whether a corrupt validator helps.
     """
 
@@ -191,7 +191,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Offer:
-    """A slot that a node is about to lease, for `lease` seconds."""
+    """A slot that a node is about to lease for `lease` seconds."""
 
     run: Run
     node: Node
@@ -201,12 +201,12 @@ class Offer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strategy:
-    """How a kind of nodes behaves.
+    """The behaviour of one kind of nodes.
 
     Args:
-        plan: What it does with a slot.
-        at_once: Slots that it holds at a time.
-        eager: Whether it asks without pause, because its slots cost it no work.
+        plan: Chooses what the node does with a slot.
+        at_once: The number of slots that the node holds at a time.
+        eager: Whether the node requests slots without pause, because they cost it no work.
     """
 
     plan: Callable[[Offer], Plan]
@@ -215,7 +215,7 @@ class Strategy:
 
 
 def honest(offer: Offer) -> Plan:
-    """Makes the file, claims what is in it, and now and then loses a slot."""
+    """Makes the file, claims its units, and occasionally loses a slot."""
     units = offer.run.draw_units()
     seconds = offer.node.seconds * offer.run.random.lognormvariate(0, SLOTS_DIFFER)
     if offer.run.random.random() < HONEST_FAILURES:
@@ -249,7 +249,7 @@ def late_upload(offer: Offer) -> Plan:
 
 
 def shopper(offer: Offer) -> Plan:
-    """Foretells the slots of several keys, and leases the one that pays best."""
+    """Predicts the slots of several keys and leases the one that pays best."""
     plan = honest(offer)
     index = offer.node.leased
     keys = [_key_of(offer.node.number, number) for number in range(SHOPPER_KEYS)]
@@ -261,13 +261,13 @@ def shopper(offer: Offer) -> Plan:
 
 
 def launderer(_: Offer) -> Plan:
-    """Makes everything up, and has a corrupt validator say that it is right."""
+    """Invents a file and has a corrupt validator accept it."""
     units = MAX_UNITS
     return Plan(seconds=5.0, units=units, claimed=units, bad=frozenset(range(ROWS)), launders=True)
 
 
 def slow(offer: Offer) -> Plan:
-    """Makes the file, and hands it in at the end of the lease."""
+    """Makes the file and submits it at the end of the lease."""
     units = offer.run.draw_units()
     return Plan(seconds=0.95 * offer.lease, units=units, claimed=units)
 
@@ -285,11 +285,11 @@ STRATEGIES: Mapping[str, Strategy] = {
 SHOPPER_KEYS = 4
 
 
-# Adapters: the product's decisions in the simulation's terms
+# Adapters: the product's decisions in terms of the simulation
 
 
 def step_count(row: StepRow) -> StepCount:
-    """A step as `choose_step` wants it."""
+    """Returns a step in the form that `choose_step` takes."""
     groups = row.groups
     return StepCount(
         demand=DEMAND,
@@ -301,22 +301,22 @@ def step_count(row: StepRow) -> StepCount:
 
 
 def past_leases(jobs: Sequence[Job]) -> list[PastLease]:
-    """A node's leases as `judge_deliveries` wants them, newest first."""
+    """Returns a node's leases, newest first, in the form that `judge_deliveries` takes."""
     return [PastLease(job.slot, int(job.ended * 1000), late=job.late) for job in jobs]
 
 
 def delivery_terms(rules: Rules) -> DeliveryTerms:
-    """What the pool expects; where rejections don't count, all of them are free."""
+    """Returns the pool's delivery terms; under rules where rejections do not count, all of them are free."""
     return DELIVERIES if rules.rejections_count else replace(DELIVERIES, rejections=DELIVERIES.newest)
 
 
 def audited_share(node: Node) -> float:
-    """The share of the rows of a node's files that is computed again."""
+    """Returns the share of rows that are recomputed in files of a node."""
     return share_of(node.record, floor=FLOOR, policy=RatePolicy())[0]
 
 
 def finds_forgery(run: Run, job: Job) -> bool:
-    """Whether an honest validator finds a file forged."""
+    """Returns whether an honest validator finds a file forged."""
     plan, rules = job.plan, run.rules
     if rules.units_must_fit and plan.claimed != plan.units:
         return True
@@ -324,7 +324,7 @@ def finds_forgery(run: Run, job: Job) -> bool:
 
 
 def drawn_rows(run: Run, job: Job) -> frozenset[int]:
-    """The rows of a file that are computed again."""
+    """Returns the rows of a file that are recomputed."""
     if run.rules.late_files_in_full and job.plan.uploads:
         return frozenset(range(ROWS))
     return frozenset(draw_rows(RowDraw(seed=job.draw_seed, share=job.share), ROWS))
@@ -332,7 +332,7 @@ def drawn_rows(run: Run, job: Job) -> frozenset[int]:
 
 @cache
 def laundered() -> tuple[float, float]:
-    """The probabilities that laundering ends well for the launderer: by a dispute now, and as the first judge now."""
+    """Returns the probabilities that laundering succeeds now: by a dispute, and as the first judge."""
     economics = explain_economics(TERMS, Escrow(0, 0), units=MAX_UNITS, open_work=1)
     looks = looked_at(TERMS, honest=VALIDATORS - CORRUPT, corrupt=CORRUPT)
     found = collusion(economics, validators=VALIDATORS, corrupt=CORRUPT, looked_at=looks)
@@ -340,7 +340,7 @@ def laundered() -> tuple[float, float]:
 
 
 def units_of(key: Address, step: int, index: int, salt: Digest) -> int:
-    """The units of a slot's file, as its seed gives them."""
+    """Returns the work units of a slot's file, from its seed."""
     seed = slot_seed(
         chain_id=1,
         pool_id=1,
@@ -369,7 +369,7 @@ def _digest_of(text: str) -> Digest:
 
 @dataclass(slots=True)
 class Node:
-    """A node and its provider. Money is in the token's smallest unit."""
+    """A node and its provider. Amounts are in the token's smallest unit."""
 
     number: int
     strategy: Strategy
@@ -395,7 +395,7 @@ class Node:
 
 @dataclass(slots=True)
 class Job:
-    """A slot, from its lease on."""
+    """A slot from its lease to its end."""
 
     node: Node
     step: int
@@ -414,13 +414,13 @@ class Job:
 
     @property
     def is_absent(self) -> bool:
-        """Whether it was submitted and the orchestrator knows that its file is not there."""
+        """Returns whether the work was submitted and the orchestrator knows that its file is missing."""
         return self.slot.file is StoredFileState.ABSENT
 
 
 @dataclass(slots=True)
 class StepRow:
-    """What stands of a step, in groups."""
+    """Counters of a step, in groups."""
 
     groups: dict[Counted, int] = field(default_factory=lambda: defaultdict(int))
     held: dict[int, int] = field(default_factory=lambda: defaultdict(int))
@@ -431,20 +431,20 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What came of a run. Money is in the token's smallest unit, for each node of the strategy.
+    """The result of a run. Amounts are in the token's smallest unit, per node of the strategy.
 
     Args:
-        slots: Leased.
+        slots: The number of leased slots.
         pay: Rewards.
-        lost: Slashed.
-        per_slot: Rewards less what was slashed, for each leased slot.
-        honest_per_slot: The same of honest nodes.
-        steps_an_hour: Learned.
+        lost: Slashed stake.
+        per_slot: Rewards minus slashed stake, per leased slot.
+        honest_per_slot: The same for honest nodes.
+        steps_an_hour: Learned steps per hour.
         bad_rows: The share of learned rows that are bad.
-        bad_row_costs: What was slashed or not paid for files with bad rows, for each bad row that was learned; None if
-            none was.
-        honest_lost: What honest nodes were slashed, and what they were not paid.
-        honest_rests: How often honest nodes had to rest, for each node.
+        bad_row_costs: The stake slashed and rewards missed for files with bad rows, per learned bad row; None without
+            bad rows.
+        honest_lost: The stake slashed and rewards missed by honest nodes.
+        honest_rests: How often honest nodes were throttled, per node.
     """
 
     slots: float
@@ -463,13 +463,13 @@ class Run:
     """A run of a hundred nodes.
 
     Args:
-        rules: By which it goes.
-        strategy: Of some nodes; the others are honest.
-        cheats: How many of the nodes follow the strategy.
-        present: Whether these nodes are there at all.
+        rules: The rules of the pool.
+        strategy: The strategy of some nodes; the others are honest.
+        cheats: The number of nodes that follow the strategy.
+        present: Whether these nodes exist at all.
         proven: Whether all nodes are audited at the floor from the beginning.
-        steps: To learn; the run ends earlier if that takes four times as long as it should.
-        seed: Of everything that is random.
+        steps: The number of steps; the run ends earlier if they take four times the expected time.
+        seed: The seed of all random numbers.
     """
 
     def __init__(
@@ -497,7 +497,7 @@ class Run:
         """Whether something happened after which there may be slots to grant."""
         self._others_asked = 0.0
         self._took: deque[DeliveryTime] = deque(maxlen=TIMES_KEPT)
-        speeds = random.Random(seed)  # the same nodes with every strategy
+        speeds = random.Random(seed)  # every strategy has the same nodes
         self.nodes = [
             Node(
                 number=number,
@@ -515,11 +515,11 @@ class Run:
         self._bad_cost = 0
 
     def draw_units(self) -> int:
-        """The units of a file whose slot nobody chose."""
+        """Draws the work units of a file whose slot was not chosen."""
         return ROWS_PER_GROUP * sum(self.random.choices(TARGETS, k=GROUPS_PER_SLOT))
 
     def play(self) -> Result:
-        """Plays it to its end."""
+        """Simulates the run to its end."""
         self._grant()
         while self._events and self.version < self._steps:
             when, _, event = heapq.heappop(self._events)
@@ -692,7 +692,7 @@ class Run:
     def _launder(self, job: Job) -> None:
         by_dispute, as_first = laundered()
         if not self.rules.disputes_are_confirmed:
-            # An honest validator calls it forged; the corrupt one decides the dispute in the same second.
+            # An honest validator judges it forged; the corrupt one decides the dispute in the same second.
             self._happen(job, SlotEvent.JUDGED, Outcome.ACCEPTED)
             self._close(job, Outcome.ACCEPTED, final_in=0)
             return
@@ -717,7 +717,7 @@ class Run:
         self._later(final_in, self._finish if outcome is Outcome.ACCEPTED else self._expel, job)
 
     def _missed(self, job: Job, paid: int) -> None:
-        """Adds what a file with bad rows cost its node, against what an honest one would have been paid."""
+        """Adds the cost of a file with bad rows to its node, compared with the reward of an honest file."""
         if job.plan.bad:
             self._bad_cost += TERMS.price_per_unit * job.plan.units - paid
 
@@ -802,7 +802,7 @@ def _per_slot(nodes: Sequence[Node]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """A strategy's share of the nodes, what came of it, and the same pool without these nodes."""
+    """The result of one share of attacking nodes, and of the same pool without them."""
 
     strategy: str
     share: int
@@ -811,20 +811,20 @@ class Line:
 
     @property
     def gains(self) -> float:
-        """How much more than an honest node it earns with a slot, as a share of that."""
+        """Returns the extra gain per slot over an honest node, as a share of the honest gain."""
         honest = self.result.honest_per_slot or self.without.honest_per_slot
         return self.result.per_slot / honest - 1
 
     @property
     def stopped(self) -> float:
-        """The share of steps that the pool loses against the same pool without these nodes; never below zero."""
+        """Returns the share of steps lost against the same pool without these nodes; never below zero."""
         return max(0.0, 1 - self.result.steps_an_hour / self.without.steps_an_hour)
 
 
 def simulate(
     rules: Rules, *, strategies: Sequence[str], shares: Sequence[int], steps: int, seed: int, proven: bool = False
 ) -> list[Line]:
-    """Plays every strategy with every share of the nodes, in per cent."""
+    """Simulates every strategy with every share of the nodes, in per cent."""
     lines = []
     for share in shares:
         cheats = NODES * share // 100
@@ -836,7 +836,7 @@ def simulate(
 
 
 def table_of(rules: Rules, lines: Sequence[Line], *, steps: int) -> Table:
-    """One table for a set of rules."""
+    """Returns one table for a set of rules."""
     table = Table(title=f"{rules.name}: {steps} steps, {NODES} nodes; money in MUST, for each node of the strategy")
     columns = ("strategy", "share", "slots", "paid", "slashed", "gain of a slot", "steps/h", "stopped", "bad rows")
     for column in (*columns, "cost of one", "honest lost", "honest rests"):
@@ -862,7 +862,7 @@ def table_of(rules: Rules, lines: Sequence[Line], *, steps: int) -> Table:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Plays all of it and prints a table for each set of rules."""
+    """Simulates all strategies and prints a table for each set of rules."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--share", default="1,10,30", help="per cent of the nodes, several with commas")

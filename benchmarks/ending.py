@@ -1,7 +1,7 @@
-"""How a measurement ends before its time: what it started is stopped, and what it wrote is removed.
+"""Ends a benchmark on SIGTERM so that its processes are stopped and its files removed.
 
-Ctrl-C is that way by itself; `timeout`, a job's end and a cluster's scheduler send SIGTERM, which ends an interpreter
-at once, with its folders and processes left behind.
+Ctrl-C already raises an exception; `timeout`, the end of a job and a cluster's scheduler send SIGTERM, which by default
+ends an interpreter at once and leaves its folders and processes behind.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from types import FrameType
 
 
 def end_in_order() -> None:
-    """Has SIGTERM end this process as an exit does, through everything that tidies up; a second one ends it at once."""
+    """Makes SIGTERM end this process like an exit, with all clean-up; a second SIGTERM ends it at once."""
     signal.signal(signal.SIGTERM, _leave)
 
 

@@ -1,9 +1,9 @@
-"""How long it takes from `muster worker run` on a machine that is ready to the first line of the task's log.
+"""Measures the time from `muster worker run` on a prepared machine to the first line of the task's log.
 
     python -m benchmarks.first_log_line [--runtime docker|process] [--times N]
 
-A devnet with one worker runs already; the measured worker is started N times, each time as the same contributor, whose
-stake and registration are there. Printed: until it is a member, and until its first line is on this machine.
+A devnet with one worker is already running; the measured worker is started N times, each time as the same contributor,
+who is already staked and registered. Printed: the time until it is a member, and until its first log line arrives.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _until_ready(devnet: subprocess.Popen[str]) -> None:
 
 
 def _enlist(directory: Path) -> Path:
-    """Stakes and registers the contributor whom nobody runs; returns its worker's settings."""
+    """Stakes and registers the measured contributor; returns the settings of its worker."""
     configured = [*MUSTER, "--config", str(directory / "muster.toml")]
     subprocess.run([*configured, "stake", "add", "50"], check=True, capture_output=True)
     subprocess.run([*configured, "node", "register"], check=True, capture_output=True)

@@ -1,8 +1,8 @@
-"""Signed heartbeats on one core of orchestrator: rate, latency, and whether a large pool costs more.
+"""Measures signed heartbeats on one core of orchestrator: rate, latency and the effect of pool size.
 
     python -m benchmarks.heartbeats [BEATS]
 
-Claims: 3,000 a second at p99 < 20 ms, and a beat at 10,000 known nodes costs at most 1.2 times that at 100.
+Claims: 3,000 a second at p99 < 20 ms, and a heartbeat at 10,000 known nodes costs at most 1.2 times that at 100.
 Real Redis with its append-only file, real signatures both ways, HTTP over loopback; requests are signed beforehand.
 """
 
@@ -43,7 +43,7 @@ def main(beats: int = 20_000) -> None:
             seed(url, [key.address for key in speaking])
             with orchestrator_process(url) as (port, pid):
                 pin_load()
-                # Everybody has spoken once: what is remembered of a signer costs the first time only.
+                # Every node has sent one heartbeat: caching a signer's data costs time only at the first request.
                 run(port, [heartbeat_request(speaking[index % known]) for index in range(max(2000, known))])
                 requests = [heartbeat_request(speaking[index % known]) for index in range(beats)]
                 before = cpu_seconds(pid)
@@ -66,13 +66,13 @@ def main(beats: int = 20_000) -> None:
 
 
 def run(port: int, requests: list[bytes]) -> Load:
-    """One run in an event loop of its own."""
+    """Runs one measurement in a separate event loop."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(closed_loop(port, requests, connections=CONNECTIONS))
 
 
 def ecdsa() -> tuple[float, float]:
-    """Microseconds to check and to make a signature."""
+    """Returns the microseconds to check and to make a signature."""
     key = node_keys(1)[0]
     digest = secp256k1.personal_hash(b"x")
     signature = key.sign_hash(digest)

@@ -1,13 +1,13 @@
-"""Honest files of one engine, made for `benchmarks.validator` or judged here.
+"""Makes honest files of one engine for `benchmarks.validator`, or judges them.
 
 .tools/vllm/bin/python -m benchmarks.honest_files --engine vllm --dtype bfloat16 --batch 64 --files 100 --to DIR
 .venv/bin/python -m benchmarks.honest_files --judge DIR
 .venv/bin/python -m benchmarks.honest_files --sharp 1 12 16 20 --files 2500
 
-vLLM lives in an environment of its own, so making and judging are two commands. Judging looks at every row, by the
-limits that are shipped or by those of `--calibration`, and prints how many files were accepted and why others were not.
-`--sharp` makes and judges files of the tests' tiny model, with query and key weights multiplied by each of the factors:
-rounding moves single tokens of such models far.
+vLLM is installed in a separate environment, so making and judging are two commands. Judging examines every row with the
+shipped limits or those of `--calibration`, and prints how many files were accepted and why others were not. `--sharp`
+makes and judges files of the tests' tiny model with query and key weights multiplied by each of the factors: rounding
+shifts single tokens of such models far.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ _BATCHES = (1, 3, 8, 12)
 
 
 def main() -> None:
-    """Makes files, and says which they are in `DIR/files.jsonl`; or judges those of some folders."""
+    """Makes files and lists them in `DIR/files.jsonl`, or judges the files of some folders."""
     parser = argparse.ArgumentParser(description="Makes honest files, or judges them.")
     parser.add_argument("--engine", type=EngineName, default=EngineName.VLLM)
     parser.add_argument("--dtype", type=Dtype, default=Dtype.FLOAT32)
@@ -124,7 +124,7 @@ def _judge_sharp(told: argparse.Namespace) -> None:
 
 
 def _sharp_files(chunk: tuple[float, int, int]) -> Counter[str]:
-    """Outcomes of some files, and how many of them needed another prefill; each model is another one."""
+    """Returns the outcomes of some files and how many needed another prefill; each file has a different model."""
     factor, first, count = chunk
     torch.set_num_threads(1)
     outcomes: Counter[str] = Counter()

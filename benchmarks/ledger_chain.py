@@ -1,9 +1,9 @@
-"""Transactions per second and event latency on the embedded chain and on anvil, side by side in one run.
+"""Measures transactions per second and event latency on the embedded chain and on anvil, in one run.
 
     python -m benchmarks.ledger_chain [--transactions 200] [--events 40] [--block-time 0.5]
 
-Each figure goes through the whole client: estimate, fees, signing, sending, receipts, cursor. Three cases per chain:
-one transaction after the other, as many as fit at once with a block for each, and as many as fit with blocks on time.
+Each figure includes the whole client: estimate, fees, signing, sending, receipts and cursor. There are three cases per
+chain: one transaction after the other, many at once with a block for each, and many with blocks at fixed intervals.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _POLL = timedelta(milliseconds=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figures:
-    """What was measured on one chain."""
+    """Figures of one chain."""
 
     kind: ChainKind
     one_by_one: float
@@ -49,7 +49,7 @@ class Figures:
 
 
 async def measure(kind: ChainKind, *, transactions: int, events: int, block_time: timedelta) -> Figures:
-    """Runs every case on one kind of chain."""
+    """Measures every case on one kind of chain."""
     async with start_chain(kind) as chain:
         bench = await _Bench.open(chain)
         one_by_one = await bench.rate(transactions // 2, at_once=False)
@@ -92,7 +92,7 @@ class _Bench:
         await self.web3.provider.disconnect()
 
     async def rate(self, count: int, *, at_once: bool) -> float:
-        """Transactions per second, from the first call to the last receipt."""
+        """Returns transactions per second, from the first call to the last receipt."""
         calls = [TransactionCall(to=self.contract, data=number.to_bytes(32, "big")) for number in range(count)]
         started = time.perf_counter()
         if at_once:
@@ -103,7 +103,7 @@ class _Bench:
         return count / (time.perf_counter() - started)
 
     async def latency(self, count: int) -> list[float]:
-        """Milliseconds from calling `send` until a cursor yields the event, one at a time."""
+        """Returns the milliseconds from calling `send` until a cursor yields the event, one at a time."""
         source = Web3Events(self.web3, addresses=[self.contract])
         head = await self.web3.eth.block_number
         cursor = EventCursor(source, name="bench", store=MemoryCursorStore(), start_block=head + 1, poll=_POLL)

@@ -1,7 +1,7 @@
-"""Gas per function of the contracts: `python -m benchmarks.ledger_gas [embedded|anvil]`.
+"""Prints gas per function of the contracts: `python -m benchmarks.ledger_gas [embedded|anvil]`.
 
-Deploys on a fresh development chain and prints, for what happens often, the gas of one call and of each item in a
-batch of 50. The figures do not depend on the machine. A plain transfer of the token stands there for comparison.
+Deploys on a fresh development chain and prints, for frequent operations, the gas of one call and of each item in a
+batch of 50. The figures do not depend on the machine. A plain transfer of the token is listed for comparison.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BATCH = 50
 
 @dataclass(slots=True)
 class Table:
-    """What was done, on how many items, and its gas."""
+    """Rows of operations, numbers of items and gas."""
 
     rows: list[tuple[str, int, int]] = field(default_factory=list)
 
@@ -54,7 +54,7 @@ class Table:
 
 
 def measure(url: str) -> Table:
-    """Does everything on accounts that have done it before: a first call pays for storage that later ones keep."""
+    """Runs each operation on accounts that have already done it, because a first call also pays for new storage."""
     world, table = World(Chain(url)), Table()
     world.build()
     world.chain.send(STAKE, "stake", 800_000, sender=world.provider)
@@ -128,7 +128,7 @@ def _work(world: World, table: Table) -> None:
 
 
 async def main() -> None:
-    """Runs a chain and prints the table."""
+    """Starts a chain and prints the table."""
     kind = ChainKind(sys.argv[1]) if len(sys.argv) > 1 else ChainKind.EMBEDDED
     async with start_chain(kind) as process:
         table = await asyncio.to_thread(measure, process.url)

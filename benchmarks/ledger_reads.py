@@ -1,7 +1,7 @@
-"""What a question to the ledger costs its reader; `python -m benchmarks.ledger_reads`.
+"""Measures the reader's CPU cost of a query to the ledger; `python -m benchmarks.ledger_reads`.
 
-CPU milliseconds for one read of a contract and one look at the newest block, as the ledger's client makes them and as
-web3 does, over a chain that answers at once with the same bytes. The node's own work is not in it.
+CPU milliseconds for one contract read and for one read of the newest block, with the ledger's client and with web3,
+against a chain that answers at once with the same bytes. The node's own work is not included.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _BLOCK = {
 
 
 class Instant(ChainConnection):
-    """Answers at once."""
+    """A transport that answers at once."""
 
     async def _ask(self, method: str, body: bytes) -> RPCResponse:
         del body
@@ -47,7 +47,7 @@ class Instant(ChainConnection):
 
 
 async def cost(work: Callable[[], Awaitable[object]]) -> float:
-    """CPU milliseconds of one."""
+    """Returns the CPU milliseconds of one query."""
     await work()
     began = time.process_time()
     for _ in range(READS):

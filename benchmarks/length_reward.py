@@ -1,4 +1,4 @@
-"""How a policy learns a wanted length; `python -m benchmarks.length_reward`.
+"""Trains a policy towards target lengths; `python -m benchmarks.length_reward`.
 
 The devnet's preset `length` in one process without a network (`trainer.trial`): its base, its learner, and
 answers that are two steps old. For each seed a row every ten steps: right answers to held-out prompts, how far drawn
@@ -31,14 +31,14 @@ _COLUMNS = ("seed", "step", "CPU s", "greedy", "pass@1", "reward", "from wanted 
 
 
 def row(found: Evaluation) -> tuple[str, ...]:
-    """What is told of a version."""
+    """Returns the row of a version."""
     lengths = ", ".join(f"{wanted}: {mean:.2f}" for wanted, mean in found.lengths.items())
     figures = (f"{found.greedy:.1%}", f"{found.pass_at[1]:.1%}", f"{found.reward:.3f}", f"{found.distance:.2f}")
     return (*figures, lengths)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs all of it, a line as each comes, and prints the table."""
+    """Runs all seeds, prints each row as it is measured, and then the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="1")
     parser.add_argument("--steps", type=int, default=TERMS.steps)

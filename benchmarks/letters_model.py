@@ -1,6 +1,6 @@
-"""A model that knows the `letters` task, warmed up in 20 CPU seconds: sharp and unsure by turns, as real ones are.
+"""Makes a model that knows the `letters` task in 20 CPU seconds, with certain and uncertain tokens as in real models.
 
-Replay figures of random weights say little: there nothing is ever sure.
+Replay statistics of random weights say little, because no token of such a model is certain.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from transformers.utils import logging as transformers_logging
 from rollouts.environments import Environment, load_environment
 from rollouts.environments.letters import VOCABULARY
 
-_MODELS: Any = AutoModelForCausalLM  # transformers annotates its methods in parts only
+_MODELS: Any = AutoModelForCausalLM  # transformers annotates its methods only in part
 _TOKENIZERS: Any = PreTrainedTokenizerFast
 _LOGGING: Any = transformers_logging
 _Model = Any
@@ -53,7 +53,7 @@ def warm_up(folder: Path, *, steps: int) -> Path:
 
 
 def further(folder: Path, to: list[Path], *, rate: float) -> None:
-    """Trains on, one step for each folder, and writes it there."""
+    """Trains on for one step per folder and writes the model there."""
     model = _MODELS.from_pretrained(folder)
     optimiser = torch.optim.AdamW(model.parameters(), lr=rate, weight_decay=0.0)
     for path, (tokens, labels) in zip(to, _batches(len(to), first=1_000_000), strict=True):
@@ -62,7 +62,7 @@ def further(folder: Path, to: list[Path], *, rate: float) -> None:
 
 
 def changed(folder: Path, to: Path, change: str) -> Path:
-    """A copy with eight bits for each weight, or with weights rounded to bfloat16; float32 again on disk."""
+    """Copies a model with 8-bit weights or weights rounded to bfloat16, stored as float32."""
     model = _MODELS.from_pretrained(folder)
     with torch.no_grad():
         for weight in model.parameters():
@@ -81,7 +81,7 @@ def _save(model: _Model, folder: Path) -> Path:
 
 
 def save_tokenizer(folder: Path) -> None:
-    """Writes the tokenizer of the task's characters into a model's folder."""
+    """Writes the character tokenizer of the task into a model's folder."""
     _TOKENIZERS(tokenizer_object=_tokenizer(), eos_token="<end>", pad_token="<pad>").save_pretrained(folder)
 
 

@@ -1,4 +1,4 @@
-"""Liveness costs nothing while nothing happens, and finds a thousand lost nodes in one tick.
+"""Measures liveness checks: the cost of an idle tick, and a thousand nodes lost at once.
 
     python -m benchmarks.liveness
 
@@ -50,7 +50,7 @@ def main() -> None:
 
 
 async def measure(url: str) -> list[tuple[int, list[float]]]:
-    """Idle ticks at two sizes, then a mass failure."""
+    """Measures idle ticks at two sizes, then a mass failure."""
     rows = []
     for count in (100, 10_000):
         addresses = [key.address for key in node_keys(count)]
@@ -89,7 +89,7 @@ def _liveness(dependencies: Dependencies) -> Liveness:
 
 
 async def _past_the_amnesty(dependencies: Dependencies, liveness: Liveness) -> None:
-    """The first look forgives everybody for a while; that while is not measured."""
+    """Passes the grace period after the first tick, in which no node is declared dead; that period is not measured."""
     await liveness.tick()
     await dependencies.redis.hset(dependencies.database.key("liveness"), "amnesty", 0)
 

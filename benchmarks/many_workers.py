@@ -1,9 +1,9 @@
-"""Ten thousand simulated workers against one orchestrator: nothing is lost, and the interval grows as designed.
+"""Ten thousand simulated workers on one orchestrator: no heartbeat is lost, and the interval grows as designed.
 
     python -m benchmarks.many_workers [WORKERS] [SECONDS]
 
-Each worker is a connection with a key of its own that speaks when the last answer told it to, from a few processes
-outside the orchestrator, over real HTTP, each request signed when it is sent.
+Each worker is a connection with its own key that sends a heartbeat when the last answer asked for it, from a few
+processes outside the orchestrator, over real HTTP; each request is signed when it is sent.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ SPREAD_S = 20.0
 
 @dataclass
 class Seen:
-    """What some workers saw."""
+    """Counts of some workers' answers."""
 
     sent: int = 0
     good: int = 0
@@ -88,7 +88,7 @@ def report(workers: int, seconds: int, found: list[Seen], cpu: float, not_health
 
 
 def run_share(port: int, workers: int, number: int, seconds: int) -> Seen:
-    """One client process's share of the workers."""
+    """Runs one client process's share of the workers."""
     _many_files()
     keys = node_keys(workers)[number::PROCESSES]
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -103,7 +103,7 @@ async def _share(port: int, keys: list[Key], seconds: int) -> Seen:
 
 
 async def _worker(port: int, key: Key, ends: float, seen: Seen) -> None:
-    # Workers of a running pool are spread over the interval by the stagger; so are these from the start.
+    # The stagger spreads workers of a running pool over the interval; these are spread from the start.
     await asyncio.sleep(random.uniform(0, SPREAD_S))
     line = await Line.to(port)
     while time.monotonic() < ends:

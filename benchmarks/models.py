@@ -1,4 +1,4 @@
-"""Models of random weights for benchmarks, made in a second; only their shape matters there."""
+"""Makes models of random weights for benchmarks in a second; benchmarks depend only on their shape."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedTokenizerFast
 from transformers.utils import logging as transformers_logging
 
-_MODELS: Any = AutoModelForCausalLM  # transformers annotates its methods in parts only
+_MODELS: Any = AutoModelForCausalLM  # transformers annotates its methods only in part
 _TOKENIZERS: Any = PreTrainedTokenizerFast
 _LOGGING: Any = transformers_logging
 
@@ -36,7 +36,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def random_model(folder: Path, shape: str, *, vocabulary: int = 8192, context: int = 4096) -> Path:
     """Writes a Llama of one of `SHAPES` with random weights, and returns its folder.
 
-    All tokens are about as probable as each other, the end token among them, so few answers end before their limit.
+    All tokens, including the end token, are about equally probable, so few answers end before their limit.
     """
     _LOGGING.disable_progress_bar()
     given = {"num_key_value_heads": SHAPES[shape]["num_attention_heads"], "vocab_size": vocabulary} | SHAPES[shape]

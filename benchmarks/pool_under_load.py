@@ -1,6 +1,6 @@
-"""What the orchestrator's benchmarks share: a real Redis, an orchestrator process, nodes that sign, raw HTTP clients.
+"""Shared parts of the orchestrator's benchmarks: Redis, an orchestrator process, signing nodes and raw HTTP clients.
 
-Server and load are pinned to different cores where there are two: what is measured is one core of orchestrator.
+With two or more cores, server and load are pinned to different ones, so that one core of orchestrator is measured.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ SPEC = {"name": "rollouts", "image": "python:3.11", "command": ["python", "-m", 
 
 
 class QuietLedger:
-    """A ledger on which nothing happens and every node is a member."""
+    """A ledger without events on which every node is a member."""
 
     domain = SigningDomain(1, ZERO_ADDRESS)
 
     async def pool(self) -> PoolStanding:
-        """An active pool."""
+        """Returns an active pool."""
         return PoolStanding(
             domain_id=1,
             active=True,
@@ -65,20 +65,20 @@ class QuietLedger:
         )
 
     async def standing(self, node: Address) -> NodeStanding:
-        """A member."""
+        """Returns the standing of a member."""
         return NodeStanding(provider=node, member=True, banned=False, capacity=1, free_stake=0, needed_stake=0)
 
     async def remove(self, nodes: Sequence[Address], *, reason: str) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     async def ban(self, node: Address, *, reason: str) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     async def unban(self, node: Address) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     async def changes(self) -> Changes:
-        """None."""
+        """Returns no changes."""
 
         async def commit() -> None:
             return
@@ -86,15 +86,15 @@ class QuietLedger:
         return Changes((), commit)
 
     def forget_position(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
     async def aclose(self) -> None:
-        """Nothing to do."""
+        """Does nothing."""
 
 
 @contextmanager
 def redis_server() -> Iterator[str]:
-    """A redis-server of our own on a unix socket, with an append-only file as in production."""
+    """Runs a redis-server on a unix socket, with an append-only file as in production."""
     binary = os.environ.get("MUSTER_REDIS_SERVER") or shutil.which("redis-server")
     if binary is None:
         raise SystemExit("no redis-server: install it, or name one in MUSTER_REDIS_SERVER")
@@ -113,7 +113,7 @@ def redis_server() -> Iterator[str]:
 
 @contextmanager
 def orchestrator_process(redis_url: str, **settings: object) -> Iterator[tuple[int, int]]:
-    """An orchestrator in a process of its own, pinned to the first core; its port and pid."""
+    """Runs an orchestrator process pinned to the first core; yields its port and pid."""
     ours, theirs = multiprocessing.Pipe()
     context = multiprocessing.get_context("spawn")
     process = context.Process(target=_serve, args=(redis_url, settings, theirs), daemon=True)
@@ -140,7 +140,7 @@ def _serve(redis_url: str, changes: dict[str, object], parent: Connection) -> No
 
 
 def bench_settings(**changes: object) -> OrchestratorSettings:
-    """Settings under which nothing but the work itself limits the load."""
+    """Returns settings without limits other than the work itself."""
     return OrchestratorSettings.model_validate(
         {
             "public_url": "http://127.0.0.1:1",
@@ -157,12 +157,12 @@ def bench_settings(**changes: object) -> OrchestratorSettings:
 
 
 def node_keys(count: int) -> list[Key]:
-    """Keys of `count` nodes, the same each time."""
+    """Returns the keys of `count` nodes, the same each time."""
     return [Key(PrivateKey.from_int(1000 + number).secret) for number in range(count)]
 
 
 def seed(redis_url: str, addresses: Sequence[Address]) -> None:
-    """Writes members that run a task and spoke just now."""
+    """Writes members that run a task and have just sent a heartbeat."""
     now = int(time.time() * 1000)
     task = "a" * 32
     with sync_redis.from_url(redis_url) as client:
@@ -215,7 +215,7 @@ def seed(redis_url: str, addresses: Sequence[Address]) -> None:
 
 
 class OrchestratorSpec:
-    """The task and the machine that the load is made of."""
+    """The task and the hardware of the simulated nodes."""
 
     HARDWARE = json.dumps(
         {
@@ -231,12 +231,12 @@ class OrchestratorSpec:
 
     @staticmethod
     def full() -> str:
-        """The task's spec with all its defaults, as the orchestrator keeps it."""
+        """Returns the task's spec with all defaults, as the orchestrator stores it."""
         return TaskSpec.model_validate(SPEC).model_dump_json()
 
 
 def heartbeat_request(key: Key, *, at: datetime | None = None) -> bytes:
-    """A whole signed HTTP request of a heartbeat that reports a running task and ten gauges."""
+    """Returns a complete signed HTTP request of a heartbeat that reports a running task and ten gauges."""
     name = key.address[2:34].lower()
     body = json.dumps(
         {
@@ -261,7 +261,7 @@ def heartbeat_request(key: Key, *, at: datetime | None = None) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a client process saw."""
+    """The answers that a client process counted."""
 
     sent: int
     good: int
@@ -270,7 +270,7 @@ class Load:
 
 
 class Line(asyncio.Protocol):
-    """One keep-alive connection; one request at a time."""
+    """A keep-alive connection with one request at a time."""
 
     def __init__(self) -> None:
         self._answer: asyncio.Future[tuple[int, bytes]] | None = None
@@ -284,13 +284,13 @@ class Line(asyncio.Protocol):
         return line
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remembers where to write."""
-        self._transport = cast("asyncio.Transport", transport)  # uvloop's is no subclass of it
+        """Stores the transport."""
+        self._transport = cast("asyncio.Transport", transport)  # uvloop's transport is not a subclass of asyncio's
         raw = transport.get_extra_info("socket")
         raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def data_received(self, data: bytes) -> None:
-        """Ends the exchange when the whole answer is there."""
+        """Completes the exchange when the whole answer has arrived."""
         self._buffer += data
         head, found, rest = self._buffer.partition(b"\r\n\r\n")
         if not found:
@@ -307,7 +307,7 @@ class Line(asyncio.Protocol):
             self._answer.set_result((0, b""))
 
     async def exchange(self, request: bytes) -> tuple[int, bytes]:
-        """Status and body of the answer; status 0 if the connection broke."""
+        """Returns status and body of the answer; status 0 if the connection broke."""
         if self._transport is None:
             return 0, b""
         self._answer = asyncio.get_running_loop().create_future()
@@ -315,13 +315,13 @@ class Line(asyncio.Protocol):
         return await self._answer
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connection."""
         if self._transport is not None:
             self._transport.close()
 
 
 async def closed_loop(port: int, requests: Sequence[bytes], *, connections: int) -> Load:
-    """Sends all requests over some connections, each as fast as answers come."""
+    """Sends all requests over several connections, each as fast as answers arrive."""
     lines = [await Line.to(port) for _ in range(connections)]
     left = iter(requests)
     latencies: list[float] = []
@@ -341,13 +341,13 @@ async def closed_loop(port: int, requests: Sequence[bytes], *, connections: int)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value below which `share` of all lie."""
+    """Returns the value below which `share` of all values are."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
 
 def cpu_seconds(pid: int) -> float:
-    """CPU time that a process has used."""
+    """Returns the CPU seconds that a process has used."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -359,5 +359,5 @@ def _pin(pid: int, *, last: bool) -> None:
 
 
 def pin_load() -> None:
-    """Leaves the first core to the orchestrator."""
+    """Keeps this process off the first core, which the orchestrator uses."""
     _pin(0, last=True)

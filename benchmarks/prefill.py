@@ -1,10 +1,10 @@
-"""Checking by prefill against generating the same tokens, one engine, one thread; `python -m benchmarks.prefill`.
+"""Compares checking by prefill with generating the same tokens, one engine, one thread; `python -m benchmarks.prefill`.
 
-Both are measured in turns in one process, and medians are compared, of CPU time where there is no accelerator.
-`prefill` is states and logits of every token; `checked` is all that checks 8 to 10 need: the same, with every proof
-compared and every draw replayed. Generation draws with the slot's noise and builds proofs. A batch of 16 or more is in
-groups of 8. `MUSTER_BATCHES`, `MUSTER_TOKENS`, `MUSTER_SHAPES` (by first words), `MUSTER_BENCHMARK_ROUNDS` choose what
-is measured; an accelerator is used if there is one.
+Both are measured in alternating order in one process, and medians are compared, of CPU time where there is no
+accelerator. `prefill` is states and logits of every token; `checked` is all that checks 8 to 10 need: the same, with
+every proof compared and every draw replayed. Generation draws with the slot's noise and builds proofs. A batch of 16 or
+more is in groups of 8. `MUSTER_BATCHES`, `MUSTER_TOKENS`, `MUSTER_SHAPES` (by first words) and
+`MUSTER_BENCHMARK_ROUNDS` select the measurements; an accelerator is used if there is one.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ WANTED = {(1, 256): 25.0, (16, 256): 6.0}
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long it takes: CPU time, or wall time where an accelerator does the work."""
+    """Measures one call: CPU seconds, or wall seconds where an accelerator does the work."""
     clock = time.perf_counter if torch.cuda.is_available() else time.process_time
     began = clock()
     work()
@@ -52,7 +52,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def requests_of(batch: int) -> list[SampleRequest]:
-    """Groups of `EACH`, or one of all that there are; prompts differ in their last token."""
+    """Makes requests in groups of `EACH`, or one smaller group; prompts differ in their last token."""
     return [
         SampleRequest(sample=sample, prompt_tokens=(*range(2, PROMPT + 1), 30 + sample // EACH), seed=SEED)
         for sample in range(batch)
@@ -60,7 +60,7 @@ def requests_of(batch: int) -> list[SampleRequest]:
 
 
 def measure(folder: Path, policy: Policy, batch: int, tokens: int) -> list[float]:
-    """Median seconds: generation, prefill, all of the checking."""
+    """Returns median seconds of generation, of prefill and of all checking."""
     engine = open_engine(EngineName.TORCH, dtype=Dtype.FLOAT32, max_batch=batch)
     engine.load(folder, version=ZERO_DIGEST)
     requests, parameters = requests_of(batch), SamplingParameters(max_new_tokens=tokens)

@@ -1,13 +1,13 @@
-"""What building TOPLOC proofs costs an engine that generates; `python -m benchmarks.proofs_while_generating`.
+"""Measures the cost of building TOPLOC proofs while generating; `python -m benchmarks.proofs_while_generating`.
 
-Each engine that is installed answers the same seeded requests with and without proofs, in turns whose order changes, so
-that both see the same machine. Models have random weights; the smallest has the devnet's size, where a token is so
-cheap that any proof is felt. Small models take more pairs of turns: two turns without proofs differ by more than proofs
-cost. CPU time counts the proofs' thread in full and travels from a busy machine to a quiet one; what that thread took
-is also told alone, which varies less. Wall time lets it use a core of its own.
+Each installed engine answers the same seeded requests with and without proofs, in alternating order, so that both see
+the same machine. Models have random weights; the smallest has the devnet's size, where a token is so cheap that any
+proof is noticeable. Small models take more pairs of turns, because two turns without proofs differ by more than proofs
+cost. CPU time counts the proofs' thread in full and is comparable between a busy and an idle machine; the CPU time of
+that thread is also printed alone, which varies less. For wall time the thread may use another core.
 
-`MUSTER_BENCHMARK_SIZES` picks models by name (`0.4 M,57 M`), `MUSTER_BENCHMARK_ENGINES` and `MUSTER_BENCHMARK_TYPES`
-engines and types, and `MUSTER_BENCHMARK_ROUNDS` says how often. For vLLM on a CPU run it by
+`MUSTER_BENCHMARK_SIZES` selects models by name (`0.4 M,57 M`), `MUSTER_BENCHMARK_ENGINES` and `MUSTER_BENCHMARK_TYPES`
+engines and types, and `MUSTER_BENCHMARK_ROUNDS` the number of rounds. For vLLM on a CPU use
 `OMP_NUM_THREADS=1 .tools/vllm/bin/python`.
 """
 
@@ -42,7 +42,7 @@ WANTED = 0.99
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """A model, and what it is asked for, how often: groups of eight share a prompt."""
+    """A model and its requests: the number of tokens and repeats; groups of eight share a prompt."""
 
     model: Callable[[Path], Path]
     answers: int
@@ -50,7 +50,7 @@ class Work:
     pairs: int = 12
 
     def requests(self) -> list[SampleRequest]:
-        """Prompts of 12 to 19 tokens."""
+        """Makes requests with prompts of 12 to 19 tokens."""
         prompts = [tuple(4 + (group * 7 + place * 3) % 60 for place in range(12 + group)) for group in range(8)]
         return [
             SampleRequest(sample=sample, prompt_tokens=prompts[sample // 8], seed=b"\x07" * 32)
@@ -78,7 +78,7 @@ SIZES = os.environ.get("MUSTER_BENCHMARK_SIZES", ",".join(WORKS)).split(",")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """Tokens, and seconds of wall, of this process's CPU, and of that by other threads than the engine's."""
+    """Token count, wall seconds, CPU seconds of this process, and CPU seconds of threads other than the engine's."""
 
     tokens: int
     wall: float
@@ -87,7 +87,7 @@ class Turn:
 
 
 def turn(engine: Engine, work: Work, *, with_proofs: bool) -> Turn:
-    """Generates everything once."""
+    """Generates all requests once."""
     began, began_cpu, began_own = time.perf_counter(), time.process_time(), time.thread_time()
     parameters = SamplingParameters(max_new_tokens=work.tokens)
     tokens = sum(len(one.tokens) for one in engine.generate(work.requests(), parameters, with_proofs=with_proofs))
@@ -96,7 +96,7 @@ def turn(engine: Engine, work: Work, *, with_proofs: bool) -> Turn:
 
 
 def pairs_of(engine: Engine, work: Work) -> list[tuple[Turn, Turn]]:
-    """Without and with proofs, one after the other; every other time the other way round."""
+    """Measures pairs without and with proofs; every second pair in reverse order."""
     for with_proofs in (True, False):
         turn(engine, work, with_proofs=with_proofs)
     pairs = []
@@ -108,7 +108,7 @@ def pairs_of(engine: Engine, work: Work) -> list[tuple[Turn, Turn]]:
 
 
 def share(ratios: Sequence[float]) -> str:
-    """The mean of the middle half, and where it lies: as deaf to a disturbed turn as the median, and steadier."""
+    """Returns the mean of the middle half and its range: as robust as the median, and less noisy."""
     rising, quarter = sorted(100 * ratio for ratio in ratios), len(ratios) // 4
     middle = rising[quarter : len(rising) - quarter]
     return f"{statistics.mean(middle):.1f} ({middle[0]:.1f}-{middle[-1]:.1f}) %"

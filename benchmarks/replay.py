@@ -1,10 +1,10 @@
-"""What replay, proofs and log-probabilities show for honest work and for cheats; `python -m benchmarks.replay [FILE]`.
+"""Prints replay, proof and log-probability statistics of honest work and attacks; `python -m benchmarks.replay [FILE]`.
 
 A small model is warmed up on the `letters` task, answers are generated in every way of the table, and a prefill with
-the torch engine's arithmetic judges them: the figures to which limits are compared, and how many files were rejected.
-Honest rows become the entries of a calibration, written to FILE if one is named. Where vLLM can be imported
-(`.tools/vllm/bin/python -m benchmarks.replay`) it generates too. `MUSTER_FILES` sets the number of files a row (64
-answers each), `MUSTER_WARM_UP` the steps of training.
+the torch engine's arithmetic judges them: the statistics that limits apply to, and the number of rejected files. Honest
+rows become the entries of a calibration, written to FILE if one is named. vLLM generates too where it can be imported
+(`.tools/vllm/bin/python -m benchmarks.replay`). `MUSTER_FILES` sets the number of files per row (64 answers each),
+`MUSTER_WARM_UP` the steps of training.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ SINGLE, HALF = Dtype.FLOAT32, Dtype.BFLOAT16
 
 @dataclass(frozen=True)
 class Row:
-    """One way to generate, and what it is verified in."""
+    """A way to generate and the arithmetic that verifies it."""
 
     name: str
     folder: str = "version"
@@ -65,7 +65,7 @@ class Row:
 
 
 def rows() -> Iterator[Row]:
-    """The table."""
+    """Returns the rows of the table."""
     engines = [EngineName.TORCH, *([EngineName.VLLM] if find_spec("vllm") else [])]
     for engine in engines:
         for dtype, verifier in ((SINGLE, SINGLE), (HALF, HALF), (HALF, SINGLE)):
@@ -115,13 +115,13 @@ def measure(row: Row, folders: dict[str, Path], policy: Policy) -> CalibrationFi
 
 
 def file_of(engine: Engine, row: Row, requests: list[SampleRequest]) -> RolloutFile:
-    """One file, made in the way of the row."""
+    """Makes one file as the row says."""
     asked = [replace(one, seed=FRESH) if row.fresh else one for one in requests]
     return as_file(requests, engine.generate(asked, row.parameters), engine=row.engine, dtype=row.dtype)
 
 
 def requests_of(folder: Path, number: int) -> list[SampleRequest]:
-    """Prompts that the warm-up never saw."""
+    """Makes requests with prompts that the warm-up did not contain."""
     environment, tokenizer = load_environment("letters"), FolderTokenizer(folder)
     requests = []
     for sample in range(GROUPS * EACH):
@@ -136,12 +136,12 @@ def _seed(number: int) -> bytes:
 
 
 def pair_of(row: Row) -> ArithmeticPair:
-    """What a calibration's entry is for."""
+    """Returns the pair of prover and verifier of a calibration entry."""
     return ArithmeticPair.of(row.engine, row.dtype, verified_in=row.verifier)
 
 
 def calibrate(measured: list[tuple[Row, CalibrationFigures]], folder: Path) -> dict[ArithmeticPair, CheckLimits]:
-    """An entry for each pair of engine and type, from all honest rows of it."""
+    """Makes an entry for each pair of engine and type from all its honest rows."""
     honest: defaultdict[ArithmeticPair, CalibrationFigures] = defaultdict(CalibrationFigures)
     for row, figures in measured:
         if row.honest:

@@ -1,4 +1,4 @@
-"""Answers of an engine as the file that a node would make of them, without rewards."""
+"""Converts answers of an engine into the file that a node would make of them, without rewards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollouts.precision import Dtype, EngineName
 def as_file(
     requests: Sequence[SampleRequest], completions: Iterable[Completion], *, engine: EngineName, dtype: Dtype
 ) -> RolloutFile:
-    """One file, in the order of the requests."""
+    """Makes one file, in the order of the requests."""
     drawn = {one.sample: one for one in completions}
     rows = [unrewarded_sample(drawn[request.sample], prompt=request.prompt_tokens) for request in requests]
     return RolloutFile(unleased_header(engine=engine, dtype=dtype), tuple(rows))

@@ -1,8 +1,8 @@
-"""What a seeded token costs to draw and to replay, one thread; `python -m benchmarks.sampling`.
+"""Measures drawing and replaying a seeded token, one thread; `python -m benchmarks.sampling`.
 
-Drawing is compared with torch's own sampling from the same logits, which nobody can repeat; replay with the output
-layer alone (hidden 1536, float32) that any prefill must compute for the same rows, so that the share travels between
-machines. An accelerator is measured too where there is one.
+Drawing is compared with torch's own sampling from the same logits, which cannot be repeated; replay is compared with
+the output layer alone (hidden 1536, float32), which any prefill must compute for the same rows, so that the ratio is
+comparable between machines. An accelerator is measured too where there is one.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ SEED = b"\x42" * 32
 
 
 def per_row(work: Callable[[], object], device: torch.device) -> float:
-    """Milliseconds for one of `ROWS` rows, the best of many rounds: of CPU time, or of an accelerator's wall time."""
+    """Returns milliseconds per row of `ROWS`, the best of many rounds: CPU time, or wall time of an accelerator."""
     clock = time.process_time if device.type == "cpu" else time.perf_counter
     work()
     best, until = float("inf"), time.perf_counter() + SECONDS
@@ -50,7 +50,7 @@ def _settled(clock: Callable[[], float], device: torch.device) -> float:
 
 
 def measure(vocabulary: int, device: torch.device) -> list[tuple[str, float]]:
-    """What was measured and its milliseconds a row; the first row is what drawing is compared with."""
+    """Returns names and milliseconds per row; the first row is the reference for drawing."""
     generator = torch.Generator().manual_seed(1)
     logits = (torch.randn(ROWS, vocabulary, generator=generator) * 2).to(device)
     states = torch.randn(ROWS, HIDDEN, generator=generator).to(device)

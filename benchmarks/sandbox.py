@@ -1,8 +1,8 @@
-"""What it costs to judge an answer; `python -m benchmarks.sandbox`.
+"""Measures the cost of scoring an answer; `python -m benchmarks.sandbox`.
 
-Compared, on this machine and in this run: a program in a fork of a warm sandbox, under both isolations; a cold
-interpreter without any protection, and one that bubblewrap starts for this program alone. Then the three kinds of tests
-of `code`, and `math` with an answer that needs the library. Needs `bwrap` on the PATH.
+Compared in one run on this machine: a program in a fork of a warm sandbox under both isolations, a cold interpreter
+without any protection, and one that bubblewrap starts for this program alone. Then the three kinds of tests of `code`,
+and `math` with an answer that needs the library. Needs `bwrap` on the PATH.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ LIMITS = JobLimits()
 
 
 def cold(command: list[str]) -> None:
-    """One program in an interpreter of its own."""
+    """Runs one program in a new interpreter."""
     ended = subprocess.run([*command, "-c", SOURCE], input=b"1 2\n", capture_output=True, check=True)
     assert ended.stdout == b"3\n"
 
 
 def measure(work: Callable[[], object], *, threads: int = 1) -> tuple[float, float]:
-    """Milliseconds for one, and how many a second in all, after a warm-up."""
+    """Returns milliseconds per job and total jobs per second, after a warm-up."""
     with ThreadPoolExecutor(threads) as pool:
         list(pool.map(lambda _: work(), range(4 * threads)))
         until = time.monotonic() + SECONDS

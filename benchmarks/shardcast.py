@@ -1,15 +1,16 @@
-"""Checkpoints from one origin to many machines: how fast, at what cost, and how much a delta saves.
+"""Measures sending checkpoints from one origin to many machines: speed, cost and the savings of deltas.
 
     python -m benchmarks.shardcast [--sections broadcast,capped,shaped,deltas] [--size MIB] [--clients 1,4] ...
 
 Claims, for 512 MiB over two relays: at least four times as fast as the published shardcast 0.3.2 at its best, at most
 twice the time of bare sockets that check nothing, at most 4 CPU-seconds per delivered GB, less than 150 MiB resident in
 every process, the first verified block at a client before a tenth is published; the same time within 15 % for one and
-for eight clients whose links are the limit; and at a learning rate of 1e-6 a delta of at most 5 % of the bytes. Beside
-them stand the same sockets with the hashes that the design demands: nothing that verifies can cost less than they do.
+for eight clients whose links are the limit; and at a learning rate of 1e-6 a delta of at most 5 % of the bytes. The
+same sockets with the hashes that the design demands are listed beside them: they are a lower bound for any sender that
+verifies.
 
 Time runs from the trainer's first written byte to the last client's last verified one; for shardcast 0.3.2 with filled
-relays, also from the clients' start only. That release is installed from PyPI into an environment of its own.
+relays, also from the clients' start only. That release is installed from PyPI into a separate environment.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def _broadcast(told: argparse.Namespace) -> None:
     with _file(told.folder, told.size) as source:
         python = None if told.without_published else published.environment(told.environment)
         for clients in map(int, told.clients.split(",")):
-            needed = (clients + 4) * source.stat().st_size  # a copy each, relays and the trainer, and room
+            needed = (clients + 4) * source.stat().st_size  # a copy each for relays and trainer, and spare space
             broadcast.touch_memory(needed, told.folder)
             with broadcast.room(told.folder) as folder:
                 rows.append(broadcast.plain(source, folder, clients))
@@ -100,7 +101,7 @@ def _shaped(told: argparse.Namespace) -> None:
 
 @contextmanager
 def _file(at: Path | None, mebibytes: int) -> Iterator[Path]:
-    """A file of random bytes: nothing can be left out of it."""
+    """Makes a file of random bytes, which cannot be compressed."""
     with broadcast.room(at) as folder:
         path = folder / "source"
         with path.open("wb") as file:

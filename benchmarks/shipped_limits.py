@@ -2,11 +2,10 @@
 
     python -m benchmarks.shipped_limits --out rollouts/calibration/calibrations.json
 
-
-The devnet's base, and the same after some steps of learning: its answers become surer, and its numbers larger. Both
-engines generate, in bfloat16 in batches of several sizes, and torch checks in bfloat16 and in float32. Each figure's
-limit is twice the largest that any honest file of any moment showed. Float32 on both sides has limits that are built in
-(decision 22) and is measured of torch alone, to show that it stays within them. vLLM needs `.tools/vllm`
+Uses the devnet's base, and the same after some steps of learning: its answers become more certain and its numbers
+larger. Both engines generate in bfloat16 in batches of several sizes, and torch checks in bfloat16 and in float32. Each
+limit is twice the largest value that any honest file showed at any training step. Float32 on both sides has built-in
+limits (decision 22); it is measured for torch alone to show that it stays within them. vLLM needs `.tools/vllm`
 (docs/engines.md).
 """
 
@@ -37,7 +36,7 @@ DTYPES = {EngineName.TORCH: tuple(Dtype), EngineName.VLLM: (Dtype.BFLOAT16,)}
 
 
 def main() -> None:
-    """Measures every engine at every moment, and writes one calibration."""
+    """Measures every engine at every chosen training step, and writes one calibration."""
     parser = argparse.ArgumentParser(description="Measures the limits that are shipped.")
     parser.add_argument("--out", type=Path, required=True, help="widened, if it is there")
     parser.add_argument("--engines", default="torch,vllm")

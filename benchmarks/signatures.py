@@ -1,8 +1,8 @@
-"""How many signatures and whole requests one core checks per second; `python -m benchmarks.signatures`.
+"""Measures signatures and whole requests that one core checks per second; `python -m benchmarks.signatures`.
 
 Compared: eth-account's recovery (with coincurve below it, as installed) and ours, which calls libsecp256k1 directly;
-then everything a signed request goes through, without and with its round trip to a real Redis (in batches of 64
-concurrent requests, as a busy service has them). Needs `redis-server` on the PATH for the last row.
+then the complete check of a signed request, without and with its round trip to a real Redis (in batches of 64
+concurrent requests, as in a busy service). Needs `redis-server` on the PATH for the last row.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ CONCURRENT = 64
 
 
 def per_second(work: Callable[[], object]) -> float:
-    """Calls per second of CPU time, after a short warm-up."""
+    """Returns calls per second of CPU time, after a short warm-up."""
     for _ in range(50):
         work()
     calls, began = 0, time.process_time()
@@ -55,14 +55,14 @@ def per_second(work: Callable[[], object]) -> float:
 
 
 def stamped() -> RequestStamp:
-    """One signed heartbeat."""
+    """Returns one signed heartbeat."""
     return sign_request(
         NODE, audience=SERVICE.address, method="POST", target="/v1/heartbeat", body=BODY, at=datetime.now(UTC)
     )
 
 
 def as_request(stamp: RequestStamp) -> Request:
-    """The request as a server hands it over."""
+    """Returns the request in the form that a server passes on."""
     headers = [(name.lower().encode(), value.encode()) for name, value in stamp.headers().items()]
     scope = {
         "type": "http",
@@ -80,7 +80,7 @@ def as_request(stamp: RequestStamp) -> Request:
 
 
 async def verified_per_second(check: Callable[[Request], Awaitable[object]]) -> tuple[float, float]:
-    """Requests per second of wall time and of this process's CPU time; signing is not in the time."""
+    """Returns verified requests per second of wall time and of CPU time; the time for signing is excluded."""
     wall = cpu = 0.0
     done = 0
     while wall < SECONDS:
@@ -93,7 +93,7 @@ async def verified_per_second(check: Callable[[Request], Awaitable[object]]) -> 
 
 @asynccontextmanager
 async def redis_server() -> AsyncIterator[str | None]:
-    """A redis-server of our own on a unix socket; none if there is no such program."""
+    """Runs a redis-server on a unix socket; yields None if the program is missing."""
     binary = os.environ.get("MUSTER_REDIS_SERVER") or shutil.which("redis-server")
     if binary is None:
         yield None

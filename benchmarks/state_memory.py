@@ -1,6 +1,6 @@
-"""Memory and CPU that a state takes to be written, piece by piece and by the library's writer: `[--megabytes N]`.
+"""Measures memory and CPU of writing a state, in pieces and with the library's writer: `[--megabytes N]`.
 
-Each way runs in a process of its own: a process's peak never falls.
+Each way runs in a separate process, because the peak of a process never falls.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Requests of strangers with ever new keys: whether a member and a validator are still served, on a real chain.
+"""Sends requests of strangers with new keys and measures whether a member and a validator are served.
 
     python -m benchmarks.strangers [REQUESTS_PER_SECOND] [SECONDS]
 
 Claim: under 200 requests of strangers per second every request of the member and of the validator is served, with a
-p99 latency below 1 s. Real Redis, the embedded chain, whose answers take 100 ms longer as a provider's do, an
+p99 latency below 1 s. Real Redis, the embedded chain with 100 ms of added latency like that of an RPC provider, an
 orchestrator with its loops, HTTP over loopback.
 """
 
@@ -62,9 +62,9 @@ class Caller:
     """Sends signed requests at a steady rate, without waiting for earlier answers.
 
     Args:
-        port: Of the orchestrator.
-        audience: Whom requests are signed for.
-        seen: Where answers are counted.
+        port: Port of the orchestrator.
+        audience: The address that requests are signed for.
+        seen: Counts the answers.
     """
 
     def __init__(self, port: int, audience: Key, seen: Seen) -> None:
@@ -75,7 +75,7 @@ class Caller:
         self.in_flight = self.most_in_flight = 0
 
     async def send(self, key: Key, request: Request) -> bytes:
-        """Sends one request, counts its answer, and returns the answer's body; status 0 is none in `LONGEST_S`."""
+        """Sends one request, counts its answer, and returns its body; status 0 means no answer within `LONGEST_S`."""
         body = b""
         started = time.perf_counter()
         self.in_flight += 1
@@ -108,7 +108,7 @@ class Caller:
                 due += every
 
     def close(self) -> None:
-        """Hangs up."""
+        """Closes the connections."""
         for line in self._idle:
             line.close()
 
@@ -179,7 +179,7 @@ async def join(pool: PoolOnChain, node: Key) -> None:
 
 
 async def redeem(ledger: Ledger, invite: Invite, orchestrator_key: Key, node: Key) -> None:
-    """Carries a node's acceptance of an invite to the ledger."""
+    """Sends a node's signed acceptance of an invite to the ledger."""
     domain = ledger.pools.domain
     await ledger.pools.join(
         invite,
@@ -190,7 +190,7 @@ async def redeem(ledger: Ledger, invite: Invite, orchestrator_key: Key, node: Ke
 
 @asynccontextmanager
 async def far_away(url: str) -> AsyncIterator[str]:
-    """The chain behind a relay whose answers take `CHAIN_LATENCY_S` longer; its URL."""
+    """Runs a proxy that delays the chain's answers by `CHAIN_LATENCY_S`; yields its URL."""
     where = urlsplit(url)
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, delay: float) -> None:
@@ -212,7 +212,7 @@ async def far_away(url: str) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def orchestrator(pool: PoolOnChain, chain_url: str, redis_url: str, home: Path) -> AsyncIterator[int]:
-    """An orchestrator of the pool in a process of its own; its port."""
+    """Runs an orchestrator of the pool in a separate process; yields its port."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -235,7 +235,7 @@ async def orchestrator(pool: PoolOnChain, chain_url: str, redis_url: str, home: 
     config = home / "muster.toml"
     config.write_text("\n".join(lines))
     command = [sys.executable, "-m", "orchestrator", "serve", "--config", str(config), "--port", str(port)]
-    # The key is given as services take it; the chain's own accounts are public.
+    # The key is passed as to a real service; the accounts of the development chain are public.
     environment = {**os.environ, "MUSTER_ORCHESTRATOR_KEY": pool.chain.accounts[ORCHESTRATOR].key}
     with (home / "log").open("wb") as log:
         process = await asyncio.create_subprocess_exec(
@@ -249,7 +249,7 @@ async def orchestrator(pool: PoolOnChain, chain_url: str, redis_url: str, home: 
 
 
 async def until_healthy(caller: Caller, node: Key) -> None:
-    """Returns when the orchestrator has the member; one heartbeat per second."""
+    """Waits until the orchestrator knows the member; sends one heartbeat per second."""
     beat = json.dumps({"pool_id": POOL, "worker_version": "0.1.0"}).encode()
     for _ in range(60):
         await asyncio.sleep(1)
@@ -263,7 +263,7 @@ async def until_healthy(caller: Caller, node: Key) -> None:
 
 
 def by_stranger() -> Request:
-    """One of the requests that anybody with a key may send."""
+    """Returns one of the requests that any holder of a key may send."""
     number = secrets.randbelow(4)
     if number == 0:
         return "POST", "/v1/heartbeat", json.dumps({"pool_id": POOL, "worker_version": "0.1.0"}).encode()
@@ -275,7 +275,7 @@ def by_stranger() -> Request:
 
 
 def upload() -> Request:
-    """Asks where to put a file."""
+    """Requests an upload ticket."""
     digest = "0x" + secrets.token_hex(32)
     return "POST", "/v1/uploads", json.dumps({"sha256": digest, "size": 1000, "kind": "file"}).encode()
 

@@ -1,12 +1,12 @@
-"""A run that is killed ten times, against one that never is; `python -m benchmarks.survival`.
+"""Compares a run that is killed ten times with an uninterrupted one; `python -m benchmarks.survival`.
 
-Real trainer processes over a real chain, Redis, orchestrator and store. They are killed by `kill -9` at moments that a
-seed draws, on the scale of the machine's own speed, while they start and while they work; the same command goes on.
-For each kill: how long that process had lived, what it was at, how many steps had to be learned again, and how long the
-next process took until it waited for rollouts again (starting Python and torch included).
+Real trainer processes with a real chain, Redis, orchestrator and store. They are killed by `kill -9` at moments drawn
+from a seed, scaled to the machine's speed, while they start and while they work; the same command resumes them. For
+each kill: the lifetime of the process, its activity, the number of steps to be learned again, and the time until the
+next process waited for rollouts again (including the start of Python and torch).
 
-In the end the same accepted files are taken from the store and learned batch by batch in one process that nobody kills.
-Both must come to the same: each version's digest, weights, averages and random numbers, to the bit.
+At the end the same accepted files are taken from the store and learned batch by batch in one uninterrupted process.
+Both must be equal: each version's digest, weights, optimiser averages and random state, bit by bit.
 `--kills 10 --steps 20 --seed 1` are the defaults.
 """
 
@@ -67,12 +67,12 @@ class Life:
 
 
 class Trainer:
-    """A trainer in a process of its own, which can be killed and started again.
+    """A trainer in a separate process, which can be killed and started again.
 
     Args:
-        pool: What it trains on.
-        url: Of the orchestrator.
-        steps: In all.
+        pool: The pool that it trains for.
+        url: URL of the orchestrator.
+        steps: Total number of steps.
     """
 
     def __init__(self, pool: TrainedPool, *, url: str, steps: int) -> None:
@@ -82,7 +82,10 @@ class Trainer:
         self._told.write_text(json.dumps(settings.model_dump(mode="json") | {"chain_url": pool.world.url}))
 
     async def live(self, kill_after: float | None = None, *, starting: bool = False) -> Life:
-        """Starts it, and waits for its end, or kills it so many seconds after it began (to wait for rollouts)."""
+        """Starts the process and waits for its end, or kills it.
+
+        `kill_after` counts seconds from its start (`starting`) or from its first wait for rollouts.
+        """
         begun, since = len(self._pool.progress("started")), time.perf_counter()
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "tests.trainer.run.process", str(self._told), str(await self._ahead())),
@@ -109,7 +112,7 @@ class Trainer:
     async def _until_over(
         self, process: Process, begun: int, since: float, kill_after: float | None, *, starting: bool
     ) -> float | None:
-        """Kills it when its time has come, if it has not ended; when it was ready, None if it never was."""
+        """Kills the process at its time unless it has ended; returns when it was ready, None if never."""
         ready: float | None = None
         while process.returncode is None:
             now = time.perf_counter()
@@ -123,7 +126,7 @@ class Trainer:
         return ready
 
     async def _ahead(self) -> float:
-        """How far the chain's time, which is the orchestrator's, is ahead of this machine's."""
+        """Returns how far the chain's time, which the orchestrator uses, is ahead of this machine's."""
         return (self._pool.run.pool.clock.now() - datetime.now(UTC)).total_seconds()
 
 
@@ -131,7 +134,7 @@ class Trainer:
 async def pool_of(
     founded: Founded, chain: str, controls: ChainControls, redis_url: str, home: Path
 ) -> AsyncIterator[tuple[TrainedPool, str]]:
-    """Starts a pool that works on the base in `home`; yields it with its orchestrator's URL, then resets the chain."""
+    """Starts a pool working on the base in `home`; yields it with its orchestrator's URL, then resets the chain."""
     with sync_redis.from_url(redis_url) as client:
         client.flushall()
     snapshot = await controls.snapshot()
@@ -153,7 +156,7 @@ async def pool_of(
 
 
 def was_at(pool: TrainedPool, life: Life) -> tuple[str, int]:
-    """What a process that was killed was at, by what lies on the disk; and how many steps have to be learned again."""
+    """Returns the activity of a killed process according to its files, and the number of steps to be learned again."""
     state, recorded = pool.folder / "state", pool.recorded()
     saved = step_saved(state / STATE_FILE)
     last = max(recorded.batches, default=-1)
@@ -171,7 +174,7 @@ def was_at(pool: TrainedPool, life: Life) -> tuple[str, int]:
 
 
 def step_saved(path: Path) -> int:
-    """The step of a state on the disk; 0 if there is none."""
+    """Returns the step of a saved state; 0 if there is none."""
     if not path.exists():
         return 0
     with safe_open(path, framework="pt") as file:
@@ -179,7 +182,7 @@ def step_saved(path: Path) -> int:
 
 
 async def measure(*, kills: int, steps: int, seed: int, home: Path) -> bool:
-    """The run and its table; whether it came to what an uninterrupted one does."""
+    """Measures the run; returns its table and whether it equals an uninterrupted run."""
     table = Table(title=f"kill -9, seed {seed}, {steps} steps")
     for column in ("kill", "lived", "was at", "steps to learn again", "waits for rollouts again after"):
         table.add_column(column, justify="left" if column == "was at" else "right")
@@ -192,11 +195,11 @@ async def measure(*, kills: int, steps: int, seed: int, home: Path) -> bool:
                 for row in rows:
                     table.add_row(*row)
                 Console(width=110).print(table)
-                return await asyncio.to_thread(same, pool)  # the pool works on meanwhile, and keeps its leases
+                return await asyncio.to_thread(same, pool)  # meanwhile the pool works on and keeps its leases
 
 
 async def kill_again(trainer: Trainer, pool: TrainedPool, *, kills: int, seed: int) -> list[tuple[str, ...]]:
-    """Kills it so often, and then lets it end; a row for each kill."""
+    """Kills the run a number of times and then lets it finish; yields a row for each kill."""
     moments, start = random.Random(seed), FIRST_START
     rows = list[tuple[str, ...]]()
     for number in range(1, kills + 1):
@@ -218,7 +221,7 @@ async def kill_again(trainer: Trainer, pool: TrainedPool, *, kills: int, seed: i
 
 
 def same(pool: TrainedPool) -> bool:
-    """Says whether a run came to what the same batches give without an interruption, and what differs."""
+    """Compares a run with an uninterrupted run over the same batches; returns the differences."""
     recorded = pool.recorded()
     torch.set_num_threads(1)
     torch.manual_seed(pool.settings().seed)
@@ -239,12 +242,12 @@ def same(pool: TrainedPool) -> bool:
 
 
 def tell(words: str) -> None:
-    """Says how far it is."""
+    """Prints the progress."""
     print(words, file=sys.stderr, flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Runs it and prints the table; exits with 1 if it came to something else."""
+    """Runs and prints the table; exits with 1 if the runs differ."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--steps", type=int, default=20)

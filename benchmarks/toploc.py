@@ -1,8 +1,8 @@
-"""How many TOPLOC proofs one thread builds and verifies; `python -m benchmarks.toploc`.
+"""Measures TOPLOC proofs that one thread builds and verifies; `python -m benchmarks.toploc`.
 
-Compared with torch's own top-k of the same tensors, the least that any builder or verifier of such proofs does, so that
-the ratio travels from machine to machine. A proof is about 32 steps and their 128 largest values. Times are of this
-process's CPU, the middle one of several rounds.
+Compared with torch's own top-k of the same tensors, the minimum work of any builder or verifier of such proofs, so that
+the ratio is comparable between machines. A proof covers about 32 steps and their 128 largest values. Times are CPU
+seconds of this process, the median of several rounds.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ SEQUENCES = 64
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Which states are proved."""
+    """The shape of the proved states."""
 
     hidden: int
     dtype: torch.dtype
 
     def states(self) -> torch.Tensor:
-        """`INTERVALS` intervals of normal values."""
+        """Returns `INTERVALS` intervals of normal values."""
         generator = torch.Generator().manual_seed(self.hidden)
         return torch.randn(INTERVALS * 32, self.hidden, generator=generator).to(self.dtype)
 
@@ -47,7 +47,7 @@ SHAPES = (
 
 
 def seconds(work: Callable[[], object], *, repeat: int = 1) -> float:
-    """CPU seconds of one call: the median over rounds of `repeat` calls, after a warm-up."""
+    """Returns CPU seconds of one call: the median over rounds of `repeat` calls, after a warm-up."""
     work()
     rounds = []
     for _ in range(ROUNDS):
@@ -59,13 +59,13 @@ def seconds(work: Callable[[], object], *, repeat: int = 1) -> float:
 
 
 def top_k(states: torch.Tensor) -> None:
-    """What is compared with: the largest magnitudes of each interval, by torch."""
+    """Runs the reference: the largest magnitudes of each interval, by torch."""
     for interval in states.view(INTERVALS, -1):
         interval.abs().topk(128)
 
 
 def handing_over(states: torch.Tensor) -> float:
-    """CPU seconds of taking one step's rows of many sequences: what generating itself pays."""
+    """Measures the CPU seconds that generation spends on passing one step's rows to the builder."""
     rounds = []
     for _ in range(ROUNDS):
         with toploc.ProofBuilder() as builder:
@@ -77,7 +77,7 @@ def handing_over(states: torch.Tensor) -> float:
 
 
 def measured(states: torch.Tensor) -> dict[str, float]:
-    """CPU seconds of each, per proof or per step."""
+    """Returns CPU seconds of each operation, per proof or per step."""
     proofs = toploc.build(states)
     one, its_proof = states[:32], proofs[:1]
     return {

@@ -1,12 +1,12 @@
-"""Resident memory of a trainer, step by step; `python -m benchmarks.trainer_memory`.
+"""Records the resident memory of a trainer, step by step; `python -m benchmarks.trainer_memory`.
 
-A real trainer process learns, publishes a version and saves its state at each step, over a real chain, Redis,
-orchestrator and store. The model has the shape of SmolLM2-135M and random weights; batches are small, so that what is
-measured is the memory of weights, optimiser, versions and states. The figures of a row are the `memory` of that step
-in `progress.jsonl`. `--steps 50` is the default.
+A real trainer process learns, publishes a version and saves its state at each step, with a real chain, Redis,
+orchestrator and store. The model has the shape of SmolLM2-135M and random weights; batches are small, so that weights,
+optimiser, versions and states dominate the memory. The figures of a row are the `memory` of that step in
+`progress.jsonl`. `--steps 50` is the default.
 
-Exits with 1 if the peak is above `--most-gb`, or if one of the last five steps held a tenth more than all of the five
-after the second.
+Exits with 1 if the peak is above `--most-gb`, or if one of the last five steps held a tenth more memory than all of
+steps 3 to 7.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Held:
 
 
 async def measure(*, steps: int, home: Path) -> list[Held]:
-    """Trains, and reads the process's memory at each step."""
+    """Trains and reads the memory of the process at each step."""
     shape = {"num_key_value_heads": SHAPES[SHAPE]["num_attention_heads"]} | SHAPES[SHAPE]
     tiny_folder(home / "base", kind="llama", initializer_range=0.02, **shape)
     write_recipe(home / "base", RECIPE)
@@ -103,7 +103,7 @@ def _gb(count: int) -> str:
 
 
 def main() -> None:
-    """Runs it and prints the table; exits with 1 if memory grows or is beyond the limit."""
+    """Runs and prints the table; exits with 1 if memory grows or exceeds the limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--most-gb", type=float, default=4.0)

@@ -1,10 +1,10 @@
-"""Answers' tokens that a trainer learns from per CPU second, one thread; `python -m benchmarks.trainer_throughput`.
+"""Measures answer tokens that a trainer learns per CPU second, one thread; `python -m benchmarks.trainer_throughput`.
 
-Three layouts of one batch, `shared` also with all answers to a prompt in one row whatever that costs, and a loop as it
-is usually written with transformers: answers padded to the longest of their micro-batch, logits of every place, the
-same loss, clipping and AdamW. All take the same groups in turns in one
-process, micro-batches have the same bound of places, and the losses of their first steps are compared. An accelerator
-is used if there is one, and then wall time counts. `MUSTER_SHAPES` and `MUSTER_BENCHMARK_ROUNDS` choose.
+Compares three layouts of one batch, `shared` also with all answers to a prompt in one row at any cost, and a usual loop
+with transformers: answers padded to the longest of their micro-batch, logits at every position, the same loss, clipping
+and AdamW. All use the same groups in alternating order in one process, with the same bound on positions in a
+micro-batch, and the losses of their first steps are compared. An accelerator is used if there is one; then wall time
+counts. `MUSTER_SHAPES` and `MUSTER_BENCHMARK_ROUNDS` select the measurements.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one batch is: lengths in tokens, the answers' drawn between their bounds, most of them short."""
+    """Lengths of one batch in tokens; answer lengths are drawn between their bounds, most of them short."""
 
     groups: int
     samples: int
@@ -60,7 +60,7 @@ ALWAYS = "shared, never cut"
 
 
 def batch_of(load: Load, vocabulary: int) -> list[TrainingGroup]:
-    """The batch of a load; half of its answers were right."""
+    """Makes the batch of a load; half of its answers are right."""
     rng = np.random.default_rng(1)
 
     def sample(number: int) -> TrainingSample:
@@ -84,7 +84,7 @@ def batch_of(load: Load, vocabulary: int) -> list[TrainingGroup]:
 
 
 class PlainLoop:
-    """The loop that most trainers have."""
+    """A usual training loop with transformers."""
 
     def __init__(self, folder: Path, load: Load) -> None:
         self._model = cast("Any", open_model(folder, device=DEVICE)[0])
@@ -93,7 +93,7 @@ class PlainLoop:
         self._places = load.row_tokens * load.rows_at_once
 
     def learn(self, groups: Sequence[TrainingGroup]) -> float:
-        """One step; returns its loss."""
+        """Learns one step; returns its loss."""
         rows: list[tuple[Any, Any, Any, float]] = []
         for group in groups:
             rewards = np.array([sample.reward for sample in group.samples])
@@ -133,7 +133,7 @@ class PlainLoop:
 
 
 def measure(folder: Path, load: Load, vocabulary: int) -> dict[str, tuple[float, float]]:
-    """Of each way its first loss, and its median seconds for the batch."""
+    """Returns, for each layout, the first loss and the median seconds for the batch."""
     groups = batch_of(load, vocabulary)
     plain = PlainLoop(folder, load)
     works: dict[str, Callable[[int], float]] = {"plain transformers loop": lambda _: plain.learn(groups)}
@@ -159,7 +159,7 @@ def measure(folder: Path, load: Load, vocabulary: int) -> dict[str, tuple[float,
             began = clock()
             loss = work(step)
             losses.setdefault(name, loss)
-            if step:  # the first one warms up
+            if step:  # the first step warms up
                 took[name].append(clock() - began)
     return {name: (losses[name], statistics.median(took[name])) for name in works}
 

@@ -1,14 +1,14 @@
-"""What a validator catches, whom it harms, and what it costs; `python -m benchmarks.validator [--quick]`.
+"""Measures detection, false positives and cost of a validator; `python -m benchmarks.validator [--quick]`.
 
-1. Every cheat until it has forged `--tries` files: how many are rejected, with the 95 % interval (Wilson). A file that
-   came out as the honest one of its slot is no forgery (`cli.devnet.attacks.comparison`): it is counted apart, and
-   another slot is tried. Then `--honest` honest files over engines, types and batch shapes: how many are rejected, and
-   how many slashed. Then what can't be told apart.
-2. Tokens per second of a validator that looks at every row against those of the generator, on this machine; and how
-   many generators of its own size one validator keeps up with at the audit floor, with recorded submissions.
+1. Every attack until it has forged `--tries` files: the share that is rejected, with the 95 % interval (Wilson). A file
+   that equals the honest one of its slot is no forgery (`cli.devnet.attacks.comparison`): it is counted separately, and
+   another slot is tried. Then `--honest` honest files over engines, types and batch shapes: the number rejected and
+   slashed. Then attacks that cannot be distinguished.
+2. Tokens per second of a validator that examines every row against those of the generator, on this machine; and the
+   number of generators of its own size that one validator keeps up with at the audit floor, with recorded submissions.
 
-`--only attacks` and `--only rates` do one of both; `--only cheats`, `honest` and `close` a part of the first. vLLM's
-honest files are made where `.tools/vllm` is.
+`--only attacks` and `--only rates` run one of the two parts; `--only cheats`, `honest` and `close` a part of the first.
+vLLM's honest files are made where `.tools/vllm` exists.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _wanted(told: argparse.Namespace, part: str) -> bool:
 
 
 def _apart(place: int) -> int:
-    """The first slot of a cheat: beyond those of honest work and of the cheats before it."""
+    """Returns the first slot of an attack, after those of honest work and of earlier attacks."""
     return 1_000_000 * (1 + place)
 
 
@@ -145,7 +145,7 @@ def _close(told: argparse.Namespace) -> Iterable[Batch]:
 
 
 def _honest(told: argparse.Namespace, home: Path) -> list[Batch]:
-    """Honest batches of torch, and of vLLM where it is."""
+    """Returns honest batches of torch, and of vLLM where it is installed."""
     shapes = len(SHAPES) + (2 if VLLM.exists() else 0)
     each = math.ceil(told.honest / shapes)
     batches = [
@@ -167,7 +167,7 @@ def _honest(told: argparse.Namespace, home: Path) -> list[Batch]:
 
 
 def _quietly(command: list[str]) -> None:
-    """Runs vLLM's environment; what it says is only of interest if it fails."""
+    """Runs a command in vLLM's environment; shows its output only if it fails."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -175,7 +175,7 @@ def _quietly(command: list[str]) -> None:
 
 
 def _chunks(batches: Iterable[Batch]) -> Iterable[Batch]:
-    """Small enough that all processes are busy until the end."""
+    """Divides a batch so that all processes are busy until the end."""
     for batch in batches:
         for start in range(0, batch.tries, CHUNK):
             apart = SLOTS_FOR_A_TRY if batch.name else 1
@@ -183,7 +183,7 @@ def _chunks(batches: Iterable[Batch]) -> Iterable[Batch]:
 
 
 def wilson(hits: int, tries: int, *, z: float = 1.96) -> tuple[float, float]:
-    """The 95 % interval of a share."""
+    """Returns the 95 % interval of a share."""
     if not tries:
         return 0.0, 1.0
     share, square = hits / tries, z * z
@@ -221,7 +221,7 @@ def _show_cheats(console: Console, tallies: dict[str, Tally]) -> None:
         "honest: files besides that came out as the honest ones of their slots, to the byte; so many were accepted"
     )
     doors = [name for name, cheat in ATTACKS.items() if cheat.end is not End.SLASHED]
-    console.print(f"stopped before a validator (tests/attacks/test_doors.py): {', '.join(doors)}")
+    console.print(f"stopped before a validator (tests/attacks/test_refusals.py): {', '.join(doors)}")
 
 
 def _show_honest(console: Console, tallies: dict[str, Tally]) -> None:

@@ -1,10 +1,10 @@
-"""What a processor's matrix products alone make of prefill against drawing; `python -m benchmarks.validator_bounds`.
+"""Bounds the ratio of prefill to drawing by matrix products alone; `python -m benchmarks.validator_bounds`.
 
-A drawn token needs every weight once for all rows that are drawn with it: one for a single answer, 16 for 16 answers.
-Prefill does the same products for hundreds of rows at a time. Nothing but these products is measured here, in float32,
-one thread, CPU time, least of `ROUNDS`, over weights that lie one behind another as a model's do; so the last columns
-are what the ratios of `benchmarks.validator` come to where a model's other work is nothing on both sides. A generator's
-other work (Python, one small kernel after another) makes ratios larger, a validator's makes them smaller.
+A drawn token needs every weight once for all rows drawn with it: one row for a single answer, 16 for 16 answers.
+Prefill does the same products for hundreds of rows at a time. Only these products are measured, in float32, one thread,
+CPU time, minimum of `ROUNDS`, over consecutive weights as in a model; so the last columns are the ratios of
+`benchmarks.validator` for a model without other work on either side. A generator's other work (Python, many small
+kernels) makes ratios larger, a validator's makes them smaller.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main() -> None:
 
 
 def weights_of(shape: str) -> list[torch.Tensor]:
-    """The layers' matrices, [out, in] each."""
+    """Returns the layers' matrices, [out, in] each."""
     config = SHAPES[shape]
     hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
     shared = hidden * config.get("num_key_value_heads", heads) // heads
@@ -53,7 +53,7 @@ def weights_of(shape: str) -> list[torch.Tensor]:
 
 
 def seconds(weights: list[torch.Tensor], rows: int) -> float:
-    """CPU time of all products with so many rows."""
+    """Returns the CPU seconds of all products with this number of rows."""
     given = {into: torch.randn(rows, into) for into in {weight.shape[1] for weight in weights}}
     took = []
     for _ in range(ROUNDS + 1):

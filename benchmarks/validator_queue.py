@@ -1,9 +1,9 @@
-"""Two validators on one Redis with ten thousand pieces of work behind: what taking one costs, and what waiting takes.
+"""Measures two validators on one Redis with ten thousand queued items: the cost of taking and of waiting.
 
     python -m benchmarks.validator_queue
 
-The worst case beside it: one of the two may not try the first four thousand, so each look of its goes past all of them.
-Real Redis; CPU seconds are those of Redis itself, which is what the two share.
+The worst case is measured too: one validator may not try the first four thousand items, so each of its queries passes
+all of them. Real Redis; CPU seconds are those of Redis itself, which the two share.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""How fast a validator looks, against how fast the same machine generates; a part of `benchmarks.validator`.
+"""Compares a validator's rate with generation on the same machine; a part of `benchmarks.validator`.
 
 Both do all of their work: the generator draws, proves, scores and writes; the validator reads in its sandbox, makes
-every check and draws a conclusion. They are measured in turns in one process with one thread, and medians compared: of
-CPU seconds, the sandbox's among them, so that a machine that does other things as well changes little. Beside them
-stands prefill alone, which no check can do without: generation over prefill is the most that the ratio can come to.
+every check and draws a conclusion. They are measured in alternating order in one process with one thread, and medians
+are compared: of CPU seconds, including the sandbox's, so that other load on the machine changes little. Prefill alone,
+which every check needs, is listed beside them: generation over prefill is the upper bound of the ratio.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _SEED = b"\5" * 32
 
 
 class _CountedSandboxes(Sandboxes):
-    """Adds up what jobs take."""
+    """Sums the CPU time of sandbox jobs."""
 
     cpu = 0.0
 
     def run(self, kind: JobKind, job: Job) -> JobOutcome:
-        """Runs a job, and counts it."""
+        """Runs a job and adds its CPU time."""
         outcome = super().run(kind, job)
         self.cpu += outcome.cpu.total_seconds()
         return outcome
@@ -61,11 +61,11 @@ class Pace:
     """Median CPU seconds for one file.
 
     Args:
-        tokens: Of the file.
-        generated: To make it.
-        looked: To examine it.
-        sandboxed: Of `looked`, in the sandbox that decodes.
-        prefilled: To compute states and logits of the rows that are looked at, and nothing else.
+        tokens: Tokens of the file.
+        generated: CPU seconds to make it.
+        looked: CPU seconds to examine it.
+        sandboxed: The part of `looked` in the sandbox that decodes.
+        prefilled: CPU seconds to compute states and logits of the examined rows alone.
         stages: Wall seconds of the examinations, by name.
     """
 
@@ -78,7 +78,7 @@ class Pace:
 
 
 def show_rates(console: Console, *, sizes: str, tokens: int, rounds: int) -> None:
-    """Measures and prints, of the models whose names begin with one of `sizes`, which commas divide."""
+    """Measures and prints the models whose names begin with one of `sizes`, separated by commas."""
     torch.set_num_threads(1)
     shapes = [shape for shape in SHAPES if shape.startswith(tuple(sizes.split(",")))]
     table = Table(
@@ -119,7 +119,7 @@ def _cells(pace: Pace, answers: int, share: float) -> list[str]:
 
 
 def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int) -> Pace:
-    """One way to generate, and to look."""
+    """Measures one way to generate and to examine."""
     with tempfile.TemporaryDirectory() as name:
         home = Path(name)
         folder = version_of(home / "version", shape, group=min(answers, 16), tokens=tokens)
@@ -156,7 +156,7 @@ def measure(shape: str, answers: int, *, share: float, tokens: int, rounds: int)
 
 
 def _prefilled(policy: Policy, work: HandedIn, rows: Sequence[int]) -> float:
-    """CPU seconds."""
+    """Returns the CPU seconds of prefill."""
     samples = read_rollouts(work.path).samples
     answers = [PrefillItem(samples[row].prompt_tokens, samples[row].output_tokens) for row in rows]
     began = time.process_time()
@@ -166,14 +166,14 @@ def _prefilled(policy: Policy, work: HandedIn, rows: Sequence[int]) -> float:
 
 
 def _warm(workshop: AttackHarness, procedure: Procedure, groups: int) -> None:
-    """The first file of a process pays for what later ones find ready: weights, kernels, a sandbox."""
+    """Processes one file first, because it also pays for loading weights, kernels and a sandbox."""
     work = workshop.hand_in(Trick(), workshop.grant(1_000, groups=groups))
     assert work is not None
     examined(procedure, work, workshop.version.folder, share=1.0)
 
 
 def examined(procedure: Procedure, work: HandedIn, folder: Path, *, share: float) -> Conclusion:
-    """What is concluded, which is that all is well."""
+    """Returns the conclusion, which must be an acceptance."""
     order = Order(facts=work.facts, file=work.path, folder=folder, draw=RowDraw(seed=_SEED, share=share))
     found = procedure.examine(order, is_copy=lambda _: False)
     if not isinstance(found, Conclusion) or found.outcome.name != "ACCEPTED":
@@ -182,7 +182,7 @@ def examined(procedure: Procedure, work: HandedIn, folder: Path, *, share: float
 
 
 def version_of(folder: Path, shape: str, *, group: int, tokens: int) -> Path:
-    """A version of random weights whose answers run to their limit."""
+    """Returns a version of random weights whose answers run to their limit."""
     random_model(folder, shape)
     save_tokenizer(folder)
     recipe = Recipe(

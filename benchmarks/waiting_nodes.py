@@ -1,4 +1,4 @@
-"""Registered nodes that wait for an invite at one discovery service: how many it holds, and at what cost.
+"""Measures registered nodes that wait for an invite at one discovery service: capacity and cost.
 
     python -m benchmarks.waiting_nodes [NODES]
 
@@ -69,18 +69,18 @@ REGISTRATION = (
 
 
 class QuietLedger:
-    """A ledger with one pool, of which only the orchestrator is known."""
+    """A ledger with one pool, whose only known role is the orchestrator."""
 
     async def roles(self, pool_id: int) -> PoolRoles:
-        """The orchestrator's role."""
+        """Returns the orchestrator's role."""
         return {PoolRole.ORCHESTRATOR: frozenset({ORCHESTRATOR.address} if pool_id == POOL else ())}
 
     async def read(self, facts: FactStore, _mailbox: Mailbox) -> None:
-        """Says that the pool is there."""
+        """Reports that the pool exists."""
         await facts.apply(FactChanges(pools={POOL}), as_of_ms=int(time.time() * 1000))
 
     async def aclose(self) -> None:
-        """Nothing is open."""
+        """Does nothing: no connection is open."""
 
 
 def main(nodes: int = 10_000) -> None:
@@ -149,7 +149,7 @@ async def measure(port: int, pid: int, keys: list[Key]) -> None:
 
 
 def request(key: Key, number: int, method: str, target: str, body: bytes = b"") -> bytes:
-    """A signed request of a node, from an address that it shares with 63 others."""
+    """Returns a signed request of a node, from an address that it shares with 63 others."""
     stamp = sign_request(key, audience=SERVICE.address, method=method, target=target, body=body, at=datetime.now(UTC))
     ip = f"10.{number >> 14 & 255}.{number >> 6 & 255}.1"
     lines = [f"{method} {target} HTTP/1.1", "Host: d", f"Content-Length: {len(body)}", f"X-Forwarded-For: {ip}"]
@@ -158,7 +158,7 @@ def request(key: Key, number: int, method: str, target: str, body: bytes = b"") 
 
 
 async def invite(port: int, node: Key) -> None:
-    """Leaves an invite for a node."""
+    """Posts an invite for a node."""
     made = Invite(
         pool_id=POOL, domain_id=1, node=node.address, nonce=1, expiry=int(time.time()) + 600, url="https://p.example"
     )
@@ -173,7 +173,7 @@ async def invite(port: int, node: Key) -> None:
 
 
 async def watch(port: int) -> list[float]:
-    """Numbers of waiting nodes, sampled while they are watched, ascending."""
+    """Samples the number of waiting nodes until cancelled; ascending."""
     line, seen = await Line.to(port), []
     for _ in range(2 * WATCHED_S):
         seen.append(await gauge(line, "muster_discovery_polls"))
@@ -183,24 +183,24 @@ async def watch(port: int) -> list[float]:
 
 
 async def gauge(line: Line, name: str) -> float:
-    """A gauge of the service."""
+    """Returns a gauge of the service."""
     _, body = await line.exchange(b"GET /metrics HTTP/1.1\r\nHost: d\r\n\r\n")
     return next(float(row.split()[1]) for row in body.decode().splitlines() if row.startswith(name + " "))
 
 
 def resident(pid: int) -> int:
-    """Bytes of memory that a process has."""
+    """Returns the resident bytes of a process."""
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * 4096
 
 
 def descriptors(pid: int) -> int:
-    """Open files of a process."""
+    """Returns the number of open files of a process."""
     return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
 
 
 @contextmanager
 def discovery_process(redis_url: str) -> Iterator[tuple[int, int]]:
-    """A discovery service in a process of its own; its port and pid."""
+    """Runs a discovery service in a separate process; yields its port and pid."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("spawn").Process(target=_serve, args=(redis_url, theirs), daemon=True)
     process.start()

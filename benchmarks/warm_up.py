@@ -1,9 +1,10 @@
-"""The devnet's base made whole for several seeds, and what each can do; `python -m benchmarks.warm_up`.
+"""Retrains the devnet's base for several seeds and evaluates each; `python -m benchmarks.warm_up`.
 
-Beside them stand the weights that are shipped. Each takes about three minutes of one CPU; `MUSTER_SEEDS` names others
+The shipped weights are listed beside them. Each takes about three minutes of one CPU; `MUSTER_SEEDS` selects seeds
+other
 than 1, 2 and 3, `MUSTER_STEPS` fewer steps than the preset's, and `MUSTER_PRESET=devnet-length` the base whose prompts
-want a length (one minute each). Reinforcement needs a base that answers about a third of the prompts right when it
-draws, and nearly all of them once in eight draws; and one that keeps to a wanted length now and then.
+have target lengths (one minute each). RL needs a base that answers about a third of the prompts right when it samples,
+and nearly all of them once in eight samples; with target lengths, it must occasionally meet the target.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every test may ask for: real Redis, started here and stopped here."""
+"""Fixtures for all tests: a real Redis, started and stopped here."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from protocol.runtime.clock import ManualClock
 
 pytest.register_assert_rewrite("tests.kit")
 
-# How long an example takes says how busy the machine is, not whether the code is right.
+# The duration of an example depends on the load of the machine, not on the code.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -32,7 +32,7 @@ def _required(part: str) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_configuration_of_this_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Keeps services that tests start from reading `muster.toml` of a developer or of a devnet in this checkout."""
+    """Keeps services started by tests from reading `muster.toml` of a developer or of a devnet in this checkout."""
     empty = tmp_path_factory.mktemp("configuration") / "muster.toml"
     empty.touch()
     with pytest.MonkeyPatch.context() as patched:
@@ -42,7 +42,7 @@ def _no_configuration_of_this_machine(tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest.fixture(scope="session")
 def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The URL of a redis-server of this session's own, on a unix socket, without persistence."""
+    """Runs a redis-server for this session on a unix socket, without persistence; yields its URL."""
     try:
         binary = str(find_redis())
     except NotFound as missing:
@@ -60,7 +60,7 @@ def redis_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def redis_url(redis_server: str) -> str:
-    """The same server, emptied before the test."""
+    """Returns the URL of the same server, emptied before the test."""
     with sync_redis.from_url(redis_server) as client:
         client.flushall()
     return redis_server
@@ -68,7 +68,7 @@ def redis_url(redis_server: str) -> str:
 
 @pytest.fixture
 async def redis(redis_url: str) -> AsyncIterator[Redis]:
-    """A client of the emptied server."""
+    """Returns a client of the emptied server."""
     client = connect_redis(redis_url)
     yield client
     await client.aclose()
@@ -76,7 +76,7 @@ async def redis(redis_url: str) -> AsyncIterator[Redis]:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """A clock that moves when the test turns it."""
+    """Returns a clock that advances only when the test turns it."""
     return ManualClock()
 
 
@@ -94,9 +94,9 @@ def _wait_for(path: Path, process: subprocess.Popen[bytes], log: Path) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Lets processes that tests start hear Ctrl-C: a shell's background jobs ignore it, and hand that on.
+    """Makes processes started by tests receive Ctrl-C, which a shell's background jobs ignore and pass on as ignored.
 
-    Processes of pytest-xdist take files in the order below, and not those with the most tests first.
+    Processes of pytest-xdist take files in the order below, instead of those with the most tests first.
     """
     config.option.loadscopereorder = False
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -126,14 +126,16 @@ _LONGEST_FIRST = (
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """For `-m alone` a file is read only if some of its tests may be: importing all of them takes long."""
+    """Reads a file under `-m alone` only if some of its tests may be `alone`, because importing all files is slow."""
     if config.option.markexpr != "alone" or not collection_path.match("test_*.py"):
         return None
     return None if _speaks_of_docker(collection_path) else True
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses Redis is marked so, and `-m 'not needs_redis'` leaves it out. What needs Docker is `alone`."""
+    """Marks tests that use Redis, so that `-m 'not needs_redis'` leaves them out, and tests that need Docker as
+    `alone`.
+    """
     items.sort(key=lambda item: _LONGEST_FIRST.index(place) if (place := _place(item)) in _LONGEST_FIRST else 99)
     for item in items:
         if _place(item) in _LONGEST_FIRST and item.get_closest_marker("timeout") is None:
@@ -159,13 +161,13 @@ def _place(item: pytest.Item) -> str:
 
 
 def pytest_make_parametrize_id(val: object) -> str | None:
-    """Keys are made anew in each process; a case is called the same in all of them, whoever it is about."""
+    """Names cases with keys the same in all processes, although each process generates new keys."""
     return "0x" if isinstance(val, str) and val.startswith("0x") and len(val) >= 42 else None
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A skip for want of something that `MUSTER_REQUIRE` names (redis, anvil, solc, docker, ...) is a failure."""
+    """Turns a skip into a failure if `MUSTER_REQUIRE` names the missing tool (redis, anvil, solc, docker, ...)."""
     report = yield
     missing = [mark.name for mark in item.iter_markers() if _required(mark.name.removeprefix("needs_"))]
     if report.skipped and missing and not hasattr(report, "wasxfail"):

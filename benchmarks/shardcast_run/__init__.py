@@ -1,1 +1,1 @@
-"""The sides that `benchmarks.shardcast` compares, each as processes of its own."""
+"""The systems that `benchmarks.shardcast` compares, each in separate processes."""

@@ -1,4 +1,4 @@
-"""Section 1: one file from an origin over two relays to one client and to four, by three ways, in one run."""
+"""Section 1: one file from an origin over two relays to one client and to four, with three systems, in one run."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ class Row:
 
 
 def plain(source: Path, folder: Path, clients: int) -> Row:
-    """Bare sockets that check nothing; the origin sends the trainer's own file, and writes none."""
+    """Runs bare sockets that check nothing; the origin sends the trainer's own file and writes none."""
     return _sockets(PLAIN, source, folder, clients, of_origin=[source])
 
 
 def verified(source: Path, folder: Path, clients: int) -> Row:
-    """Bare sockets that hash and write what ours must, the origin too."""
+    """Runs bare sockets that hash and write as muster's must, including the origin."""
     return _sockets(VERIFIED, source, folder, clients, of_origin=[source, folder / "origin.bin"])
 
 
 def theirs(python: Path, source: Path, folder: Path, clients: int, *, filled: bool) -> list[Row]:
-    """The published package; with relays that are filled before its clients start, by its clock and by ours."""
+    """Runs the published package; with relays filled before its clients start, timed by its clock and by ours."""
     ran = published.run(python, source, folder, clients=clients, filled=filled, port=free_port)
     check_copies(source, folder.glob("client*.bin"), clients)
     if not filled:
@@ -58,7 +58,7 @@ def theirs(python: Path, source: Path, folder: Path, clients: int, *, filled: bo
 
 
 def muster(source: Path, folder: Path, clients: int) -> Row:
-    """Ours."""
+    """Runs muster's shardcast."""
     ran = ours.run(source, folder, clients=clients)
     check_copies(source, folder.glob("client*/*/*.safetensors"), clients)
     return _row("muster", clients, ran.seconds, ran.processes, source, first_block=ran.first_block)
@@ -66,7 +66,7 @@ def muster(source: Path, folder: Path, clients: int) -> Row:
 
 @contextmanager
 def room(at: Path | None) -> Iterator[Path]:
-    """An empty folder that is gone afterwards."""
+    """Yields an empty folder and removes it afterwards."""
     path = Path(tempfile.mkdtemp(prefix="muster-bench-", dir=at))
     try:
         yield path
@@ -75,10 +75,10 @@ def room(at: Path | None) -> Iterator[Path]:
 
 
 def touch_memory(size: int, at: Path | None) -> None:
-    """Has the host of a virtual machine give the memory that files of this size will lie in, before time runs.
+    """Makes the host of a virtual machine provide the memory for files of this size before the measurement.
 
-    Where memory comes when it is first touched, writing into it costs the kernel several times as much, by any way of
-    sending; and who is measured first would pay for all.
+    Where memory is provided at the first access, writing into it costs the kernel several times as much with any way of
+    sending, and the first measured system would pay for all.
     """
     with room(at) as folder, (folder / "touched").open("wb") as file:
         piece = bytes(1 << 20)
@@ -87,7 +87,7 @@ def touch_memory(size: int, at: Path | None) -> None:
 
 
 def check_copies(source: Path, copies: Iterator[Path], expected: int) -> None:
-    """A way that delivers anything but the file has no time."""
+    """Raises an error if a system delivered anything other than the file."""
     found = list(copies)
     digests = {digest(copy) for copy in found}
     if len(found) != expected or digests != {digest(source)}:
@@ -95,20 +95,20 @@ def check_copies(source: Path, copies: Iterator[Path], expected: int) -> None:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Returns the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def free_port() -> int:
-    """A port of loopback that nobody has at the moment."""
+    """Returns a free port of loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def show(rows: list[Row], size: int) -> None:
-    """Prints the table, and what of it is claimed."""
+    """Prints the table and the claims."""
     print(f"\nbroadcast of {size / 2**20:.0f} MiB, origin -> 2 relays -> clients, all verified at the end")
     print(
         "Time runs from the trainer's first byte, if nothing else is said; a delivered GB is 1e9 bytes at one client,\n"

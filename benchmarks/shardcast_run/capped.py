@@ -1,4 +1,4 @@
-"""Section 2: as many clients as you like, each behind a slow link, take as long as one."""
+"""Section 2: several clients, each behind a slow link, take as long as one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from benchmarks.shardcast_run.processes import Measured, all_stopped, role
 
 
 def measure(source: Path, folder: Path, *, clients: int, megabits: float, delay_ms: float) -> limited.Row:
-    """Origin and relays unhindered; each client behind one link of this rate and round trip."""
+    """Runs origin and relays without limits, and each client behind one link of this rate and round-trip time."""
     started: list[Measured] = []
     with all_stopped(started):
         origin, ports = ours.start_tree(started, source, folder)
@@ -24,7 +24,7 @@ def measure(source: Path, folder: Path, *, clients: int, megabits: float, delay_
 
 
 def show(rows: list[limited.Row], *, size: int, megabits: float, delay_ms: float) -> None:
-    """Prints the table, and what of it is claimed."""
+    """Prints the table and the claims."""
     title = (
         f"{size / 2**20:.0f} MiB over 2 relays to clients behind links of {megabits:g} Mb/s and {delay_ms:g} ms "
         "there and back each (a proxy of ours with a token bucket per client)"

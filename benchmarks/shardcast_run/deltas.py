@@ -1,4 +1,4 @@
-"""Section 3: what two consecutive steps of a real optimiser on a real model change, and what it costs to say so."""
+"""Section 3: the size and cost of deltas between two consecutive steps of a real optimiser on a real model."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Row:
 
 
 def measure(folder: Path, *, hidden: int, layers: int, vocabulary: int) -> list[Row]:
-    """Trains a llama of this shape on random tokens, once for each learning rate."""
+    """Trains a Llama of this shape on random tokens, once for each learning rate."""
     torch.set_num_threads(1)
     return [_measure(folder, rate, hidden, layers, vocabulary) for rate in RATES]
 
@@ -65,7 +65,7 @@ def _measure(folder: Path, rate: float, hidden: int, layers: int, vocabulary: in
 
 
 def train(old: Path, new: Path, *, rate: float, hidden: int, layers: int, vocabulary: int) -> None:
-    """AdamW on fp32 weights, as a trainer keeps them; writes two consecutive steps in bf16, as it publishes them."""
+    """Trains with AdamW on fp32 weights; writes two consecutive steps in bf16, as a trainer publishes them."""
     torch.manual_seed(0)
     shape = LlamaConfig(
         vocab_size=vocabulary,
@@ -89,7 +89,7 @@ def train(old: Path, new: Path, *, rate: float, hidden: int, layers: int, vocabu
 
 
 def show(rows: list[Row]) -> None:
-    """Prints the table, and what of it is claimed."""
+    """Prints the table and the claims."""
     print(f"\ndelta between two consecutive AdamW steps of a llama, {rows[0].size / 2**20:.0f} MiB in bf16, one thread")
     print(f"{'learning rate':>14}{'changed':>10}{'delta MiB':>11}{'of full':>9}{'build MB/s':>12}{'apply MB/s':>12}")
     for row in rows:

@@ -1,4 +1,4 @@
-"""The processes of `benchmarks.broadcast_under_faults`: a trainer, relays, one who spoils what a relay gives, workers.
+"""Processes of `benchmarks.broadcast_under_faults`: a trainer, relays, a spoiling proxy and workers.
 
 python -m benchmarks.shardcast_run.faulty origin FOLDER VERSIONS MIB SECONDS
 python -m benchmarks.shardcast_run.faulty relay FOLDER PORT UPSTREAM_PORT
@@ -30,7 +30,7 @@ SPOILT = 10
 
 
 async def _origin(folder: Path, port: int, versions: int, mebibytes: int, seconds: float) -> None:
-    """Publishes random checkpoints, one every so many seconds, while it writes them."""
+    """Publishes random checkpoints at fixed intervals, each while it is being written."""
     async with Origin(folder, run=RUN, key=PUBLISHER, port=port) as origin:
         say(port=origin.server.port)
         await asyncio.to_thread(sys.stdin.readline)
@@ -57,7 +57,7 @@ async def _relay(folder: Path, port: int, upstream: int) -> None:
 
 
 async def _spoiler(folder: Path, port: int, upstream: int) -> None:
-    """Stands before a relay and passes its answers on as they come, but flips a bit in every tenth block."""
+    """Passes on a relay's answers as they arrive, but flips a bit in every tenth block."""
     async with Relay(folder, upstreams=[_url(upstream)], run=RUN, signer=PUBLISHER.address) as relay:
         await _spoil(port, relay.url)
 
@@ -67,7 +67,8 @@ async def _spoil(port: int, behind: str) -> None:
 
     def spoil(piece: bytes, at: int) -> bytes:
         nonlocal served
-        began, served = served, served + (at + len(piece) - 1) // BLOCK - (at - 1) // BLOCK  # blocks that begin in it
+        # blocks that begin in this piece
+        began, served = served, served + (at + len(piece) - 1) // BLOCK - (at - 1) // BLOCK
         return piece if began // SPOILT == served // SPOILT else piece[:-1] + bytes((piece[-1] ^ 1,))
 
     async def answer(request: web.Request) -> web.StreamResponse:
@@ -96,7 +97,7 @@ async def _spoil(port: int, behind: str) -> None:
 
 
 async def _clients(folder: Path, count: int, ports: list[int]) -> None:
-    """Several workers: each has its own connections, folder and opinion of the relays, and knows of no other."""
+    """Runs several workers with separate connections, folders and ratings of the relays."""
     await asyncio.gather(*(_client(folder / str(number), number, ports) for number in range(count)))
 
 

@@ -1,4 +1,4 @@
-"""What both sections tell whose links are slower than the machine: seconds, bytes sent twice, and the links alone."""
+"""Measures runs over links slower than the machine: seconds, bytes sent twice, and the links alone."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FLAT = 1.15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One number of clients."""
+    """The result for one number of clients."""
 
     clients: int
     seconds: float
@@ -30,14 +30,14 @@ class Row:
 def broadcast(
     origin: Measured, clients: Sequence[Measured], started: Sequence[Measured], *, source: Path, megabits: float
 ) -> Row:
-    """Has the trainer write, waits for every client, and tells what it took.
+    """Has the trainer write, waits for every client, and returns the row.
 
     Args:
-        origin: Where the trainer writes.
-        clients: That are ready.
+        origin: The origin that the trainer writes through.
+        clients: Clients that are ready.
         started: All processes.
-        source: What is written.
-        megabits: A second, of the narrowest link.
+        source: The file that is written.
+        megabits: Rate of the narrowest link, in Mbit/s.
     """
     for each in started:
         each.forget_start()
@@ -57,7 +57,7 @@ def broadcast(
 
 
 def show(rows: Sequence[Row], *, title: str) -> None:
-    """Prints the table, and what of it is claimed."""
+    """Prints the table and the claims."""
     print(f"\n{title}")
     print(f"{'clients':>8}{'seconds':>9}{'links alone':>13}{'sent twice':>12}{'CPU-s':>7}")
     for row in rows:

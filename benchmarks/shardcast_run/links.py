@@ -1,7 +1,7 @@
-"""Links that are slower than this machine: a proxy with a token bucket and a delay for each client, in one process.
+"""Simulates slow links: a proxy with a token bucket and a delay for each client, in one process.
 
-A client has one link, whatever it fetches over it: all its connections share the bucket, and every byte arrives `delay`
-after it was sent. Needs no rights, unlike network namespaces with `tc tbf`.
+A client has one link for all its fetches: all its connections share the bucket, and every byte arrives `delay` after it
+was sent. Needs no privileges, unlike network namespaces with `tc tbf`.
 
     python -m benchmarks.shardcast_run.links MBIT DELAY_MS CLIENTS PORT PORT
 """
@@ -22,14 +22,14 @@ BURST_S = 0.02
 
 @dataclass(slots=True)
 class Link:
-    """One client's way out."""
+    """The link of one client."""
 
     bytes_per_s: float
     delay_s: float
     _free_at: float = field(default=0.0)
 
     async def admit(self, size: int) -> None:
-        """Returns when the link has room for so many bytes more; to the loop's next turn if it has now."""
+        """Returns when the link has capacity for the bytes; yields to the event loop if it has capacity now."""
         now = asyncio.get_running_loop().time()
         self._free_at = max(self._free_at, now - BURST_S) + size / self.bytes_per_s
         if self._free_at > now:
@@ -37,7 +37,7 @@ class Link:
 
 
 async def main(megabits: float, delay_ms: float, clients: int, ports: list[int]) -> None:
-    """Opens a port for each client and each server behind, and says which."""
+    """Opens a port for each client and each server, and prints them."""
     opened: list[list[int]] = []
     for _ in range(clients):
         link = Link(megabits * 1e6 / 8, delay_ms / 1000)
@@ -62,7 +62,7 @@ async def _join(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, l
 
 
 async def _pass(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: Link, *, capped: bool) -> None:
-    """Reads ahead by what fits into the delay, and no further: the sender feels the link's rate."""
+    """Forwards bytes and reads ahead only what fits into the delay, so that the sender is held to the link's rate."""
     underway: deque[tuple[float, bytes]] = deque()
     room = asyncio.Semaphore(max(2, int(link.bytes_per_s * link.delay_s / PIECE) + 2))
     news = asyncio.Event()

@@ -1,7 +1,7 @@
-"""Machines of their own, as far as the network goes: namespaces joined by a bridge, their links shaped by `tc tbf`.
+"""Simulated machines: network namespaces joined by a bridge, with links shaped by `tc tbf`.
 
-Needs root and iproute2. Everything lies in namespaces whose names begin with `muster-bench-` and this process' id; they
-are deleted at the end, however it comes, and nothing is changed outside of them.
+Needs root and iproute2. Everything is in namespaces whose names begin with `muster-bench-` and the id of this process;
+they are deleted at the end, also after an error, and nothing outside of them is changed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LATENCY_MS = 50
 
 
 class NoNamespaces(RuntimeError):
-    """This machine, or this user, can't make them."""
+    """This machine or user cannot create network namespaces."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +30,19 @@ class Machine:
     address: str
 
     def inside(self, command: list[str]) -> list[str]:
-        """The command, run there."""
+        """Returns the command to run in the namespace."""
         return ["ip", "netns", "exec", self.name, *command]
 
 
 @dataclass(slots=True)
 class Network:
-    """One bridge, in a namespace that is a machine, too, with no limit on its link."""
+    """A bridge in a namespace that is also a machine, with no limit on its link."""
 
     hub: Machine
     made: list[str] = field(default_factory=list)
 
     def machine(self, label: str, *, megabits: float) -> Machine:
-        """One more machine, whose link has this rate in each direction."""
+        """Adds a machine whose link has this rate in each direction."""
         number = len(self.made)
         machine = Machine(f"{PREFIX}-{label}", f"10.77.0.{number + 1}")
         far = f"far{number}"
@@ -59,10 +59,10 @@ class Network:
 
 @contextmanager
 def network() -> Iterator[Network]:
-    """A bridge without machines; all is deleted at the end.
+    """Creates a bridge without machines; everything is deleted at the end.
 
     Raises:
-        NoNamespaces: It can't be made here.
+        NoNamespaces: The bridge cannot be created here.
     """
     if os.geteuid() != 0 or shutil.which("ip") is None or shutil.which("tc") is None:
         raise NoNamespaces("shaped links need root, `ip` and `tc` (Debian: apt install iproute2)")
@@ -87,7 +87,7 @@ def _add(name: str, made: list[str]) -> None:
 
 
 def _shape(namespace: str, device: str, megabits: float) -> None:
-    burst = max(64 * 1024, int(megabits * 1e6 / 8 / 250))  # four milliseconds of it
+    burst = max(64 * 1024, int(megabits * 1e6 / 8 / 250))  # four milliseconds at that rate
     limits = ["rate", f"{int(megabits * 1e6)}bit", "burst", f"{burst}b", "latency", f"{LATENCY_MS}ms"]
     _run("tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *limits)
 

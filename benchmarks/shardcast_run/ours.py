@@ -1,4 +1,4 @@
-"""Muster's side: an origin that a trainer writes through, two relays, clients; a process each, as in a run."""
+"""Runs muster's shardcast: an origin that a trainer writes through, two relays and clients, each in its own process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PIECE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """One run of ours."""
+    """The result of one run."""
 
     seconds: float
     first_block: float
@@ -40,13 +40,13 @@ class Ran:
 
 
 def run(source: Path, folder: Path, *, clients: int, links: Sequence[Sequence[int]] | None = None) -> Ran:
-    """From the trainer's first byte to the last client's last.
+    """Runs from the trainer's first byte to the last client's last byte.
 
     Args:
-        source: What the trainer writes.
-        folder: For everything that is written.
-        clients: How many.
-        links: For each client the ports that it reaches the relays by; the relays' own by default.
+        source: The file that the trainer writes.
+        folder: The folder for all files.
+        clients: The number of clients.
+        links: For each client the ports by which it reaches the relays; the relays' own ports by default.
     """
     started: list[Measured] = []
     with all_stopped(started):
@@ -67,7 +67,7 @@ def run(source: Path, folder: Path, *, clients: int, links: Sequence[Sequence[in
 
 
 def start_tree(started: list[Measured], source: Path, folder: Path) -> tuple[Measured, list[int]]:
-    """An origin that waits for `go`, and two relays; the relays' ports."""
+    """Starts an origin that waits for `go`, and two relays; returns the relays' ports."""
     started.append(Measured("origin", role("ours", "origin", source, folder / "origin"), folder=folder))
     origin = started[-1]
     above = origin.wait_for("port")["port"]
@@ -80,7 +80,7 @@ def start_tree(started: list[Measured], source: Path, folder: Path) -> tuple[Mea
 
 
 def start_clients(started: list[Measured], folder: Path, links: Sequence[Sequence[int]]) -> list[Measured]:
-    """Clients that fetch what is newest, as workers do; ready to."""
+    """Starts clients that fetch the newest version, as workers do; returns when they are ready."""
     fetching = []
     for number, ports in enumerate(links):
         command = role("ours", "client", folder / f"client{number}", *ports)
@@ -110,7 +110,7 @@ async def _origin(source: Path, size: int, folder: Path, host: str) -> None:
 
 
 async def _watch(origin: Origin, timeline: list[tuple[float, int]]) -> None:
-    """Notes how much is published, each time that more is."""
+    """Records the published size at each increase."""
     while (local := origin.versions.get(VERSION)) is None:
         await origin.versions.next_change()
     while True:
@@ -145,7 +145,7 @@ async def _client(folder: Path, servers: list[str]) -> None:
 
 
 def _url(server: str) -> str:
-    """Of `PORT` on this machine, or `HOST:PORT`."""
+    """Returns the URL of `PORT` on this machine or of `HOST:PORT`."""
     return f"http://{server}" if ":" in server else f"http://{LOOPBACK}:{server}"
 
 

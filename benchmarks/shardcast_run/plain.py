@@ -1,7 +1,7 @@
-"""The machine's limit: the same tree with bare sockets and nothing checked.
+"""Measures the machine's limit: the same tree with bare sockets and no checks.
 
-The origin sends the file to each relay while it reads it; a relay writes what comes and sends it on from its file at
-once; a client takes one half from each relay straight into its preallocated file. Blocking sockets, one thread each.
+The origin sends the file to each relay while reading it; a relay writes the bytes and sends them on from its file at
+once; a client reads one half from each relay straight into its preallocated file. Blocking sockets, one thread each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SIZE = struct.Struct("<Q")
 
 
 def origin(source: Path) -> None:
-    """Sends the file to whoever connects, once it is told to."""
+    """Sends the file to every connection, once it is started."""
     go = threading.Event()
     size = source.stat().st_size
 
@@ -41,7 +41,7 @@ def origin(source: Path) -> None:
 
 
 def relay(upstream: int, store: Path) -> None:
-    """Takes the file, and gives it on as it comes."""
+    """Receives the file and passes it on as it arrives."""
     arrived = 0
     news = threading.Condition()
     above = socket.create_connection(("127.0.0.1", upstream))
@@ -75,7 +75,7 @@ def relay(upstream: int, store: Path) -> None:
 
 
 def client(relays: list[int], target: Path) -> None:
-    """Takes a part from each relay."""
+    """Receives a part from each relay."""
     connections = [socket.create_connection(("127.0.0.1", port)) for port in relays]
     (size,) = {SIZE.unpack(exactly(connection, SIZE.size))[0] for connection in connections}
     descriptor = os.open(target, os.O_RDWR | os.O_CREAT)
@@ -106,13 +106,13 @@ def client(relays: list[int], target: Path) -> None:
 
 
 def send(connection: socket.socket, descriptor: int, at: int, end: int) -> None:
-    """Hands a part of a file to the kernel."""
+    """Sends a part of a file through the kernel."""
     while at < end:
         at += os.sendfile(connection.fileno(), descriptor, at, min(end - at, 8 * PIECE))
 
 
 def listen(serve: Callable[[socket.socket], None]) -> None:
-    """Opens a port, says which, and serves each connection in a thread of its own."""
+    """Opens a port, prints it, and serves each connection in a separate thread."""
     server = socket.create_server(("127.0.0.1", 0), backlog=64)
 
     def accept() -> None:
@@ -125,7 +125,7 @@ def listen(serve: Callable[[socket.socket], None]) -> None:
 
 
 def exactly(connection: socket.socket, size: int) -> bytes:
-    """So many bytes of a connection."""
+    """Reads exactly this number of bytes from a connection."""
     data = b""
     while len(data) < size:
         piece = connection.recv(size - len(data))

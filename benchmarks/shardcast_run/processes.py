@@ -1,4 +1,4 @@
-"""Processes that are measured: what they cost and how large they were, children included, and that they end with us."""
+"""Measured processes: CPU time and memory including children; they end with this process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STILL = {"OMP_NUM_THREADS": "1", "MUSTER_LOG": "WARNING"}
 
 @dataclass(slots=True)
 class Cost:
-    """What a process and its children have used."""
+    """CPU time and memory that a process and its children have used."""
 
     cpu_s: float = 0.0
     largest: int = 0
@@ -32,13 +32,13 @@ class Cost:
 
 
 class Measured:
-    """One running process.
+    """A running process.
 
     Args:
-        name: In tables and messages.
-        command: What runs; its standard output is read as lines of JSON, other lines are ignored.
-        folder: Where its log goes.
-        cwd: Where it runs.
+        name: Name in tables and messages.
+        command: The command; lines of JSON on its standard output are read, other lines are ignored.
+        folder: The folder for its log.
+        cwd: Its working directory.
     """
 
     def __init__(self, name: str, command: Sequence[str], *, folder: Path, cwd: Path = ROOT) -> None:
@@ -62,7 +62,7 @@ class Measured:
         threading.Thread(target=self._sample, daemon=True).start()
 
     def wait_for(self, what: str, *, patience: float = 300.0) -> dict[str, Any]:
-        """The first line of JSON that has this key."""
+        """Waits for the first line of JSON with this key."""
         until = time.monotonic() + patience
         with self._news:
             while True:
@@ -76,30 +76,30 @@ class Measured:
                 self._news.wait(0.2)
 
     def tell(self, line: str) -> None:
-        """Writes a line to its standard input."""
+        """Writes a line to the standard input of the process."""
         stdin = self._process.stdin
         if stdin is not None:
             stdin.write(line.encode() + b"\n")
             stdin.flush()
 
     def said(self, what: str) -> list[dict[str, Any]]:
-        """Every line of JSON so far that has this key."""
+        """Returns every line of JSON so far with this key."""
         with self._news:
             return [line for line in self._said if what in line]
 
     def kill(self) -> None:
-        """Ends it at once, as a power cut does: nothing in it gets to tidy up."""
+        """Kills the process at once, without any clean-up, as a power cut does."""
         self.look()
         self._process.kill()
         self._process.wait()
 
     def forget_start(self) -> None:
-        """Counts CPU time from here on: what an interpreter needs to import its modules is nobody's broadcast."""
+        """Restarts the count of CPU time, so that importing modules is not counted."""
         self.look()
         self._before, self.cost.cpu_s = sum(self._used.values()), 0.0
 
     def stop(self) -> None:
-        """Ends it and its children."""
+        """Ends the process and its children."""
         self.look()
         family = _family(self._process.pid)
         for sign in (signal.SIGTERM, signal.SIGKILL):
@@ -130,7 +130,7 @@ class Measured:
             time.sleep(SAMPLE_S)
 
     def look(self) -> None:
-        """Brings `cost` up to date."""
+        """Updates `cost`."""
         now = [each for pid in _family(self._process.pid) if (each := _usage(pid)) is not None]
         for each in now:
             self._used[each.pid] = max(self._used.get(each.pid, 0.0), each.cpu_s)
@@ -146,10 +146,10 @@ class _Usage:
 
 
 def _family(pid: int) -> list[int]:
-    """The process and all below it that live."""
+    """Returns the process and its living descendants."""
     found = [pid]
     for each in found:
-        with suppress(OSError):  # it may end while it is looked at
+        with suppress(OSError):  # the process may end while it is inspected
             for task in Path(f"/proc/{each}/task").glob("*/children"):
                 with suppress(OSError):
                     found += map(int, task.read_text().split())
@@ -157,7 +157,7 @@ def _family(pid: int) -> list[int]:
 
 
 def _usage(pid: int) -> _Usage | None:
-    """From /proc: what `wait` tells of the peak counts the process that it was forked from."""
+    """Reads usage from /proc, because the peak that `wait` returns includes the process forked from."""
     try:
         times = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
         status = Path(f"/proc/{pid}/status").read_text()
@@ -174,7 +174,7 @@ def _lives(pid: int) -> bool:
 
 @contextmanager
 def all_stopped(started: list[Measured]) -> Iterator[None]:
-    """Stops everything that was put into the list meanwhile, in reverse."""
+    """Stops all processes in the list at the end, in reverse order."""
     try:
         yield
     finally:
@@ -183,11 +183,11 @@ def all_stopped(started: list[Measured]) -> Iterator[None]:
 
 
 def role(module: str, *arguments: object) -> list[str]:
-    """The command of one of our roles."""
+    """Returns the command of a role."""
     return [sys.executable, "-m", f"benchmarks.shardcast_run.{module}", *map(str, arguments)]
 
 
 def say(**what: object) -> None:
-    """One line to whoever measures us."""
+    """Prints one line for the measuring process."""
     sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()

@@ -1,8 +1,8 @@
-"""The published shardcast 0.3.2, as its users run it: installed from PyPI into an environment of its own.
+"""Runs the published shardcast 0.3.2 as its users do: installed from PyPI into a separate environment.
 
-Only its commands and the library calls of its README are used. Three things have to be done for it: `wget` must be
-there, every server's folder needs a file `data1.bin` to be measured by, and its processes must not measure at the same
-moment, because they all do it through one file in /tmp.
+Only its commands and the library calls of its README are used. It needs three preparations: `wget` must be installed,
+every server's folder needs a file `data1.bin` for its bandwidth test, and its processes must not run that test at the
+same moment, because they all use one file in /tmp.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ sys.stdin.readline()
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """One run of theirs."""
+    """The result of one run of the published package."""
 
     seconds: float
     since_first_byte: float
@@ -65,7 +65,7 @@ class Published:
 
 
 def environment(folder: Path) -> Path:
-    """An environment with the release in it; the path of its Python. An existing one is used again."""
+    """Creates an environment with the release, or uses an existing one; returns the path of its Python."""
     if shutil.which("wget") is None:
         raise RuntimeError("shardcast 0.3.2 downloads with wget, and there is none (Debian: apt install wget)")
     python = folder.absolute() / "bin" / "python"
@@ -76,16 +76,16 @@ def environment(folder: Path) -> Path:
 
 
 def run(python: Path, source: Path, folder: Path, *, clients: int, filled: bool, port: Callable[[], int]) -> Published:
-    """Origin, two middle nodes, clients.
+    """Runs an origin, two middle nodes and clients.
 
     Args:
-        python: Of the environment.
+        python: The Python of the environment.
         source: The file.
-        folder: For what they write.
-        clients: How many, started together.
-        filled: Its best case: the middle nodes look every second and have everything before the clients start, and
-            only what comes then is counted. Otherwise its defaults, from the trainer's first byte on.
-        port: Gives free ports.
+        folder: The folder for its files.
+        clients: The number of clients, started together.
+        filled: Its best case: the middle nodes poll every second and have everything before the clients start, and only
+            the time after that is counted. Otherwise its defaults, from the trainer's first byte on.
+        port: Returns free ports.
     """
     started: list[Measured] = []
 

@@ -1,4 +1,4 @@
-"""Section 3: the same question with links that the kernel shapes, relays' links too."""
+"""Section 3: the same measurement with links shaped by the kernel, including the relays' links."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ RELAYS = 2
 
 
 def measure(source: Path, folder: Path, *, clients: int, megabits: float, relay_megabits: float) -> limited.Row:
-    """The origin's link unhindered; each relay and each client in a namespace of its own, behind a link of its rate."""
+    """Runs the origin without a limit, and each relay and client in a namespace behind a link of this rate."""
     started: list[Measured] = []
     with network() as net, all_stopped(started):
 
@@ -44,7 +44,7 @@ def measure(source: Path, folder: Path, *, clients: int, megabits: float, relay_
 
 
 def show(rows: list[limited.Row], *, size: int, megabits: float, relay_megabits: float) -> None:
-    """Prints the table, and what of it is claimed."""
+    """Prints the table and the claims."""
     title = (
         f"{size / 2**20:.0f} MiB over {RELAYS} relays behind links of {relay_megabits:g} Mb/s to clients "
         f"behind links of {megabits:g} Mb/s (network namespaces, tc tbf)"

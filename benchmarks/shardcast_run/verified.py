@@ -1,9 +1,10 @@
-"""The least that verifying costs: the tree of `plain`, with what the design demands of bytes, and nothing else.
+"""Measures the minimum cost of verification: the tree of `plain` with the hashes that the design demands.
 
-The origin writes what its trainer gives it, and takes SHA-256 and BLAKE3 of it; a relay takes BLAKE3 of each block
-before it writes it and sends it on; a client takes BLAKE3 of each block before it writes it, and SHA-256 of the whole
-from its file, in order, behind the blocks. No manifest, no signatures, no HTTP, no choice between relays: all that ours
-costs more than this is its own.
+The origin writes the trainer's bytes and computes their SHA-256 and BLAKE3; a relay computes BLAKE3 of each block
+before
+it writes it and sends it on; a client computes BLAKE3 of each block before it writes it, and SHA-256 of the whole from
+its file, in order, after the blocks. There are no manifests, signatures, HTTP or choices between relays: the additional
+cost of muster's shardcast comes from those.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ SPAN = 16 * BLOCK
 
 
 class Arrived:
-    """How much of a file is there without a gap, for those who wait for more."""
+    """Tracks how much of a file has arrived without a gap."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -38,7 +39,7 @@ class Arrived:
         self._news = threading.Condition()
 
     def add(self, block: int) -> None:
-        """A block is in its place."""
+        """Records a block that has been written."""
         with self._news:
             self._early.add(block)
             while self._until // BLOCK in self._early and self._until < self.size:
@@ -47,7 +48,7 @@ class Arrived:
             self._news.notify_all()
 
     def beyond(self, at: int) -> int:
-        """Returns where the gap begins, once that is behind `at`."""
+        """Returns the position of the first gap once it is beyond `at`."""
         with self._news:
             while self._until <= at:
                 self._news.wait()
@@ -55,7 +56,7 @@ class Arrived:
 
 
 def origin(source: Path, store: Path) -> None:
-    """Writes the file and gives it away as it is hashed, once it is told to."""
+    """Writes the file and sends it as it is hashed, once it is started."""
     size = source.stat().st_size
     descriptor = _reserved(store, size)
     arrived = Arrived(size)
@@ -75,7 +76,7 @@ def origin(source: Path, store: Path) -> None:
 
 
 def relay(upstream: int, store: Path) -> None:
-    """Takes the file, and gives each block on when it is hashed."""
+    """Receives the file and passes on each block once it is hashed."""
     above = socket.create_connection(("127.0.0.1", upstream))
     (size,) = SIZE.unpack(exactly(above, SIZE.size))
     descriptor = _reserved(store, size)
@@ -86,7 +87,7 @@ def relay(upstream: int, store: Path) -> None:
 
 
 def client(relays: list[int], target: Path) -> None:
-    """Takes every other span from each relay."""
+    """Fetches every other span from each relay."""
     connections = [socket.create_connection(("127.0.0.1", port)) for port in relays]
     (size,) = {SIZE.unpack(exactly(connection, SIZE.size))[0] for connection in connections}
     descriptor = _reserved(target, size)

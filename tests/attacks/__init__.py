@@ -1,1 +1,1 @@
-"""One cheating node for each row of docs/attacks.md, and what becomes of it; and honest ones, who lose nothing."""
+"""One attacking node for each row of docs/attacks.md with its outcome, and honest nodes, which lose nothing."""

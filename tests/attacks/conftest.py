@@ -1,4 +1,4 @@
-"""A version with a past, nodes that cheat with it, and the real examiner, in processes of its own."""
+"""Fixtures: a version with earlier versions, nodes that attack with it, and the real examiner in separate processes."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ from validator.examination.examiner import LocalExaminer
 from validator.examination.interface import Conclusion, Examination, NotJudged
 from validator.examination.settings import ExaminerSettings
 
-torch.set_num_threads(1)  # several threads of several test processes on two cores stand in each other's way
+torch.set_num_threads(1)  # several threads in several test processes slow each other down on two cores
 
-NODE = Key.from_hex("0x" + "a7" * 32)  # always the same slots, so always the same files
+NODE = Key.from_hex("0x" + "a7" * 32)  # the same slots in each run, so the same files
 STEP = 2e-4
 """What one optimiser step at the devnet's learning rate moves a weight by, at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The folders of versions.
+    """Folders of the versions.
 
     Args:
-        policies: Where the examiner looks: version 1 is the devnet's base, version 2 the same with a length reward.
-        history: One step before version 1, and two; the oldest first.
-        room: For whatever nodes make.
+        policies: Folder that the examiner reads: version 1 is the devnet's base, version 2 the same with a length
+            reward.
+        history: Weights before version 1, one and two steps; the oldest first.
+        room: Folder for the files that nodes make.
     """
 
     policies: Path
@@ -53,13 +54,13 @@ class Places:
 
 @dataclass(slots=True)
 class Judge:
-    """The examiner, and what it is told beside the file."""
+    """The examiner and the facts that it needs besides the file."""
 
     examiner: LocalExaminer
     seen: set[Digest] = field(default_factory=set)
 
     async def __call__(self, work: HandedIn) -> Conclusion | NotJudged:
-        """Looks at every row."""
+        """Examines every row."""
         lease = work.grant.lease.lease
         checkpoint = CheckpointRef(
             version=2 if "length" in work.path.parts else 1,
@@ -94,7 +95,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Places:
 
 
 def one_step_away(tensors: Tensors, *, seed: int) -> Tensors:
-    """Weights as Adam's first step leaves them: each moved by the learning rate, up or down."""
+    """Returns weights as after Adam's first step: each moved by the learning rate, up or down."""
     generator = torch.Generator().manual_seed(seed)
     return {
         name: weight + STEP * torch.randn(weight.shape, generator=generator).sign()
@@ -104,13 +105,13 @@ def one_step_away(tensors: Tensors, *, seed: int) -> Tensors:
 
 @pytest.fixture(scope="session")
 def workshop(places: Places) -> Iterator[AttackHarness]:
-    """A node that has been there for three versions."""
+    """Returns a node that has worked on three versions."""
     with open_workshop(places) as made:
         yield made
 
 
 def open_workshop(places: Places, *, max_batch: int = 64, version: int = 1) -> AttackHarness:
-    """A node with an engine of its own."""
+    """Opens a node with its own engine."""
     return AttackHarness(
         TorchEngine(dtype=Dtype.FLOAT32, max_batch=max_batch),
         places.policies / str(version),
@@ -122,7 +123,7 @@ def open_workshop(places: Places, *, max_batch: int = 64, version: int = 1) -> A
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def judge(places: Places) -> AsyncIterator[Judge]:
-    """The examiner as a validator runs it."""
+    """Returns the examiner as a validator runs it."""
     home = places.room / "examiner"
     home.mkdir()
     async with LocalExaminer(examiner_settings(home, places), clock=SystemClock()) as examiner:
@@ -130,7 +131,7 @@ async def judge(places: Places) -> AsyncIterator[Judge]:
 
 
 def examiner_settings(home: Path, places: Places) -> ExaminerSettings:
-    """Settings whose time limits no test reaches: how busy the machine is must not decide what an examiner finds."""
+    """Returns settings whose time limits no test reaches, because load on the machine must not decide a verdict."""
     return ExaminerSettings(
         home=home,
         policies=places.policies,
@@ -141,7 +142,7 @@ def examiner_settings(home: Path, places: Places) -> ExaminerSettings:
 
 
 def handed_in(workshop: AttackHarness, trick: Trick, index: int, *, groups: int = 2) -> HandedIn:
-    """What the node uploads for one slot."""
+    """Returns what the node uploads for one slot."""
     work = workshop.hand_in(trick, workshop.grant(index, groups=groups))
     assert work is not None
     return work

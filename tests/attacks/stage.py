@@ -1,4 +1,4 @@
-"""One node before a real orchestrator, its real store, and a real chain; whatever it does, it does with real parts."""
+"""One node with a real orchestrator, store and chain."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CONTENT = b"rollouts" * 500
 
 @dataclass
 class Stage:
-    """A member of the pool with a version to work with."""
+    """A member of the pool with a version to work on."""
 
     world: World
     run: RunUnderTest
@@ -59,7 +59,7 @@ class Stage:
             os.close(descriptor)
 
     async def deliver(self, kind: type[PoolDelivery] = PoolDelivery, *, rounds: int = 1) -> QueueItem | None:
-        """Turns the worker's queue; returns what still waits in it, if anything does."""
+        """Runs the worker's queue; returns the item that still waits in it, if any."""
         clock, transport = self.run.pool.clock, httpx.ASGITransport(app=self.run.pool.app)
         membership = OrchestratorLocation(pool_id=POOL, url=URL, orchestrator=self.run.pool.dependencies.key.address)
         orchestrator = OrchestratorSession(membership, key=self.key, clock=clock, transport=transport)
@@ -79,14 +79,14 @@ class Stage:
         return items[0] if items else None
 
     def objects(self) -> list[str]:
-        """The names of the files that the store holds."""
+        """Returns the names of the files in the store."""
         root = self.home / "objects" / "objects"
         return [path.name for path in root.rglob("*") if path.is_file()]
 
 
 @asynccontextmanager
 async def on_stage(world: World, redis_url: str, home: Path) -> AsyncIterator[Stage]:
-    """A node that has joined, and a first version."""
+    """Sets up a node that has joined, and a first version."""
     async with orchestrating(world, redis_url, home) as run:
         await run.sync.round()
         key = await join_by_relay(run, world)

@@ -1,4 +1,4 @@
-"""Whether a cheat's file is a forgery is asked of the honest file of the same slot."""
+"""A file of an attack counts as forged only if it differs from the honest file of the same slot."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ def forged(workshop: AttackHarness, trick: Trick) -> bool:
     return compared.forged(handed_in(workshop, compared, next(_index), groups=1))
 
 
-def test_an_honest_file_is_no_forgery_whoever_computed_its_proofs(workshop: AttackHarness) -> None:
+def test_honest_files_are_not_forged_under_any_sampling_parameters(workshop: AttackHarness) -> None:
     assert not forged(workshop, Trick())
     assert not forged(workshop, OtherParameters(temperature=1.0)), "drawn as it had to be, and proven by a prefill"
     assert not forged(workshop, Rewritten(lambda _, sample: sample))
 
 
-def test_one_log_probability_or_one_claimed_token_makes_a_forgery(workshop: AttackHarness) -> None:
+def test_a_changed_log_probability_or_inflated_token_count_is_a_forgery(workshop: AttackHarness) -> None:
     always = Rewritten(lambda bench, sample: unlikelier(bench, sample) if sample.sample == 0 else sample)
     assert forged(workshop, Inflated())
     assert forged(workshop, OtherParameters(temperature=1.0, top_k=1))
     assert any(forged(workshop, always) for _ in range(8)), "where the first answer is good, it is shifted"
 
 
-def test_who_hands_one_file_in_again_and_again_begins_with_an_honest_one(workshop: AttackHarness) -> None:
+def test_a_replayed_file_is_honest_the_first_time_and_forged_the_second(workshop: AttackHarness) -> None:
     compared = Compared(Replayed())
     assert not compared.forged(handed_in(workshop, compared, next(_index)))
     assert compared.forged(handed_in(workshop, compared, next(_index)))

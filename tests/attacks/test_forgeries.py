@@ -1,4 +1,4 @@
-"""Every cheat whose work reaches a validator is named forged, for the reason that docs/attacks.md gives."""
+"""Every attack whose work reaches a validator is judged forged, for the reason given in docs/attacks.md."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _index = itertools.count()
 
 
 @pytest.mark.parametrize("cheat", JUDGED.values(), ids=JUDGED)
-async def test_a_cheat_is_named_forged(cheat: Attack, workshop: AttackHarness, judge: Judge) -> None:
+async def test_each_attack_is_judged_forged(cheat: Attack, workshop: AttackHarness, judge: Judge) -> None:
     trick = Compared(QUICKER.get(cheat.name, cheat.trick)())
     for _ in range(SLOTS):
         work = handed_in(workshop, trick, next(_index))
@@ -52,7 +52,7 @@ async def test_a_cheat_is_named_forged(cheat: Attack, workshop: AttackHarness, j
 
 
 @pytest.mark.parametrize("cheat", UNPAID.values(), ids=UNPAID)
-async def test_what_a_node_chose_and_nobody_can_judge_is_unpaid_and_parks_nothing(
+async def test_an_unverifiable_choice_of_the_node_is_rejected_without_parking(
     cheat: Attack, workshop: AttackHarness, judge: Judge
 ) -> None:
     found = await judge(handed_in(workshop, cheat.trick(), next(_index)))
@@ -64,7 +64,7 @@ async def test_what_a_node_chose_and_nobody_can_judge_is_unpaid_and_parks_nothin
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")], ids=["nan", "inf", "-inf"])
 @pytest.mark.parametrize("column", ["logprobs", "task_reward", "length_penalty", "reward"])
-async def test_no_number_that_is_none_stands_anywhere(
+async def test_a_non_finite_number_in_any_column_is_forged(
     column: str, value: float, workshop: AttackHarness, judge: Judge
 ) -> None:
     found = await judge(handed_in(workshop, NotFinite(column, value), next(_index), groups=1))
@@ -73,10 +73,8 @@ async def test_no_number_that_is_none_stands_anywhere(
 
 
 @pytest.mark.parametrize("bits", [b"\x7f\xc0", b"\x7f\x80", b"\xff\x80"], ids=["nan", "inf", "-inf"])
-async def test_a_proof_of_numbers_that_are_none_proves_nothing(
-    bits: bytes, workshop: AttackHarness, judge: Judge
-) -> None:
-    """All of its points have this value: a reader that subtracts would compare with nothing."""
+async def test_a_proof_over_non_finite_values_is_forged(bits: bytes, workshop: AttackHarness, judge: Judge) -> None:
+    """All points of the proof have this value: a reader that subtracts would compare with NaN."""
     forged = Forged(lambda _, proof: proof[:2] + bits + bytes(len(proof) - 4))
     found = await judge(handed_in(workshop, forged, next(_index), groups=1))
     assert isinstance(found, Conclusion)
@@ -94,7 +92,7 @@ ELSEWHERE: dict[str, Callable[[SlotHeader], SlotHeader]] = {
 
 
 @pytest.mark.parametrize("change", ELSEWHERE.values(), ids=ELSEWHERE)
-async def test_a_file_says_what_it_was_leased_for(
+async def test_a_file_whose_header_contradicts_its_lease_is_forged(
     change: Callable[[SlotHeader], SlotHeader], workshop: AttackHarness, judge: Judge
 ) -> None:
     work = workshop.hand_in(Relabelled(change), workshop.grant(next(_index), groups=1, step=5))
@@ -104,7 +102,7 @@ async def test_a_file_says_what_it_was_leased_for(
     assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.IDENTITY_OTHER_WORK)
 
 
-async def test_a_length_penalty_that_was_left_out_is_scored_again(places: Places, judge: Judge) -> None:
+async def test_an_omitted_length_penalty_is_found_by_rescoring(places: Places, judge: Judge) -> None:
     with open_workshop(places, version=2) as node:
         honest = await judge(handed_in(node, Trick(), next(_index)))
         lied = await judge(handed_in(node, ATTACKS["length-penalty-tampered"].trick(), next(_index)))

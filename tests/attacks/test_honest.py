@@ -1,4 +1,4 @@
-"""Honest files are accepted whatever the shape of their batches, and whatever stands beside them."""
+"""Honest files are accepted in any batch shape and with any other rows in the batch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks of validators and owners on the real contracts: laundering, framing, taking work and not paying for it."""
+"""Attacks of validators and owners on the real contracts: laundering, framing, and taking work without paying."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Bench:
     world: World
 
     async def judge(self, name: str, key: Digest, outcome: Outcome, *, decisive: bool = False) -> str:
-        """Gives a verdict; returns why the ledger refused it, empty if it did not."""
+        """Gives a verdict; returns why the ledger refused it, or an empty text."""
         ledger = await self.world.as_(name)
         work = await self.work(key)
         verdict = Verdict(
@@ -49,7 +49,7 @@ class Bench:
         return "".join(each.reason for each in await ledger.work.judge([verdict]))
 
     async def work(self, key: Digest) -> WorkRecord:
-        """How it stands."""
+        """Returns the work record."""
         found = await (await self.world.as_("owner")).work.get(key)
         assert found is not None
         return found
@@ -57,25 +57,25 @@ class Bench:
     async def disputed(self, key: Digest, by: str) -> list[str]:
         """Opens a dispute; returns the validators that may decide it, in their order."""
         await (await self.world.as_(by)).work.dispute(key, ZERO_DIGEST)
-        await self.world.warp(A_MOMENT)  # the block after the dispute orders them
+        await self.world.warp(A_MOMENT)  # the block after the dispute decides the order
         await (await self.world.as_("owner")).work.draw_juries([key])
         return await self.order(key)
 
     async def order(self, key: Digest) -> list[str]:
-        """The validators that may still decide, in their order."""
+        """Returns the validators that may still decide, in their order."""
         ledger = await self.world.as_("owner")
         turns = {name: await ledger.work.turn_of(key, self.address(name)) for name in (FIRST, *OTHERS)}
         return sorted((name for name, turn in turns.items() if turn is not None), key=lambda name: str(turns[name]))
 
     async def decide(self, key: Digest, wishes: dict[str, Outcome]) -> None:
-        """Lets every validator that may decide say what it wishes, in its turn, until the work is final."""
+        """Has every validator that may decide give its verdict in its turn, until the work is final."""
         while (await self.work(key)).status is WorkStatus.DISPUTED:
             order = await self.order(key)
             assert order, "nobody may decide"
             assert await self.judge(order[0], key, wishes[order[0]], decisive=True) == ""
 
     def address(self, name: str) -> Address:
-        """A validator's."""
+        """Returns the address of a validator."""
         return self.world.keys[name].address
 
 
@@ -87,7 +87,7 @@ async def bench(world: World) -> Bench:
 
 
 def wishes(corrupt: Sequence[str], *, want: Outcome, truth: Outcome) -> dict[str, Outcome]:
-    """What each validator says in a dispute."""
+    """Returns the verdict of each validator in a dispute."""
     return {name: want if name in corrupt else truth for name in (FIRST, *OTHERS)}
 
 
@@ -119,24 +119,24 @@ async def test_one_corrupt_validator_of_four_slashes_no_honest_work(corrupt: str
     assert membership is not None
 
 
-async def test_two_corrupt_validators_of_four_win_when_the_order_says_so(bench: Bench) -> None:
-    """What remains: the order decides. `muster pool economics` states how often."""
+async def test_two_corrupt_validators_of_four_win_when_they_are_drawn_first(bench: Bench) -> None:
+    """This attack remains possible: the drawn order decides. `muster pool economics` prints its probability."""
     framers = ("second", "third")
     for index in range(6):
         key = await bench.world.submitted(index=index, units=UNITS)
         assert await bench.judge("second", key, Outcome.FORGED) == ""
         order = await bench.disputed(key, "node")
-        # The corrupt one among the first two to decide is enough: alone first, or as the second against an honest one.
+        # One corrupt validator among the first two is enough: it decides alone, or confirms against an honest one.
         expected = Outcome.FORGED if "third" in order[:2] else Outcome.ACCEPTED
         await bench.decide(key, wishes(framers, want=Outcome.FORGED, truth=Outcome.ACCEPTED))
         assert (await bench.work(key)).outcome is expected
         if expected is Outcome.FORGED:
-            break  # the node is out
+            break  # the node was expelled
     economics = explain_economics(TERMS, await escrow(bench), units=UNITS, open_work=1)
     assert collusion(economics, validators=4, corrupt=2, looked_at=1).frames == pytest.approx(2 / 3)
 
 
-async def test_who_accepts_a_forged_file_first_is_overruled_by_whoever_looks(bench: Bench) -> None:
+async def test_an_accepted_forgery_is_overruled_after_a_second_look(bench: Bench) -> None:
     key = await bench.world.submitted(units=UNITS)
     assert await bench.judge("publisher", key, Outcome.ACCEPTED) == ""
     await bench.disputed(key, FIRST)
@@ -144,7 +144,7 @@ async def test_who_accepts_a_forged_file_first_is_overruled_by_whoever_looks(ben
     assert (await bench.work(key)).outcome is Outcome.FORGED
 
 
-async def test_a_validator_that_confirms_what_it_did_not_find_is_refused(bench: Bench) -> None:
+async def test_confirming_a_verdict_with_another_outcome_is_refused(bench: Bench) -> None:
     key = await bench.world.submitted(units=UNITS)
     assert await bench.judge(FIRST, key, Outcome.FORGED) == ""
     sha256 = (await bench.work(key)).sha256
@@ -153,8 +153,8 @@ async def test_a_validator_that_confirms_what_it_did_not_find_is_refused(bench: 
     assert ["OutcomeDiffers" in each.reason for each in refused] == [True]
 
 
-async def test_an_owner_takes_no_escrow_from_under_a_lease(bench: Bench) -> None:
-    item = await bench.world.submission(index=3, units=UNITS)  # leased, and not submitted yet
+async def test_an_owner_cannot_withdraw_escrow_that_an_open_lease_needs(bench: Bench) -> None:
+    item = await bench.world.submission(index=3, units=UNITS)  # leased and not yet submitted
     owner = await bench.world.as_("owner")
     free = (await owner.pools.escrow(POOL)).free
     with pytest.raises(TransactionReverted, match="NotAnnounced"):
@@ -168,7 +168,7 @@ async def test_an_owner_takes_no_escrow_from_under_a_lease(bench: Bench) -> None
         await owner.pools.withdraw_escrow(POOL, free, owner.address)
 
 
-async def test_an_owner_that_ends_its_pool_still_takes_work_of_open_leases(bench: Bench) -> None:
+async def test_an_ended_pool_still_accepts_work_of_open_leases(bench: Bench) -> None:
     item = await bench.world.submission(index=4, units=UNITS)
     owner = await bench.world.as_("owner")
     await owner.pools.end(POOL)
@@ -176,7 +176,7 @@ async def test_an_owner_that_ends_its_pool_still_takes_work_of_open_leases(bench
 
 
 @pytest.mark.parametrize("how", ["evict", "ban", "remove", "ban_provider"])
-async def test_a_node_that_is_put_out_is_paid_for_the_lease_that_it_holds(how: str, bench: Bench) -> None:
+async def test_an_evicted_node_is_paid_for_the_lease_it_holds(how: str, bench: Bench) -> None:
     item = await bench.world.submission(index=5, units=UNITS)
     manager, keys = await bench.world.as_("manager"), bench.world.keys
     match how:
@@ -197,7 +197,7 @@ async def test_a_node_that_is_put_out_is_paid_for_the_lease_that_it_holds(how: s
     assert await owner.work.accrued(POOL, keys["provider"].address) == TERMS.price_per_unit * UNITS
 
 
-async def test_who_forged_is_out_and_its_provider_brings_no_other_node_for_a_while(bench: Bench) -> None:
+async def test_a_forger_is_expelled_and_its_provider_cannot_join_another_node_for_a_while(bench: Bench) -> None:
     key = await bench.world.submitted(units=1)
     assert await bench.judge(FIRST, key, Outcome.FORGED) == ""
     await bench.world.warp(TERMS.challenge_period + A_MOMENT)
@@ -219,5 +219,5 @@ async def test_who_forged_is_out_and_its_provider_brings_no_other_node_for_a_whi
 
 
 async def escrow(bench: Bench) -> Escrow:
-    """The pool's."""
+    """Returns the pool's escrow."""
     return await (await bench.world.as_("owner")).pools.escrow(POOL)

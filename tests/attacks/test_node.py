@@ -1,4 +1,4 @@
-"""A cheating node is the real worker and the real task: only what the cheat says is changed."""
+"""An attacking node is the real worker with the real task; only the attack's own behaviour differs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = ["around"]
 
 
 async def work_of(around: Surroundings, name: str, *, slots: int = 1, versions: int = 1) -> list[QueueItem]:
-    """What the cheat's task hands over in so many slots of each version."""
+    """Returns what the attack's task hands over for a number of slots of each version."""
     bridge = Bridge(str(around.home / "s"), token=TASK.token, clock=SystemClock(), backoff=Backoff(attempts=2))
     task = CheatingTask(
         trick=find_attack(name).trick(),
@@ -56,14 +56,14 @@ async def work_of(around: Surroundings, name: str, *, slots: int = 1, versions: 
     return around.queue.items()
 
 
-async def test_a_cheat_claims_what_it_did_not_do_and_all_else_is_as_ever(around: Surroundings) -> None:
+async def test_the_one_unit_attack_claims_one_unit_for_a_complete_file(around: Surroundings) -> None:
     (item,) = await work_of(around, "one-unit")
     claimed = LeasedWork.model_validate_json(item.metadata[LEASED_WORK]).units
     assert claimed == 1
     assert 1 < read_rollouts(item.path).units <= around.orchestrator.granted[0].max_units
 
 
-async def test_a_cheat_goes_on_with_the_version_before_once_there_is_one(around: Surroundings) -> None:
+async def test_the_previous_checkpoint_attack_starts_with_the_second_version(around: Surroundings) -> None:
     items = await work_of(around, "previous-checkpoint", versions=2)
     failed = []
     for item, lease in zip(items, around.orchestrator.granted, strict=True):
@@ -74,7 +74,7 @@ async def test_a_cheat_goes_on_with_the_version_before_once_there_is_one(around:
     assert "computation" in failed[1]
 
 
-def test_the_turned_worker_starts_the_cheat_where_the_honest_task_was_asked_for() -> None:
+def test_the_attack_worker_runs_the_attack_in_place_of_the_honest_task() -> None:
     spec = container("python3", "-m", "rollouts", "--groups", "4")
     assert with_attack(spec, ATTACKS["int8"]).command == (
         *(sys.executable, "-m", "cli.devnet.attacks.task", "int8"),
@@ -84,7 +84,7 @@ def test_the_turned_worker_starts_the_cheat_where_the_honest_task_was_asked_for(
     assert with_attack(other, ATTACKS["int8"]) == other
 
 
-def test_cheats_are_listed_and_an_unknown_one_is_refused_by_name() -> None:
+def test_attacks_are_listed_and_an_unknown_name_is_refused() -> None:
     said = CliRunner().invoke(app, ["list", "--json"])
     assert [row["name"] for row in json.loads(said.stdout)] == list(ATTACKS)
     with pytest.raises(NotFound, match="no cheat 'honesty'"):

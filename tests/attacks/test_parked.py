@@ -1,4 +1,4 @@
-"""What waits for a person can't be filled by one node so that the others' work is not seen."""
+"""One node cannot fill the list of parked files so that those of other nodes are not shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def parked(number: int, node: Address) -> ParkedItem:
     return ParkedItem(item=item, parked_ms=number, code="no-calibration", why="", hint="")
 
 
-def test_a_node_with_a_thousand_parked_files_hides_nobody() -> None:
+def test_a_node_with_a_thousand_parked_files_does_not_hide_other_nodes() -> None:
     flood = [parked(number, FLOOD) for number in range(1000)]
     late = [parked(1000, HONEST), parked(1001, OTHER), parked(1002, HONEST)]
     shown = fairly([*flood, *late], limit=6)
@@ -30,7 +30,7 @@ def test_a_node_with_a_thousand_parked_files_hides_nobody() -> None:
 
 
 @given(st.lists(st.sampled_from([FLOOD, HONEST, OTHER]), max_size=40), st.integers(1, 50))
-def test_all_is_shown_where_there_is_room_and_every_node_where_there_is_little(
+def test_parked_files_are_shown_in_full_if_they_fit_and_else_at_least_one_per_node(
     nodes: list[Address], limit: int
 ) -> None:
     every = [parked(number, node) for number, node in enumerate(nodes)]

@@ -1,4 +1,4 @@
-"""Slots that a node would choose, files that two pools would pay, and leases that it would wear out."""
+"""Attacks that choose slots, sell one file to two pools, or hold leases to their end."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from protocol.leases import SlotSalt
 ORCHESTRATOR = Key.from_hex("0x" + "5c" * 32)
 
 
-def test_no_slot_is_foretold(workshop: AttackHarness) -> None:
+def test_no_slot_can_be_predicted(workshop: AttackHarness) -> None:
     bench = workshop.toolkit()
     foretold = [SlotShopper.foretell(bench, workshop.grant(7_000 + n)) for n in range(32)]
     leased = [bench.seed(workshop.grant(7_001 + n)) for n in range(32)]
     assert not set(foretold) & set(leased)
 
 
-def test_before_leases_had_salt_the_next_slot_was_known(workshop: AttackHarness) -> None:
-    """The forecast itself is right: with the lease's salt it would be the slot's seed."""
+def test_without_a_salt_the_next_slot_was_predictable(workshop: AttackHarness) -> None:
+    """The prediction itself is correct: with the lease's salt it would give the slot's seed."""
     bench, grant = workshop.toolkit(), workshop.grant(7_100)
     following = workshop.grant(7_101, beacon=grant.beacon)
     unsalted = following.model_copy(update={"lease": following.lease.model_copy(update={"salt": ZERO_DIGEST})})
@@ -34,7 +34,7 @@ def test_before_leases_had_salt_the_next_slot_was_known(workshop: AttackHarness)
     assert SlotShopper.foretell(bench, grant) != bench.seed(following)
 
 
-def test_a_shopper_asks_for_the_slots_that_seem_to_please_and_makes_honest_files(workshop: AttackHarness) -> None:
+def test_the_slot_shopper_requests_predicted_slots_and_makes_honest_files(workshop: AttackHarness) -> None:
     shopper = SlotShopper()
     assert shopper.wish(3) == 3
     wishes = set()
@@ -45,7 +45,7 @@ def test_a_shopper_asks_for_the_slots_that_seem_to_please_and_makes_honest_files
     assert wishes <= {3, 1_003}
 
 
-def test_a_salt_is_known_to_its_orchestrator_only_and_always_the_same() -> None:
+def test_a_salt_is_deterministic_and_needs_the_orchestrators_key() -> None:
     domain = SigningDomain(31337, ORCHESTRATOR.address)
     slot = SlotSalt(
         pool_id=1, run=ZERO_DIGEST, step=1, index=1, node=ORCHESTRATOR.address, version=1, digest=ZERO_DIGEST
@@ -61,7 +61,7 @@ def test_a_salt_is_known_to_its_orchestrator_only_and_always_the_same() -> None:
     assert salt not in others
 
 
-def test_pools_of_one_run_ask_for_other_work(workshop: AttackHarness) -> None:
+def test_two_pools_of_one_run_get_different_slots(workshop: AttackHarness) -> None:
     bench = workshop.toolkit()
     here, there = workshop.grant(7_300, groups=1), workshop.grant(7_300, groups=1, pool_id=POOL + 1)
     assert bench.seed(here) != bench.seed(there)
@@ -73,7 +73,7 @@ def test_pools_of_one_run_ask_for_other_work(workshop: AttackHarness) -> None:
 
 
 @pytest.mark.parametrize(("lease_s", "waits"), [(0, 0.0), (100, 95.0)])
-def test_a_slow_node_waits_for_the_end_of_its_lease(lease_s: int, waits: float, workshop: AttackHarness) -> None:
+def test_the_slow_node_waits_until_its_lease_nearly_ends(lease_s: int, waits: float, workshop: AttackHarness) -> None:
     time = [1_000.0]
 
     def sleep(seconds: float) -> None:

@@ -1,6 +1,6 @@
-"""The whole way of a cheat: leased, uploaded, submitted, examined, judged, slashed, evicted, and told why.
+"""The complete course of an attack: leased, uploaded, submitted, examined, judged, slashed, evicted and reported.
 
-Chain, orchestrator, store, validator and examiner are the real ones, and so are the files.
+Chain, orchestrator, store, validator, examiner and files are real.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ READ_HERE, BEYOND_THE_LEASE = 1 << 20, 3 << 20
 """Bytes: what the validator reads, and more than twice of what files of one group can have when decoded."""
 
 
-async def test_cheats_lose_stake_and_place_and_read_why_and_the_others_are_untouched(
+async def test_attackers_lose_stake_and_membership_and_honest_nodes_lose_nothing(
     terminal: Terminal, places: Places, tmp_path: Path
 ) -> None:
     pool, world = terminal.pool, terminal.pool.world
@@ -92,7 +92,7 @@ async def test_cheats_lose_stake_and_place_and_read_why_and_the_others_are_untou
 
 
 async def another_node(pool: PoolWithValidators) -> Key:
-    """A second member, of another provider: the manager, who has no other use for his money here."""
+    """Registers a second member of another provider; the manager pays for it from its otherwise unused tokens."""
     world = pool.world
     governor, provider = await world.as_("governor"), await world.as_("manager")
     await governor.token.mint(provider.address, 100 * UNIT)
@@ -105,7 +105,7 @@ async def another_node(pool: PoolWithValidators) -> Key:
 
 
 async def announce(pool: PoolWithValidators, digest: Digest, *, units_per_group: int) -> None:
-    """Makes the devnet's base version 1 of the run."""
+    """Announces the devnet's base as version 1 of the run."""
     publisher = await pool.world.as_("publisher")
     await publisher.checkpoints.announce(pool_id=POOL, run=run_id(RUN), version=1, attempt=0, digest=digest)
     body = {"version": 1, "digest": digest, "units_per_group": units_per_group}
@@ -114,7 +114,7 @@ async def announce(pool: PoolWithValidators, digest: Digest, *, units_per_group:
 
 
 async def done(pool: PoolWithValidators, node: Key, workshop: AttackHarness, trick: Trick) -> Digest:
-    """Leases a slot, makes its file in the node's own way, uploads it and has the work carried; its key."""
+    """Leases a slot, makes its file as the node does, uploads it and has the work relayed; returns its key."""
     run = pool.run
     grant = await run.lease(node, step=(await run.step(node)).step, groups=1)
     made = workshop.hand_in(trick, grant)
@@ -133,7 +133,7 @@ async def done(pool: PoolWithValidators, node: Key, workshop: AttackHarness, tri
 
 
 async def oversized(pool: PoolWithValidators, *, size: int) -> Digest:
-    """Uploads a file as one that is no work, submits it by a transaction of the node's own; the work's key."""
+    """Uploads a file as one that is no work and submits it by the node's own transaction; returns the work's key."""
     run, content = pool.run, bytes(size)
     grant = await run.lease(pool.node, step=(await run.step(pool.node)).step, groups=1)
     work = signed_work(pool.node, grant, content)
@@ -150,7 +150,7 @@ async def oversized(pool: PoolWithValidators, *, size: int) -> Digest:
 
 
 def signed(node: Key, made: HandedIn) -> SignedWorkClaim:
-    """The node's word for its file."""
+    """Returns the node's work claim for its file."""
     lease, sha256 = made.grant.lease, made.facts.work.sha256
     words = WorkClaim(lease_hash=lease.lease.hash, sha256=sha256, units=made.units)
     signature = words.sign(node, lease.domain)
@@ -158,9 +158,10 @@ def signed(node: Key, made: HandedIn) -> SignedWorkClaim:
 
 
 async def judged(pool: PoolWithValidators, validator: ValidatorUnderTest, keys: Sequence[Digest]) -> None:
-    """Turns the validator's loops until the ledger has a verdict on each; the test's own limit ends it otherwise.
+    """Runs the validator's loops until the ledger has a verdict on each work; the test's time limit ends the wait
+    otherwise.
 
-    On a busy machine the examiner starts late, and what it could not look at comes back after a pause in Redis' time.
+    On a busy machine the examiner starts late, and postponed items are retried after a pause in Redis' time.
     """
     while not all([(await pool.work(key)).outcome for key in keys]):
         await validator.judge()

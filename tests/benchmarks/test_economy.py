@@ -1,4 +1,4 @@
-"""Attacks that paid or hurt others under the rules before contract version 2, and no longer do, as simulated."""
+"""Simulated attacks that gained or harmed others under the rules before contract version 2, and no longer do."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def line(rules: Rules, strategy: str, *, share: int = 10, steps: int = 50) -> Li
     return found
 
 
-def test_a_seed_decides_everything() -> None:
+def test_a_simulation_is_determined_by_its_seed() -> None:
     first, again, other = (
         simulate(NOW, strategies=["poisoner"], shares=[10], steps=10, seed=seed)[0].result for seed in (1, 1, 2)
     )
@@ -29,33 +29,33 @@ def test_a_seed_decides_everything() -> None:
 
 
 @pytest.mark.parametrize("strategy", ["ghost", "one-unit", "late-upload", "shopper", "launderer", "slow", "poisoner"])
-def test_no_attack_pays_now_and_honest_nodes_lose_nothing(strategy: str) -> None:
+def test_no_attack_gains_under_current_rules_and_honest_nodes_lose_nothing(strategy: str) -> None:
     found = line(NOW, strategy)
     assert found.gains < 0.05, "what is above zero is the luck of a few slots"
     assert found.result.honest_lost == 0
 
 
 @pytest.mark.parametrize("strategy", ["ghost", "one-unit", "late-upload", "shopper", "launderer"])
-def test_no_attack_stops_more_than_a_twentieth_of_the_steps_now(strategy: str) -> None:
+def test_no_attack_stops_more_than_a_twentieth_of_the_steps_under_current_rules(strategy: str) -> None:
     assert line(NOW, strategy, steps=150).stopped <= 0.05
 
 
 @pytest.mark.parametrize("strategy", ["ghost", "launderer"])
-def test_who_asks_without_pause_with_a_third_of_the_nodes_stops_no_more(strategy: str) -> None:
+def test_constant_requests_by_a_third_of_the_nodes_stop_at_most_a_twentieth_of_the_steps(strategy: str) -> None:
     assert line(NOW, strategy, share=30, steps=150).stopped <= 0.05
 
 
-def test_slow_nodes_stop_hardly_anything_once_their_record_is_known() -> None:
+def test_slow_nodes_stop_few_steps_once_their_delivery_rate_is_known() -> None:
     assert line(BEFORE, "slow").stopped > 0.6
     assert line(NOW, "slow", share=1, steps=100).stopped <= 0.05
     assert line(NOW, "slow", share=10, steps=400).stopped <= 0.05
 
 
-def test_one_ghost_stopped_the_run_before() -> None:
+def test_one_ghost_stopped_the_run_under_the_former_rules() -> None:
     assert line(BEFORE, "ghost", share=1).stopped > 0.95
 
 
-def test_a_poisoned_file_cost_one_unit_before_and_costs_its_leases_whole_penalty_now() -> None:
+def test_a_poisoned_file_now_costs_the_penalty_of_its_whole_lease() -> None:
     before, now = line(BEFORE, "one-unit").result, line(NOW, "one-unit").result
     assert 0 < before.lost < TERMS.penalty_per_unit * 3
     assert before.bad_rows > 0
@@ -63,7 +63,7 @@ def test_a_poisoned_file_cost_one_unit_before_and_costs_its_leases_whole_penalty
     assert now.lost >= FILE_PENALTY, "once for each node: then it is out for hours"
 
 
-def test_who_uploads_late_knew_the_draw_before_and_is_looked_at_in_full_now() -> None:
+def test_late_uploads_lost_nothing_under_the_former_rules_and_are_now_audited_in_full() -> None:
     before, now = line(BEFORE, "late-upload").result, line(NOW, "late-upload").result
     assert before.lost == 0
     assert before.bad_rows > 0
@@ -72,12 +72,12 @@ def test_who_uploads_late_knew_the_draw_before_and_is_looked_at_in_full_now() ->
     assert (now.bad_rows, now.lost >= FILE_PENALTY) == (0, True)
 
 
-def test_slots_were_worth_choosing_before() -> None:
+def test_choosing_slots_gained_under_the_former_rules_and_gains_nothing_now() -> None:
     assert line(BEFORE, "shopper", share=30, steps=150).gains > 0.05
     assert abs(line(NOW, "shopper", share=30, steps=150).gains) < 0.02
 
 
-def test_one_of_four_validators_laundered_everything_before_and_little_now() -> None:
+def test_one_corrupt_validator_of_four_laundered_most_files_formerly_and_few_now() -> None:
     before, now = line(BEFORE, "launderer"), line(NOW, "launderer", steps=200)
     assert before.gains > 0.1
     assert before.result.bad_rows > 0.9
@@ -85,8 +85,8 @@ def test_one_of_four_validators_laundered_everything_before_and_little_now() -> 
     assert now.result.bad_rows < 0.15, "what it accepts as the first judge, until somebody looks"
 
 
-def test_the_plain_poisoner_pays_at_least_the_price_of_a_file_for_each_row() -> None:
-    """The least penalty that the ledger takes deters on average; only a higher audit floor makes a row dearer."""
+def test_the_plain_poisoner_pays_at_least_the_price_of_a_file_per_row() -> None:
+    """The ledger's minimum penalty deters on average; only a higher audit floor makes a bad row more expensive."""
     costs = [line(NOW, "poisoner", share=30, steps=steps).result.bad_row_costs for steps in (50, 100)]
     for cost in costs:
         assert cost is not None
@@ -101,6 +101,6 @@ def test_both_tables_are_printed(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--share", "31"], ["--steps", "0"], ["--strategies", "saint"]])
-def test_what_can_not_be_simulated_is_refused(arguments: list[str]) -> None:
+def test_unsupported_simulation_arguments_are_refused(arguments: list[str]) -> None:
     with pytest.raises(SystemExit):
         main(arguments)

@@ -1,4 +1,4 @@
-"""A measurement that is told to end leaves nothing behind."""
+"""A benchmark that is ended early leaves no process and no file behind."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ with tempfile.TemporaryDirectory(dir=sys.argv[1]), subprocess.Popen(["sleep", "6
 
 
 @pytest.mark.parametrize("body", ["time.sleep(60)", "import asyncio; asyncio.run(asyncio.sleep(60))"])
-def test_sigterm_ends_what_was_started_and_removes_what_was_written(tmp_path: Path, body: str) -> None:
+def test_sigterm_ends_child_processes_and_removes_temporary_files(tmp_path: Path, body: str) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", MEASURES_FOR_LONG.format(body=body), str(tmp_path)], stdout=subprocess.PIPE, text=True
     ) as process:
@@ -41,14 +41,14 @@ def test_sigterm_ends_what_was_started_and_removes_what_was_written(tmp_path: Pa
     assert not Path(f"/proc/{child}").exists()
 
 
-def test_every_benchmark_that_is_run_by_itself_ends_so() -> None:
+def test_every_standalone_benchmark_handles_sigterm() -> None:
     ended = {path.name: first for path in SCRIPTS if (first := _first_of_main(path)) is not None}
     assert len(ended) > 20
     assert set(ended.values()) == {"end_in_order()"}, ended
 
 
 def _first_of_main(script: Path) -> str | None:
-    """What a script does first when it is run; None if it can't be."""
+    """Returns the first statement of a script's main function; None if it is no script."""
     for statement in ast.parse(script.read_text()).body:
         if isinstance(statement, ast.If) and ast.unparse(statement.test) == "__name__ == '__main__'":
             return ast.unparse(statement.body[0])

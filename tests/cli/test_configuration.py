@@ -1,4 +1,4 @@
-"""Where `muster` looks for its configuration, and what it says when that is wrong."""
+"""Where `muster` looks for its configuration, and its error messages."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(path: Path, pool: int) -> Path:
     return path
 
 
-def test_the_nearest_file_wins(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_nearest_configuration_file_wins(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert load_configuration().pool.id is None
     write(elsewhere / "home" / ".config" / "muster" / "muster.toml", 1)
     assert load_configuration().pool.id == 1
@@ -41,7 +41,7 @@ def test_the_nearest_file_wins(elsewhere: Path, monkeypatch: pytest.MonkeyPatch)
     assert load_configuration(write(elsewhere / "explicit.toml", 5)).pool.id == 5
 
 
-def test_paths_are_relative_to_the_file(elsewhere: Path) -> None:
+def test_configuration_paths_are_relative_to_the_file(elsewhere: Path) -> None:
     (elsewhere / "deep").mkdir()
     path = elsewhere / "deep" / "m.toml"
     path.write_text('[chain]\ndeployment = "d.json"\n[keys]\ndirectory = "/keys"\n')
@@ -61,7 +61,7 @@ def test_paths_are_relative_to_the_file(elsewhere: Path) -> None:
         ("#" * 70_000, "longer than"),
     ],
 )
-def test_a_broken_file_is_named_with_the_place(elsewhere: Path, text: str, words: str) -> None:
+def test_a_broken_configuration_file_is_reported_with_the_position(elsewhere: Path, text: str, words: str) -> None:
     path = elsewhere / "muster.toml"
     path.write_text(text)
     with pytest.raises(InvalidInput, match=words) as caught:
@@ -69,12 +69,12 @@ def test_a_broken_file_is_named_with_the_place(elsewhere: Path, text: str, words
     assert str(path) in caught.value.detail
 
 
-def test_a_file_that_was_asked_for_must_exist(elsewhere: Path) -> None:
+def test_a_configuration_file_named_by_option_must_exist(elsewhere: Path) -> None:
     with pytest.raises(NotFound, match="no configuration file"):
         load_configuration(elsewhere / "ghost.toml")
 
 
-def test_tables_of_services_may_stand_in_the_same_file(elsewhere: Path) -> None:
+def test_tables_of_services_are_allowed_in_the_same_file(elsewhere: Path) -> None:
     (elsewhere / "muster.toml").write_text("[pool]\nid = 3\n[worker]\nanything = 1\n")
     assert load_configuration().pool.id == 3
 
@@ -90,7 +90,7 @@ BROKEN = {
 
 @pytest.mark.parametrize("command", BROKEN)
 @pytest.mark.parametrize("before", [True, False], ids=["before", "behind"])
-def test_every_service_reads_the_file_of_the_option_wherever_it_stands(
+def test_every_service_reads_the_config_option_before_and_after_its_name(
     elsewhere: Path, command: str, before: bool
 ) -> None:
     table, line = BROKEN[command]

@@ -1,4 +1,4 @@
-"""Each service that reads events says when it starts that they may be taken back, where that can happen."""
+"""Services that read events warn at startup if the chain can revert events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ from validator.settings import ValidatorSettings
     ("chain_id", "confirmations", "expected"),
     [(1, 0, True), (8453, 0, True), (1, 1, False), (31337, 0, False), (1337, 0, False)],
 )
-def test_only_a_chain_of_one_machine_needs_no_confirmations(chain_id: int, confirmations: int, expected: bool) -> None:
+def test_only_a_local_development_chain_needs_no_confirmations(
+    chain_id: int, confirmations: int, expected: bool
+) -> None:
     assert is_unconfirmed(chain_id=chain_id, confirmations=confirmations) is expected
 
 
@@ -49,7 +51,7 @@ STARTS: dict[str, Callable[[Path], None]] = {
 
 @pytest.fixture
 def starting(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Services are built, and not run; what they log can be seen."""
+    """Builds services without running them, and captures their logs."""
     for module in (discovery.cli, orchestrator.cli):
         monkeypatch.setattr(module, "run_service", lambda *_, **__: None)
         monkeypatch.setattr(module, "configure_logs", lambda **_: None)
@@ -80,7 +82,7 @@ def _config(directory: Path, service: str, *, chain_id: int, confirmations: int)
 @pytest.mark.usefixtures("starting")
 @pytest.mark.parametrize("service", sorted(STARTS))
 @pytest.mark.parametrize(("chain_id", "confirmations", "warnings"), [(1, 0, 1), (1, 3, 0), (31337, 0, 0)])
-def test_a_service_warns_once_when_it_starts(
+def test_a_service_warns_once_about_zero_confirmations(
     tmp_path: Path, service: str, chain_id: int, confirmations: int, warnings: int
 ) -> None:
     config = _config(tmp_path, service, chain_id=chain_id, confirmations=confirmations)

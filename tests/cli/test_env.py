@@ -1,4 +1,4 @@
-"""`muster env`: what a person sees of environments, and a filter that survives being killed."""
+"""`muster env`: listing and scoring environments, and a filter that survives being killed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.kit.tiny_model import tiny_folder
 torch.set_num_threads(1)
 
 
-def test_the_list_names_every_family_with_its_options() -> None:
+def test_env_list_names_every_family_with_its_options() -> None:
     listed = {each["name"]: each for each in run_muster("env", "list", "--json").json()}
     assert listed["letters"]["version"] == "1"
     assert listed["arithmetic"]["options"] == "operations digits largest form answer"
@@ -55,7 +55,7 @@ def test_an_answer_on_standard_input_is_scored(
     assert run_muster("env", "score", "letters", "0", "--json", *flags).json()["task"] == task
 
 
-def test_an_answer_in_a_file_is_scored_as_it_stands(tmp_path: Path) -> None:
+def test_an_answer_in_a_file_is_scored_byte_for_byte(tmp_path: Path) -> None:
     file = tmp_path / "answer"
     file.write_bytes(b"4699")
     assert run_muster("env", "score", "letters", "0", "--file", str(file), "--json").json()["task"] == 1.0
@@ -74,7 +74,7 @@ def test_an_answer_in_a_file_is_scored_as_it_stands(tmp_path: Path) -> None:
         (["show", "math", "-o", "path=/nowhere", "-o", "sha256=" + "0" * 64], "there is no data set /nowhere"),
     ],
 )
-def test_a_mistake_is_told_in_words(arguments: list[str], said: str) -> None:
+def test_a_mistake_is_reported_without_a_traceback(arguments: list[str], said: str) -> None:
     found = run_muster("env", *arguments)
     assert found.code == 1
     assert said in found.err
@@ -82,7 +82,7 @@ def test_a_mistake_is_told_in_words(arguments: list[str], said: str) -> None:
 
 @pytest.fixture(scope="module")
 def version(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model with a recipe."""
+    """Returns a tiny model with a recipe."""
     folder = tiny_folder(tmp_path_factory.mktemp("version") / "weights")
     recipe = Recipe(
         environment=EnvironmentChoice(name="letters", version="1"),
@@ -97,7 +97,7 @@ def version(tmp_path_factory: pytest.TempPathFactory) -> Path:
 FLAGS = ["--samples", "4", "--least", "0", "--most", "1", "--block", "1", "--held-out", "0.3", "--dtype", "float32"]
 
 
-def test_a_filter_that_is_killed_goes_on_and_finds_the_same(version: Path, tmp_path: Path) -> None:
+def test_a_killed_filter_resumes_and_finds_the_same_prompts(version: Path, tmp_path: Path) -> None:
     one_thread = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-m", "cli", "env", "filter", str(version), "--out", str(tmp_path / "killed"), *FLAGS]
     with subprocess.Popen(
@@ -107,7 +107,7 @@ def test_a_filter_that_is_killed_goes_on_and_finds_the_same(version: Path, tmp_p
         told = next(line for line in process.stderr if "prompts measured" in line)
         process.kill()
     asked = int(told.split()[2])
-    assert 8 < asked < 24  # some are held out
+    assert 8 < asked < 24  # some prompts are held out
     assert not (tmp_path / "killed" / "prompts.u64").exists()
     resumed = run_muster("env", "filter", str(version), "--out", str(tmp_path / "killed"), *FLAGS, "--json")
     whole = run_muster("env", "filter", str(version), "--out", str(tmp_path / "whole"), *FLAGS, "--json")
@@ -122,7 +122,7 @@ def test_a_filter_that_is_killed_goes_on_and_finds_the_same(version: Path, tmp_p
     assert "is from another measurement: samples differs" in other.err
 
 
-def test_a_filter_leaves_out_what_its_recipe_holds_out(version: Path, tmp_path: Path) -> None:
+def test_a_filter_excludes_the_prompts_that_its_recipe_holds_out(version: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(version, tmp_path / "version")
     write_recipe(folder, read_recipe(folder).model_copy(update={"held_out": 0.3}))
     flags = ["--samples", "1", "--least", "0", "--most", "1", "--block", "24"]
@@ -137,7 +137,7 @@ def test_a_filter_leaves_out_what_its_recipe_holds_out(version: Path, tmp_path: 
     assert "less than the recipe's held_out 0.3" in less.err
 
 
-def test_a_filter_that_keeps_nothing_says_so_and_keeps_its_figures(version: Path, tmp_path: Path) -> None:
+def test_a_filter_that_keeps_no_prompt_fails_and_keeps_its_journal(version: Path, tmp_path: Path) -> None:
     arguments = ["--out", str(tmp_path), "--count", "2", "--samples", "1", "--least", "1", "--most", "1"]
     said = run_muster("env", "filter", str(version), *arguments)
     assert said.code == 1

@@ -16,7 +16,7 @@ app = CommandGroup()
 
 @app.command()
 async def wait(times: Annotated[int, typer.Option(min=1, help="Number of turns.")] = 1) -> None:
-    """Wait for some turns of the event loop."""
+    """Waits for some turns of the event loop."""
     for _ in range(times):
         await asyncio.sleep(0)
     typer.echo(f"waited {times}")
@@ -25,7 +25,7 @@ async def wait(times: Annotated[int, typer.Option(min=1, help="Number of turns."
 
 @app.command()
 def direct() -> None:
-    """Print a word without an event loop."""
+    """Prints a word without an event loop."""
     typer.echo("direct")
 
 

@@ -1,4 +1,4 @@
-"""The help page: what is on it, and what showing it costs."""
+"""Contents of the help page, and the modules imported to show it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LISTED = [(name, *part) for parts in (PARTS, commands.PARTS) for name, part in p
 
 
 @pytest.mark.parametrize(("name", "place", "summary"), LISTED)
-def test_the_line_on_the_help_page_is_the_parts_own(name: str, place: str, summary: str) -> None:
+def test_the_help_page_shows_each_packages_own_summary(name: str, place: str, summary: str) -> None:
     part = load(place, name)
     own = part.info.help if isinstance(part, typer.Typer) else part.__doc__
     assert isinstance(own, str)
@@ -28,7 +28,7 @@ def test_the_line_on_the_help_page_is_the_parts_own(name: str, place: str, summa
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["version"], ["wroker"]])
-def test_what_names_no_part_imports_none_of_the_heavy_libraries(arguments: list[str]) -> None:
+def test_a_command_line_without_a_package_imports_no_heavy_library(arguments: list[str]) -> None:
     script = f"""
 import sys
 sys.argv = ["muster", *{arguments!r}]
@@ -47,7 +47,7 @@ print("imported", [name for name in {HEAVY!r} if name in sys.modules])
         assert "Did you mean 'worker'" in found.stderr
 
 
-def test_the_tables_of_commands_are_listed_as_services_are() -> None:
+def test_configuration_commands_are_listed_like_services() -> None:
     rows = {row["key"]: row for row in run_muster("settings", "pool", "--json").json()}
     assert rows["orchestrator"]["description"] == "URL of the pool's orchestrator"
     assert "MUSTER_POOL_TOKEN" in rows["token_file"]["description"]

@@ -1,4 +1,4 @@
-"""`muster keys`: made once, never overwritten, never shown."""
+"""`muster keys`: keys are created once, never overwritten and never shown."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def keys(config: str, *arguments: str) -> Said:
     return run_muster("--config", config, "keys", *arguments)
 
 
-def test_a_new_key_is_encrypted_and_its_owners_alone(config: str, tmp_path: Path) -> None:
+def test_a_new_key_is_encrypted_and_readable_by_its_owner_only(config: str, tmp_path: Path) -> None:
     made = keys(config, "new", "node", "--light", "--json")
     assert made.code == 0
     stored = tmp_path / "keys" / "node.json"
@@ -39,7 +39,7 @@ def test_a_new_key_is_encrypted_and_its_owners_alone(config: str, tmp_path: Path
     assert keys(config, "list", "--json").json() == [{"name": "node", "address": made.json()["address"]}]
 
 
-def test_the_worker_s_keystore_names_the_node_unless_another_is_named(config: str, tmp_path: Path) -> None:
+def test_the_workers_keystore_is_used_for_the_node_unless_another_is_named(config: str, tmp_path: Path) -> None:
     machine, other = (keys(config, "new", name, "--light", "--json").json()["address"] for name in ("rig", "node"))
     found = load_configuration(Path(config))
     assert node_of(found, None) == other
@@ -71,7 +71,7 @@ def test_an_imported_key_comes_from_standard_input_and_is_not_repeated(
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "0x12", "00" * 32, "zz" * 32])
-def test_what_is_no_key_is_refused_and_not_repeated(config: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_key_is_refused_and_not_repeated(config: str, text: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO(text + "\n"))
     said = keys(config, "import", "provider", "--light")
     assert said.code == 1
@@ -79,13 +79,13 @@ def test_what_is_no_key_is_refused_and_not_repeated(config: str, text: str, monk
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "", ".", "x" * 65])
-def test_a_name_can_not_leave_the_keys_folder(config: str, name: str) -> None:
+def test_a_key_name_cannot_leave_the_keys_folder(config: str, name: str) -> None:
     said = keys(config, "new", name, "--light")
     assert said.code == 1
     assert "is not a name for a key" in said.err
 
 
-def test_a_key_that_is_not_there_is_named_with_those_that_are(config: str) -> None:
+def test_a_missing_key_is_reported_with_the_existing_names(config: str) -> None:
     keys(config, "new", "node", "--light")
     said = keys(config, "show", "ghost")
     assert said.code == 1

@@ -1,4 +1,4 @@
-"""Mistakes of people, files, disks and strangers: one line that says what, one that says what to do, no traceback."""
+"""Errors of users, files, disks and foreign data: one line with the error, one with advice, no traceback."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 def told(said: Said, *, code: int = 1) -> str:
-    """The error of a command that failed as a person's mistake should."""
+    """Returns the error of a command that failed with a user error."""
     assert said.code == code, said
     assert OURS not in said.err
     assert "Traceback" not in said.err
@@ -45,7 +45,7 @@ def told(said: Said, *, code: int = 1) -> str:
     return said.err
 
 
-def test_a_devnet_that_has_ended_says_how_to_start_it_again(tmp_path: Path) -> None:
+def test_an_ended_devnet_is_reported_with_the_command_that_starts_it(tmp_path: Path) -> None:
     folder = tmp_path / ".devnet"
     folder.mkdir()
     (folder / "token").write_text("x\n")
@@ -65,7 +65,7 @@ def test_a_devnet_that_has_ended_says_how_to_start_it_again(tmp_path: Path) -> N
     ],
 )
 @pytest.mark.parametrize("command", [("node", "join"), ("work", "carry")])
-def test_a_file_that_is_something_else_is_named_with_its_first_fault(
+def test_a_file_of_another_kind_is_reported_with_its_first_error(
     config: str, tmp_path: Path, command: tuple[str, ...], content: bytes, words: str
 ) -> None:
     file = tmp_path / "given.json"
@@ -85,7 +85,7 @@ def test_a_chain_id_that_contradicts_the_deployment_stops_every_command(config: 
     assert "chain 5" in said
 
 
-async def test_the_contradiction_is_found_before_the_chain_is_asked(config: str) -> None:
+async def test_a_chain_id_conflict_is_found_before_the_chain_is_called(config: str) -> None:
     path = Path(config)
     path.write_text(path.read_text().replace("chain_id = 5", "chain_id = 6"))
     with pytest.raises(InvalidInput, match="says chain 6"):
@@ -93,12 +93,12 @@ async def test_the_contradiction_is_found_before_the_chain_is_asked(config: str)
             pass
 
 
-def test_nothing_is_deployed_when_the_addresses_could_not_be_written_down(config: str, tmp_path: Path) -> None:
+def test_nothing_is_deployed_if_the_deployment_file_cannot_be_written(config: str, tmp_path: Path) -> None:
     said = told(run_muster("--config", config, "ledger", "deploy", "--out", str(tmp_path / "ghost" / "d.json")))
-    assert "nothing was deployed" in said  # and the chain, which is down, was not asked
+    assert "nothing was deployed" in said  # the chain, which is down, was not called
 
 
-def test_a_pool_number_beyond_the_contracts_is_wrong_usage(config: str) -> None:
+def test_a_pool_number_above_the_contracts_range_is_a_usage_error(config: str) -> None:
     said = run_muster("--config", config, "pool", "show", "--pool", str(2**32))
     assert said.code == 2
 
@@ -112,7 +112,7 @@ def test_a_pool_number_beyond_the_contracts_is_wrong_usage(config: str) -> None:
         (errno.EIO, "refused"),
     ],
 )
-def test_a_disk_that_refuses_is_no_fault_of_ours(
+def test_a_disk_error_is_reported_with_its_path_and_a_hint(
     config: str, monkeypatch: pytest.MonkeyPatch, number: int, hint: str
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
@@ -133,9 +133,7 @@ def test_a_closed_or_full_output_ends_without_a_traceback(closing: str) -> None:
     assert OURS not in done.stderr
 
 
-def test_somebody_elses_home_and_no_home_at_all_are_gone_without(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_or_unreadable_home_directory_is_tolerated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MUSTER_CONFIG", raising=False)
 
@@ -153,7 +151,7 @@ def test_somebody_elses_home_and_no_home_at_all_are_gone_without(
     assert load_configuration().keys.directory == tmp_path / "keys"
 
 
-def test_words_of_strangers_give_no_orders_to_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_control_characters_in_foreign_text_are_replaced_before_printing(capsys: pytest.CaptureFixture[str]) -> None:
     hostile = "\x1b]0;owned\x07 \x9b2J [red]pool[/red] zw\u202eevil ok"
     output.say(hostile)
     output.show_fields({"data_uri": hostile}, as_json=False)
@@ -167,11 +165,11 @@ def test_words_of_strangers_give_no_orders_to_the_terminal(capsys: pytest.Captur
         assert "[red]pool[/red]" in text
 
 
-def test_the_version_is_also_an_option() -> None:
+def test_the_version_option_prints_the_version() -> None:
     assert run_muster("--version").out == run_muster("version").out
 
 
-def test_the_help_of_config_shows_what_the_file_may_say() -> None:
+def test_config_help_lists_the_keys_of_the_file() -> None:
     said = run_muster("config", "--help").out
     for key in ("[chain]", "chain_id", "deployment", "password_file", "token_file"):
         assert key in said
@@ -197,11 +195,11 @@ def test_an_interrupt_has_its_own_exit_code(monkeypatch: pytest.MonkeyPatch) -> 
         (ValueError("surprise"), 1, OURS),
     ],
 )
-def test_what_ends_a_command_is_found_under_its_wrapping(
+def test_the_exit_code_is_that_of_the_wrapped_error(
     error: BaseException, code: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cli.main.mount", lambda *_: (_ for _ in ()).throw(error))
-    monkeypatch.setattr(os, "dup2", lambda *_: None)  # the descriptor is pytest's
+    monkeypatch.setattr(os, "dup2", lambda *_: None)  # the descriptor belongs to pytest
     said = run_muster("version")
     assert said.code == code
     assert words in said.err

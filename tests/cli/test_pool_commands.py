@@ -1,4 +1,4 @@
-"""`muster pool …` against a real orchestrator with a node that speaks to it: what an owner sees, does and is told."""
+"""`muster pool …` against a real orchestrator with a node that sends heartbeats."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def speak(url: str, **more: Any) -> HeartbeatAnswer:
 
 @dataclass
 class Owner:
-    """An owner at a terminal, and one node of the pool."""
+    """An owner with a terminal, and one node of the pool."""
 
     url: str
     home: Path
@@ -54,7 +54,7 @@ class Owner:
     monkeypatch: pytest.MonkeyPatch
 
     def muster(self, *words: str, fails: int = 0) -> str:
-        """Runs `muster pool …`; what it wrote to standard output, or to standard error if it had to fail."""
+        """Runs `muster pool …`; returns its standard output, or its standard error if it had to fail."""
         self.monkeypatch.setattr(sys, "argv", ["muster", "--config", str(self.home / "muster.toml"), "pool", *words])
         status = 0
         try:
@@ -70,7 +70,7 @@ class Owner:
         return json.loads(self.muster(*words, "--json"))
 
     def beat(self, **more: Any) -> HeartbeatAnswer:
-        """The node speaks."""
+        """Sends a heartbeat of the node."""
         return speak(self.url, **more)
 
     def until_assigned(self) -> HeartbeatAnswer:
@@ -123,7 +123,7 @@ def owner(
     )
 
     async def tell_hardware() -> None:
-        """What discovery would have told the orchestrator about the node."""
+        """Stores the hardware that discovery would have reported about the node."""
         redis = connect_redis(redis_url)
         dependencies = build_dependencies(settings, redis=redis, ledger=ledger, key=ORCHESTRATOR, clock=SystemClock())
         software, hardware = SOFTWARE.model_dump_json(), HARDWARE.model_dump_json()
@@ -131,7 +131,7 @@ def owner(
         await dependencies.nodes.learn(NODE.address, {"hardware": hardware, "software": software, "labels": labels})
         await redis.aclose()
 
-    configure_logs(level="WARNING")  # as the command does; the service here shares its process
+    configure_logs(level="WARNING")  # as the command does; here the service shares its process
     app = build_orchestrator(settings, redis=connect_redis(redis_url), ledger=ledger, key=ORCHESTRATOR)
     with served(app) as url:
         speak(url)
@@ -144,8 +144,10 @@ def owner(
         yield Owner(url, tmp_path, capsys, monkeypatch)
 
 
-def test_a_failed_task_s_last_lines_stand_with_nodes_and_tasks(owner: Owner) -> None:
-    """They come from a stranger's machine: no markup, no control character, and no line in a list of events."""
+def test_the_last_log_lines_of_a_failed_task_are_listed_with_nodes_and_tasks(owner: Owner) -> None:
+    """The lines come from a stranger's machine: markup and control characters are escaped, and events contain no
+    line.
+    """
     owner.beat()
     task = owner.muster("run", "--image", "busybox:1", "--name", "hello", "--restart", "always", "--", "x").strip()
     given = owner.until_assigned()
@@ -171,7 +173,7 @@ def test_a_failed_task_s_last_lines_stand_with_nodes_and_tasks(owner: Owner) -> 
     assert "execvp" not in owner.muster("nodes")
 
 
-def test_an_owner_posts_a_task_watches_it_and_stops_it(owner: Owner) -> None:
+def test_an_owner_posts_watches_and_stops_a_task(owner: Owner) -> None:
     owner.beat()
     assert [(node["address"], node["state"]) for node in owner.asks("nodes")] == [(NODE.address, "healthy")]
     owner.monkeypatch.setenv("PASSWORD", "hunter2")
@@ -199,7 +201,7 @@ def test_an_owner_posts_a_task_watches_it_and_stops_it(owner: Owner) -> None:
     assert json.loads(owner.muster("logs", "--json").splitlines()[0])["node"] == NODE.address
 
     owner.report(given, "completed")
-    assert "│ first line" in owner.muster("logs", "--task", "hello")  # kept after the container is gone
+    assert "│ first line" in owner.muster("logs", "--task", "hello")  # kept after the container was removed
     owner.muster("stop", "hello")
     assert owner.asks("task", "hello")["desired_state"] == "stopped"
     kinds = {event["kind"] for event in owner.asks("events")}
@@ -239,9 +241,9 @@ def test_an_owner_stops_starts_and_changes_a_task(owner: Owner) -> None:
     assert owner.asks("tasks") == []
 
 
-def test_an_owner_makes_and_deletes_webhooks(owner: Owner) -> None:
+def test_an_owner_creates_and_deletes_webhooks(owner: Owner) -> None:
     assert owner.asks("webhooks") == []
-    # A public address that is never spoken to: no event begins so.
+    # A public address that is never called: no event begins this way.
     made = owner.asks("add-webhook", "https://1.1.1.1/hook", "--event", "never.")
     assert len(made["secret"]) >= 32
     assert "1.1.1.1/hook" in owner.muster("webhooks")
@@ -250,7 +252,7 @@ def test_an_owner_makes_and_deletes_webhooks(owner: Owner) -> None:
     assert owner.asks("webhooks") == []
 
 
-def test_a_task_file_is_read_and_flags_go_over_it(owner: Owner) -> None:
+def test_flags_override_a_task_file(owner: Owner) -> None:
     file = owner.home / "task.toml"
     file.write_text(
         """
@@ -303,14 +305,14 @@ def test_a_task_file_is_read_and_flags_go_over_it(owner: Owner) -> None:
         (["logs", "0x12"], "not an address"),
     ],
 )
-def test_a_mistake_is_answered_in_words(owner: Owner, words: list[str], said: str) -> None:
+def test_a_mistake_is_reported_without_a_traceback(owner: Owner, words: list[str], said: str) -> None:
     owner.beat()
     error = owner.muster(*words, fails=1)
     assert said in error.replace("\n", " ")
     assert "Traceback" not in error
 
 
-def test_who_may_not_is_told_so(owner: Owner) -> None:
+def test_a_missing_wrong_or_insufficient_token_is_reported(owner: Owner) -> None:
     owner.beat()
     for token, said in ((READER, "scope"), (new_token(), "not known"), ("nonsense", "not known")):
         owner.monkeypatch.setenv("MUSTER_POOL_TOKEN", token)
@@ -320,11 +322,11 @@ def test_who_may_not_is_told_so(owner: Owner) -> None:
     assert "can't read the token file" in owner.muster("nodes", fails=1)
 
 
-def test_an_orchestrator_that_is_down_is_worth_another_try_later(owner: Owner) -> None:
+def test_an_unreachable_orchestrator_ends_with_the_exit_code_for_a_retry(owner: Owner) -> None:
     assert "can't reach" in owner.muster("nodes", "--orchestrator", "http://127.0.0.1:9", fails=75)
 
 
-def test_output_is_followed_as_it_comes(owner: Owner) -> None:
+def test_task_output_is_followed_as_it_arrives(owner: Owner) -> None:
     owner.beat()
     owner.muster("run", "--image", "busybox", "--", "sleep", "1")
     given = owner.until_assigned()

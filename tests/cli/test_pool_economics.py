@@ -1,4 +1,4 @@
-"""`muster pool economics`: what it prints of attacks, as text and as JSON."""
+"""`muster pool economics`: its output about attacks as text and as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def found(*, validators: int = 4, most_corrupt: int = 2, look_cost: int = 0) -> 
     )
 
 
-def test_amounts_are_decimal_strings_and_counts_are_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_amounts_are_decimal_strings_and_counts_are_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     show_json(found().raw())
     printed = json.loads(capsys.readouterr().out)
     assert printed["poisoning"] == {
@@ -40,26 +40,26 @@ def test_amounts_are_decimal_strings_and_counts_are_numbers(capsys: pytest.Captu
     assert printed["fees"]["pays"] is True
 
 
-def test_text_says_what_each_attack_costs(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_states_the_cost_of_each_attack(capsys: pytest.CaptureFixture[str]) -> None:
     show_attacks(found(look_cost=2 * TERMS.verdict_fee))
     printed = capsys.readouterr().out
     for words in ("0.384 MUST", "launders by dispute", "ghost: submits", "does not pay: -0.001 MUST a look"):
         assert words in printed
 
 
-def test_a_pool_without_validators_has_nobody_to_corrupt(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pool_without_validators_has_no_collusion_table(capsys: pytest.CaptureFixture[str]) -> None:
     none = found(validators=0, most_corrupt=0)
     assert none.collusion == ()
     show_attacks(none)
     assert "no validators" in capsys.readouterr().err
 
 
-def test_more_corrupt_validators_than_validators_are_refused() -> None:
+def test_more_corrupt_validators_than_the_pool_has_are_refused() -> None:
     with pytest.raises(InvalidInput, match="3 of 2 validators"):
         found(validators=2, most_corrupt=3)
 
 
-def test_looks_add_up_over_the_ledgers_draw_and_each_honest_validators_own() -> None:
+def test_the_probability_of_a_look_combines_paid_looks_and_each_honest_validators_own() -> None:
     assert looked_at(TERMS, honest=0, corrupt=1) == 0
     assert looked_at(TERMS, honest=1, corrupt=1) == pytest.approx(1 - 0.95**2)
     assert looked_at(TERMS, honest=3, corrupt=1) == pytest.approx(1 - 0.95**4)

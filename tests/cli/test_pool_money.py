@@ -1,4 +1,4 @@
-"""What an owner does with a pool's money and terms, and what others see of it, against real contracts."""
+"""An owner's commands for a pool's money and terms, and their effects for others, on real contracts."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ OWN = ("pool", "create", "--domain", "1", "--price", "0.01")
 
 @dataclass
 class Terminal:
-    """Somebody with every key who types `muster …`."""
+    """A user with every key who runs `muster …`."""
 
     world: World
     config: Path
@@ -79,7 +79,7 @@ def terminal(
 # Withdrawing
 
 
-async def test_escrow_is_announced_first_and_taken_out_when_the_notice_is_over(terminal: Terminal) -> None:
+async def test_escrow_is_withdrawn_after_its_announcement_and_the_notice_period(terminal: Terminal) -> None:
     before = await terminal.balance()
     said = await terminal.muster("pool", "withdraw", "60")
     assert "announced 60 MUST: run this again between" in said
@@ -98,7 +98,7 @@ async def test_escrow_is_announced_first_and_taken_out_when_the_notice_is_over(t
     assert "announced_withdrawal" not in await terminal.asks("pool", "show")
 
 
-async def test_an_announced_withdrawal_is_taken_back(terminal: Terminal) -> None:
+async def test_an_announced_withdrawal_can_be_cancelled(terminal: Terminal) -> None:
     assert "has announced no withdrawal" in await terminal.muster("pool", "withdraw", "--cancel", expect=1)
     assert "announced 100 MUST" in await terminal.muster("pool", "withdraw")
     assert "cancelled" in await terminal.muster("pool", "withdraw", "--cancel")
@@ -106,13 +106,13 @@ async def test_an_announced_withdrawal_is_taken_back(terminal: Terminal) -> None
     assert "excludes an amount" in await terminal.muster("pool", "withdraw", "5", "--cancel", expect=1)
 
 
-async def test_an_announcement_that_lapsed_is_made_anew(terminal: Terminal) -> None:
+async def test_a_lapsed_announcement_is_replaced_by_a_new_one(terminal: Terminal) -> None:
     await terminal.muster("pool", "withdraw", "60")
     await terminal.world.warp(2 * TERMS.notice_period + SECOND)
     assert "announced 40 MUST: run this again between" in await terminal.muster("pool", "withdraw", "40")
 
 
-async def test_what_open_work_has_reserved_meanwhile_stays(terminal: Terminal) -> None:
+async def test_a_withdrawal_leaves_what_open_work_has_reserved(terminal: Terminal) -> None:
     world = terminal.world
     await world.member()
     await terminal.muster("pool", "withdraw")
@@ -122,7 +122,7 @@ async def test_what_open_work_has_reserved_meanwhile_stays(terminal: Terminal) -
     assert f"withdrew {format_amount(free)} MUST" in await terminal.muster("pool", "withdraw")
 
 
-async def test_an_empty_pool_has_nothing_to_announce_and_a_pending_one_pays_back_at_once(terminal: Terminal) -> None:
+async def test_an_empty_pool_has_nothing_to_withdraw_and_a_pending_pool_pays_back_at_once(terminal: Terminal) -> None:
     await terminal.muster(*OWN, "--no-activate")
     assert "pool 2 has no free escrow" in await terminal.muster("pool", "withdraw", "--pool", "2", expect=1)
     await terminal.muster("pool", "fund", "7", "--pool", "2")
@@ -132,7 +132,7 @@ async def test_an_empty_pool_has_nothing_to_announce_and_a_pending_one_pays_back
 # Creating and showing
 
 
-async def test_fees_and_looks_are_terms_and_shown(terminal: Terminal) -> None:
+async def test_fees_and_look_share_are_set_as_terms_and_shown(terminal: Terminal) -> None:
     await terminal.muster(*OWN, "--verdict-fee", "0.002", "--look-share", "0.25")
     terms = await (await terminal.world.as_("owner")).pools.terms(2)
     assert (terms.verdict_fee, terms.look_bps) == (UNIT // 500, 2_500)
@@ -147,7 +147,7 @@ async def test_fees_and_looks_are_terms_and_shown(terminal: Terminal) -> None:
         (("--notice-period", "600"), ()),
     ],
 )
-async def test_a_notice_period_below_a_lease_is_warned_of(
+async def test_a_notice_period_shorter_than_a_lease_causes_a_warning(
     terminal: Terminal, options: tuple[str, ...], warnings: tuple[str, ...]
 ) -> None:
     four = [word for name in ("validator", "second", "third", "manager") for word in ("--validator", name)]
@@ -164,12 +164,12 @@ async def test_a_notice_period_below_a_lease_is_warned_of(
         (("validator", "second", "third"), "one validator alone can overturn"),
     ],
 )
-async def test_few_validators_are_warned_of(terminal: Terminal, validators: tuple[str, ...], words: str) -> None:
+async def test_too_few_validators_cause_a_warning(terminal: Terminal, validators: tuple[str, ...], words: str) -> None:
     named = [word for name in validators for word in ("--validator", name)]
     assert words in await terminal.muster(*OWN, *named)
 
 
-async def test_pools_are_listed_with_how_their_work_ended(terminal: Terminal) -> None:
+async def test_the_pool_list_shows_how_work_of_each_pool_ended(terminal: Terminal) -> None:
     world = terminal.world
     await world.member()
     accepted, rejected, *silent = [await world.submitted(index=index) for index in range(4)]
@@ -196,12 +196,10 @@ async def test_pools_are_listed_with_how_their_work_ended(terminal: Terminal) ->
     assert [row["pool"] for row in await terminal.asks("pool", "list", "--ended", "--most", "1")] == [2]
 
 
-# Work by hand
+# Work leased and submitted from the command line
 
 
-async def test_a_lease_by_hand_has_the_salt_that_the_orchestrators_key_derives(
-    terminal: Terminal, tmp_path: Path
-) -> None:
+async def test_work_lease_derives_the_same_salt_as_the_orchestrator(terminal: Terminal, tmp_path: Path) -> None:
     await terminal.muster("work", "lease", "node", "--index", "3", "--out", str(tmp_path / "lease"))
     signed = SignedLease.model_validate_json((tmp_path / "lease").read_text())
     lease, ledger, key = signed.lease, await terminal.world.as_("owner"), terminal.world.keys["orchestrator"]
@@ -211,7 +209,7 @@ async def test_a_lease_by_hand_has_the_salt_that_the_orchestrators_key_derives(
     assert lease.signer(signed.raw_signature, ledger.work.domain) == key.address
 
 
-async def test_whose_turn_it_is_in_a_dispute_is_shown_and_another_is_refused_in_words(terminal: Terminal) -> None:
+async def test_work_show_names_the_validators_turn_and_a_verdict_out_of_turn_is_refused(terminal: Terminal) -> None:
     world = terminal.world
     await world.member()
     key = await world.submitted()

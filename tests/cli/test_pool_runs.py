@@ -41,7 +41,7 @@ TOKEN = new_token()
 
 @dataclass
 class Owner:
-    """Somebody at a terminal, and a node of the pool."""
+    """A user with a terminal, and a node of the pool."""
 
     url: str
     home: Path
@@ -65,7 +65,7 @@ class Owner:
         return json.loads(self.muster(*words, "--json"))
 
     def deliver(self) -> str:
-        """The node leases a slot and delivers; the work's key, once it is on the ledger."""
+        """Has the node lease a slot and deliver; returns the work's key once it is on the ledger."""
 
         async def once() -> str:
             async with NodeClient(self.url, key=NODE) as node:
@@ -85,7 +85,7 @@ class Owner:
         return asyncio.run(once())
 
     def until(self, *words: str) -> list[Any]:
-        """What a listing shows once it shows something."""
+        """Waits until a listing is not empty and returns it."""
         for _ in range(1000):
             if found := self.asks(*words):
                 return list(found)
@@ -113,7 +113,7 @@ def owner(
         node_rate_per_s=100,
         tokens=(TokenSetting(name="owner", scope=Scope.ADMIN, hash=hash_token(TOKEN)),),
     )
-    configure_logs(level="WARNING")  # as the command does; the service here shares its process
+    configure_logs(level="WARNING")  # as the command does; here the service shares its process
     app = build_orchestrator(
         settings, redis=connect_redis(redis_url), ledger=ledger, run_ledger=chain, key=ORCHESTRATOR
     )
@@ -164,14 +164,14 @@ def test_an_owner_sees_a_run_from_its_first_version_to_a_verdict(owner: Owner) -
         (["deliveries", "0xnobody"], "nobody"),
     ],
 )
-def test_a_mistake_is_answered_in_words(owner: Owner, words: list[str], says: str) -> None:
+def test_a_mistake_is_reported_without_a_traceback(owner: Owner, words: list[str], says: str) -> None:
     owner.muster("progress")
     error = owner.muster(*words, fails=True)
     assert says in error
     assert "Traceback" not in error
 
 
-def test_an_owner_finds_the_page_and_its_token_is_printed_only_when_asked_for(owner: Owner) -> None:
+def test_an_owner_finds_the_page_and_its_token_is_printed_only_on_request(owner: Owner) -> None:
     said = owner.muster("page")
     assert all(part in said for part in (f"{owner.url}/page/", f"in the file {owner.home / 'token'}"))
     assert TOKEN not in said
@@ -182,7 +182,7 @@ def test_an_owner_finds_the_page_and_its_token_is_printed_only_when_asked_for(ow
     assert httpx.get(owner.asks("page")["page"]).headers["content-type"].startswith("text/html")
 
 
-def test_the_page_of_a_pool_without_a_token_here_says_how_to_get_one(owner: Owner) -> None:
+def test_without_a_local_token_pool_page_explains_how_to_get_one(owner: Owner) -> None:
     (owner.home / "muster.toml").write_text('[pool]\norchestrator = "https://pool.example/#0x' + "1" * 40 + '"\n')
     assert owner.asks("page") == {"page": "https://pool.example/page/", "token": None}
     assert "no token" in owner.muster("page", "--show-token", fails=True)

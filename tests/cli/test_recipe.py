@@ -22,7 +22,7 @@ torch.set_num_threads(1)
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    """A model without a recipe, with a context of 256 tokens."""
+    """Returns a model without a recipe, with a context of 256 tokens."""
     return tiny_folder(tmp_path / "model")
 
 
@@ -44,7 +44,7 @@ def test_a_written_recipe_is_accepted_by_the_trainer_and_the_tasks(model: Path) 
     assert len(planner.plan(b"\7" * 32, groups=8).groups) == 8
 
 
-def test_choices_are_taken_over(model: Path) -> None:
+def test_recipe_options_are_written_to_the_recipe(model: Path) -> None:
     options = ["--max-new-tokens", "9", "--max-prompt-tokens", "20", "--group-size", "4", "--held-out", "0.1"]
     prompts = ["--first", "5", "--count", "7", "--arithmetic", "vllm/bfloat16", "--temperature", "0.8"]
     run_muster("recipe", "init", str(model), "--environment", "letters", *options, *prompts)
@@ -54,7 +54,7 @@ def test_choices_are_taken_over(model: Path) -> None:
     assert recipe.prompts.model_dump() == {"kind": "range", "first": 5, "count": 7}
 
 
-def test_a_tokenizer_with_a_chat_template_is_asked_in_chats(model: Path) -> None:
+def test_a_tokenizer_with_a_chat_template_gets_a_chat_recipe(model: Path) -> None:
     template = "{% for message in messages %}{{ message['content'] }}{% endfor %}"
     rewrite_json(model / "tokenizer_config.json", chat_template=template)
     run_muster("recipe", "init", str(model), "--environment", "letters")
@@ -89,7 +89,7 @@ def test_a_system_prompt_and_template_options_are_written(model: Path) -> None:
         (["--environment", "letters", "--first", str(2**63 - 2)], "is beyond the last index"),
     ],
 )
-def test_what_does_not_fit_is_refused_and_nothing_is_written(model: Path, options: list[str], said: str) -> None:
+def test_unsuitable_options_are_refused_and_no_recipe_is_written(model: Path, options: list[str], said: str) -> None:
     found = run_muster("recipe", "init", str(model), *options)
     assert found.code == 1
     assert any(part in found.err for part in said.split("|")), found.err

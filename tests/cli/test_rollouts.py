@@ -1,4 +1,4 @@
-"""`muster rollouts`: what a person sees of a file, honest or not, and how the command ends."""
+"""`muster rollouts`: its output about honest and forged files, and its exit codes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Made:
     folder: Path
 
     def changed(self, row: int, **changes: object) -> str:
-        """The path of the same file with one sample changed."""
+        """Writes the same file with one sample changed; returns its path."""
         path = self.folder / "changed.parquet"
         sample = replace(self.file.samples[row], **changes)  # type: ignore[arg-type]  # fields of a sample
         write_rollouts(path, with_row(self.file, row, sample))
@@ -96,7 +96,7 @@ def grant(made: Made, *, step: int = STEP) -> SlotGrant:
     return SlotGrant(lease=signed, beacon=BEACON)
 
 
-def test_an_honest_file_is_clean(made: Made) -> None:
+def test_an_honest_file_passes_every_check(made: Made) -> None:
     said = run_muster(*verify(made), *SEED)
     assert said.code == 0, said.err
     assert "nothing is wrong with it" in said.out
@@ -104,7 +104,7 @@ def test_an_honest_file_is_clean(made: Made) -> None:
     assert "no lease was given" in said.err
 
 
-def test_a_grant_says_what_the_slot_was(made: Made) -> None:
+def test_a_lease_file_supplies_the_slot_and_a_wrong_step_fails_the_identity_check(made: Made) -> None:
     path = made.folder / "grant.json"
     arguments = (*verify(made), "--lease", str(path), "--json")
     path.write_text(grant(made).model_dump_json())
@@ -118,7 +118,7 @@ def test_a_grant_says_what_the_slot_was(made: Made) -> None:
     assert failed["identity"] == f"step is {STEP}, and must be {STEP + 1}"
 
 
-def test_what_the_recipe_does_not_take_is_rejected_in_words(made: Made) -> None:
+def test_an_arithmetic_outside_the_recipe_is_rejected_with_both_names(made: Made) -> None:
     path = made.folder / "other.parquet"
     write_rollouts(path, replace(made.file, header=replace(made.file.header, dtype=Dtype.BFLOAT16)))
     said = run_muster(*verify(made, str(path)), *SEED)
@@ -128,14 +128,14 @@ def test_what_the_recipe_does_not_take_is_rejected_in_words(made: Made) -> None:
     assert "nothing is wrong" not in said.out
 
 
-def test_without_the_seed_s_parts_it_says_what_was_not_checked(made: Made) -> None:
+def test_without_the_seeds_parts_the_skipped_checks_are_listed(made: Made) -> None:
     said = run_muster(*verify(made))
     assert said.code == 0
     assert "not sampling" in said.out
     assert "the slot's seed is not known" in said.err
 
 
-def test_what_is_wrong_is_named_with_row_group_and_token(made: Made) -> None:
+def test_a_finding_names_row_group_and_token(made: Made) -> None:
     tokens = made.file.samples[6].output_tokens.copy()
     tokens[2] = 10 if tokens[2] != 10 else 11
     said = run_muster(
@@ -148,7 +148,7 @@ def test_what_is_wrong_is_named_with_row_group_and_token(made: Made) -> None:
     assert re.search(r"identity +passed", said.out)
 
 
-def test_tokens_that_the_model_does_not_have_are_not_computed(made: Made) -> None:
+def test_tokens_outside_the_models_vocabulary_are_not_computed(made: Made) -> None:
     tokens = made.file.samples[6].output_tokens.copy()
     tokens[2] = 1 << 20
     said = run_muster(*verify(made, made.changed(6, output_tokens=tokens)), "--json")
@@ -167,14 +167,14 @@ def test_tokens_that_the_model_does_not_have_are_not_computed(made: Made) -> Non
         (["--dtype", "int8"], 2, "int8"),
     ],
 )
-def test_wrong_usage_ends_with_two(made: Made, arguments: list[str], code: int, said: str) -> None:
+def test_a_usage_error_exits_with_2(made: Made, arguments: list[str], code: int, said: str) -> None:
     (made.folder / "wrong.json").write_text("{}")
     given = [one.replace("HERE", str(made.folder / "wrong.json")) for one in arguments]
     ended = run_muster(*verify(made), *given)
     assert (ended.code, said in ended.err) == (code, True), ended.err
 
 
-def test_another_version_s_folder_ends_before_any_check(made: Made) -> None:
+def test_a_folder_of_another_version_is_refused_before_any_check(made: Made) -> None:
     path = made.folder / "elsewhere.parquet"
     write_rollouts(path, replace(made.file, header=replace(made.file.header, checkpoint=digest("0x" + "ab" * 32))))
     said = run_muster(*verify(made, str(path)))
@@ -182,12 +182,12 @@ def test_another_version_s_folder_ends_before_any_check(made: Made) -> None:
     assert "is not the file's version" in said.err
 
 
-def test_a_folder_that_is_no_version_is_nobodys_fault(made: Made) -> None:
+def test_a_folder_without_a_version_is_a_usage_error_not_a_rejection(made: Made) -> None:
     ended = run_muster("rollouts", "verify", str(made.path), "--model", str(made.folder))
     assert (ended.code, "can't be read" in ended.err) == (2, True), ended.err
 
 
-def test_what_is_no_file_of_rollouts_is_rejected(made: Made) -> None:
+def test_a_truncated_parquet_file_is_rejected(made: Made) -> None:
     path = made.folder / "cut.parquet"
     path.write_bytes(made.path.read_bytes()[:-20])
     said = run_muster(*verify(made, str(path)))
@@ -213,7 +213,7 @@ def test_samples_are_shown_as_text_or_as_tokens(made: Made) -> None:
 
 
 def test_control_characters_of_an_answer_are_shown_as_escapes(made: Made, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An answer was written by a stranger's model, and a terminal obeys what is in it; markup is none of ours."""
+    """A stranger's model wrote the answer, and a terminal executes control characters; markup is printed as text."""
     answer = "a\x1b[2J\x9b31m\u202e[red]\n\N{LATIN SMALL LETTER E WITH ACUTE}"
     monkeypatch.setattr(FolderTokenizer, "decode", lambda _, __: answer)
     arguments = ("rollouts", "show", str(made.path), "--model", str(made.version.folder), "--limit", "1")
@@ -227,7 +227,7 @@ def test_control_characters_of_an_answer_are_shown_as_escapes(made: Made, monkey
 
 @pytest.fixture
 def bomb(made: Made, tmp_path: Path) -> Path:
-    """A few kilobytes of one proof of 4 MiB, which two thousand rows have: eight gigabytes when they are unpacked."""
+    """Makes a file of a few kilobytes: two thousand rows share one 4 MiB proof, which unpack to 8 GB."""
     sample = replace(made.file.samples[0], proofs=b"")
     rows = 2000
     table = table_of(replace(made.file, samples=tuple(replace(sample, sample=number) for number in range(rows))))
@@ -244,7 +244,9 @@ def bomb(made: Made, tmp_path: Path) -> Path:
     return path
 
 
-def test_a_stranger_s_bomb_goes_off_in_a_sandbox(made: Made, bomb: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_decompression_bomb_is_confined_to_the_sandbox(
+    made: Made, bomb: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(report, "_READ_LIMITS", ReadLimits(decoded_bytes=64 << 20))
     monkeypatch.setattr("rollouts.sandboxed_decoder._LIBRARIES", 512 << 20)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -264,7 +266,7 @@ def test_a_stranger_s_bomb_goes_off_in_a_sandbox(made: Made, bomb: Path, monkeyp
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 256 << 10  # in KiB
 
 
-def test_what_is_more_than_the_slot_is_not_computed(made: Made) -> None:
+def test_rows_beyond_the_slot_are_not_computed(made: Made) -> None:
     path = made.folder / "more.parquet"
     write_rollouts(path, replace(made.file, samples=(*made.file.samples, *made.file.samples[-2:])))
     said = run_muster(*verify(made, str(path)), *SEED)

@@ -1,4 +1,4 @@
-"""`muster shardcast allowlist` at a terminal: what it prints and writes, and what it says to mistakes."""
+"""`muster shardcast allowlist`: its output, files and error messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGES = {
 
 
 class Answers(BaseHTTPRequestHandler):
-    """An orchestrator's list in two pages, for whoever has the token."""
+    """Serves an orchestrator's list in two pages to callers with the token."""
 
     def do_GET(self) -> None:
         page = PAGES.get(self.path.removeprefix("/v1/nodes/allowlist?limit=1000"))
@@ -50,7 +50,7 @@ def allowlist(*arguments: str) -> Said:
     return run_muster("shardcast", "allowlist", *arguments)
 
 
-def test_without_files_the_networks_of_all_pages_are_printed(orchestrator: str) -> None:
+def test_without_output_files_the_networks_of_all_pages_are_printed(orchestrator: str) -> None:
     networks = ["192.0.2.0/24", "203.0.113.6/31", "2001:db8::7/128"]
     said = allowlist("--orchestrator", orchestrator, "--also", "192.0.2.0/24")
     assert (said.code, said.out.split()) == (0, networks)
@@ -58,7 +58,7 @@ def test_without_files_the_networks_of_all_pages_are_printed(orchestrator: str) 
     assert json.loads(said.out) == networks
 
 
-def test_files_are_written_for_both_doors(orchestrator: str, tmp_path: Path) -> None:
+def test_allowlists_are_written_for_nginx_and_nftables(orchestrator: str, tmp_path: Path) -> None:
     nginx, nftables = tmp_path / "allowed.conf", tmp_path / "allowed.nft"
     said = allowlist("--orchestrator", orchestrator, "--nginx", str(nginx), "--nftables", str(nftables))
     assert said.code == 0, said
@@ -78,7 +78,7 @@ def test_files_are_written_for_both_doors(orchestrator: str, tmp_path: Path) -> 
         (["--every", "0"], 2, "--every"),
     ],
 )
-def test_mistakes_are_said_in_words(
+def test_a_mistake_is_reported_without_a_traceback(
     orchestrator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], code: int, words: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -88,7 +88,9 @@ def test_mistakes_are_said_in_words(
     assert "Traceback" not in said.err
 
 
-def test_a_wrong_token_changes_nothing(orchestrator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_token_leaves_the_allowlist_unchanged(
+    orchestrator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("MUSTER_POOL_TOKEN", "wrong")
     listed = tmp_path / "allowed.conf"
     listed.write_text("203.0.113.1/32 1;\n")

@@ -1,4 +1,4 @@
-"""Relays and followers hear of it when the publisher's key is rotated on the ledger."""
+"""Relays and followers learn from the ledger that the publisher's key was rotated."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FIRST, SECOND = (Key.generate().address for _ in range(2))
 UNTIL = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def test_the_seat_on_the_ledger_says_who_counts_and_until_when() -> None:
+def test_the_publisher_role_on_the_ledger_gives_the_accepted_signers_and_their_end() -> None:
     never = datetime.fromtimestamp(0, UTC)
     assert signers_at(RoleHolder(FIRST, ZERO_ADDRESS, never)) == Signers(publisher=FIRST)
     rotated = signers_at(RoleHolder(SECOND, FIRST, UNTIL))
@@ -38,7 +38,7 @@ def test_the_seat_on_the_ledger_says_who_counts_and_until_when() -> None:
     assert rotated.accepted_at(UNTIL) == (SECOND,)
 
 
-async def test_a_rotation_is_told_once_and_a_chain_that_is_down_ends_nothing() -> None:
+async def test_a_rotation_is_reported_once_and_an_unreachable_chain_does_not_end_the_watch() -> None:
     clock, told = ManualClock(), list[Signers]()
     before, after = Signers(publisher=FIRST), Signers(publisher=SECOND, former=FIRST, former_until=UNTIL)
     answers: list[Signers | None] = [before, None, after, after]
@@ -58,12 +58,12 @@ async def test_a_rotation_is_told_once_and_a_chain_that_is_down_ends_nothing() -
     assert answers == []
 
 
-async def test_an_address_that_was_given_is_believed_and_nobody_is_asked() -> None:
+async def test_a_configured_publisher_address_is_used_without_a_ledger() -> None:
     given: Address = FIRST
     await Source(Signers(publisher=given), None).watch(lambda _: None, clock=ManualClock())
 
 
-async def test_while_the_ledger_can_not_be_read_nobody_is_told_what_may_go() -> None:
+async def test_while_the_ledger_cannot_be_read_no_version_is_reported_as_unneeded() -> None:
     clock, told, asked = ManualClock(), list[Needs | None](), list[Collection[int]]()
     answers: list[Needs | None] = [Needs(at=1.0, leases=timedelta(hours=1), work=frozenset({3})), None, None]
     expected = [*answers]
@@ -86,7 +86,7 @@ async def test_while_the_ledger_can_not_be_read_nobody_is_told_what_may_go() -> 
     assert [line["event"] for line in logs] == ["needs-not-read"]  # once
 
 
-async def test_without_a_ledger_versions_are_needed_for_the_periods_of_default_terms() -> None:
+async def test_without_a_ledger_versions_are_kept_for_the_periods_of_default_terms() -> None:
     clock, told = ManualClock(), list[Needs | None]()
     watching = asyncio.create_task(Source(Signers(publisher=FIRST), None).watch_needs(list, told.append, clock=clock))
     await clock.turn(NEEDS_SEEN_WITHIN)

@@ -1,4 +1,4 @@
-"""The supervisor: order, gates, restarts, and nothing left behind."""
+"""The supervisor: order of starts, gates, restarts, and no leftover processes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_processes_start_in_order_and_stop_in_reverse(tmp_path: Path, netw
     assert not list(processes_of(network_id))
 
 
-async def test_what_comes_to_an_end_is_started_again_only_if_it_failed(tmp_path: Path, network_id: str) -> None:
+async def test_the_restart_policy_on_failure_restarts_failed_processes_only(tmp_path: Path, network_id: str) -> None:
     flag = tmp_path / "flag"
     code = f"import os, sys, time; time.sleep(0.1); there = os.path.exists({str(flag)!r}); open({str(flag)!r}, 'w'); "
     command = [sys.executable, "-c", code + "sys.exit(0 if there else 3)"]
@@ -65,7 +65,8 @@ async def test_processes_of_one_kind_stop_at_the_same_time(tmp_path: Path, netwo
         f"told = pathlib.Path({str(told)!r})\n"
         "def end(*_):\n"
         "    with told.open('a') as file: file.write(sys.argv[1] + ' ')\n"
-        "    while len(told.read_text().split()) < 2: time.sleep(0.01)\n"  # waits for the other one to be told too
+        # waits until the other process has been signalled too
+        "    while len(told.read_text().split()) < 2: time.sleep(0.01)\n"
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, end)\n"
         "told.with_name(sys.argv[1]).touch()\n"
@@ -96,7 +97,7 @@ async def test_start_returns_only_when_the_gate_opens(tmp_path: Path, network_id
         assert process.state is ProcessState.HEALTHY
 
 
-async def test_a_process_that_ends_before_it_is_ready_is_an_error_with_the_end_of_its_log(
+async def test_a_process_that_ends_before_it_is_ready_is_an_error_with_the_tail_of_its_log(
     tmp_path: Path, network_id: str
 ) -> None:
     command = [sys.executable, "-c", "import sys; sys.exit('no such table')"]
@@ -110,7 +111,7 @@ async def test_a_process_that_ends_before_it_is_ready_is_an_error_with_the_end_o
     assert "broken.log" in caught.value.hint
 
 
-async def test_a_gate_that_never_opens_is_an_error_in_bounded_time(tmp_path: Path, network_id: str) -> None:
+async def test_a_gate_that_never_opens_times_out_with_an_error(tmp_path: Path, network_id: str) -> None:
     async def gate() -> bool:
         raise ConnectionRefusedError
 
@@ -138,7 +139,7 @@ async def test_a_killed_process_is_started_again(tmp_path: Path, network_id: str
         assert process.restarts == 1
 
 
-async def test_a_process_that_keeps_ending_fails_for_good_after_its_attempts(tmp_path: Path, network_id: str) -> None:
+async def test_a_process_that_keeps_failing_is_given_up_after_its_attempts(tmp_path: Path, network_id: str) -> None:
     policy = RestartPolicy(attempts=2, first=timedelta(milliseconds=10))
     command = [sys.executable, "-c", "print('out of luck')"]
     async with Supervisor(tmp_path, network_id=network_id) as supervisor:
@@ -150,11 +151,11 @@ async def test_a_process_that_keeps_ending_fails_for_good_after_its_attempts(tmp
 
 
 @pytest.mark.parametrize(("restarts", "seconds"), [(1, 0.5), (2, 1), (3, 2), (6, 15), (60, 15)])
-def test_the_wait_before_a_restart_doubles_up_to_a_limit(restarts: int, seconds: float) -> None:
+def test_the_delay_before_a_restart_doubles_up_to_a_limit(restarts: int, seconds: float) -> None:
     assert RestartPolicy().wait(restarts) == timedelta(seconds=seconds)
 
 
-async def test_a_process_that_ignores_sigterm_is_killed_after_its_grace(tmp_path: Path, network_id: str) -> None:
+async def test_a_process_that_ignores_sigterm_is_killed_after_its_grace_period(tmp_path: Path, network_id: str) -> None:
     ready = tmp_path / "ready"
     stubborn = (
         "import signal, time, pathlib; signal.signal(signal.SIGTERM, signal.SIG_IGN); "
@@ -182,7 +183,7 @@ async def test_children_of_a_process_end_with_it(tmp_path: Path, network_id: str
     assert not list(processes_of(network_id))
 
 
-async def test_kill_9_of_the_supervisor_leaves_nothing_running(tmp_path: Path, network_id: str) -> None:
+async def test_the_reaper_ends_all_processes_after_kill_9_of_the_supervisor(tmp_path: Path, network_id: str) -> None:
     program = f"""
 import asyncio, sys
 from pathlib import Path
@@ -211,7 +212,7 @@ asyncio.run(main())
         end_network(network_id)
 
 
-def test_the_guardian_touches_no_other_network(network_id: str) -> None:
+def test_the_orphan_reaper_leaves_other_networks_alone(network_id: str) -> None:
     other = subprocess.Popen(SLEEP, env={**os.environ, NETWORK_ID: "another"})
     try:
         assert end_network(network_id) == 0

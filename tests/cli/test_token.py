@@ -1,4 +1,4 @@
-"""`muster token`: made here, kept only as a hash."""
+"""`muster token`: tokens are created locally and stored only as a hash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from protocol.identity.scopes import Scope
 from tests.kit.devnet import run_muster
 
 
-def test_a_new_token_fits_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_token_matches_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
     made = run_muster("token", "new", "--json").json()
     monkeypatch.setattr(sys, "stdin", io.StringIO(made["token"] + "\n"))
     again = run_muster("token", "hash").out.strip()
@@ -21,7 +21,7 @@ def test_a_new_token_fits_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
         assert made["token"].split("_", 2)[2] not in hashed
 
 
-def test_what_is_no_token_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_malformed_token_is_refused_and_not_repeated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stdin", io.StringIO("hunter2\n"))
     said = run_muster("token", "hash")
     assert said.code == 1

@@ -1,4 +1,4 @@
-"""`muster trainer`: options become settings, steps become lines, and a version says what it can do."""
+"""`muster trainer`: options become settings, steps become lines, and a version can be evaluated."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NOTHING = WarmUpChoices(
 )
 
 
-def test_a_preset_can_be_changed_setting_by_setting() -> None:
+def test_single_settings_of_a_preset_can_be_changed() -> None:
     changes = ("optimiser.learning_rate=1e-4", "optimiser.schedule=linear", "recipe.group_size=8", "steps=7")
     settings = settings_of(replace(NOTHING, preset="devnet", changes=changes, seed=9))
     assert (settings.optimiser.learning_rate, settings.optimiser.schedule) == (1e-4, "linear")
@@ -44,7 +44,7 @@ def test_a_preset_can_be_changed_setting_by_setting() -> None:
     assert settings.row_tokens == settings_of(replace(NOTHING, preset="devnet")).row_tokens
 
 
-def test_a_preset_that_goes_on_from_another_finds_it_wherever_one_stands(
+def test_a_preset_that_starts_from_another_finds_it_unless_a_start_is_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -55,14 +55,14 @@ def test_a_preset_that_goes_on_from_another_finds_it_wherever_one_stands(
     )
 
 
-def test_a_folder_and_a_file_are_enough() -> None:
+def test_a_folder_and_an_examples_file_are_enough_for_a_warm_up() -> None:
     settings = settings_of(replace(NOTHING, start=Path("base"), file=Path("rows.jsonl"), steps=3))
     assert settings.start == FolderStart(folder=Path("base"))
     assert settings.examples == FileExamples(path=Path("rows.jsonl"))
     assert settings.recipe is None
 
 
-def test_an_environment_is_named_in_the_version_that_is_here() -> None:
+def test_an_environment_is_resolved_to_its_installed_version() -> None:
     changes = ("recipe.sampling.max_new_tokens=12", "examples.count=10")
     chosen = replace(NOTHING, start=Path("base"), environment="letters", changes=changes)
     settings = settings_of(chosen)
@@ -84,12 +84,12 @@ def test_an_environment_is_named_in_the_version_that_is_here() -> None:
         ({}, "the options: start: Field required"),
     ],
 )
-def test_options_that_make_no_warm_up_are_refused_in_words(changed: dict[str, Any], message: str) -> None:
+def test_invalid_warm_up_options_are_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(MusterError, match=message):
         settings_of(replace(NOTHING, **changed))
 
 
-def test_a_warm_up_of_a_folder_on_a_file_and_an_evaluation_of_what_it_made(tmp_path: Path) -> None:
+def test_a_warm_up_and_an_evaluation_run_from_the_command_line(tmp_path: Path) -> None:
     base = tiny_folder(tmp_path / "base", kind="llama")
     rows = [{"prompt": "rev:abcd=", "completion": "dcba"}, {"prompt": "sort:4312=", "completion": "1234"}]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -1,4 +1,4 @@
-"""The attack kit is a wheel of its own: the devnet runs without it, and names it where a cheater is asked for."""
+"""The attack kit is a separate wheel: the devnet runs without it and names it when an attacker is requested."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """The wheel of the network and that of its attacks."""
+    """Builds the wheel of the network and that of the attack kit."""
     made = []
     for project in (ROOT, ROOT / "deploy" / "attacks"):
         folder = tmp_path_factory.mktemp("wheel")
@@ -29,13 +29,13 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def python(site: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Runs Python with what was installed into a folder, away from the checkout."""
+    """Runs Python with the packages installed into a folder, outside the checkout."""
     environment = {**os.environ, "PYTHONPATH": str(site)}
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=site, env=environment, capture_output=True, text=True, check=False, timeout=120)
 
 
-def test_each_file_is_in_one_wheel_only_and_the_reports_templates_are_in_the_networks(
+def test_each_file_is_in_exactly_one_wheel(
     wheels: tuple[Path, Path],
 ) -> None:
     network, attacks = (set(ZipFile(wheel).namelist()) for wheel in wheels)
@@ -46,7 +46,7 @@ def test_each_file_is_in_one_wheel_only_and_the_reports_templates_are_in_the_net
 
 
 @pytest.mark.parametrize("cheat", ["previous-checkpoint", "int8"])
-def test_a_devnet_without_the_kit_says_how_to_install_it_or_to_go_without(
+def test_without_the_attack_kit_a_devnet_explains_how_to_install_or_skip_it(
     wheels: tuple[Path, Path], tmp_path: Path, cheat: str
 ) -> None:
     ZipFile(wheels[0]).extractall(tmp_path / "site")
@@ -60,7 +60,7 @@ def test_a_devnet_without_the_kit_says_how_to_install_it_or_to_go_without(
     assert imported.returncode == 0, imported.stderr
 
 
-def test_with_the_kits_wheel_the_cheater_starts(wheels: tuple[Path, Path], tmp_path: Path) -> None:
+def test_with_the_attack_kits_wheel_the_cheater_starts(wheels: tuple[Path, Path], tmp_path: Path) -> None:
     for wheel in wheels:
         ZipFile(wheel).extractall(tmp_path / "site")
     script = "from cli.devnet import attacks, command; command._require_attacks(); print(attacks.__file__)"

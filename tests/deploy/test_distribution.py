@@ -1,4 +1,4 @@
-"""The distribution: its name in every text, and what a plain installation without extras says."""
+"""The distribution's name in every document, and errors of a plain installation without extras."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def texts() -> Iterator[Path]:
             yield from (path for path in top.rglob("*") if path.is_file() and path.suffix in TEXT)
 
 
-def test_no_text_installs_a_strangers_package() -> None:
+def test_no_document_installs_another_projects_package() -> None:
     assert PROJECT["project"]["name"] == DISTRIBUTION == "muster-network"
     found = [
         f"{path.relative_to(ROOT)}: {match[0]}"
@@ -65,11 +65,11 @@ def test_no_text_installs_a_strangers_package() -> None:
         ("pip install . && systemctl restart muster-worker", False),
     ],
 )
-def test_the_pattern_tells_the_two_names_apart(text: str, wrong: bool) -> None:
+def test_the_pattern_distinguishes_the_two_package_names(text: str, wrong: bool) -> None:
     assert bool(STRANGER.search(text)) is wrong
 
 
-def test_extras_of_the_project_refer_to_itself_by_its_name() -> None:
+def test_extras_refer_to_the_project_by_its_own_name() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     own = [each for several in extras.values() for each in several if each.startswith("muster")]
     assert own
@@ -77,7 +77,7 @@ def test_extras_of_the_project_refer_to_itself_by_its_name() -> None:
     assert set(EXTRA_OF_MODULE.values()) <= extras.keys()
 
 
-def test_every_module_that_a_plain_installation_lacks_names_its_extra() -> None:
+def test_every_module_missing_from_a_plain_installation_names_its_extra() -> None:
     plain = installed_with(PROJECT["project"]["dependencies"])
     distributions = packages_distributions()
     lacking = {
@@ -89,7 +89,7 @@ def test_every_module_that_a_plain_installation_lacks_names_its_extra() -> None:
 
 
 def installed_with(requirements: list[str]) -> set[str]:
-    """Names of the distributions that these requirements bring."""
+    """Returns the names of the distributions that these requirements install."""
     found: set[str] = set()
     waiting = [(Requirement(each), frozenset[str]()) for each in requirements]
     done: set[tuple[str, frozenset[str]]] = set()
@@ -111,7 +111,7 @@ def installed_with(requirements: list[str]) -> set[str]:
 
 
 def imported_modules() -> set[str]:
-    """Top-level modules of others that the product imports anywhere, also inside functions."""
+    """Returns top-level third-party modules imported anywhere in the product, including inside functions."""
     found: set[str] = set()
     for package in PACKAGES:
         for path in (ROOT / package).rglob("*.py"):
@@ -158,7 +158,7 @@ NEEDY = {
 }
 
 
-def test_a_command_without_its_extra_names_it(tmp_path: Path) -> None:
+def test_a_command_without_its_extra_names_the_extra(tmp_path: Path) -> None:
     file = tmp_path / "x.parquet"
     file.touch()
     lines = [line.format(file=file) for line in NEEDY]
@@ -186,7 +186,7 @@ def test_a_command_without_its_extra_names_it(tmp_path: Path) -> None:
         ({"url": "file:///opt/clone", "dir_info": {"editable": True}}, "--editable /opt/clone"),
     ],
 )
-def test_an_upgrade_comes_from_where_this_was_installed(
+def test_an_upgrade_uses_the_source_of_the_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, origin: object, command: str
 ) -> None:
     metadata = tmp_path / "muster_network-1.dist-info"

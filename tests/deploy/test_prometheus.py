@@ -1,4 +1,4 @@
-"""The alerts that operators copy speak of series that exist, and go off when they should."""
+"""The shipped alerts use existing series and fire when they should."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ PARTS = ("protocol", "orchestrator", "discovery", "validator", "shardcast", "tra
 
 
 def declared() -> set[str]:
-    """Names of series as the code writes them; Prometheus' client adds `_total` and `_bucket`."""
+    """Returns series names as in the code; Prometheus' client adds `_total` and `_bucket`."""
     sources = (file.read_text() for part in PARTS for file in (ROOT / part).rglob("*.py"))
     return {name for source in sources for name in re.findall(r'"(muster_[a-z_]+)"', source)}
 
 
-def test_every_series_that_an_alert_names_is_one_of_ours() -> None:
+def test_every_series_in_an_alert_is_a_declared_metric() -> None:
     named = set(re.findall(r"\bmuster_[a-z_]+", RULES.read_text()))
     known = {name + ending for name in declared() for ending in ("", "_total", "_bucket")}
     assert named, "no series found in the rules"
@@ -28,7 +28,7 @@ def test_every_series_that_an_alert_names_is_one_of_ours() -> None:
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="there is no promtool here")
-def test_alerts_go_off_when_they_should() -> None:
+def test_the_alert_rules_pass_their_promtool_tests() -> None:
     done = subprocess.run(
         ["promtool", "test", "rules", "muster.rules.test.yml"],
         cwd=RULES.parent,

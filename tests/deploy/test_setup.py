@@ -1,4 +1,4 @@
-"""Set-up scripts: clear errors on broken machines, and only packages and images whose hashes are locked."""
+"""Set-up scripts: clear errors on broken machines, and only packages and images with locked hashes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def set_up(venv: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_folder_with_somebodys_files_is_neither_used_nor_removed(tmp_path: Path) -> None:
+def test_an_existing_folder_with_other_files_is_neither_used_nor_removed(tmp_path: Path) -> None:
     precious = tmp_path / "precious.txt"
     precious.write_text("mine")
     done = set_up(tmp_path, PYTHON=str(broken_python(tmp_path.parent)))
@@ -35,14 +35,14 @@ def test_a_folder_with_somebodys_files_is_neither_used_nor_removed(tmp_path: Pat
     assert precious.read_text() == "mine"
 
 
-def test_a_place_that_can_not_be_written_is_said_in_one_line() -> None:
+def test_an_unwritable_target_is_reported_in_one_line() -> None:
     done = set_up(Path("/proc/muster-venv"))
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "can't write /proc/muster-venv" in done.stderr
 
 
-def test_a_python_that_makes_no_environments_is_said_with_what_to_install(tmp_path: Path) -> None:
+def test_a_python_without_venv_is_reported_with_the_package_to_install(tmp_path: Path) -> None:
     done = set_up(tmp_path / "venv", PYTHON=str(broken_python(tmp_path)))
     assert done.returncode == 1
     assert "apt install python3-venv" in done.stderr
@@ -58,7 +58,7 @@ def torch_of(lock: str) -> str:
 @pytest.mark.parametrize(
     "script", [*sorted((ROOT / "deploy/setup").glob("*.sh")), *DOCKERFILES], ids=lambda path: path.name
 )
-def test_pip_installs_wheels_by_their_hashes_only(script: Path) -> None:
+def test_pip_installs_only_wheels_with_matching_hashes(script: Path) -> None:
     commands = re.findall(r"pip(?: --python \S+)? install.*", script.read_text().replace("\\\n", " "))
     for command in commands:
         own_code = "--no-deps --no-build-isolation --editable ." in command
@@ -73,20 +73,20 @@ def test_every_line_of_a_lock_is_one_version_with_hashes(lock: Path) -> None:
         assert re.fullmatch(r"[\w.-]+==[\w.+!]+( ; [^\\]+?)?(\s+--hash=sha256:[0-9a-f]{64})+", entry), entry[:120]
 
 
-def test_all_locks_name_the_torch_of_pyproject() -> None:
+def test_all_locks_pin_the_torch_version_of_pyproject() -> None:
     (torch,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["dependency-metadata"]
     assert {torch_of("torch-cuda.lock"), torch_of("vllm.lock")} == {torch["version"]}
     assert torch_of("torch-cpu.lock") == torch["version"] + "+cpu"
 
 
 @pytest.mark.parametrize("file", DOCKERFILES, ids=lambda path: path.parent.name)
-def test_an_image_names_its_base_by_digest(file: Path) -> None:
+def test_each_image_names_its_base_by_digest(file: Path) -> None:
     bases = re.findall(r"^(?:ARG BASE=|FROM )(\S+)", file.read_text(), re.MULTILINE)
     assert [base for base in bases if base != "${BASE}"]
     assert all(base == "${BASE}" or re.search(r"@sha256:[0-9a-f]{64}$", base) for base in bases), bases
 
 
-def test_a_package_with_another_hash_is_not_installed(tmp_path: Path) -> None:
+def test_a_package_with_a_wrong_hash_is_not_installed(tmp_path: Path) -> None:
     (tmp_path / "muster_probe-1-py3-none-any.whl").write_bytes(b"changed on its way")
     (tmp_path / "probe.lock").write_text(f"muster-probe==1 --hash=sha256:{'0' * 64}\n")
     script = (ROOT / "deploy/setup/python.sh").read_text()
@@ -105,7 +105,7 @@ def test_a_package_with_another_hash_is_not_installed(tmp_path: Path) -> None:
 
 
 def broken_python(folder: Path) -> Path:
-    """A Python of a good version, without the modules that Debian packages apart."""
+    """Makes a supported Python without the modules that Debian packages separately."""
     path = folder / "broken-python"
     path.write_text('#!/bin/sh\ncase "$*" in *"-m "*) echo "No module named venv" >&2; exit 1 ;; esac\n')
     path.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The units that operators copy: systemd and our command line take what they say, and they give little away."""
+"""The shipped systemd units: systemd and the command line accept them, and they expose little."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ analyze = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="th
 
 
 def command(unit: Path) -> list[str]:
-    """What the unit tells `muster`, without the operator's own options."""
+    """Returns the arguments that the unit passes to `muster`, without the operator's own options."""
     (line,) = re.findall(r"^ExecStart=/opt/muster/bin/muster (.*)$", unit.read_text(), re.MULTILINE)
     return [word for word in line.split() if not word.startswith("$")]
 
 
 def values(unit: Path, name: str) -> list[str]:
-    """The words of every line of a unit that sets a directive."""
+    """Returns the words of every line of a unit that sets a directive."""
     return [word for line in re.findall(rf"^{name}=(.*)$", unit.read_text(), re.MULTILINE) for word in line.split()]
 
 
 def writable(unit: Path) -> list[Path]:
-    """The folders that a unit can write to."""
+    """Returns the folders that a unit can write to."""
     return [Path("/var/lib", place) for place in values(unit, "StateDirectory")] + [
         Path(place) for place in values(unit, "ReadWritePaths")
     ]
 
 
 def keys(unit: Path) -> set[str]:
-    """The files of root's that a unit is handed."""
+    """Returns root's files that a unit can read."""
     return {credential.partition(":")[2] for credential in values(unit, "LoadCredential")}
 
 
 @pytest.fixture
 def installed(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
-    """The unit as it stands after an installation: its program is there."""
+    """Returns the unit as after an installation: its program exists."""
     unit: Path = request.param
     copy = tmp_path / unit.name
     copy.write_text(unit.read_text().replace("/opt/muster/bin/muster", sys.executable))
@@ -60,7 +60,7 @@ def installed(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 @analyze
 @pytest.mark.parametrize("installed", UNITS, ids=lambda unit: unit.stem, indirect=True)
-def test_systemd_takes_every_line_of_it(installed: Path) -> None:
+def test_systemd_accepts_every_line_of_each_unit(installed: Path) -> None:
     done = subprocess.run(
         ["systemd-analyze", "verify", "--man=no", str(installed)],
         capture_output=True,
@@ -74,7 +74,7 @@ def test_systemd_takes_every_line_of_it(installed: Path) -> None:
 
 @analyze
 @pytest.mark.parametrize("installed", UNITS, ids=lambda unit: unit.stem, indirect=True)
-def test_what_strangers_reach_is_shut_in(installed: Path) -> None:
+def test_units_open_to_the_internet_are_within_the_exposure_limit(installed: Path) -> None:
     most = 20 if installed.stem in OPEN_TO_THE_INTERNET else 60  # tenths of systemd's exposure level, of 10
     done = subprocess.run(
         ["systemd-analyze", "security", "--offline=true", f"--threshold={most}", str(installed)],
@@ -87,7 +87,7 @@ def test_what_strangers_reach_is_shut_in(installed: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_our_command_line_takes_what_it_starts(unit: Path, tmp_path: Path) -> None:
+def test_the_command_line_of_each_unit_is_valid(unit: Path, tmp_path: Path) -> None:
     (tmp_path / "settings.toml").touch()
     told = [re.sub(r"^/etc/muster/\w+\.toml$", str(tmp_path / "settings.toml"), word) for word in command(unit)]
     mount(app, PARTS, told)
@@ -96,7 +96,7 @@ def test_our_command_line_takes_what_it_starts(unit: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_its_variables_are_settings_and_none_is_a_secret(unit: Path) -> None:
+def test_unit_variables_are_settings_and_contain_no_secret(unit: Path) -> None:
     known = set()
     for place in PLACES.values():
         module, _, name = place.partition(":")
@@ -106,7 +106,7 @@ def test_its_variables_are_settings_and_none_is_a_secret(unit: Path) -> None:
     assert not any(name.endswith(("_PASSWORD", "_KEY")) for name in given)
 
 
-def test_every_unit_has_a_user_of_its_own() -> None:
+def test_every_unit_has_its_own_user() -> None:
     users = [user for unit in UNITS for user in values(unit, "User")]
     made = re.findall(r"^u (\S+)", (ROOT / "deploy/systemd/sysusers.conf").read_text(), re.MULTILINE)
     assert sorted(users) == sorted(made) == [unit.stem for unit in UNITS]
@@ -125,7 +125,7 @@ def test_no_two_units_write_to_one_folder_or_hold_one_key(one: Path, other: Path
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_it_sees_no_process_of_another_user_and_reads_no_memory(unit: Path) -> None:
+def test_units_see_no_process_of_other_users_and_cannot_read_their_memory(unit: Path) -> None:
     assert values(unit, "ProtectProc") == ["invisible"]
     assert values(unit, "ProcSubset") == (["pid"] if unit.stem in OPEN_TO_THE_INTERNET else [])
     refused = " ".join(values(unit, "SystemCallFilter")).partition("~")[2].split()
@@ -136,7 +136,7 @@ def test_it_sees_no_process_of_another_user_and_reads_no_memory(unit: Path) -> N
 
 @pytest.fixture
 def machine() -> Iterator[Path]:
-    """A root folder with the users and shared folders that an installation makes; every user can enter it."""
+    """Makes a root folder with the users and shared folders of an installation; every user can enter it."""
     root = Path(tempfile.mkdtemp(prefix="muster-"))
     try:
         root.chmod(0o755)
@@ -178,7 +178,7 @@ def as_unit(root: Path, unit: str) -> Callable[[str], int]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can act for several users")
 @pytest.mark.skipif(shutil.which("systemd-tmpfiles") is None, reason="there is no systemd-tmpfiles here")
-def test_the_origin_reads_what_the_trainer_writes_and_no_other_unit_does(machine: Path) -> None:
+def test_only_the_origin_reads_the_trainers_versions(machine: Path) -> None:
     write = "mkdir -p policies/.7.part/sub && echo x > policies/.7.part/sub/a && mv policies/.7.part policies/7"
     assert as_unit(machine, "muster-trainer")(write) == 0
     origin = as_unit(machine, "muster-origin")

@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the discovery tests."""
 
 from tests.kit.discovery import open_place, place
 

@@ -1,4 +1,4 @@
-"""Discovery on a real chain: roles as the ledger has them, facts as events bring them."""
+"""Discovery on a real chain: roles from the ledger and facts from events."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ async def linked(pool: PoolOnChain, redis: Redis, *, clock: Clock | None = None)
 
 
 async def blocked() -> NoReturn:
-    """Stands for a connection over which nothing comes."""
+    """Replaces a connection over which no answer arrives."""
     await asyncio.Event().wait()
     raise AssertionError
 
@@ -60,7 +60,7 @@ def mailbox_on(redis: Redis) -> Mailbox:
     return Mailbox(redis, doorbell=Doorbell(redis), clock=SystemClock())
 
 
-async def test_roles_are_the_ledgers(pool: PoolOnChain, redis: Redis) -> None:
+async def test_roles_are_read_from_the_ledger(pool: PoolOnChain, redis: Redis) -> None:
     expected = {
         pool.owner.address: {PoolRole.OWNER},
         pool.manager.address: {PoolRole.MANAGER},
@@ -78,7 +78,7 @@ async def test_roles_are_the_ledgers(pool: PoolOnChain, redis: Redis) -> None:
                 await link.roles(unknown)
 
 
-async def test_unknown_pools_cause_one_count_a_second(
+async def test_unknown_pools_cause_at_most_one_pool_count_a_second(
     pool: PoolOnChain, redis: Redis, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counts, count = [], PoolContracts.count
@@ -97,7 +97,7 @@ async def test_unknown_pools_cause_one_count_a_second(
             assert len(counts) == expected
 
 
-async def test_events_and_roles_are_read_over_connections_of_their_own(
+async def test_events_and_roles_are_read_over_separate_connections(
     pool: PoolOnChain, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with linked(pool, redis) as link:
@@ -112,7 +112,7 @@ async def test_events_and_roles_are_read_over_connections_of_their_own(
         assert await link._for_events.get() is not await link._for_roles.get()
 
 
-async def test_a_data_uri_that_is_not_utf8_costs_nobody_a_role_or_a_fact(pool: PoolOnChain, redis: Redis) -> None:
+async def test_a_data_uri_that_is_not_utf8_does_not_hide_roles_or_facts(pool: PoolOnChain, redis: Redis) -> None:
     async with pool.ledger(pool.owner) as ledger:
         other = await ledger.pools.create(domain_id=1, roles=roles_of(pool), terms=terms(), data_uri="x")
         web3 = await connect(pool.chain.url, expected_chain_id=pool.chain.chain_id)
@@ -128,7 +128,7 @@ async def test_a_data_uri_that_is_not_utf8_costs_nobody_a_role_or_a_fact(pool: P
         assert await facts.has_pool(other)
 
 
-async def test_facts_follow_registration_stake_bans_and_their_ends(pool: PoolOnChain, redis: Redis) -> None:
+async def test_facts_follow_registration_stake_and_bans(pool: PoolOnChain, redis: Redis) -> None:
     node, facts, mailbox = Key.generate(), FactStore(redis), mailbox_on(redis)
 
     async def seen(link: LedgerLink) -> tuple[Address | None, int, bool]:
@@ -160,21 +160,21 @@ async def test_facts_follow_registration_stake_bans_and_their_ends(pool: PoolOnC
         assert await seen(link) == (None, 0, False)
 
 
-async def test_a_second_instance_goes_on_where_the_first_one_stopped(pool: PoolOnChain, redis: Redis) -> None:
+async def test_a_second_instance_resumes_where_the_first_one_stopped(pool: PoolOnChain, redis: Redis) -> None:
     node, facts, mailbox = Key.generate(), FactStore(redis), mailbox_on(redis)
     async with linked(pool, redis) as first:
         await first.read(facts, mailbox)
         async with linked(pool, redis) as second:
             age = await facts.age()
-            await second.read(facts, mailbox)  # not its turn: nothing is read
+            await second.read(facts, mailbox)  # another instance holds the lease: nothing is read
             assert await facts.age() == age
-            await redis.delete("muster:{discovery}:lease:ledger")  # the first one is gone
+            await redis.delete("muster:{discovery}:lease:ledger")  # the first instance has ended
             await pool.register(node, stake=UNIT)
             await second.read(facts, mailbox)
             assert (await facts.of(POOL, [node.address]))[node.address].provider == pool.provider.address
 
 
-async def test_a_reorg_takes_facts_back(pool: PoolOnChain, redis: Redis) -> None:
+async def test_a_reorg_reverts_facts(pool: PoolOnChain, redis: Redis) -> None:
     node, facts, mailbox = Key.generate(), FactStore(redis), mailbox_on(redis)
     async with linked(pool, redis) as link, ChainControls(pool.chain.url) as controls:
         await link.read(facts, mailbox)
@@ -188,7 +188,7 @@ async def test_a_reorg_takes_facts_back(pool: PoolOnChain, redis: Redis) -> None
         assert not await facts.knows(node.address)
 
 
-async def test_a_node_that_has_joined_needs_its_invites_no_more(pool: PoolOnChain, redis: Redis) -> None:
+async def test_the_invites_of_a_node_that_has_joined_are_removed(pool: PoolOnChain, redis: Redis) -> None:
     node, facts, mailbox = Key.generate(), FactStore(redis), mailbox_on(redis)
     await pool.register(node, stake=2 * UNIT)
     async with linked(pool, redis) as link, pool.ledger(pool.orchestrator) as ledger:
@@ -207,7 +207,7 @@ async def test_a_node_that_has_joined_needs_its_invites_no_more(pool: PoolOnChai
         assert await mailbox.invites(node.address) == ()
 
 
-async def test_a_chain_that_is_down_is_said_so_and_nothing_is_lost(redis: Redis, pool: PoolOnChain) -> None:
+async def test_an_unreachable_chain_raises_unavailable(redis: Redis, pool: PoolOnChain) -> None:
     link = LedgerLink("http://127.0.0.1:9", pool.deployment, redis=redis)
     with pytest.raises(Unavailable):
         await link.roles(POOL)

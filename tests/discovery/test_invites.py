@@ -1,4 +1,4 @@
-"""Invites wait for their node, come through whichever instance, and are what they say they are."""
+"""Invites wait for their node, arrive through any instance, and are validated."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-async def test_an_invite_waits_for_its_node_until_it_is_acknowledged(place: Place) -> None:
+async def test_an_invite_is_delivered_until_its_node_acknowledges_it(place: Place) -> None:
     node = place.client(NODE)
     await node.register(registration())
     posted = invite(place.clock.now())
     await place.client(ORCHESTRATOR).invite(posted)
     assert await node.invites(wait=timedelta()) == (posted,)
-    assert await node.invites(wait=timedelta()) == (posted,)  # a crash in between loses nothing
+    assert await node.invites(wait=timedelta()) == (posted,)  # a crash before the acknowledgement loses no invite
     await node.acknowledge(posted)
     assert await node.invites(wait=timedelta()) == ()
 
@@ -59,7 +59,7 @@ async def test_an_expired_invite_is_not_delivered(place: Place) -> None:
     assert await node.invites(wait=timedelta()) == ()
 
 
-async def test_a_poll_ends_with_the_invite_even_if_it_came_through_another_instance(open_place: Opening) -> None:
+async def test_a_poll_ends_when_an_invite_arrives_through_another_instance(open_place: Opening) -> None:
     async with open_place() as here, open_place() as there:
         await here.client(NODE).register(registration())
         waiting = asyncio.create_task(here.client(NODE).invites())
@@ -70,7 +70,7 @@ async def test_a_poll_ends_with_the_invite_even_if_it_came_through_another_insta
             assert await waiting == (posted,)
 
 
-async def test_a_poll_without_an_invite_ends_when_its_time_is_over(place: Place) -> None:
+async def test_a_poll_without_an_invite_ends_after_its_wait(place: Place) -> None:
     await place.client(NODE).register(registration())
     waiting = asyncio.create_task(place.client(NODE).invites(wait=timedelta(seconds=20)))
     await until(lambda: NODE.address in place.app.state.directory.mailbox._doorbell._waiting)
@@ -81,18 +81,18 @@ async def test_a_poll_without_an_invite_ends_when_its_time_is_over(place: Place)
         assert await waiting == ()
 
 
-async def test_a_node_that_is_not_registered_is_told_so_at_once(place: Place) -> None:
+async def test_a_poll_of_an_unregistered_node_is_refused_at_once(place: Place) -> None:
     """58 such polls a second used up 1,024 descriptors in 18 seconds."""
     with pytest.raises(NotFound, match="not registered here"):
         await place.client(NODE).invites(wait=timedelta(seconds=30))
     await place.client(NODE).register(registration())
-    await place.clock.turn(timedelta(seconds=301))  # the record's life
+    await place.clock.turn(timedelta(seconds=301))  # the record expires
     with pytest.raises(NotFound, match="not registered here"):
         await place.client(NODE).invites(wait=timedelta(seconds=30))
     assert len(place.app.state.directory.polls) == 0
 
 
-async def test_so_many_polls_wait_from_one_address(open_place: Opening) -> None:
+async def test_the_number_of_waiting_polls_per_address_is_limited(open_place: Opening) -> None:
     async with open_place(nodes_per_ip=1) as place:
         keys = [Key.generate() for _ in range(3)]
         for number, key in enumerate(keys):
@@ -112,8 +112,8 @@ async def test_so_many_polls_wait_from_one_address(open_place: Opening) -> None:
         assert (len(polls), polls._waiting) == (0, {})
 
 
-async def test_so_many_polls_wait_in_all(place: Place) -> None:
-    """A quarter of the connections is left for everything else."""
+async def test_the_total_number_of_waiting_polls_is_limited(place: Place) -> None:
+    """A quarter of the connections is reserved for other requests."""
     place.app.state.serving.guard.fit(4)
     keys = [Key.generate() for _ in range(4)]
     for key in keys:
@@ -126,15 +126,15 @@ async def test_so_many_polls_wait_in_all(place: Place) -> None:
 
 
 async def poll(place: Place, key: Key, *, wait: int = 30) -> tuple[int, str]:
-    """Status and code of one poll; the client would try again."""
+    """Returns status and code of one poll without the client's retries."""
     target = f"/v1/nodes/{key.address}/invites?wait={wait}"
     stamp = sign_request(key, audience=SERVICE.address, method="GET", target=target, at=place.clock.now())
     answer = await place.http().get(target, headers=stamp.headers())
     return answer.status_code, answer.json().get("code", "")
 
 
-async def test_polls_that_began_together_end_apart_and_ask_redis_once(place: Place) -> None:
-    """10,000 nodes that came back together kept Redis busy for longer than their requests could wait."""
+async def test_simultaneous_polls_end_at_spread_times_and_share_one_redis_query(place: Place) -> None:
+    """10,000 nodes that reconnected together kept Redis busy for longer than their requests could wait."""
     keys = [Key.generate() for _ in range(20)]
     for number, key in enumerate(keys):
         await place.client(key, ip=f"192.0.2.{number}").register(registration())
@@ -151,7 +151,7 @@ async def test_polls_that_began_together_end_apart_and_ask_redis_once(place: Pla
     mailbox.invites = counted
     waiting = [asyncio.create_task(place.client(key).invites(wait=timedelta(seconds=30))) for key in keys]
     await until(lambda: len(place.app.state.directory.polls) == 20 and looked == 20)
-    await asyncio.sleep(0.05)  # the last one waits by then; if not, it ends later
+    await asyncio.sleep(0.05)  # by then the last poll usually waits; if not, it ends later
     await place.clock.turn(timedelta(seconds=23))
     assert len(place.app.state.directory.polls) == 20
     between = set()
@@ -163,7 +163,7 @@ async def test_polls_that_began_together_end_apart_and_ask_redis_once(place: Pla
     assert looked == 20
 
 
-async def test_a_second_poll_of_a_node_sends_the_first_one_home(place: Place) -> None:
+async def test_a_second_poll_of_a_node_ends_the_first_one(place: Place) -> None:
     await place.client(NODE).register(registration())
     bell = place.app.state.directory.mailbox._doorbell
     first = asyncio.create_task(place.client(NODE).invites())
@@ -177,7 +177,7 @@ async def test_a_second_poll_of_a_node_sends_the_first_one_home(place: Place) ->
         assert await second == ()
 
 
-async def test_a_service_that_stops_lets_polls_go(place: Place) -> None:
+async def test_stopping_the_service_ends_waiting_polls(place: Place) -> None:
     await place.client(NODE).register(registration())
     waiting = asyncio.create_task(place.client(NODE).invites())
     await until(lambda: NODE.address in place.app.state.directory.mailbox._doorbell._waiting)
@@ -186,7 +186,7 @@ async def test_a_service_that_stops_lets_polls_go(place: Place) -> None:
         assert await waiting == ()
 
 
-async def test_polls_are_woken_when_the_subscription_was_lost(place: Place, redis: Redis) -> None:
+async def test_waiting_polls_are_woken_after_a_lost_subscription(place: Place, redis: Redis) -> None:
     await place.client(NODE).register(registration())
     bell = place.app.state.directory.mailbox._doorbell
     waiting = asyncio.create_task(place.client(NODE).invites())
@@ -198,14 +198,14 @@ async def test_polls_are_woken_when_the_subscription_was_lost(place: Place, redi
 
     async with asyncio.timeout(PATIENCE_S):
         for _ in range(40):
-            await place.clock.turn(timedelta(milliseconds=100))  # the loop's pause, if it crashed
+            await place.clock.turn(timedelta(milliseconds=100))  # the pause of the loop, if it crashed
             await asyncio.sleep(0.02)
             if waiting.done():
                 break
     assert await waiting == (posted,)
 
 
-async def test_only_so_many_invites_wait_and_the_one_that_expires_first_makes_room(place: Place) -> None:
+async def test_a_mailbox_is_bounded_and_drops_the_invite_that_expires_first(place: Place) -> None:
     await place.client(NODE).register(registration())
     posted = [invite(place.clock.now(), lasts=timedelta(minutes=5 + i)) for i in range(MAX_INVITES + 2)]
     for one in posted:
@@ -214,7 +214,7 @@ async def test_only_so_many_invites_wait_and_the_one_that_expires_first_makes_ro
     assert waiting == tuple(reversed(posted[2:]))
 
 
-async def test_the_same_invite_twice_is_one(place: Place) -> None:
+async def test_posting_the_same_invite_twice_stores_it_once(place: Place) -> None:
     await place.client(NODE).register(registration())
     posted = invite(place.clock.now())
     for _ in range(2):
@@ -222,7 +222,7 @@ async def test_the_same_invite_twice_is_one(place: Place) -> None:
     assert await place.client(NODE).invites(wait=timedelta()) == (posted,)
 
 
-async def test_a_node_that_turns_to_another_pool_loses_the_invites_of_the_first(place: Place) -> None:
+async def test_a_node_that_switches_pools_loses_the_invites_of_the_former_pool(place: Place) -> None:
     await place.learn(pools={POOL, POOL + 1})
     await place.client(NODE).register(registration())
     await place.client(ORCHESTRATOR).invite(invite(place.clock.now()))
@@ -230,7 +230,7 @@ async def test_a_node_that_turns_to_another_pool_loses_the_invites_of_the_first(
     assert await place.client(NODE).invites(wait=timedelta()) == ()
 
 
-async def test_nobody_fetches_or_acknowledges_another_nodes_invites(place: Place) -> None:
+async def test_another_node_can_neither_fetch_nor_acknowledge_an_invite(place: Place) -> None:
     other = await place.client(OTHER_NODE).service()
     for method, path in (("GET", "/invites"), ("DELETE", "/invites/1")):
         with pytest.raises(Forbidden):
@@ -261,7 +261,7 @@ def altered(made: SignedInvite) -> SignedInvite:
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-async def test_an_invite_that_is_not_what_it_says_is_refused(
+async def test_an_inconsistent_invite_is_refused(
     place: Place,
     what: str,
     make: Callable[[datetime], SignedInvite],
@@ -276,7 +276,7 @@ async def test_an_invite_that_is_not_what_it_says_is_refused(
     assert await place.client(NODE).invites(wait=timedelta()) == ()
 
 
-async def test_an_invite_in_another_nodes_mailbox_is_refused(place: Place) -> None:
+async def test_an_invite_for_another_nodes_mailbox_is_refused(place: Place) -> None:
     await place.client(OTHER_NODE).register(registration())
     service = await place.client(ORCHESTRATOR).service()
     with pytest.raises(InvalidInput) as refused:
@@ -284,7 +284,7 @@ async def test_an_invite_in_another_nodes_mailbox_is_refused(place: Place) -> No
     assert refused.value.code == "bad-invite"
 
 
-async def test_a_node_that_wants_another_pool_is_not_invited(place: Place) -> None:
+async def test_a_node_that_registered_for_another_pool_cannot_be_invited(place: Place) -> None:
     await place.learn(pools={POOL, POOL + 1})
     await place.client(NODE).register(registration(pool_id=POOL + 1))
     with pytest.raises(Conflict) as refused:

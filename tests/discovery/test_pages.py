@@ -1,4 +1,4 @@
-"""A pool's people list its nodes, page by page; nobody else learns where a node is."""
+"""A pool's owner and roles list its nodes in pages; other callers learn no node's address."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.kit.discovery import (
 
 
 @pytest.mark.parametrize("key", [OWNER, MANAGER, ORCHESTRATOR, VALIDATOR], ids=["owner", "manager", "orch", "val"])
-async def test_the_pools_people_see_its_nodes(place: Place, key: Key) -> None:
+async def test_the_pools_owner_and_roles_can_list_its_nodes(place: Place, key: Key) -> None:
     await place.client(NODE, ip="192.0.2.77").register(registration())
     await place.learn(providers={NODE.address: PROVIDER.address}, stakes={PROVIDER.address: 12})
     page = await place.client(key).page(POOL)
@@ -37,14 +37,14 @@ async def test_the_pools_people_see_its_nodes(place: Place, key: Key) -> None:
 
 
 @pytest.mark.parametrize("key", [STRANGER, NODE, PROVIDER], ids=["stranger", "node", "provider"])
-async def test_nobody_else_does(place: Place, key: Key) -> None:
+async def test_callers_without_a_role_cannot_list_the_pools_nodes(place: Place, key: Key) -> None:
     await place.client(NODE).register(registration())
     with pytest.raises(Forbidden) as refused:
         await place.client(key).page(POOL)
     assert refused.value.code == "role"
 
 
-async def test_a_pools_people_see_no_other_pools_nodes(place: Place) -> None:
+async def test_roles_of_one_pool_cannot_list_nodes_of_another(place: Place) -> None:
     with pytest.raises(NotFound):
         await place.client(OWNER).page(POOL + 1)
 
@@ -58,7 +58,7 @@ async def test_pages_hold_every_node_once_in_order(open_place: Opening) -> None:
         assert seen == sorted(key.address for key in keys)
 
 
-async def test_a_page_shows_nothing_that_expired_or_moved_to_another_pool(place: Place) -> None:
+async def test_a_page_omits_expired_records_and_nodes_that_moved_to_another_pool(place: Place) -> None:
     moving, staying = Key.generate(), Key.generate()
     await place.learn(pools={POOL, POOL + 1})
     await place.client(NODE).register(registration())
@@ -80,7 +80,7 @@ async def test_a_page_shows_nothing_that_expired_or_moved_to_another_pool(place:
         ({"limit": "many"}, Unprocessable),
     ],
 )
-async def test_a_page_that_can_not_be_is_refused(
+async def test_an_invalid_page_request_is_refused(
     place: Place, query: dict[str, str | int], kind: type[Exception]
 ) -> None:
     service = await place.client(OWNER).service()
@@ -88,7 +88,7 @@ async def test_a_page_that_can_not_be_is_refused(
         await service.call("GET", f"/v1/pools/{POOL}/nodes", query=query)
 
 
-async def test_roles_are_asked_of_the_ledger_once_in_a_while(place: Place) -> None:
+async def test_roles_are_cached_for_a_while(place: Place) -> None:
     client = place.client(OWNER)
     for _ in range(5):
         await client.page(POOL)
@@ -98,7 +98,7 @@ async def test_roles_are_asked_of_the_ledger_once_in_a_while(place: Place) -> No
     assert place.ledger.asked == 2
 
 
-async def test_a_role_that_was_taken_away_ends_within_seconds(place: Place) -> None:
+async def test_a_revoked_role_ends_within_seconds(place: Place) -> None:
     client = place.client(MANAGER)
     await client.page(POOL)
     del place.ledger.roles_of[MANAGER.address]
@@ -107,7 +107,7 @@ async def test_a_role_that_was_taken_away_ends_within_seconds(place: Place) -> N
         await client.page(POOL)
 
 
-async def test_a_chain_that_is_down_stops_nobody_who_was_known(place: Place) -> None:
+async def test_cached_roles_are_used_while_the_chain_is_down(place: Place) -> None:
     await place.client(NODE).register(registration())
     known = place.client(ORCHESTRATOR)
     await known.page(POOL)
@@ -123,7 +123,7 @@ async def test_a_chain_that_is_down_stops_nobody_who_was_known(place: Place) -> 
         await (await known.service()).call("GET", f"/v1/pools/{POOL}/nodes", patience=timedelta(milliseconds=1))
 
 
-async def test_a_chain_that_stalls_holds_nobody_up(place: Place) -> None:
+async def test_a_stalled_chain_does_not_delay_callers_with_cached_roles(place: Place) -> None:
     await place.client(NODE).register(registration())
     known = place.client(ORCHESTRATOR)
     await known.page(POOL)
@@ -137,10 +137,10 @@ async def test_a_chain_that_stalls_holds_nobody_up(place: Place) -> None:
     before = place.ledger.asked
     for _ in range(5):
         assert len((await known.page(POOL)).nodes) == 1
-    assert place.ledger.asked == before  # a chain that did not answer has a rest, and nobody waits for it
+    assert place.ledger.asked == before  # reads of an unresponsive chain are paused, and no caller waits for it
 
 
-async def test_strangers_with_ever_new_keys_cause_no_read_of_the_chain(place: Place) -> None:
+async def test_unknown_keys_cause_no_read_of_the_chain(place: Place) -> None:
     await place.client(ORCHESTRATOR).page(POOL)
     before = place.ledger.asked
     for _ in range(20):
@@ -149,7 +149,7 @@ async def test_strangers_with_ever_new_keys_cause_no_read_of_the_chain(place: Pl
     assert place.ledger.asked == before
 
 
-async def test_an_unknown_pool_costs_the_chain_one_read_for_a_moment_and_no_known_pool_its_memory(place: Place) -> None:
+async def test_unknown_pools_cause_one_chain_read_each_and_evict_no_known_pool(place: Place) -> None:
     access = place.app.state.directory.access
     await access.roles(POOL, OWNER.address)
     place.ledger.pools |= set(range(POOL + 1, POOL + 1200))
@@ -164,7 +164,7 @@ async def test_an_unknown_pool_costs_the_chain_one_read_for_a_moment_and_no_know
     assert place.ledger.asked == asked + 1
 
 
-async def test_strangers_who_name_unknown_pools_do_not_shut_the_pool_out(place: Place) -> None:
+async def test_requests_for_unknown_pools_do_not_block_a_known_pool(place: Place) -> None:
     access, limits = place.app.state.directory.access, LookupLimits()
     assert await access.roles(POOL, ORCHESTRATOR.address) == {PoolRole.ORCHESTRATOR}
     await place.clock.turn(timedelta(seconds=16))
@@ -183,7 +183,7 @@ async def test_strangers_who_name_unknown_pools_do_not_shut_the_pool_out(place: 
     place.ledger.unstall.set()
 
 
-async def test_a_pool_that_can_not_be_read_gives_only_itself_a_rest(place: Place) -> None:
+async def test_a_failed_role_read_pauses_reads_of_that_pool_only(place: Place) -> None:
     access = place.app.state.directory.access
     for pool_id in (POOL, POOL + 1):
         place.ledger.pools.add(pool_id)
@@ -196,7 +196,7 @@ async def test_a_pool_that_can_not_be_read_gives_only_itself_a_rest(place: Place
     assert await access.roles(POOL, OWNER.address) == {PoolRole.OWNER}
 
 
-async def test_readiness_does_not_hang_on_the_chain(place: Place) -> None:
+async def test_readiness_does_not_depend_on_the_chain(place: Place) -> None:
     place.ledger.is_down = True
     await place.clock.turn(timedelta(seconds=120))
     answer = await place.http().get("/readyz")

@@ -1,4 +1,4 @@
-"""The service as an operator runs it: its own process, a Redis that persists, a real chain; killed and restarted."""
+"""The service as in operation: a separate process, a persistent Redis and a real chain, killed and restarted."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ async def pool() -> AsyncIterator[PoolOnChain]:
 
 @dataclass
 class Operated:
-    """What an operator has: a Redis that persists and as many instances as wanted."""
+    """An operator's installation: a persistent Redis and any number of instances."""
 
     home: Path
     pool: PoolOnChain
@@ -156,7 +156,7 @@ async def test_records_and_invites_survive_kill_9_of_the_service_and_of_redis(op
         assert await node.invites(wait=timedelta()) == (invite,)
 
 
-async def test_an_invite_reaches_its_node_through_another_process_and_a_stop_is_graceful(operated: Operated) -> None:
+async def test_an_invite_reaches_its_node_through_another_process_which_then_stops_cleanly(operated: Operated) -> None:
     pool, here, there = operated.pool, free_port(), free_port()
     operated.start_redis()
     service = operated.start(here)
@@ -164,7 +164,7 @@ async def test_an_invite_reaches_its_node_through_another_process_and_a_stop_is_
     async with operated.client(here, NODE) as node, operated.client(there, pool.orchestrator) as orchestrator:
         await node.register(registration(pool_id=POOL))
         waiting = asyncio.create_task(node.invites())
-        await asyncio.sleep(0.2)  # usually the poll hangs by now; if not, it finds the invite at once
+        await asyncio.sleep(0.2)  # usually the poll waits by now; if not, it finds the invite at once
         invite = posted(pool)
         await orchestrator.invite(invite)
         async with asyncio.timeout(PATIENCE_S):

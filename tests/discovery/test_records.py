@@ -1,4 +1,4 @@
-"""Nodes register, refresh, read and remove their own record, and nobody else's."""
+"""Nodes register, refresh, read and remove their own record and no other."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_a_node_registers_and_reads_its_own_record(place: Place) -> None:
     assert await node.record() == registered
 
 
-async def test_a_record_lasts_while_it_is_refreshed_and_no_longer(place: Place) -> None:
+async def test_a_record_lasts_only_while_it_is_refreshed(place: Place) -> None:
     node = place.client(NODE)
     first = await node.register(registration())
     await place.clock.turn(timedelta(seconds=299))
@@ -36,14 +36,14 @@ async def test_a_record_lasts_while_it_is_refreshed_and_no_longer(place: Place) 
         await node.record()
 
 
-async def test_a_node_that_comes_back_after_its_record_expired_is_new(place: Place) -> None:
+async def test_a_node_that_returns_after_its_record_expired_is_new(place: Place) -> None:
     node = place.client(NODE)
     first = await node.register(registration())
     await place.clock.turn(timedelta(seconds=301))
     assert (await node.register(registration())).first_seen_ms > first.first_seen_ms
 
 
-async def test_a_node_signs_off(place: Place) -> None:
+async def test_a_node_deletes_its_own_record(place: Place) -> None:
     node = place.client(NODE)
     await node.register(registration())
     await node.sign_off()
@@ -53,7 +53,7 @@ async def test_a_node_signs_off(place: Place) -> None:
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
-async def test_a_node_can_do_nothing_with_another_nodes_record(place: Place, method: str) -> None:
+async def test_a_node_cannot_read_or_change_another_nodes_record(place: Place, method: str) -> None:
     await place.client(NODE).register(registration())
     other = await place.client(OTHER_NODE).service()
     body = registration() if method == "PUT" else None
@@ -63,13 +63,13 @@ async def test_a_node_can_do_nothing_with_another_nodes_record(place: Place, met
     assert (await place.client(NODE).record()).address == NODE.address
 
 
-async def test_the_ip_is_the_one_that_was_seen(place: Place) -> None:
+async def test_the_recorded_ip_is_the_observed_one(place: Place) -> None:
     response = await place.http(ip="198.51.100.9").get("/v1/identity", headers={"X-Forwarded-For": "203.0.113.5"})
     assert response.status_code == 200
     assert (await place.client(NODE, ip="198.51.100.9").register(registration())).ip == "198.51.100.9"
 
 
-async def test_only_configured_proxies_are_believed_about_ips(open_place: Opening) -> None:
+async def test_forwarded_ips_are_trusted_only_from_configured_proxies(open_place: Opening) -> None:
     async with open_place(trusted_proxies=["10.0.0.0/8"]) as place:
         for via, expected in (("10.1.2.3", "203.0.113.5"), ("192.0.2.1", "192.0.2.1")):
             client = await place.client(NODE, ip=via).service()
@@ -83,7 +83,7 @@ async def test_only_configured_proxies_are_believed_about_ips(open_place: Openin
             assert (await place.client(NODE, ip=via).record()).ip == expected
 
 
-async def test_one_ip_has_a_bounded_number_of_nodes(open_place: Opening) -> None:
+async def test_the_number_of_nodes_per_ip_is_limited(open_place: Opening) -> None:
     async with open_place(nodes_per_ip=3) as place:
         keys = [Key.generate() for _ in range(4)]
         for key in keys[:3]:
@@ -96,11 +96,11 @@ async def test_one_ip_has_a_bounded_number_of_nodes(open_place: Opening) -> None
                 patience=timedelta(milliseconds=1),
             )
         assert refused.value.code == "too-many-nodes"
-        await place.client(keys[0]).register(registration())  # who is there may refresh
-        await place.client(keys[3], ip="192.0.2.2").register(registration())  # and elsewhere there is room
+        await place.client(keys[0]).register(registration())  # a registered node may refresh
+        await place.client(keys[3], ip="192.0.2.2").register(registration())  # another address has places left
 
 
-async def test_signing_off_makes_no_room_for_another_address_from_the_same_ip(open_place: Opening) -> None:
+async def test_signing_off_frees_no_place_for_another_node_on_the_same_ip(open_place: Opening) -> None:
     async with open_place(nodes_per_ip=1) as place:
         node = place.client(NODE)
         await node.register(registration())
@@ -114,7 +114,7 @@ async def test_signing_off_makes_no_room_for_another_address_from_the_same_ip(op
         await place.client(OTHER_NODE).register(registration())
 
 
-async def test_half_of_a_pools_room_is_kept_for_nodes_that_the_ledger_knows(open_place: Opening) -> None:
+async def test_half_of_a_pools_places_are_reserved_for_nodes_registered_on_the_ledger(open_place: Opening) -> None:
     async with open_place(nodes_per_pool=2) as place:
         await place.client(NODE).register(registration())
         late = await place.client(OTHER_NODE).service()
@@ -126,19 +126,19 @@ async def test_half_of_a_pools_room_is_kept_for_nodes_that_the_ledger_knows(open
         assert (await late.call("PUT", path, body=registration(), patience=soon)).status == 200
 
 
-async def test_a_pool_that_the_ledger_does_not_have_is_refused(place: Place) -> None:
+async def test_registration_for_an_unknown_pool_is_refused(place: Place) -> None:
     with pytest.raises(NotFound) as refused:
         await place.client(NODE).register(registration(pool_id=POOL + 1))
     assert refused.value.code == "unknown-pool"
 
 
-async def test_a_new_pool_is_let_in_while_the_ledger_can_not_be_read(place: Place) -> None:
+async def test_registration_for_a_new_pool_is_accepted_while_the_ledger_cannot_be_read(place: Place) -> None:
     place.ledger.is_down = True
     await place.clock.turn(timedelta(seconds=61))
     assert (await place.client(NODE).register(registration(pool_id=POOL + 1))).facts_as_of_ms > 0
 
 
-async def test_the_ledgers_facts_stand_in_the_record(place: Place) -> None:
+async def test_a_record_shows_provider_stake_and_ban_from_the_ledger(place: Place) -> None:
     await place.learn(
         providers={NODE.address: PROVIDER.address},
         stakes={PROVIDER.address: 5 * 10**18},
@@ -151,10 +151,10 @@ async def test_the_ledgers_facts_stand_in_the_record(place: Place) -> None:
     assert (record.provider, record.stake, record.banned) == (None, "0", False)
 
 
-async def test_expired_records_leave_nothing_behind(place: Place) -> None:
+async def test_expired_records_are_removed_completely(place: Place) -> None:
     await place.client(NODE).register(registration())
     records = place.app.state.directory.records
-    async with asyncio.timeout(60):  # the loop's rounds wait for Redis, which no clock turns
+    async with asyncio.timeout(60):  # the loop's rounds wait for Redis, which the manual clock does not advance
         while place.clock.monotonic() <= 310 or await records.count():
             await place.clock.turn(timedelta(seconds=5))
             await asyncio.sleep(0.01)
@@ -172,7 +172,7 @@ async def test_expired_records_leave_nothing_behind(place: Place) -> None:
         (f"/v1/nodes/{NODE.address[:-1]}", b"{}", 400),
     ],
 )
-async def test_what_can_not_be_a_registration_is_refused_in_words(
+async def test_an_invalid_registration_is_refused_with_a_reason(
     place: Place, path: str, body: bytes, status: int
 ) -> None:
     service = await place.client(NODE).service()
@@ -182,20 +182,20 @@ async def test_what_can_not_be_a_registration_is_refused_in_words(
     assert getattr(refused.value, "detail", "")
 
 
-async def test_an_answer_from_somebody_else_is_not_believed(place: Place) -> None:
+async def test_an_answer_signed_by_another_key_is_refused(place: Place) -> None:
     place.app.state.key = Key.generate()
     with pytest.raises(Unauthenticated) as refused:
         await place.client(NODE).register(registration())
     assert refused.value.code == "forged-answer"
 
 
-async def test_a_client_without_a_pin_asks_the_service_who_it_is(place: Place) -> None:
+async def test_a_client_without_a_pinned_address_fetches_the_services_identity(place: Place) -> None:
     client = place.client(NODE, pinned=False)
     assert (await client.identity()).address == SERVICE.address
     assert (await client.register(registration())).address == NODE.address
 
 
-async def test_a_client_without_a_pin_goes_along_with_a_rotated_key(place: Place) -> None:
+async def test_a_client_without_a_pinned_address_accepts_a_rotated_key(place: Place) -> None:
     pinned, unpinned = place.client(NODE), place.client(OTHER_NODE, pinned=False)
     await pinned.register(registration())
     await unpinned.register(registration())
@@ -208,7 +208,7 @@ async def test_a_client_without_a_pin_goes_along_with_a_rotated_key(place: Place
     assert refused.value.code == "wrong-audience"
 
 
-async def test_a_client_with_another_pin_speaks_to_nobody(place: Place) -> None:
+async def test_a_client_refuses_a_service_other_than_the_pinned_one(place: Place) -> None:
     place.app.state.key = Key.generate()
     with pytest.raises(Unauthenticated) as refused:
         await place.client(NODE).identity()
@@ -231,10 +231,10 @@ def test_an_ipv6_network_counts_as_one_origin(ip: str, origin: str) -> None:
 
 
 @given(st.text(max_size=60))
-def test_whatever_an_ip_is_its_origin_fits_into_a_key(text: str) -> None:
+def test_the_origin_of_any_ip_contains_no_redis_key_separator(text: str) -> None:
     assert not set(origin_of(text)) & set(":{}")
 
 
-def test_a_cursor_that_no_page_gave_is_refused() -> None:
+def test_a_cursor_that_no_page_returned_is_refused() -> None:
     with pytest.raises(InvalidInput):
         read_cursor("[")

@@ -1,4 +1,4 @@
-"""Links and file paths in the documents for developers exist, and their rules about imports hold."""
+"""Links and file paths in the developer documents exist, and their import rules hold."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_relative_links_exist(page: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
-def test_paths_in_the_text_exist(name: str) -> None:
+def test_paths_named_in_the_docs_exist(name: str) -> None:
     packages = "protocol|ledger|discovery|orchestrator|worker|rollouts|validator|shardcast|trainer|cli|docs|tests"
     text = (ROOT / name).read_text()
     paths = re.findall(rf"`((?:{packages})/[\w./-]*)`", text)

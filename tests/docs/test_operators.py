@@ -1,4 +1,4 @@
-"""The operators' page says what is true: its settings load, its metrics and settings exist."""
+"""The operators' page is correct: its settings load, its metrics and settings exist."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
 
 @pytest.fixture
 def files(tmp_path: Path) -> list[Path]:
-    """The page's settings files; secrets that they name lie in this folder."""
+    """Returns the page's settings files; the secrets they name are files in this folder."""
     for service in ("discovery", "orchestrator"):
         (tmp_path / f"{service}-chain-url").write_text("https://chain.example/key\n")
     written = []
@@ -29,7 +29,7 @@ def files(tmp_path: Path) -> list[Path]:
     return written
 
 
-def test_the_settings_files_of_the_page_load(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_files_shown_on_the_page_load(files: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MUSTER_CONFIG", raising=False)
     discovery = DiscoverySettings.load(file=files[0])
     orchestrator = OrchestratorSettings.load(file=files[1])
@@ -38,7 +38,7 @@ def test_the_settings_files_of_the_page_load(files: list[Path], monkeypatch: pyt
     TokenBook(orchestrator.tokens)
 
 
-def test_settings_of_the_stores_of_files_that_the_page_shows_load(files: list[Path], tmp_path: Path) -> None:
+def test_the_object_store_settings_shown_on_the_page_load(files: list[Path], tmp_path: Path) -> None:
     for secret in ("s3-access", "s3-secret"):
         (tmp_path / secret).write_text(f"{secret}\n")
     needed = {"public_url": "https://pool.example", "pool_id": 1, "deployment": "d.json"}
@@ -57,13 +57,13 @@ CHECKS = ("download_url_life_s", "storage_checks_sha256", "storage_checks_absenc
     ("kind", "names"),
     [(DiscoverySettings, ("nodes_per_ip", "ip_requests_per_second")), (OrchestratorSettings, STORAGE + CHECKS)],
 )
-def test_settings_that_the_text_names_exist(kind: type[Settings], names: tuple[str, ...]) -> None:
+def test_settings_named_in_the_text_exist(kind: type[Settings], names: tuple[str, ...]) -> None:
     for name in names:
         assert name in PAGE
         assert name in kind.model_fields
 
 
-def test_metrics_that_the_text_names_exist() -> None:
+def test_metrics_named_in_the_text_exist() -> None:
     root = Path(__file__).parents[2]
     code = "".join(
         path.read_text() for part in ("protocol", "discovery", "orchestrator") for path in (root / part).rglob("*.py")

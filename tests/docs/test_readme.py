@@ -1,4 +1,4 @@
-"""The README's commands exist, with the options that it gives them."""
+"""The README's commands exist with the options shown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COMMANDS = re.findall(r"^muster ([^#\n]*?) *(?:#.*)?$", README, re.MULTILINE)
 
 
 @pytest.mark.parametrize("line", COMMANDS)
-def test_a_command_of_the_readme_has_these_options(line: str) -> None:
+def test_each_command_of_the_readme_has_the_options_shown(line: str) -> None:
     words = line.split()
     options = [word for word in words if word.startswith("--")]
     path = [word for word in words[: words.index(options[0]) if options else None] if word.islower()]
@@ -25,6 +25,6 @@ def test_a_command_of_the_readme_has_these_options(line: str) -> None:
         assert re.search(rf"{option}\b", said.out), f"{line}: no {option}"
 
 
-def test_what_verify_takes_is_what_download_prints() -> None:
+def test_the_readmes_verify_options_are_those_that_download_prints() -> None:
     line = next(line for line in COMMANDS if line.startswith("rollouts verify"))
     assert re.findall(r"--\S+", line) == ["--model", "--chain-id", "--pool", "--beacon", "--salt"]

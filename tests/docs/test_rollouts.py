@@ -1,4 +1,4 @@
-"""The page about rollouts gives vectors that the code reproduces."""
+"""The page about rollouts contains vectors that the code reproduces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def listed(name: str) -> list[int]:
     return [int(number) for number in found[1].split(",")]
 
 
-def test_the_page_s_seed_draws_the_page_s_prompts_and_targets() -> None:
+def test_the_seed_on_the_page_draws_the_prompts_and_targets_on_the_page() -> None:
     seed = slot_seed(
         chain_id=31337,
         pool_id=5,
@@ -38,7 +38,7 @@ def test_the_page_s_seed_draws_the_page_s_prompts_and_targets() -> None:
     assert listed("targets of 8 groups, from 1, 3, 5, 7") == draw_targets(seed, (1, 3, 5, 7), 8)
 
 
-def test_the_page_s_words_are_drawn() -> None:
+def test_the_noise_words_on_the_page_are_reproduced() -> None:
     rows = re.findall(r"\| (\d+) \| (\d+) \| (\d+) \| `([0-9A-F]{8})` \|", PAGE)
     assert len(rows) == 7
     for sample, position, token, word in rows:

@@ -1,4 +1,4 @@
-"""The threat model names settings, files, commands and figures that exist, and every key that a unit holds."""
+"""The threat model names existing settings, files, commands and figures, and every key of a systemd unit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def section(title: str) -> str:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of the tables of a text, without their heads."""
+    """Returns the cells of the tables in a text, without header rows."""
     lines = [line.strip("| ").split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return [cells for cells in lines if cells[0] not in {"what", "key", "limit of one instance"}]
 
@@ -32,13 +32,13 @@ def anchors(page: Path) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-def test_every_link_leads_to_a_page_and_a_heading() -> None:
+def test_every_link_leads_to_an_existing_page_and_heading() -> None:
     for name, anchor in re.findall(r"\]\(([\w.-]+\.md)(?:#([\w-]+))?\)", PAGE):
         assert (ROOT / "docs" / name).is_file(), name
         assert not anchor or anchor in anchors(ROOT / "docs" / name), f"{name}#{anchor}"
 
 
-def test_figures_are_those_of_the_page_of_figures() -> None:
+def test_figures_match_the_figures_page() -> None:
     figures = (ROOT / "docs/figures.md").read_text()
     quoted = [cells for cells in rows(section("Capacity of one instance")) if len(cells) == 3]
     assert len(quoted) >= 10
@@ -48,14 +48,14 @@ def test_figures_are_those_of_the_page_of_figures() -> None:
         assert (ROOT / "benchmarks" / f"{script}.py").is_file()
 
 
-def test_settings_of_the_limits_exist() -> None:
+def test_settings_named_as_limits_exist() -> None:
     for _, cell in [cells for cells in rows(section("Capacity of one instance")) if len(cells) == 2]:
         for part in cell.split("; "):
             fields = (DiscoverySettings if "(discovery)" in part else OrchestratorSettings).model_fields
             assert set(re.findall(r"`(\w+)`", part)) <= set(fields), part
 
 
-def test_every_key_that_a_unit_holds_is_among_the_stolen_ones() -> None:
+def test_every_key_held_by_a_systemd_unit_is_in_the_table_of_stolen_keys() -> None:
     listed = {name for cells in rows(section("What a stolen key can do")) for name in re.findall(r"\w+", cells[0])}
     units = "".join(path.read_text() for path in (ROOT / "deploy/systemd").glob("*.service"))
     assert set(re.findall(r"/etc/muster/keys/(\w+)\.json", units)) <= listed
@@ -63,7 +63,7 @@ def test_every_key_that_a_unit_holds_is_among_the_stolen_ones() -> None:
 
 
 @pytest.mark.parametrize("command", sorted(set(re.findall(r"`muster ([^`]+)`", PAGE))))
-def test_a_command_that_the_page_names_exists(command: str) -> None:
+def test_commands_named_on_the_page_exist(command: str) -> None:
     words = [word for word in command.split() if word.islower() and not word.startswith("-")][:3]
     mount(app, PARTS, words)
     done = CliRunner().invoke(app, [*words, "--help"], env={"COLUMNS": "200"})

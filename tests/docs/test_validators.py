@@ -1,4 +1,4 @@
-"""The validator's page says what is true: its settings load, what it names exists."""
+"""The validator's page is correct: its settings load, and the names in it exist."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "validators.md").read_text()
 
 
-def test_the_settings_file_of_the_page_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_file_shown_on_the_page_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MUSTER_CONFIG", raising=False)
     [text] = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
     (tmp_path / "chain-url").write_text("https://chain.example/key\n")
@@ -23,7 +23,7 @@ def test_the_settings_file_of_the_page_loads(tmp_path: Path, monkeypatch: pytest
     assert (settings.pool_id, settings.confirmations, settings.pieces()) == (1, 3, 8)
 
 
-def test_settings_metrics_and_troubles_that_the_page_names_exist() -> None:
+def test_settings_metrics_and_error_classes_named_on_the_page_exist() -> None:
     table = PAGE[PAGE.index("| setting |") : PAGE.index("## Path of a submission")]
     for row in re.findall(r"^\| (`.*?`) \|", table, re.MULTILINE):
         for name in re.findall(r"`([a-z_]+)`", row):

@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the end-to-end tests."""
 
 from tests.kit.devnet import devnet
 

@@ -1,4 +1,4 @@
-"""A devnet whose task runs in real containers, and what is left of them: nothing."""
+"""A devnet whose task runs in real containers and leaves none behind."""
 
 from __future__ import annotations
 
@@ -25,14 +25,12 @@ def engine() -> Iterator[docker.DockerClient]:
 
 
 def containers(engine: docker.DockerClient, nodes: set[str]) -> list[str]:
-    """Ids of the containers that workers of these nodes made."""
+    """Returns the ids of the containers made by workers of these nodes."""
     listed = engine.api.containers(all=True, filters={"label": WORKER_LABEL})
     return [one["Id"] for one in listed if one["Labels"][WORKER_LABEL] in nodes]
 
 
-def test_a_run_in_containers_comes_to_its_end_by_itself_and_leaves_none(
-    tmp_path: Path, engine: docker.DockerClient
-) -> None:
+def test_a_run_in_containers_finishes_and_leaves_no_container(tmp_path: Path, engine: docker.DockerClient) -> None:
     directory = tmp_path / "net"
     options = ("--workers", "2", "--cheat", "none", "--steps", "2", "--rise", "-100", "--runtime", "docker")
     process = start_devnet(directory, *options)

@@ -1,4 +1,4 @@
-"""The devnet as a person starts and stops it, gently and not."""
+"""The devnet started and stopped by a user, cleanly and by kill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.kit.tiny_model import tiny_folder
 
 
 def members(directory: Path) -> list[psutil.Process]:
-    """Living processes that work in the devnet's folder, and their supervisor's guardian."""
+    """Returns living processes that work in the devnet's folder, and the supervisor's orphan reaper."""
     found = []
     for process in psutil.process_iter():
         try:
@@ -29,8 +29,8 @@ def members(directory: Path) -> list[psutil.Process]:
     return found
 
 
-def test_a_devnet_has_its_folder_alone_stops_cleanly_and_what_was_kept_goes_on(tmp_path: Path) -> None:
-    """One devnet's days in one test, because each start takes seconds."""
+def test_a_devnet_owns_its_folder_stops_cleanly_and_resumes_with_keep(tmp_path: Path) -> None:
+    """One test covers several stages of a devnet, because each start takes seconds."""
     directory, configuration = tmp_path / "net", str(tmp_path / "net" / "muster.toml")
     process = start_devnet(directory, "--ledger-only")
     try:
@@ -57,7 +57,7 @@ def test_a_devnet_has_its_folder_alone_stops_cleanly_and_what_was_kept_goes_on(t
     assert not members(tmp_path)
 
 
-def test_kill_9_leaves_nothing_running_and_the_next_devnet_starts(tmp_path: Path) -> None:
+def test_kill_9_leaves_no_process_and_the_next_devnet_starts(tmp_path: Path) -> None:
     process = start_devnet(tmp_path / "net", "--workers", "1", "--runtime", "process", "--task", "hello")
     process.kill()
     process.wait()
@@ -77,7 +77,7 @@ def test_a_folder_with_other_files_is_not_touched(tmp_path: Path) -> None:
 
 
 @pytest.mark.needs_anvil
-def test_anvil_serves_as_well(tmp_path: Path) -> None:
+def test_anvil_can_replace_the_embedded_chain(tmp_path: Path) -> None:
     try:
         find_anvil()
     except AnvilMissing as missing:

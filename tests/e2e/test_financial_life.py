@@ -1,4 +1,4 @@
-"""A contributor's whole financial life on a running devnet, as commands: from a key to the stake that comes back."""
+"""A contributor's complete course on a running devnet by commands: from a key to the returned stake."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def lease_and_carry(devnet: Devnet, files: Path, index: int, *, units: int = 4096) -> str:
-    """Work under a new lease, carried for the node; returns its key."""
+    """Leases, submits work for the node through a relay, and returns its key."""
     result, lease, signed = (files / f"{index}.{kind}" for kind in ("parquet", "lease", "signed"))
     result.write_text(f"rollouts {index}")
     devnet.muster("work", "lease", "mine", "--index", str(index), "--out", str(lease))
@@ -33,7 +33,7 @@ def work(devnet: Devnet, key: str) -> dict[str, str]:
 
 
 def first_to_decide(devnet: Devnet, key: str) -> str:
-    """The name of the validator whose turn is first in a dispute."""
+    """Returns the name of the validator whose turn is first in a dispute."""
     turns = devnet.muster("work", "show", key, "--json").json()["may_decide"]
     names = {row["address"]: row["name"] for row in devnet.muster("keys", "list", "--json").json()}
     return str(names[turns[0].split(" from ")[0]])
@@ -43,17 +43,17 @@ def active_stake(devnet: Devnet) -> int:
     return int(devnet.muster("stake", "status", "me", "--json").json()["active"])
 
 
-def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
+def test_stake_escrow_work_and_rewards_run_through_the_command_line(devnet: Devnet, files: Path) -> None:
     muster = devnet.muster
 
-    # Keys of one's own, and some money from the governor.
+    # Create keys; the governor sends some tokens.
     me = muster("keys", "new", "me", "--light", "--json").json()["address"]
     muster("keys", "new", "mine", "--light")
     muster("ledger", "mint", "me", "200")
     gas = muster("ledger", "balance", "provider", "--json").json()
     assert int(gas["coin_for_gas"]) > 0
 
-    # A pool of one's own would be made like this; the devnet's is pool 1.
+    # Create a pool as an owner would; the devnet's is pool 1.
     assert (
         "pool 2 is active"
         in muster(
@@ -78,13 +78,13 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
     devnet.warp(timedelta(seconds=6))
     assert "withdrew 10 MUST" in muster("pool", "withdraw", "--pool", "2").out
 
-    # The provider needs the chain's coin for its own transactions; a stranger without any is told so.
+    # The provider needs the chain's coin for its own transactions; the error says so to a caller without any.
     said = muster("stake", "add", "100", "--key", "me", expect=1)
     assert "insufficient funds" in said.err.lower()
     assert f"key me ({me})" in said.err
     devnet.give_coin(me)
 
-    # Stake, register, join by invite; the node itself never pays for gas.
+    # Stake, register, join by invite; the node itself never pays gas.
     muster("stake", "add", "100", "--key", "me")
     muster("node", "register", "--node-key", "mine", "--capacity", "2", "--key", "me")
     again = muster("node", "register", "--node-key", "mine", "--capacity", "2", "--key", "me", expect=1)
@@ -105,10 +105,10 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
         in muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator", expect=1).err
     )
 
-    # Accepted, nobody disputes: paid.
+    # Accepted and undisputed: paid.
     paid = lease_and_carry(devnet, files, 0)
     muster("work", "judge", paid, "accepted")
-    # Forged says one; the node disputes, another says accepted: paid at once.
+    # Forged by the first verdict; the node disputes, another validator accepts: paid at once.
     cleared = lease_and_carry(devnet, files, 1)
     muster("work", "judge", cleared, "forged", "--reason", "801")
     muster("work", "dispute", cleared, "--key", "mine", "--carrier", "orchestrator")
@@ -118,13 +118,13 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
     assert "not the file" in muster("work", "judge", cleared, "forged", *other_file, expect=1).err
     muster("work", "judge", cleared, "accepted", "--decisive", "--key", first_to_decide(devnet, cleared))
     assert work(devnet, cleared)["status"] == "final"
-    # Accepted says one; another validator disputes, a third says rejected: unpaid.
+    # Accepted by the first verdict; another validator disputes, a third rejects: unpaid.
     undone = lease_and_carry(devnet, files, 2)
     muster("work", "judge", undone, "accepted")
     muster("work", "dispute", undone, "--key", "validator-2")
     muster("work", "judge", undone, "rejected", "--decisive", "--key", "validator-3")
     assert work(devnet, undone)["verdict"] == "rejected"
-    # Nobody judges: expired without blame.
+    # Not judged: expired without blame.
     forgotten = lease_and_carry(devnet, files, 3)
 
     devnet.warp(timedelta(seconds=61))
@@ -135,7 +135,7 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
     assert "claimed 0.8192 MUST" in muster("work", "claim", "--key", "me").out
     assert "no unclaimed rewards" in muster("work", "claim", "--key", "me", expect=1).err
 
-    # Forged, and nobody disputes: stake is gone, and so is the place in the pool.
+    # Forged and undisputed: stake and membership are lost.
     forged = lease_and_carry(devnet, files, 4)
     muster("work", "judge", forged, "forged", "--reason", "700", "--key", "validator-3")
     devnet.warp(timedelta(seconds=16))
@@ -145,7 +145,7 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
     listed = {row["key"]: row["verdict"] for row in muster("work", "list", "--json").json()}
     assert listed == {paid: "accepted", cleared: "accepted", undone: "rejected", forgotten: None, forged: "forged"}
 
-    # Back by another invite after a rest, then out for good, and the rest of the stake comes back.
+    # Join again by another invite after a pause, then leave for good and withdraw the remaining stake.
     muster("pool", "invite", "mine", "--url", URL, "--out", str(invite))
     muster("node", "join", str(invite), "--key", "mine", "--carrier", "orchestrator", expect=1)
     devnet.warp(timedelta(minutes=5))
@@ -178,15 +178,13 @@ def test_a_whole_financial_life(devnet: Devnet, files: Path) -> None:
         (["frobnicate"], 2, "No such command"),
     ],
 )
-def test_a_mistake_is_told_in_words_and_never_in_a_traceback(
-    devnet: Devnet, arguments: list[str], code: int, words: str
-) -> None:
+def test_a_mistake_is_reported_without_a_traceback(devnet: Devnet, arguments: list[str], code: int, words: str) -> None:
     said = devnet.muster(*arguments, expect=code)
     assert words in said.err.replace("\n", " ")
     assert "Traceback" not in said.err
 
 
-def test_every_list_is_there_as_json(devnet: Devnet) -> None:
+def test_every_list_command_prints_json(devnet: Devnet) -> None:
     for command in (
         "keys list",
         "pool show",

@@ -1,4 +1,4 @@
-"""The whole loop: a policy learns from strangers' rollouts, and whoever forges some loses stake and place."""
+"""The whole loop: a policy learns from strangers' rollouts, and a forger loses stake and membership."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE = 240.0
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
-    """A devnet with an honest worker and one that writes better rewards into its files; it would go on for long."""
+    """Runs a devnet with an honest worker and one that writes higher rewards into its files, for many steps."""
     directory = tmp_path_factory.mktemp("devnet") / "net"
     process = start_devnet(
         directory, "--workers", "1", "--cheat", "reward-tampered", "--steps", "10000", "--runtime", "process"
@@ -29,7 +29,8 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
     finally:
         if process.poll() is None:
             assert stop_devnet(process) == 0
-    report = (directory / "report" / "report.txt").read_text()  # Ctrl-C in the middle of a run: told as far as it came
+    # Ctrl-C in the middle of a run: the report covers the run so far
+    report = (directory / "report" / "report.txt").read_text()
     assert "none of" in report
     assert "evicted" in report
 
@@ -41,11 +42,11 @@ def verify(network: Devnet, file: Path, *, version: int, parts: dict[str, str], 
 
 
 def learned(network: Devnet) -> int:
-    """How many steps the trainer has learned."""
+    """Returns the number of steps that the trainer has learned."""
     return sum(line["kind"] == "step" for line in read_progress(network.directory / "trainer" / "progress.jsonl"))
 
 
-def test_the_policy_learns_of_honest_work_and_who_forges_loses_stake_and_place(network: Devnet) -> None:
+def test_the_policy_learns_from_honest_work_and_the_forger_loses_stake_and_membership(network: Devnet) -> None:
     muster = network.muster
     keys = {name: muster("keys", "show", name, "--json").json()["address"] for name in ("cheater", "worker-1")}
     wait_until(lambda: learned(network) >= 2, within=PATIENCE)
@@ -61,7 +62,7 @@ def test_the_policy_learns_of_honest_work_and_who_forges_loses_stake_and_place(n
     assert int(muster("stake", "status", "worker-1-provider", "--json").json()["active"]) == 100 * 10**18
 
 
-def test_an_honest_file_stands_up_to_every_check_and_a_better_paid_copy_of_it_does_not(
+def test_an_honest_file_passes_every_check_and_a_copy_with_higher_rewards_fails(
     network: Devnet, tmp_path: Path
 ) -> None:
     muster = network.muster
@@ -76,12 +77,12 @@ def test_an_honest_file_stands_up_to_every_check_and_a_better_paid_copy_of_it_do
     file = read_rollouts(Path(found["file"]))
     assert (file.header.node, file.header.checkpoint) == (first["node"], first["digest"])
     assert file.units == first["units"]
-    assert stop_devnet(network.process) == 0  # what follows needs the files alone, and a devnet that learns two cores
+    assert stop_devnet(network.process) == 0  # the rest needs only the files, and a learning devnet uses two cores
     parts = {f"--{name.replace('_', '-')}": str(found[name]) for name in ("chain_id", "pool", "beacon", "salt")}
     said = verify(network, Path(found["file"]), version=first["version"], parts=parts, units=file.units)
     assert said.code == 0, said.out + said.err
 
-    # The same file, better paid: named for what it is.
+    # The same file with higher rewards is rejected for its rewards.
     best = replace(file.samples[0], task_reward=1 - file.samples[0].task_reward, reward=1 - file.samples[0].reward)
     tampered = tmp_path / "tampered.parquet"
     write_rollouts(tampered, RolloutFile(file.header, (best, *file.samples[1:])))

@@ -1,4 +1,4 @@
-"""A stranger's machine joins a running pool: from keys to the stake that comes back, with real services and workers."""
+"""A stranger's machine joins a running pool with real services and workers: from keys to the returned stake."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.kit.devnet import Devnet, Said, run_muster, start_devnet, stop_devnet
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Devnet]:
-    """A whole devnet with one worker of its own, whose tasks run in the process sandbox."""
+    """Runs a whole devnet with one worker, whose tasks run in the process sandbox."""
     directory = tmp_path_factory.mktemp("devnet") / "net"
     process = start_devnet(directory, "--workers", "1", "--runtime", "process", "--task", "hello")
     try:
@@ -37,7 +37,7 @@ COMMANDS = re.findall(r"^muster ([^#\n]*?) *(?:#.*)?$", PAGE, re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class Stranger:
-    """A contributor who does what `docs/contributors.md` says, in a folder of their own."""
+    """A contributor who follows `docs/contributors.md` in a separate folder."""
 
     process: subprocess.Popen[bytes]
     address: str
@@ -47,7 +47,7 @@ class Stranger:
         return run_muster(*arguments)
 
     def as_printed(self, line: str) -> Said:
-        """Runs a command that docs/contributors.md prints."""
+        """Runs a command from docs/contributors.md."""
         assert line in COMMANDS
         said = run_muster(*line.split())
         assert said.code == 0 or line == "worker doctor", f"{line}: {said.out}{said.err}"
@@ -56,7 +56,7 @@ class Stranger:
 
 @pytest.fixture
 def stranger(network: Devnet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stranger]:
-    """Has keys and a running worker; the provider has not staked yet."""
+    """Sets up a contributor with keys and a running worker; the provider has not staked yet."""
     devnet = load_configuration(network.directory / "muster.toml")
     text = SETTINGS.replace("https://rpc.example", devnet.chain.rpc)
     text, places = re.subn(r"discovery = \[.*?\]", f'discovery = ["{devnet.pool.discovery[0]}"]', text)
@@ -66,7 +66,8 @@ def stranger(network: Devnet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MUSTER_CONFIG", raising=False)
     monkeypatch.setenv("MUSTER_WORKER_WAIT_AT_MOST_S", "2")
-    monkeypatch.setenv("MUSTER_WORKER_RUNTIME", "process")  # as the network's own: its image is in no registry
+    # as the devnet's own worker does, because the image is in no registry
+    monkeypatch.setenv("MUSTER_WORKER_RUNTIME", "process")
     for line in COMMANDS[:2]:
         assert run_muster(*line.split()).code == 0
     provider, node = (run_muster("keys", "show", name, "--json").json()["address"] for name in ("provider", "node"))
@@ -91,7 +92,7 @@ def node_state(network: Devnet, address: str) -> str:
     return next((node["state"] for node in nodes if node["address"] == address), "unknown")
 
 
-def test_a_strangers_whole_life_as_the_page_tells_it(network: Devnet, stranger: Stranger) -> None:
+def test_a_contributor_joins_works_and_leaves_as_the_page_describes(network: Devnet, stranger: Stranger) -> None:
     muster, mine = network.muster, stranger.address
     assert [line.partition(" --")[0] for line in COMMANDS[:6]] == [
         "keys new provider",
@@ -102,7 +103,7 @@ def test_a_strangers_whole_life_as_the_page_tells_it(network: Devnet, stranger: 
         "worker run",
     ]
 
-    # Without stake nobody invites it; the worker waits, and says for what.
+    # Without stake the node gets no invite; the worker waits and reports the reason.
     wait_until(lambda: "waiting" in stranger.muster("worker", "status").out, within=120)
     assert node_state(network, mine) in {"unknown", "discovered"}
     for line in COMMANDS[2:4]:
@@ -113,13 +114,13 @@ def test_a_strangers_whole_life_as_the_page_tells_it(network: Devnet, stranger: 
     assert examined.code in {0, 1}, examined.out
     assert "FAILURE" not in examined.out
 
-    # It runs the pool's task; its output is there for the contributor and for the pool's owner.
+    # The node runs the pool's task; contributor and pool owner can read its output.
     wait_until(lambda: f"hello from {mine}" in stranger.muster("worker", "logs").out, within=120)
     wait_until(lambda: "count" in muster("pool", "logs", mine).out, within=120)
     (task,) = muster("pool", "tasks", "--json").json()
     assert (task["spec"]["name"], task["assignments"]["running"]) == ("hello", 2)
 
-    # Draining, it takes nothing new; leaving, it is no member, and the stake comes back.
+    # After draining the node takes no new task; after leaving it is no member and the stake is returned.
     assert stranger.muster("worker", "drain").code == 0
     wait_until(lambda: node_state(network, mine) == "draining", within=120)
     assert stranger.muster("worker", "leave").code == 0
@@ -131,7 +132,7 @@ def test_a_strangers_whole_life_as_the_page_tells_it(network: Devnet, stranger: 
     assert "withdrew 20 MUST" in stranger.muster("stake", "withdraw").out
 
 
-def test_the_doctor_finds_a_healthy_devnet_healthy(network: Devnet) -> None:
+def test_the_doctor_reports_a_healthy_devnet_as_healthy(network: Devnet) -> None:
     configuration = str(network.directory / "muster.toml")
     for line in (["--config", configuration, "worker", "doctor"], ["worker", "doctor", "--config", configuration]):
         examined = run_muster(*line)

@@ -1,4 +1,4 @@
-"""Discovery under fuzz: whatever is sent, no 5xx, and every answer is what its OpenAPI promises."""
+"""Fuzzes discovery: no request causes a 5xx, and every answer matches its OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -68,9 +68,9 @@ def put(url: str, key: Any, method: str, path: str, body: Any) -> httpx.Response
 
 
 @pytest.mark.parametrize("operation", OPERATIONS, ids=" ".join)
-def test_no_request_makes_it_stumble(place: tuple[FastAPI, str], operation: tuple[str, str]) -> None:
+def test_no_fuzzed_request_causes_a_server_error(place: tuple[FastAPI, str], operation: tuple[str, str]) -> None:
     app, url = place
-    put(url, NODE, "PUT", f"/v1/nodes/{NODE.address}", registration())  # an operation before may have deleted it
+    put(url, NODE, "PUT", f"/v1/nodes/{NODE.address}", registration())  # an earlier operation may have deleted it
     known: dict[str, list[object]] = {
         "node": [NODE.address],
         "pool_id": [POOL],

@@ -1,4 +1,4 @@
-"""The orchestrator under fuzz: whatever is sent, no 5xx, and every answer is what its OpenAPI promises."""
+"""Fuzzes the orchestrator: no request causes a 5xx, and every answer matches its OpenAPI schema."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOKEN, READER = new_token(), new_token()
 
 
 class Bearer(AuthBase):
-    """Sends a token."""
+    """Adds a bearer token to requests."""
 
     def __init__(self, token: str) -> None:
         self._token = token
@@ -100,7 +100,7 @@ def place(redis_server: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 async def begin(url: str, redis_url: str, home: Path) -> str:
-    """One node that works and one task; the task's id."""
+    """Creates one node with one task; returns the task's id."""
     async with NodeClient(url, key=NODE) as node, OrchestratorClient(url, token=TOKEN) as owner:
         await node.heartbeat(Heartbeat(pool_id=POOL, worker_version="0.1.0"))
         redis = connect_redis(redis_url)
@@ -112,7 +112,7 @@ async def begin(url: str, redis_url: str, home: Path) -> str:
 
 
 @pytest.mark.parametrize("operation", all_operations(), ids=" ".join)
-def test_no_request_makes_it_stumble(place: tuple[FastAPI, str, str], operation: tuple[str, str]) -> None:
+def test_no_fuzzed_request_causes_a_server_error(place: tuple[FastAPI, str, str], operation: tuple[str, str]) -> None:
     app, url, task = place
     known: dict[str, list[object]] = {
         "node": [NODE.address],

@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the ledger tests."""
 
 from tests.kit.chain import (
     anvil_process,

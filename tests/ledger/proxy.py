@@ -1,4 +1,4 @@
-"""A chain behind a bad line: a proxy that delays, loses answers, or is down, as a test says."""
+"""A faulty connection to a chain: a proxy that delays, loses answers, or is down."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import httpx
 
 @dataclass
 class BadLine:
-    """What the proxy does to requests.
+    """Faults of the proxy.
 
     Args:
-        delay_s: Waits before answering.
-        lose_answers_to: JSON-RPC methods that are carried out while their answer never arrives, and how often.
+        delay_s: Seconds to wait before answering.
+        lose_answers_to: JSON-RPC methods that are executed but whose answer is lost, with the number of losses.
         down: Closes every connection at once.
-        status: Answers with this HTTP status instead of asking the chain.
-        hold: JSON-RPC methods that are not passed on before their event is set.
+        status: Answers with this HTTP status instead of forwarding to the chain.
+        hold: JSON-RPC methods that are not forwarded before their event is set.
     """
 
     url: str = ""

@@ -1,4 +1,4 @@
-"""The committed artifacts are what the committed sources compile to."""
+"""The committed artifacts are the compiled form of the committed sources."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def committed(request: pytest.FixtureRequest) -> Artifact:
     return artifact(request.param)
 
 
-def test_an_artifact_names_the_sources_and_the_compiler_it_comes_from(committed: Artifact) -> None:
+def test_an_artifact_names_its_sources_and_compiler(committed: Artifact) -> None:
     assert committed.source_hash == source_hash(sources()), "compile again: python -m ledger.build"
     assert committed.compiler.startswith(f"{SOLC}+")
     assert committed.openzeppelin == OPENZEPPELIN
 
 
-def test_an_artifact_fits_on_a_chain(committed: Artifact) -> None:
+def test_a_contract_fits_the_chains_code_size_limit(committed: Artifact) -> None:
     assert 0 < committed.deployed_size <= SIZE_LIMIT
     assert len(committed.bytecode) >= committed.deployed_size
     assert any(entry["type"] == "function" for entry in committed.abi)
 
 
-def test_every_function_of_ours_reverts_with_errors_of_its_own_only() -> None:
+def test_contracts_revert_with_custom_errors_only() -> None:
     for text in sources().values():
         assert "require(" not in text
         assert 'revert("' not in text
 
 
-def test_every_contract_is_held_to_one_compiler_and_one_license() -> None:
+def test_every_contract_has_the_same_compiler_version_and_license() -> None:
     for path, text in sources().items():
         assert text.startswith(f"// SPDX-License-Identifier: Apache-2.0\npragma solidity {SOLC};\n"), path
 
 
-def test_the_source_hash_follows_every_name_and_every_letter() -> None:
+def test_the_source_hash_changes_with_any_name_or_text() -> None:
     texts = {"a.sol": "one", "b.sol": "two"}
     same = {"b.sol": "two", "a.sol": "one"}
     others = [{"a.sol": "one"}, {"a.sol": "two", "b.sol": "one"}, {"a.sol": "one", "c.sol": "two"}]
@@ -52,7 +52,9 @@ def test_the_source_hash_follows_every_name_and_every_letter() -> None:
     assert source_hash(texts) not in {source_hash(other) for other in others}
 
 
-def test_a_missing_artifact_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_missing_artifact_is_reported_with_the_command_that_makes_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(artifacts, "ARTIFACTS", tmp_path)
     artifact.cache_clear()
     with pytest.raises(Unavailable, match="StakeManager") as caught:
@@ -60,14 +62,16 @@ def test_a_missing_artifact_says_how_to_make_it(monkeypatch: pytest.MonkeyPatch,
     assert "python -m ledger.build" in caught.value.hint
 
 
-def test_missing_tools_say_how_to_get_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_build_tools_are_reported_with_the_command_that_installs_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("MUSTER_TOOLS", str(tmp_path))
     with pytest.raises(Unavailable, match="node_modules") as caught:
         tools_directory()
     assert "deploy/npm" in caught.value.hint
 
 
-def test_the_npm_pins_are_exact_and_name_no_registry() -> None:
+def test_npm_pins_are_exact_and_name_no_registry() -> None:
     pins = json.loads((NPM / "package.json").read_text())["devDependencies"]
     assert (pins["solc"], pins["@openzeppelin/contracts"]) == (SOLC, OPENZEPPELIN)
     assert all(version[0].isdigit() for version in pins.values())
@@ -78,7 +82,7 @@ def test_the_npm_pins_are_exact_and_name_no_registry() -> None:
 
 @pytest.fixture
 def tools() -> Path:
-    """The pinned npm packages; without them the tests that compile are skipped, and pytest says so."""
+    """Returns the pinned npm packages; without them the compiling tests are skipped."""
     try:
         return tools_directory()
     except Unavailable as missing:
@@ -87,7 +91,7 @@ def tools() -> Path:
 
 @pytest.mark.needs_solc
 @pytest.mark.usefixtures("tools")
-def test_compiling_again_gives_the_committed_artifacts_to_the_byte(pytestconfig: pytest.Config) -> None:
+def test_compiling_again_reproduces_the_committed_artifacts_byte_for_byte(pytestconfig: pytest.Config) -> None:
     compiling = pytestconfig.stash[COMPILING]
     said, _ = compiling.communicate(timeout=240)
     assert compiling.returncode == 0, said
@@ -95,7 +99,7 @@ def test_compiling_again_gives_the_committed_artifacts_to_the_byte(pytestconfig:
 
 @pytest.mark.needs_solc
 @pytest.mark.usefixtures("tools")
-def test_a_source_that_does_not_compile_is_told_with_its_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_error_is_reported_with_file_and_line(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = sources() | {"MusterToken.sol": "pragma solidity 0.8.37;\ncontract MusterToken { uint x = y; }\n"}
     monkeypatch.setattr(build, "sources", lambda: broken)
     with pytest.raises(InvalidInput, match=r"(?s)Undeclared identifier.*MusterToken.sol:2"):

@@ -1,4 +1,4 @@
-"""Event cursors: every event at least once, over restarts, reorgs, crashes and nodes that refuse."""
+"""Event cursors: every event at least once, over restarts, reorgs, crashes and refusing nodes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.kit.chain import LiveChain
 from tests.kit.json_rpc import Wire
 from tests.ledger.proxy import bad_line
 
-# A chain in a list
+# A chain held in a list
 
 
 def _id(number: int) -> Digest:
@@ -38,7 +38,7 @@ def _id(number: int) -> Digest:
 
 
 class ModelChain:
-    """Blocks with as many events as asked; every block that was ever made has a hash of its own."""
+    """Blocks with the requested number of events; every block ever made has a unique hash."""
 
     def __init__(self) -> None:
         self._made = 0
@@ -74,7 +74,7 @@ class ModelChain:
         return [(block, index) for block, count in self.blocks[:last] for index in range(count)]
 
     def interrupt(self) -> None:
-        """A question was asked: what happens between two of them happens now."""
+        """Runs the changes that a test scheduled between two queries."""
         self.questions += 1
         if self.between:
             wait, depth, events = self.between.pop()
@@ -131,7 +131,7 @@ class ModelChain:
 
 
 class Consumer:
-    """Applies what it is told, strictly: nothing unknown is taken back, nothing is applied over something later."""
+    """Applies events strictly: it never removes an unknown event, and never applies one after a later one."""
 
     def __init__(self) -> None:
         self.applied: list[tuple[Digest, int]] = []
@@ -170,7 +170,7 @@ STEPS = st.one_of(
 
 @settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=st.lists(STEPS, max_size=30), span=st.integers(1, 20), most=st.integers(1, 20), lag=st.integers(0, 3))
-def test_whatever_happens_the_consumer_ends_with_the_chains_own_events(
+def test_a_consumer_ends_with_the_canonical_events_after_any_history(
     steps: list[tuple[str, Any]], span: int, most: int, lag: int
 ) -> None:
     chain = ModelChain()
@@ -211,7 +211,7 @@ async def live_through(chain: ModelChain, steps: list[tuple[str, Any]], *, span:
 
 @pytest.mark.parametrize("questions_before", range(7))
 @pytest.mark.parametrize("depth", range(1, 6))
-async def test_a_reorg_between_any_two_questions_is_noticed(questions_before: int, depth: int) -> None:
+async def test_a_reorg_between_any_two_queries_is_noticed(questions_before: int, depth: int) -> None:
     for new_blocks in range(1, 8):
         chain, consumer = ModelChain(), Consumer()
         chain.grow([1, 1, 1])
@@ -226,7 +226,7 @@ async def test_a_reorg_between_any_two_questions_is_noticed(questions_before: in
 
 
 @pytest.mark.parametrize("lag", [0, 2])
-async def test_a_new_block_costs_as_few_questions_as_its_events_need(lag: int) -> None:
+async def test_a_new_block_needs_no_more_queries_than_its_events(lag: int) -> None:
     chain, consumer = ModelChain(), Consumer()
     chain.grow([1, 1, 1, 1])
     cursor = EventCursor(chain, name="c", store=MemoryCursorStore(), confirmations=lag)
@@ -240,21 +240,21 @@ async def test_a_new_block_costs_as_few_questions_as_its_events_need(lag: int) -
         await cursor.commit(batch)
         asked.append(chain.questions)
     assert consumer.applied == chain.canonical(upto=len(chain.blocks) - 1 - lag)
-    # The newest block, and the events of one that has any; a block that is not the newest has to be asked for.
+    # The newest block, and the events of a block that has any; a block below the newest needs its own query.
     assert asked == ([1, 2, 1] if lag == 0 else [2, 3, 3])
 
 
 @pytest.mark.parametrize(
     ("new", "lag", "questions", "since"),
     [
-        ([0, 2], 0, 3, 1005),  # the newest, the one below it, and the events of the one that has any
+        ([0, 2], 0, 3, 1005),  # the newest block, the one below it, and the events of the one that has any
         ([0, 2, 1, 0], 0, 6, 1005),
-        ([2, 0, 1], 1, 6, 1003),  # the newest one does not count yet, but three below it do
+        ([2, 0, 1], 1, 6, 1003),  # the newest block is not confirmed yet, but three below it are
         ([0, 0], 0, 2, None),
-        ([1] * 5, 0, 6, None),  # a range: the newest, its ends before and after, and the events
+        ([1] * 5, 0, 6, None),  # a range: the newest block, the blocks at both ends, and the events
     ],
 )
-async def test_a_few_new_blocks_are_read_by_their_hashes_and_say_when_they_were_made(
+async def test_a_few_new_blocks_are_read_by_hash_and_with_their_time(
     new: list[int], lag: int, questions: int, since: int | None
 ) -> None:
     chain, consumer = ModelChain(), Consumer()
@@ -269,7 +269,7 @@ async def test_a_few_new_blocks_are_read_by_their_hashes_and_say_when_they_were_
     assert consumer.applied == chain.canonical(upto=len(chain.blocks) - 1 - lag)
 
 
-async def test_a_cursor_that_has_read_everything_writes_nothing() -> None:
+async def test_a_poll_without_news_writes_nothing() -> None:
     class Counting(MemoryCursorStore):
         saves = 0
 
@@ -286,7 +286,7 @@ async def test_a_cursor_that_has_read_everything_writes_nothing() -> None:
     assert store.saves == 1 + 1
 
 
-async def test_what_was_not_committed_comes_again() -> None:
+async def test_uncommitted_events_are_delivered_again() -> None:
     chain, store = ModelChain(), MemoryCursorStore()
     chain.grow([2])
     cursor = EventCursor(chain, name="c", store=store)
@@ -297,7 +297,7 @@ async def test_what_was_not_committed_comes_again() -> None:
     assert (await EventCursor(chain, name="c", store=store).poll()).events == ()
 
 
-async def test_a_refused_range_is_halved_until_it_is_small_enough_and_grows_again() -> None:
+async def test_a_refused_range_is_halved_until_accepted_and_grows_again() -> None:
     chain = ModelChain()
     chain.grow([1] * 100)
     chain.most_blocks = 10
@@ -311,14 +311,14 @@ async def test_a_refused_range_is_halved_until_it_is_small_enough_and_grows_agai
     assert max(last - first + 1 for first, last in chain.asked) == 64
 
 
-async def test_a_block_that_is_too_big_alone_is_an_error() -> None:
+async def test_a_single_block_over_the_limit_is_an_error() -> None:
     chain = ModelChain()
     chain.most_blocks = 0
     with pytest.raises(AnswerTooBig):
         await EventCursor(chain, name="c", store=MemoryCursorStore()).poll()
 
 
-async def test_a_reorg_deeper_than_the_memory_is_said_to_be_one() -> None:
+async def test_a_reorg_deeper_than_the_memory_raises_cursor_too_old() -> None:
     chain = ModelChain()
     chain.grow([1] * 50)
     cursor = EventCursor(chain, name="c", store=MemoryCursorStore(), memory=5, max_range=1)
@@ -328,7 +328,7 @@ async def test_a_reorg_deeper_than_the_memory_is_said_to_be_one() -> None:
         await cursor.poll()
 
 
-async def test_a_chain_that_never_stands_still_is_given_up_on() -> None:
+async def test_a_chain_that_keeps_changing_is_given_up_after_bounded_attempts() -> None:
     chain = ModelChain()
     chain.grow([1] * 3)
     chain.between = [(0, 2, [1, 1])] * 100
@@ -336,7 +336,7 @@ async def test_a_chain_that_never_stands_still_is_given_up_on() -> None:
         await EventCursor(chain, name="c", store=MemoryCursorStore()).poll()
 
 
-async def test_confirmations_hold_events_back() -> None:
+async def test_confirmations_delay_events() -> None:
     chain = ModelChain()
     chain.grow([1])
     cursor = EventCursor(chain, name="c", store=MemoryCursorStore(), confirmations=2)
@@ -345,7 +345,7 @@ async def test_confirmations_hold_events_back() -> None:
     assert len((await cursor.poll()).events) == 1
 
 
-async def test_a_cursor_with_another_filter_starts_over() -> None:
+async def test_a_cursor_with_another_filter_starts_again() -> None:
     chain, store = ModelChain(), MemoryCursorStore()
     chain.grow([1])
     await drain(EventCursor(chain, name="c", store=store), Consumer())
@@ -353,14 +353,14 @@ async def test_a_cursor_with_another_filter_starts_over() -> None:
     assert len((await EventCursor(chain, name="c", store=store).poll()).events) == 1
 
 
-async def test_a_position_that_cannot_be_read_starts_over() -> None:
+async def test_an_unreadable_position_starts_again() -> None:
     chain, store = ModelChain(), MemoryCursorStore()
     chain.grow([1])
     await store.save("c", b'{"next_block": "x"')
     assert len((await EventCursor(chain, name="c", store=store).poll()).events) == 1
 
 
-# The pure part
+# Pure functions
 
 
 def _ref(number: int) -> BlockRef:
@@ -379,7 +379,7 @@ def _log(number: int) -> EventLog:
     )
 
 
-def test_going_back_takes_back_the_newest_first() -> None:
+def test_rewinding_removes_the_newest_events_first() -> None:
     position = Position(next_block=4, read=(_ref(1), _ref(2), _ref(3)), delivered=(_log(1), _log(2), _log(3)))
     rewound = rewind(position, ancestor=_ref(1), start=0)
     assert rewound is not None
@@ -387,7 +387,7 @@ def test_going_back_takes_back_the_newest_first() -> None:
     assert rewound.position == Position(next_block=2, read=(_ref(1),), delivered=(_log(1),))
 
 
-def test_without_a_common_block_everything_goes_back_only_if_nothing_was_forgotten() -> None:
+def test_without_a_common_block_the_rewind_needs_the_complete_memory() -> None:
     position = Position(next_block=3, read=(_ref(2),), delivered=(_log(2),))
     everything = rewind(position, ancestor=None, start=1)
     assert everything is not None
@@ -397,7 +397,7 @@ def test_without_a_common_block_everything_goes_back_only_if_nothing_was_forgott
 
 
 @given(steps=st.lists(st.integers(1, 9), min_size=1, max_size=60), memory=st.integers(0, 20))
-def test_memory_is_bounded_and_covers_what_it_promises(steps: list[int], memory: int) -> None:
+def test_position_memory_is_bounded_and_covers_the_promised_blocks(steps: list[int], memory: int) -> None:
     position, newest = Position(next_block=0), -1
     for step in steps:
         logs = tuple(_log(number) for number in range(newest + 1, newest + step + 1))
@@ -411,7 +411,7 @@ def test_memory_is_bounded_and_covers_what_it_promises(steps: list[int], memory:
 
 
 @given(st.integers(0, 100), st.integers(-5, 100), st.integers(1, 50))
-def test_ranges_reach_the_target_and_no_further(start: int, target: int, span: int) -> None:
+def test_ranges_end_at_the_target_block(start: int, target: int, span: int) -> None:
     wanted = next_range(Position(next_block=start), target=target, span=span)
     if start > target:
         assert wanted is None
@@ -421,7 +421,7 @@ def test_ranges_reach_the_target_and_no_further(start: int, target: int, span: i
         assert wanted[1] == min(target, start + span - 1)
 
 
-def test_a_position_survives_its_store() -> None:
+def test_a_position_is_read_back_as_it_was_written() -> None:
     position = Position(next_block=3, read=(_ref(2),), delivered=(_log(2),), complete=False, filter="f")
     assert load(dump(position)) == position
 
@@ -461,7 +461,7 @@ async def store(request: pytest.FixtureRequest) -> AsyncIterator[CursorStore]:
         await redis.aclose()
 
 
-async def test_a_store_gives_back_what_was_saved_last_under_each_name(store: CursorStore) -> None:
+async def test_a_cursor_store_returns_the_last_value_saved_under_each_name(store: CursorStore) -> None:
     assert await store.load("a") is None
     await store.save("a", b"one")
     await store.save("b", b"\x00\xff")
@@ -474,7 +474,7 @@ async def test_a_store_gives_back_what_was_saved_last_under_each_name(store: Cur
 
 
 async def collect(cursor: EventCursor) -> list[tuple[int, bool]]:
-    """Reads to the end and commits: (topic, reverted) of each event."""
+    """Reads to the end and commits; returns (topic, reverted) of each event."""
     seen: list[tuple[int, bool]] = []
     while True:
         batch: EventBatch = await cursor.poll()
@@ -489,7 +489,7 @@ async def deploy(chain: LiveChain) -> Address:
         return await wire.deploy_gadget(chain.accounts[0])
 
 
-async def test_a_restarted_cursor_goes_on_where_it_was(chain: LiveChain, store: CursorStore) -> None:
+async def test_a_restarted_cursor_resumes_at_its_position(chain: LiveChain, store: CursorStore) -> None:
     contract = await deploy(chain)
     web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
     async with Wire(chain.url) as wire:
@@ -503,7 +503,7 @@ async def test_a_restarted_cursor_goes_on_where_it_was(chain: LiveChain, store: 
     await web3.provider.disconnect()
 
 
-async def test_a_reorg_is_taken_back_and_followed(chain: LiveChain, store: CursorStore) -> None:
+async def test_a_reorg_removes_events_and_delivers_the_new_ones(chain: LiveChain, store: CursorStore) -> None:
     contract = await deploy(chain)
     web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
     cursor = EventCursor(Web3Events(web3, addresses=[contract]), name=f"reorg {chain.kind}", store=store)
@@ -523,7 +523,7 @@ async def test_a_reorg_is_taken_back_and_followed(chain: LiveChain, store: Curso
     await web3.provider.disconnect()
 
 
-async def test_only_the_events_asked_for_are_seen(chain: LiveChain) -> None:
+async def test_only_events_that_match_the_filter_are_delivered(chain: LiveChain) -> None:
     contract, other = await deploy(chain), await deploy(chain)
     web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
     async with Wire(chain.url) as wire:
@@ -534,7 +534,7 @@ async def test_only_the_events_asked_for_are_seen(chain: LiveChain) -> None:
     await web3.provider.disconnect()
 
 
-async def test_followers_wait_out_a_chain_that_is_away(development_chain: LiveChain) -> None:
+async def test_followers_wait_while_the_chain_is_unreachable(development_chain: LiveChain) -> None:
     contract = await deploy(development_chain)
     async with bad_line(development_chain.url) as line, Wire(development_chain.url) as wire:
         web3 = await connect(line.url, expected_chain_id=31337, attempts=1)

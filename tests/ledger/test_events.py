@@ -1,4 +1,4 @@
-"""Events stay true to the ABI; what is no event of ours is nobody's."""
+"""Events match the ABI; other logs are ignored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _snake(name: str) -> str:
 
 
 @pytest.mark.parametrize(("contract", "kind"), [(c, kind) for c, kinds in EVENTS.items() for kind in kinds])
-def test_fields_stand_as_the_parameters_do(contract: Contract, kind: type[LedgerEvent]) -> None:
+def test_event_fields_match_the_contracts_parameters(contract: Contract, kind: type[LedgerEvent]) -> None:
     (entry,) = [e for e in artifact(contract).abi if e["type"] == "event" and e["name"] == kind.__name__]
     names = [field.name for field in fields(kind) if field.name != "log"]
     assert len(names) == len(entry["inputs"])
@@ -56,7 +56,7 @@ def _log() -> EventLog:
     )
 
 
-def test_a_log_becomes_its_event() -> None:
+def test_a_log_is_decoded_to_its_event() -> None:
     event = EventDecoder(Deployed()).decode(_log())
     assert isinstance(event, WorkDisputed)
     assert (event.pool_id, event.node, event.key) == (7, PLACES[Contract.MUSTER], "0x" + "0a" * 32)
@@ -75,11 +75,11 @@ def test_a_log_becomes_its_event() -> None:
         {"data": b"\xff" * 64},
     ],
 )
-def test_what_is_no_event_of_ours_is_none(change: dict[str, object]) -> None:
+def test_a_log_of_another_contract_or_topic_is_ignored(change: dict[str, object]) -> None:
     assert EventDecoder(Deployed()).decode(replace(_log(), **change)) is None  # type: ignore[arg-type]  # a table
 
 
-def test_a_log_of_ours_that_can_not_be_read_is_said() -> None:
+def test_an_undecodable_log_is_logged_as_unreadable() -> None:
     with capture_logs() as said:
         assert EventDecoder(Deployed()).decode(replace(_log(), data=b"")) is None
         assert EventDecoder(Deployed()).decode(replace(_log(), topics=(ZERO_DIGEST,))) is None
@@ -89,13 +89,13 @@ def test_a_log_of_ours_that_can_not_be_read_is_said() -> None:
 @pytest.mark.parametrize(
     ("written", "read"), [(b"\xff\xfe\x80", "\ufffd\ufffd\ufffd"), (b"ok\xc3", "ok\ufffd"), ("ä".encode(), "ä")]
 )
-def test_strings_that_are_not_utf8_drop_no_event(written: bytes, read: str) -> None:
+def test_an_event_with_a_non_utf8_string_is_kept(written: bytes, read: str) -> None:
     owner = PLACES[Contract.MUSTER]
     log = replace(
         _log(),
         address=PLACES[Contract.COMPUTE_POOLS],
         topics=(topic_of(PoolCreated), *(Digest(f"0x{each:064x}") for each in (7, 1, int(owner, 16)))),
-        data=encode(["bytes"], [written]),  # laid out as a string is
+        data=encode(["bytes"], [written]),  # encoded as a string is
     )
     event = EventDecoder(Deployed()).decode(log)
     assert isinstance(event, PoolCreated)

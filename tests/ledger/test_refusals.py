@@ -1,4 +1,4 @@
-"""The contracts' errors in plain words stay true to the contracts."""
+"""The plain-language messages of contract errors match the contracts."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", sorted(MESSAGES))
-def test_every_word_is_about_an_error_that_some_contract_has(name: str) -> None:
+def test_every_message_belongs_to_a_contract_error_and_uses_its_arguments(name: str) -> None:
     used = set(re.findall(r"\{(\w+)\}", MESSAGES[name][0]))
     assert any(used <= set(arguments) for known, arguments in ERRORS if known == name)
     assert MESSAGES[name][1], "a person needs to know what to do"
 
 
-def test_amounts_and_times_are_for_people() -> None:
+def test_amounts_and_times_are_formatted_for_people() -> None:
     arguments = {"provider": "0x1", "free": 10**18, "asked": 5 * 10**17}
     plain = in_plain_words(TransactionReverted("x", name="StakeTooLow", arguments=arguments))
     assert plain.detail.startswith("0.5 MUST of the stake of 0x1 is needed, and only 1 MUST is free")
@@ -38,7 +38,7 @@ def test_amounts_and_times_are_for_people() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "NobodyKnows"])
-def test_an_unknown_error_keeps_its_own_words(name: str) -> None:
+def test_an_unknown_error_keeps_its_message(name: str) -> None:
     error = TransactionReverted("as the contract said", name=name)
     assert in_plain_words(error) is error
 
@@ -53,18 +53,18 @@ def test_an_unknown_error_keeps_its_own_words(name: str) -> None:
         ({"poolId": 1, "status": 77}, "77"),
     ],
 )
-def test_a_status_is_said_by_its_name(arguments: dict[str, object], word: str) -> None:
+def test_a_wrong_status_is_reported_by_name(arguments: dict[str, object], word: str) -> None:
     said = in_plain_words(TransactionReverted("x", name="WrongStatus", arguments=arguments))
     assert f"the status is {word}," in said.detail
 
 
 @pytest.mark.parametrize("name", sorted(MESSAGES))
-def test_a_name_alone_is_told_in_words_without_holes(name: str) -> None:
+def test_a_message_without_arguments_has_no_placeholders(name: str) -> None:
     told = name_in_plain_words(f"{name}()")
     assert told.endswith(f"({name})")
     assert MESSAGES[name][1] in told
     assert "{" not in told
 
 
-def test_a_name_that_nobody_knows_is_told_as_it_is() -> None:
+def test_an_unknown_error_name_is_returned_unchanged() -> None:
     assert name_in_plain_words("NobodyKnows()") == "NobodyKnows()"

@@ -1,4 +1,4 @@
-"""Connecting to a chain that is down, slow, wrong, or not a chain; reading what contracts revert with."""
+"""Connecting to a chain that is down, slow, wrong or no chain; decoding revert data."""
 
 from __future__ import annotations
 
@@ -40,26 +40,26 @@ ABI: list[dict[str, Any]] = [
 LEASE_USED = keccak(text="LeaseUsed(bytes32,uint64)")[:4] + encode(["bytes32", "uint64"], [b"\x11" * 32, 7])
 
 
-async def test_the_right_chain_is_connected_to(chain: LiveChain) -> None:
+async def test_connecting_checks_the_chain_id(chain: LiveChain) -> None:
     web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
     assert await web3.eth.block_number >= 0
     await web3.provider.disconnect()
 
 
-async def test_another_chain_is_refused_with_both_ids(chain: LiveChain) -> None:
+async def test_a_wrong_chain_id_is_refused_with_both_ids(chain: LiveChain) -> None:
     with pytest.raises(WrongChain, match="is chain 31337, not chain 1") as wrong:
         await connect(chain.url, expected_chain_id=1)
     assert not wrong.value.retryable
 
 
-async def test_a_chain_that_is_down_is_said_to_be_after_bounded_attempts() -> None:
+async def test_an_unreachable_chain_is_reported_after_bounded_attempts() -> None:
     with pytest.raises(ChainUnavailable, match="can't be reached") as down:
         await connect(f"http://127.0.0.1:{free_port()}", expected_chain_id=31337, attempts=2)
     assert down.value.retryable
     assert down.value.hint
 
 
-async def test_a_slow_chain_meets_the_timeout(development_chain: LiveChain) -> None:
+async def test_a_slow_chain_times_out(development_chain: LiveChain) -> None:
     async with bad_line(development_chain.url) as line:
         line.delay_s = 3
         with pytest.raises(ChainUnavailable, match="did not answer eth_chainId in time"):
@@ -67,7 +67,7 @@ async def test_a_slow_chain_meets_the_timeout(development_chain: LiveChain) -> N
         assert line.requests == 2
 
 
-async def test_a_question_that_is_taken_back_as_its_time_runs_out_was_taken_back() -> None:
+async def test_cancelling_a_request_at_its_timeout_raises_cancelled_error() -> None:
     async with SilentServer() as chain:
         asking = asyncio.create_task(connect(chain.url, expected_chain_id=31337, timeout=timedelta(seconds=0.5)))
         await chain.asked()
@@ -77,7 +77,7 @@ async def test_a_question_that_is_taken_back_as_its_time_runs_out_was_taken_back
             await asking
 
 
-async def test_a_read_is_tried_again_when_its_answer_is_lost(development_chain: LiveChain) -> None:
+async def test_a_read_is_retried_when_its_answer_is_lost(development_chain: LiveChain) -> None:
     async with bad_line(development_chain.url) as line:
         web3 = await connect(line.url, expected_chain_id=31337)
         line.lose_answers_to = {"eth_blockNumber": 2}
@@ -87,7 +87,9 @@ async def test_a_read_is_tried_again_when_its_answer_is_lost(development_chain: 
 
 
 @pytest.mark.parametrize(("status", "retryable"), [(503, True), (429, True), (404, False)])
-async def test_http_errors_are_told_apart(development_chain: LiveChain, status: int, retryable: bool) -> None:
+async def test_http_errors_are_classified_as_retryable_or_not(
+    development_chain: LiveChain, status: int, retryable: bool
+) -> None:
     async with bad_line(development_chain.url) as line:
         line.status = status
         with pytest.raises(ChainUnavailable) as error:
@@ -95,14 +97,14 @@ async def test_http_errors_are_told_apart(development_chain: LiveChain, status: 
         assert error.value.retryable is retryable
 
 
-async def test_keys_in_a_url_are_not_shown() -> None:
+async def test_keys_in_an_rpc_url_are_not_shown() -> None:
     url = f"http://user:hunter2@127.0.0.1:{free_port()}/v3/s3cret?key=t0ken"
     with pytest.raises(ChainUnavailable) as error:
         await connect(url, expected_chain_id=1, attempts=1)
     assert not any(secret in error.value.detail for secret in ("hunter2", "s3cret", "t0ken"))
 
 
-async def test_a_custom_error_comes_with_its_name_and_arguments(chain: LiveChain) -> None:
+async def test_a_custom_error_is_decoded_with_name_and_arguments(chain: LiveChain) -> None:
     async with Wire(chain.url) as wire:
         contract = await wire.deploy_gadget(chain.accounts[0])
     web3 = await connect(chain.url, expected_chain_id=chain.chain_id, reverts=RevertReader([ABI]))
@@ -113,7 +115,7 @@ async def test_a_custom_error_comes_with_its_name_and_arguments(chain: LiveChain
     await web3.provider.disconnect()
 
 
-async def test_refusals_become_errors_of_ours(chain: LiveChain) -> None:
+async def test_rpc_refusals_are_mapped_to_ledger_errors(chain: LiveChain) -> None:
     web3 = await connect(chain.url, expected_chain_id=chain.chain_id)
     poor, other = chain.accounts[:2]
     await chain.controls.set_balance(poor.address, 1)
@@ -135,10 +137,10 @@ async def test_refusals_become_errors_of_ours(chain: LiveChain) -> None:
         (b"", "reverted without a reason"),
     ],
 )
-def test_reverts_read_as_sentences(data: bytes, shown: str) -> None:
+def test_reverts_are_described_in_sentences(data: bytes, shown: str) -> None:
     assert str(RevertReader([ABI]).read(data)) == shown
 
 
 @given(st.binary(max_size=200), st.sampled_from([b"", LEASE_USED[:4], bytes.fromhex("08c379a0")]))
-def test_no_revert_data_breaks_the_reader(data: bytes, selector: bytes) -> None:
+def test_any_revert_data_is_decoded_without_an_exception(data: bytes, selector: bytes) -> None:
     assert RevertReader([ABI]).read(selector + data).data == selector + data

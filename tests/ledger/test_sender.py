@@ -1,4 +1,4 @@
-"""Sending: many at once, two senders with one key, fees, deadlines, reverts, crashes, a bad line."""
+"""Sending transactions: concurrency, two senders with one key, fees, deadlines, reverts, crashes, lost answers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ UNLUCKY_13 = keccak(text="Unlucky(uint256)")[:4] + (13).to_bytes(32, "big")
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def patient_processes() -> AsyncIterator[dict[ChainKind, ChainProcess]]:
-    """Chains that mine only when a test says so."""
+    """Starts chains that mine only on request of a test."""
     async with contextlib.AsyncExitStack() as stack:
         yield {
             kind: await stack.enter_async_context(start_chain(kind, block_time=timedelta(hours=1), accounts=20))
@@ -49,7 +49,7 @@ async def patient_processes() -> AsyncIterator[dict[ChainKind, ChainProcess]]:
 
 @pytest.fixture
 async def patient(patient_processes: dict[ChainKind, ChainProcess]) -> AsyncIterator[LiveChain]:
-    """A chain on which transactions wait until the test mines."""
+    """Returns a chain on which transactions wait until the test mines."""
     process = patient_processes[ChainKind.EMBEDDED]
     async with ChainControls(process.url) as controls:
         snapshot = await controls.snapshot()
@@ -107,7 +107,7 @@ async def deployed(chain: LiveChain, *, mine: bool = False) -> Address:
 
 
 async def pending(chain: LiveChain, count: int, account: int = 19) -> None:
-    """Returns when so many transactions of an account wait."""
+    """Returns when this number of an account's transactions is pending."""
     async with Wire(chain.url) as wire:
         who = chain.accounts[account].address
         for _ in range(5000):
@@ -119,7 +119,7 @@ async def pending(chain: LiveChain, count: int, account: int = 19) -> None:
 
 
 async def emitted(chain: LiveChain, contract: Address) -> Counter[int]:
-    """How often each topic was emitted."""
+    """Returns how often each topic was emitted."""
     async with Wire(chain.url) as wire:
         logs = await wire("eth_getLogs", {"address": contract, "fromBlock": "0x0", "toBlock": "latest"})
     return Counter(int(log["topics"][0], 16) for log in logs)
@@ -128,14 +128,14 @@ async def emitted(chain: LiveChain, contract: Address) -> Counter[int]:
 async def crash_while_sending(
     chain: LiveChain, sender: TransactionSender, call: TransactionCall, hook: BroadcastHook
 ) -> None:
-    """Sends until the transaction waits in the pool, and goes no further."""
+    """Sends until the transaction is pending, and then stops as after a crash."""
     sending = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=hook))
     await pending(chain, 1, account=0)
     sending.cancel()
     await asyncio.gather(sending, return_exceptions=True)
 
 
-async def test_a_receipt_says_what_happened(chain: LiveChain) -> None:
+async def test_a_receipt_contains_logs_gas_and_block(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with sender_on(chain) as sender:
         receipt = await sender.send(TransactionCall(to=contract, data=gadget.emit(5, b"hello")), deadline=SOON)
@@ -144,7 +144,7 @@ async def test_a_receipt_says_what_happened(chain: LiveChain) -> None:
     assert receipt.logs[0].block_hash == receipt.block_hash
 
 
-async def test_fifty_transactions_at_once_are_each_executed_once(chain: LiveChain) -> None:
+async def test_fifty_concurrent_transactions_are_each_executed_once(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with sender_on(chain) as sender:
         calls = [TransactionCall(to=contract, data=gadget.emit(number)) for number in range(50)]
@@ -164,7 +164,7 @@ async def test_waiting_transactions_share_a_block(patient: LiveChain) -> None:
     assert len({receipt.block_number for receipt in receipts}) == 1
 
 
-async def test_a_nonce_is_not_tried_twice_because_it_was_counted_while_another_was_placed(chain: LiveChain) -> None:
+async def test_a_nonce_is_not_reused_when_the_count_was_read_during_another_send(chain: LiveChain) -> None:
     contract = await deployed(chain)
     placing, may_go, estimate, nonces = asyncio.Event(), asyncio.Event(), asyncio.Event(), list[int]()
 
@@ -182,7 +182,7 @@ async def test_a_nonce_is_not_tried_twice_because_it_was_counted_while_another_w
         await placing.wait()
         call = TransactionCall(to=contract, data=gadget.emit(2))
         second = asyncio.create_task(sender.send(call, deadline=SOON, before_broadcast=note))
-        await asyncio.sleep(0.3)  # it counts, and waits for what it will cost
+        await asyncio.sleep(0.3)  # the sender reads the count, and then waits for the gas estimate
         may_go.set()
         await first
         await asyncio.sleep(0.1)
@@ -192,10 +192,10 @@ async def test_a_nonce_is_not_tried_twice_because_it_was_counted_while_another_w
     assert await emitted(chain, contract) == Counter([1, 2])
 
 
-async def test_calls_whose_gas_is_known_get_nonces_in_the_order_in_which_they_were_sent(
+async def test_calls_with_known_gas_get_nonces_in_the_order_of_sending(
     chain: LiveChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those who deploy contracts that name each other's addresses depend on it."""
+    """Deploying contracts that name each other's addresses depends on this order."""
     contract = await deployed(chain)
     nonces: dict[int, int] = {}
 
@@ -218,13 +218,13 @@ async def test_calls_whose_gas_is_known_get_nonces_in_the_order_in_which_they_we
     assert [nonces[number] for number in range(6)] == sorted(nonces.values())
 
 
-async def test_no_patience_at_all_is_not_the_usual_patience(patient: LiveChain) -> None:
+async def test_a_deadline_of_zero_is_not_replaced_by_the_default(patient: LiveChain) -> None:
     async with sender_on(patient) as sender:
         with pytest.raises(TransactionNotMined):
             await asyncio.wait_for(sender.send(TransactionCall(to=sender.address), deadline=timedelta()), timeout=5)
 
 
-async def test_two_senders_with_one_key_execute_everything_once(chain: LiveChain) -> None:
+async def test_two_senders_with_one_key_execute_every_call_once(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with sender_on(chain) as one, sender_on(chain) as two:
         await asyncio.gather(
@@ -237,7 +237,7 @@ async def test_two_senders_with_one_key_execute_everything_once(chain: LiveChain
     assert await emitted(chain, contract) == Counter([*range(20), *range(100, 120)])
 
 
-async def test_two_senders_with_one_key_share_a_pool_of_waiting_transactions(patient: LiveChain) -> None:
+async def test_two_senders_with_one_key_share_the_pending_pool(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     async with sender_on(patient) as one, sender_on(patient) as two:
         sending = asyncio.gather(
@@ -248,7 +248,8 @@ async def test_two_senders_with_one_key_share_a_pool_of_waiting_transactions(pat
             await asyncio.sleep(0.1)
             await patient.controls.mine()
         await sending
-    assert await emitted(patient, contract) == Counter([*range(10), *range(10)])  # equal calls are two calls
+    # equal calls are separate transactions
+    assert await emitted(patient, contract) == Counter([*range(10), *range(10)])
 
 
 async def test_a_transaction_that_was_outbid_is_signed_again_and_executed_once(patient: LiveChain) -> None:
@@ -277,7 +278,7 @@ async def test_a_transaction_that_was_outbid_is_signed_again_and_executed_once(p
     assert await emitted(patient, contract) == Counter([1, 2])
 
 
-async def test_nothing_is_signed_again_while_a_reorg_could_give_the_nonce_back(patient: LiveChain) -> None:
+async def test_no_transaction_is_signed_again_before_its_nonce_is_settled(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     alice = patient.accounts[0]
     careful = SendPolicy(poll=timedelta(milliseconds=20), settled_after=3)
@@ -297,7 +298,7 @@ async def test_nothing_is_signed_again_while_a_reorg_could_give_the_nonce_back(p
         await sending
 
 
-async def test_more_is_offered_when_a_block_does_not_come(patient: LiveChain) -> None:
+async def test_the_fee_is_raised_while_no_block_comes(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     seen: list[Broadcast] = []
     thrice = asyncio.Event()
@@ -319,7 +320,7 @@ async def test_more_is_offered_when_a_block_does_not_come(patient: LiveChain) ->
     assert await emitted(patient, contract) == Counter([1])
 
 
-async def test_the_deadline_tells_which_hashes_to_look_for(patient: LiveChain) -> None:
+async def test_a_missed_deadline_reports_the_hashes_sent(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     async with sender_on(patient) as sender, Wire(patient.url) as wire:
         with pytest.raises(TransactionNotMined) as late:
@@ -330,7 +331,7 @@ async def test_the_deadline_tells_which_hashes_to_look_for(patient: LiveChain) -
     assert sum(receipt is not None for receipt in receipts) == 1
 
 
-async def test_confirmations_are_waited_for(patient: LiveChain) -> None:
+async def test_the_sender_waits_for_confirmations(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     async with sender_on(patient) as sender:
         sending = asyncio.create_task(
@@ -344,7 +345,7 @@ async def test_confirmations_are_waited_for(patient: LiveChain) -> None:
         await sending
 
 
-async def test_a_gap_that_somebody_left_is_filled(patient: LiveChain) -> None:
+async def test_a_nonce_gap_left_by_a_lost_transaction_is_filled(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     alice = patient.accounts[0]
     clean = await patient.controls.snapshot()
@@ -352,7 +353,7 @@ async def test_a_gap_that_somebody_left_is_filled(patient: LiveChain) -> None:
         await wire.submit(alice, to=contract, data=gadget.emit(9))
         sending = asyncio.create_task(sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON))
         await pending(patient, 2, account=0)
-        await patient.controls.revert(clean)  # the node forgets what waits
+        await patient.controls.revert(clean)  # the node drops pending transactions
         while not sending.done():
             await asyncio.sleep(0.1)
             await patient.controls.mine()
@@ -360,7 +361,7 @@ async def test_a_gap_that_somebody_left_is_filled(patient: LiveChain) -> None:
     assert await emitted(patient, contract) == Counter([1])
 
 
-async def test_a_call_that_would_fail_is_not_sent_and_costs_nothing(chain: LiveChain) -> None:
+async def test_a_call_that_would_revert_is_not_sent_and_costs_no_gas(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with sender_on(chain) as sender, Wire(chain.url) as wire:
         before = await wire("eth_getTransactionCount", sender.address, "pending")
@@ -371,7 +372,7 @@ async def test_a_call_that_would_fail_is_not_sent_and_costs_nothing(chain: LiveC
         assert await wire("eth_getTransactionCount", sender.address, "pending") == before
 
 
-async def test_a_failure_in_the_block_is_explained_too(chain: LiveChain) -> None:
+async def test_a_revert_in_a_mined_block_is_explained(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with sender_on(chain) as sender:
         with pytest.raises(TransactionReverted) as reverted:
@@ -381,7 +382,7 @@ async def test_a_failure_in_the_block_is_explained_too(chain: LiveChain) -> None
         await sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON)
 
 
-async def test_an_account_that_cannot_pay_is_told_so_and_blocks_nobody(chain: LiveChain) -> None:
+async def test_insufficient_funds_are_reported_and_block_no_later_transaction(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with sender_on(chain) as sender:
         await chain.controls.set_balance(sender.address, 1000)
@@ -396,7 +397,7 @@ async def test_an_account_that_cannot_pay_is_told_so_and_blocks_nobody(chain: Li
     assert await emitted(chain, contract) == Counter([2])
 
 
-async def test_a_lost_answer_does_not_execute_twice(chain: LiveChain) -> None:
+async def test_a_lost_response_does_not_execute_a_call_twice(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with bad_line(chain.url) as line, sender_on(chain, url=line.url) as sender:
         line.lose_answers_to = {"eth_sendRawTransaction": 3}
@@ -405,7 +406,7 @@ async def test_a_lost_answer_does_not_execute_twice(chain: LiveChain) -> None:
     assert await emitted(chain, contract) == Counter(range(5))
 
 
-async def test_a_chain_that_is_down_is_said_to_be_and_nothing_is_sent(chain: LiveChain) -> None:
+async def test_nothing_is_sent_while_the_chain_is_unreachable(chain: LiveChain) -> None:
     contract = await deployed(chain)
     async with bad_line(chain.url) as line, sender_on(chain, url=line.url) as sender:
         line.down = True
@@ -416,7 +417,7 @@ async def test_a_chain_that_is_down_is_said_to_be_and_nothing_is_sent(chain: Liv
     assert await emitted(chain, contract) == Counter([2])
 
 
-async def test_a_chain_that_goes_away_while_a_transaction_waits_is_waited_for(patient: LiveChain) -> None:
+async def test_the_sender_waits_while_the_chain_is_unreachable(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     async with bad_line(patient.url) as line, sender_on(patient, url=line.url) as sender:
         sending = asyncio.create_task(sender.send(TransactionCall(to=contract, data=gadget.emit(1)), deadline=SOON))
@@ -429,7 +430,7 @@ async def test_a_chain_that_goes_away_while_a_transaction_waits_is_waited_for(pa
         await sending
 
 
-async def test_after_a_crash_the_outcome_can_be_asked_for(patient: LiveChain) -> None:
+async def test_the_outcome_can_be_looked_up_after_a_crash(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     written: list[Broadcast] = []
 
@@ -447,7 +448,7 @@ async def test_after_a_crash_the_outcome_can_be_asked_for(patient: LiveChain) ->
     assert await emitted(patient, contract) == Counter([1])
 
 
-async def test_after_a_crash_a_void_transaction_is_known_to_be_void(patient: LiveChain) -> None:
+async def test_a_transaction_whose_nonce_was_taken_is_reported_after_a_crash(patient: LiveChain) -> None:
     contract = await deployed(patient, mine=True)
     alice = patient.accounts[0]
     written: list[Broadcast] = []
@@ -473,7 +474,7 @@ async def test_after_a_crash_a_void_transaction_is_known_to_be_void(patient: Liv
     market_tip=st.integers(0, 10**11),
     limit=st.integers(1, 10**13),
 )
-def test_a_bump_is_at_least_an_eighth_more_and_never_beyond_the_limit(
+def test_a_fee_bump_is_at_least_an_eighth_and_at_most_the_limit(
     most: int, tip: int, base: int, market_tip: int, limit: int
 ) -> None:
     former = Fees(most=most, tip=min(tip, most))

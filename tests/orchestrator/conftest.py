@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the orchestrator tests."""
 
 from tests.kit.orchestrator import make_pool, pool
 

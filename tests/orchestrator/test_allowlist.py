@@ -1,4 +1,4 @@
-"""Who is on the allow list, and with which address."""
+"""Nodes on the allowlist and their addresses."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit.orchestrator import MakePool
 
 
 async def speak_from(pool: PoolUnderTest, key: Key, ip: str, *, forwarded_for: str = "") -> None:
-    """A heartbeat over a connection from this IP."""
+    """Sends a heartbeat over a connection from this IP."""
     signer = RequestSigner(key, audience=pool.dependencies.key.address, clock=pool.clock)
     headers = {"X-Forwarded-For": forwarded_for} if forwarded_for else {}
     transport = httpx.ASGITransport(app=pool.app, client=(ip, 40_000))
@@ -44,7 +44,7 @@ async def member(pool: PoolUnderTest, ip: str) -> Key:
 
 
 def the_client(pool: PoolUnderTest) -> OrchestratorClient:
-    """As the pool's manager."""
+    """Opens the typed client with the pool manager's key."""
     transport = httpx.ASGITransport(app=pool.app)
     return OrchestratorClient("http://127.0.0.1", key=MANAGER, clock=pool.clock, transport=transport)
 
@@ -56,25 +56,25 @@ async def test_a_node_is_allowed_at_the_address_of_its_last_heartbeat(pool: Pool
     assert await allowed(pool) == {key.address: "2001:db8::7"}
 
 
-async def test_a_node_is_not_believed_about_its_address(pool: PoolUnderTest) -> None:
+async def test_a_nodes_own_claim_of_its_address_is_ignored(pool: PoolUnderTest) -> None:
     key = await member(pool, "203.0.113.7")
     await speak_from(pool, key, "203.0.113.7", forwarded_for="198.51.100.1")
     assert await allowed(pool) == {key.address: "203.0.113.7"}
 
 
-async def test_a_proxy_of_ours_is_believed(make_pool: MakePool) -> None:
+async def test_the_address_reported_by_a_trusted_proxy_is_used(make_pool: MakePool) -> None:
     pool = make_pool(trusted_proxies=("10.0.0.0/8",))
     key = await member(pool, "203.0.113.7")
     await speak_from(pool, key, "10.1.1.1", forwarded_for="192.0.2.1, 198.51.100.9")
     assert await allowed(pool) == {key.address: "198.51.100.9"}
 
 
-async def test_a_stranger_who_speaks_is_not_allowed(pool: PoolUnderTest) -> None:
+async def test_a_stranger_that_sends_a_heartbeat_is_not_allowed(pool: PoolUnderTest) -> None:
     await speak_from(pool, Key.generate(), "198.51.100.66")
     assert await allowed(pool) == {}
 
 
-async def test_a_banned_node_leaves_the_list_at_once_and_returns_when_it_speaks_as_a_member(
+async def test_a_banned_node_leaves_the_list_at_once_and_returns_once_unbanned(
     pool: PoolUnderTest,
 ) -> None:
     good, bad = await member(pool, "203.0.113.7"), await member(pool, "203.0.113.8")
@@ -84,23 +84,23 @@ async def test_a_banned_node_leaves_the_list_at_once_and_returns_when_it_speaks_
     assert await allowed(pool) == {good.address: "203.0.113.7"}
     await pool.owner("POST", f"/v1/nodes/{bad.address}/unban", {})
     pool.ledger.register(bad.address, member=True)
-    await pool.clock.turn(timedelta(minutes=1))  # standings are remembered for a moment
+    await pool.clock.turn(timedelta(minutes=1))  # standings are cached for a moment
     await speak_from(pool, bad, "203.0.113.10")
     assert await allowed(pool) == {good.address: "203.0.113.7", bad.address: "203.0.113.10"}
 
 
-async def test_a_drained_node_still_fetches(pool: PoolUnderTest) -> None:
+async def test_a_drained_node_stays_on_the_allowlist(pool: PoolUnderTest) -> None:
     key = await member(pool, "203.0.113.7")
     await pool.owner("POST", f"/v1/nodes/{key.address}/drain", {})
     assert await allowed(pool) == {key.address: "203.0.113.7"}
 
 
-async def test_a_connection_without_an_ip_is_left_out(pool: PoolUnderTest) -> None:
+async def test_a_connection_without_an_ip_is_ignored(pool: PoolUnderTest) -> None:
     await member(pool, "local")
     assert await allowed(pool) == {}
 
 
-async def test_the_manager_reads_all_pages_with_the_typed_client(pool: PoolUnderTest, monkeypatch: Any) -> None:
+async def test_a_manager_reads_all_pages_with_the_typed_client(pool: PoolUnderTest, monkeypatch: Any) -> None:
     monkeypatch.setattr("protocol.clients.orchestrator.ALLOWED_PAGE", 2)
     ips = {f"203.0.113.{number}" for number in range(1, 6)}
     for ip in ips:
@@ -110,7 +110,7 @@ async def test_the_manager_reads_all_pages_with_the_typed_client(pool: PoolUnder
 
 
 class Refusable(httpx.AsyncBaseTransport):
-    """A way to the orchestrator on which it may refuse."""
+    """A transport to the orchestrator that can refuse."""
 
     def __init__(self, pool: PoolUnderTest) -> None:
         self._inner = httpx.ASGITransport(app=pool.app)
@@ -120,7 +120,7 @@ class Refusable(httpx.AsyncBaseTransport):
         return httpx.Response(403) if self.refusing else await self._inner.handle_async_request(request)
 
 
-async def test_the_last_list_stands_while_the_orchestrator_does_not_give_one(
+async def test_the_last_list_is_kept_while_the_orchestrator_refuses(
     pool: PoolUnderTest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listed = tmp_path / "allowed.conf"
@@ -152,9 +152,7 @@ async def test_the_last_list_stands_while_the_orchestrator_does_not_give_one(
 
 @pytest.mark.needs_nginx
 @NEEDS_NGINX[1]
-async def test_a_banned_node_is_cut_off_by_the_next_refresh_and_nobody_else_is(
-    pool: PoolUnderTest, tmp_path: Path
-) -> None:
+async def test_the_next_refresh_cuts_off_a_banned_node_and_no_other(pool: PoolUnderTest, tmp_path: Path) -> None:
     async with behind() as (_, port), the_client(pool) as client:
         with running(tmp_path, upstream=port) as front:
             await _cut_off(pool, client, front)
@@ -171,6 +169,6 @@ async def _cut_off(pool: PoolUnderTest, client: OrchestratorClient, front: Front
         await pool.owner("POST", f"/v1/nodes/{bad.address}/ban", {})
         async with front.reloading():
             await refresh(client, front.doors, also=())
-        with contextlib.suppress(httpx.TransportError):  # the connection that it had was closed
+        with contextlib.suppress(httpx.TransportError):  # its open connection was closed
             assert (await kept.get("/block")).status_code == 403
     assert [await front.status(f"127.0.0.{number}") for number in (1, 2, 3)] == [403, 200, 403]

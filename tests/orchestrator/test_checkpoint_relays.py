@@ -1,4 +1,4 @@
-"""Checkpoint relays: who may say where it serves, what nodes are told of it, and for how long."""
+"""Checkpoint relays: which may register, how nodes learn of them, and for how long."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ async def offer(pool: PoolUnderTest, key: Key, url: str = URL) -> httpx.Response
 
 
 async def told(pool: PoolUnderTest) -> tuple[str, ...]:
-    """What nodes are told; the list is remembered for a second."""
+    """Returns the relays named to nodes; the list is cached for a second."""
     await pool.clock.turn(timedelta(seconds=1))
     return await pool.dependencies.checkpoint_relays.live()
 
 
-async def test_nodes_are_told_of_a_relay_from_its_registration_until_it_falls_silent(pool: PoolUnderTest) -> None:
+async def test_a_relay_is_named_to_nodes_from_registration_until_its_lease_expires(pool: PoolUnderTest) -> None:
     key = Key.generate()
     async with owner_of(pool) as owner:
         await owner.allow_relay(key.address)
@@ -63,13 +63,13 @@ async def test_nodes_are_told_of_a_relay_from_its_registration_until_it_falls_si
         assert await told(pool) == (URL,)
 
 
-async def test_a_stranger_is_refused_and_nothing_of_it_is_kept(pool: PoolUnderTest) -> None:
+async def test_a_relay_that_is_not_allowed_is_refused_and_not_stored(pool: PoolUnderTest) -> None:
     answer = await offer(pool, Key.generate())
     assert (answer.status_code, answer.json()["code"]) == (403, "relay-not-allowed")
     assert (await told(pool), await pool.dependencies.checkpoint_relays.list()) == ((), [])
 
 
-async def test_a_relay_speaks_for_itself_only(pool: PoolUnderTest) -> None:
+async def test_a_relay_registers_only_itself(pool: PoolUnderTest) -> None:
     mine, other = Key.generate(), Key.generate()
     async with owner_of(pool) as owner:
         for key in (mine, other):
@@ -82,7 +82,7 @@ async def test_a_relay_speaks_for_itself_only(pool: PoolUnderTest) -> None:
         assert (await pool.send(mine, f"/v1/relays/{mine.address}", None, method="PUT")).status_code == 403
 
 
-async def test_a_relay_that_is_denied_is_gone_at_once_and_may_not_come_back(pool: PoolUnderTest) -> None:
+async def test_a_denied_relay_is_removed_at_once_and_cannot_register_again(pool: PoolUnderTest) -> None:
     key = Key.generate()
     async with owner_of(pool) as owner:
         await owner.allow_relay(key.address)
@@ -96,7 +96,7 @@ async def test_a_relay_that_is_denied_is_gone_at_once_and_may_not_come_back(pool
         assert await owner.relays() == ()
 
 
-async def test_no_more_relays_are_allowed_than_a_checkpoint_can_name(
+async def test_the_number_of_allowed_relays_is_bounded_by_the_checkpoint_format(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.store.checkpoint_relays.MOST_ALLOWED_RELAYS", 2)
@@ -134,17 +134,17 @@ async def test_no_more_relays_are_allowed_than_a_checkpoint_can_name(
         "https://",
     ],
 )
-def test_nodes_are_not_sent_into_private_networks_or_to_what_is_no_service(url: str) -> None:
+def test_a_relay_url_that_is_private_or_no_http_service_is_refused(url: str) -> None:
     with pytest.raises(InvalidInput):
         check_relay_url(url, private=False)
 
 
 @pytest.mark.parametrize("url", ["https://relay.example:8401/checkpoints", "https://1.1.1.1", "https://[2606:4700::1]"])
-def test_public_relays_may_register(url: str) -> None:
+def test_public_relay_urls_are_accepted(url: str) -> None:
     assert check_relay_url(url + "/", private=False) == url
 
 
-async def test_a_bad_url_is_refused_before_anything_is_kept(make_pool: MakePool) -> None:
+async def test_an_invalid_url_is_refused_and_not_stored(make_pool: MakePool) -> None:
     public, private = make_pool(), make_pool(relays_in_private_networks=True)
     key = Key.generate()
     async with owner_of(public) as owner:
@@ -155,7 +155,7 @@ async def test_a_bad_url_is_refused_before_anything_is_kept(make_pool: MakePool)
     assert await told(private) == ("http://127.0.0.1:8401",)
 
 
-async def test_a_relay_that_serves_stays_on_the_list_and_leaves_it_when_it_ends(
+async def test_a_serving_relay_renews_its_registration_and_removes_it_on_exit(
     pool: PoolUnderTest,
 ) -> None:
     key = Key.generate()

@@ -1,4 +1,4 @@
-"""Scripts in shared round trips: who fails, fails alone; who waits for a line that broke, hears so."""
+"""Scripts that share round trips: a failing script fails alone, and callers of a broken connection get an error."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
 
 @pytest.fixture
 async def database(line: CutLine) -> AsyncIterator[Database]:
-    """One pipeline at a time, so that what is asked in one breath is one batch."""
+    """Returns a database with one pipeline at a time, so that concurrent calls form one batch."""
     redis = connect_redis(line.url, retries=0)
     yield Database(redis, keys=RedisKeys("pool-7"), connections=1)
     await redis.aclose()
 
 
 async def delete(database: Database, task: str) -> Any:
-    """A script that answers 0 where there is no such task, and 1 where it deleted one."""
+    """Runs a script that answers 1 if it deleted the task, and 0 if there is none."""
     return await database.run(DeleteTask(task=task, now_ms=1, actor="boss"))
 
 
@@ -48,13 +48,13 @@ def scripts_seen(line: CutLine) -> int:
     return sum(command[0] == b"EVALSHA" for command in line.seen)
 
 
-async def test_each_call_gets_its_own_answer(database: Database, redis: Redis) -> None:
+async def test_each_pipelined_call_gets_its_own_answer(database: Database, redis: Redis) -> None:
     await given(redis, "b", "d")
     answers = await asyncio.gather(*(delete(database, task) for task in "abcd"))
     assert answers == [0, 1, 0, 1]
 
 
-async def test_a_script_that_fails_fails_its_own_call_only(database: Database, redis: Redis) -> None:
+async def test_a_failing_script_fails_only_its_own_call(database: Database, redis: Redis) -> None:
     await given(redis, "a", "b")
     await redis.set(f"muster:{{pool-7}}:node:{NODE}", "not a hash")
     broken = database.run(WriteFacts(address=NODE, facts={"ip": "192.0.2.1"}))
@@ -63,7 +63,7 @@ async def test_a_script_that_fails_fails_its_own_call_only(database: Database, r
     assert isinstance(answers[1], StoreUnavailable)
 
 
-async def test_a_redis_that_forgot_its_scripts_is_taught_again_and_each_call_runs_once(
+async def test_a_redis_without_the_scripts_gets_them_again_and_each_call_runs_once(
     database: Database, redis: Redis, line: CutLine
 ) -> None:
     await given(redis, "a", "b")
@@ -75,7 +75,7 @@ async def test_a_redis_that_forgot_its_scripts_is_taught_again_and_each_call_run
 
 
 @pytest.mark.parametrize("cut", Cut)
-async def test_a_line_that_breaks_in_mid_batch_fails_every_call_without_an_answer_and_the_next_is_served(
+async def test_a_broken_connection_fails_unanswered_calls_and_the_next_call_succeeds(
     database: Database, redis: Redis, line: CutLine, cut: Cut
 ) -> None:
     await delete(database, "warm-up")
@@ -83,12 +83,12 @@ async def test_a_line_that_breaks_in_mid_batch_fails_every_call_without_an_answe
     line.break_at(1, cut)
     answers = await asyncio.gather(*(delete(database, task) for task in "abc"), return_exceptions=True)
     assert all(isinstance(answer, Unavailable) and answer.retryable for answer in answers)
-    # The batch is one write: Redis had carried out what stood before the cut. Nobody gets another's answer for it.
+    # The batch is one write: Redis ran the scripts before the cut. No caller gets the answer of another.
     again = await asyncio.gather(*(delete(database, task) for task in "abc"))
     assert again == [0, 1 if cut is Cut.BEFORE else 0, 1]
 
 
-async def test_a_caller_that_gives_up_disturbs_nobody(database: Database, redis: Redis) -> None:
+async def test_a_cancelled_call_does_not_affect_others(database: Database, redis: Redis) -> None:
     await given(redis, "a", "b")
     calls = [asyncio.create_task(delete(database, task)) for task in "ab"]
     await asyncio.sleep(0)
@@ -97,7 +97,7 @@ async def test_a_caller_that_gives_up_disturbs_nobody(database: Database, redis:
     assert await delete(database, "a") == 0
 
 
-async def test_a_crowd_shares_round_trips(database: Database, line: CutLine) -> None:
+async def test_concurrent_calls_share_round_trips(database: Database, line: CutLine) -> None:
     await delete(database, "warm-up")
     before = line.reads
     assert await asyncio.gather(*(delete(database, f"{number}") for number in range(300))) == [0] * 300

@@ -1,4 +1,4 @@
-"""Where webhooks may go: never into the orchestrator's own network."""
+"""Webhook destinations: never into the orchestrator's own network."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from protocol.http.url_safety import is_public
         ("255.255.255.255", False),
     ],
 )
-def test_only_addresses_of_the_public_internet_are_public(address: str, public: bool) -> None:
+def test_only_globally_routable_addresses_are_public(address: str, public: bool) -> None:
     assert is_public(address) is public
 
 
@@ -69,12 +69,12 @@ def test_only_addresses_of_the_public_internet_are_public(address: str, public: 
         ("https:///x", "bad-webhook-url"),
     ],
 )
-async def test_a_url_that_leads_inside_is_refused(url: str, code: str) -> None:
+async def test_a_url_into_a_private_network_is_refused(url: str, code: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         await check_destination(url, allow_private=False)
     assert refused.value.code == code
 
 
-async def test_what_was_checked_is_the_address_and_not_the_name() -> None:
+async def test_the_checked_address_is_returned_in_place_of_the_name() -> None:
     assert await check_destination("https://93.184.215.14/x", allow_private=False) == ["93.184.215.14"]
     assert await check_destination("http://127.0.0.1:8/x", allow_private=True) == ["127.0.0.1"]

@@ -1,4 +1,4 @@
-"""Heartbeats: what nodes hear, and everything that is refused."""
+"""Heartbeats: their answers, and every reason for a refusal."""
 
 from __future__ import annotations
 
@@ -28,29 +28,29 @@ async def _nothing_to_commit() -> None:
     pass
 
 
-async def test_a_member_is_healthy_with_its_first_word_and_its_answer_is_signed(pool: PoolUnderTest) -> None:
+async def test_a_member_is_healthy_after_its_first_heartbeat_and_the_answer_is_signed(pool: PoolUnderTest) -> None:
     key = await pool.member()
-    answer = await pool.beat(key)  # checks the signature
+    answer = await pool.beat(key)  # beat() verifies the answer's signature
     assert answer.state is NodeState.HEALTHY
     assert answer.assignment is None
     assert answer.reason == "no task needs this node now"
     assert 10 <= answer.next_interval_seconds <= 11
 
 
-async def test_a_stranger_is_told_why_it_gets_nothing(pool: PoolUnderTest) -> None:
+async def test_a_strangers_heartbeat_is_answered_with_the_reason_for_no_assignment(pool: PoolUnderTest) -> None:
     answer = await pool.beat(Key.generate())
     assert answer.state is NodeState.DISCOVERED
     assert answer.assignment is None
     assert "not a member" in answer.reason
 
 
-async def test_a_stranger_leaves_nothing_behind(pool: PoolUnderTest) -> None:
+async def test_a_strangers_heartbeat_stores_nothing(pool: PoolUnderTest) -> None:
     key = Key.generate()
     await pool.beat(key)
     assert await pool.dependencies.nodes.count() == 0
 
 
-async def test_ordinary_heartbeats_ask_the_chain_nothing(pool: PoolUnderTest) -> None:
+async def test_ordinary_heartbeats_cause_no_chain_read(pool: PoolUnderTest) -> None:
     key = await pool.member()
     before = pool.ledger.calls
     for _ in range(20):
@@ -59,7 +59,7 @@ async def test_ordinary_heartbeats_ask_the_chain_nothing(pool: PoolUnderTest) ->
     assert pool.ledger.calls == before
 
 
-async def test_a_chain_that_stalls_stops_no_heartbeat_not_even_of_a_node_that_was_dead(pool: PoolUnderTest) -> None:
+async def test_a_stalled_chain_delays_no_heartbeat(pool: PoolUnderTest) -> None:
     steady, silent = await pool.member(), await pool.member()
     await pool.liveness.tick()
     for _ in range(140):
@@ -72,13 +72,13 @@ async def test_a_chain_that_stalls_stops_no_heartbeat_not_even_of_a_node_that_wa
     assert (await pool.beat(silent)).state is NodeState.HEALTHY
 
 
-async def test_a_member_that_redis_forgot_is_adopted_after_asking_the_ledger(pool: PoolUnderTest) -> None:
+async def test_a_member_missing_in_redis_is_restored_from_the_ledger(pool: PoolUnderTest) -> None:
     key = await pool.member()
     await pool.dependencies.redis.flushall()
     assert (await pool.beat(key)).state is NodeState.HEALTHY
 
 
-async def test_a_forgotten_member_is_asked_to_come_again_while_the_chain_is_down(pool: PoolUnderTest) -> None:
+async def test_a_member_missing_in_redis_is_asked_to_retry_while_the_chain_is_down(pool: PoolUnderTest) -> None:
     key = Key.generate()
     pool.ledger.register(key.address, member=True)
     pool.ledger.down = True
@@ -87,7 +87,7 @@ async def test_a_forgotten_member_is_asked_to_come_again_while_the_chain_is_down
     assert answer.json()["retryable"] is True
 
 
-async def test_strangers_cause_no_read_of_the_chain_while_its_events_are_followed(pool: PoolUnderTest) -> None:
+async def test_strangers_cause_no_chain_read_while_events_are_followed(pool: PoolUnderTest) -> None:
     await pool.sync.round()
     await pool.dependencies.pool.get()
     before = pool.ledger.calls
@@ -102,7 +102,7 @@ async def test_strangers_cause_no_read_of_the_chain_while_its_events_are_followe
     assert pool.ledger.calls == before
 
 
-async def test_events_that_are_not_followed_any_more_say_nothing_of_strangers(pool: PoolUnderTest) -> None:
+async def test_once_events_are_no_longer_followed_strangers_are_looked_up(pool: PoolUnderTest) -> None:
     await pool.sync.round()
     key = Key.generate()
     pool.ledger.register(key.address, member=True)
@@ -111,7 +111,7 @@ async def test_events_that_are_not_followed_any_more_say_nothing_of_strangers(po
     assert (await pool.beat(key)).state is NodeState.HEALTHY
 
 
-async def test_a_node_that_was_invited_need_not_wait_for_its_event(pool: PoolUnderTest) -> None:
+async def test_an_invited_node_is_looked_up_without_waiting_for_its_event(pool: PoolUnderTest) -> None:
     await pool.sync.round()
     key = Key.generate()
     pool.ledger.register(key.address)
@@ -123,7 +123,7 @@ async def test_a_node_that_was_invited_need_not_wait_for_its_event(pool: PoolUnd
     assert (await pool.beat(key)).state is NodeState.HEALTHY
 
 
-async def test_events_count_as_followed_only_once_they_were_read_to_their_end(
+async def test_events_count_as_followed_only_after_they_were_read_completely(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read = pool.ledger.changes
@@ -142,7 +142,7 @@ async def test_events_count_as_followed_only_once_they_were_read_to_their_end(
     assert await pool.dependencies.nodes.events_read_ms() > 0
 
 
-async def test_an_invited_node_that_can_not_be_looked_up_is_no_member_while_the_events_are_followed(
+async def test_an_invited_node_that_cannot_be_looked_up_stays_invited_while_events_are_followed(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = Key.generate()
@@ -156,7 +156,7 @@ async def test_an_invited_node_that_can_not_be_looked_up_is_no_member_while_the_
     assert (await pool.beat(key)).state is NodeState.INVITED
 
 
-async def test_strangers_without_end_wait_for_the_chain_in_bounded_number(pool: PoolUnderTest) -> None:
+async def test_the_number_of_strangers_waiting_for_the_chain_is_limited(pool: PoolUnderTest) -> None:
     member, limits = await pool.member(), LookupLimits()
     await pool.dependencies.pool.get()
     pool.ledger.stalled = True
@@ -175,7 +175,7 @@ async def test_strangers_without_end_wait_for_the_chain_in_bounded_number(pool: 
     await asyncio.gather(*asking, return_exceptions=True)
 
 
-async def test_a_banned_node_hears_so(pool: PoolUnderTest) -> None:
+async def test_a_banned_node_is_told_of_its_ban(pool: PoolUnderTest) -> None:
     key = await pool.member()
     pool.ledger.happen(key.address, MemberEvent.BANNED, member=False, banned=True)
     await pool.sync.round()
@@ -185,7 +185,7 @@ async def test_a_banned_node_hears_so(pool: PoolUnderTest) -> None:
     assert answer.assignment is None
 
 
-async def test_a_contributor_drains_and_stays_after_all(pool: PoolUnderTest) -> None:
+async def test_a_contributor_drains_its_node_and_resumes(pool: PoolUnderTest) -> None:
     key = await pool.member()
     assert (await pool.beat(key, draining=True)).state is NodeState.DRAINING
     assert (await pool.beat(key, draining=True)).state is NodeState.DRAINING
@@ -200,7 +200,7 @@ async def test_the_interval_grows_with_the_pool(pool: PoolUnderTest) -> None:
     assert 20 <= (await pool.beat(key)).next_interval_seconds <= 22.1
 
 
-async def test_metrics_are_kept(pool: PoolUnderTest) -> None:
+async def test_heartbeat_metrics_are_recorded(pool: PoolUnderTest) -> None:
     key = await pool.member()
     await pool.beat(key, metrics={"cpu": 0.5, "task.loss": 1.25})
     found = await pool.owner("GET", f"/v1/nodes/{key.address}/metrics")
@@ -245,7 +245,7 @@ async def post(pool: PoolUnderTest, headers: dict[str, str], body: bytes) -> htt
         ({**BODY, "worker_version": "x" * 70_000}, {}, 413, "too-large"),
     ],
 )
-async def test_a_wrong_heartbeat_is_refused_with_a_problem_and_changes_nothing(
+async def test_an_invalid_heartbeat_is_refused_with_a_problem_and_changes_nothing(
     pool: PoolUnderTest, body: Any, change: dict[str, Any], status: int, code: str
 ) -> None:
     key = await pool.member()
@@ -263,7 +263,7 @@ async def test_a_wrong_heartbeat_is_refused_with_a_problem_and_changes_nothing(
     assert await pool.dependencies.nodes.get(key.address) == before
 
 
-async def test_unsigned_and_foreign_heartbeats_are_refused(pool: PoolUnderTest) -> None:
+async def test_unsigned_heartbeats_and_those_for_another_service_are_refused(pool: PoolUnderTest) -> None:
     key, other = await pool.member(), await pool.member()
     content = json.dumps(BODY).encode()
     assert (await post(pool, {}, content)).json()["code"] == "unsigned"
@@ -284,7 +284,7 @@ async def test_a_replayed_heartbeat_is_refused_by_every_orchestrator(make_pool: 
         assert (answer.status_code, answer.json()["code"]) == (409, "replayed")
 
 
-async def test_a_node_that_speaks_too_often_hears_when_to_come_back(make_pool: Any) -> None:
+async def test_a_node_that_exceeds_its_rate_gets_retry_after(make_pool: Any) -> None:
     pool = make_pool(node_burst=3, node_rate_per_s=1)
     key = await pool.member()
     answers = [await pool.send(key, "/v1/heartbeat", BODY) for _ in range(4)]
@@ -292,7 +292,7 @@ async def test_a_node_that_speaks_too_often_hears_when_to_come_back(make_pool: A
     assert int(answers[-1].headers["Retry-After"]) >= 1
 
 
-async def test_redis_going_down_is_a_retryable_problem_and_comes_back_by_itself(
+async def test_a_redis_outage_is_a_retryable_problem_and_ends_without_a_restart(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = await pool.member()

@@ -1,4 +1,4 @@
-"""The pace of heartbeats."""
+"""The interval of heartbeats."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_the_interval_grows_with_the_pool(nodes: int, seconds: float) -> None:
 
 
 @given(st.integers(0, 10**6), st.floats(0, 1, exclude_max=True))
-def test_the_pool_never_costs_more_than_the_target_rate_and_stagger_is_bounded(nodes: int, draw: float) -> None:
+def test_heartbeats_stay_below_the_target_rate_and_the_stagger_is_bounded(nodes: int, draw: float) -> None:
     heartbeat_interval = HeartbeatInterval(shortest=timedelta(seconds=1), target_rate=300, stagger=0.25)
     interval = heartbeat_interval.interval(nodes, draw=draw)
     assert nodes / interval.total_seconds() <= 300 * (1 + 1e-4)
@@ -32,6 +32,6 @@ def test_the_pool_never_costs_more_than_the_target_rate_and_stagger_is_bounded(n
 @pytest.mark.parametrize(
     "wrong", [{"target_rate": 0}, {"stagger": 2}, {"shortest": timedelta()}, {"unhealthy_after": 6}, {"dead_after": 1}]
 )
-def test_a_pace_that_kills_healthy_nodes_is_refused(wrong: dict[str, float]) -> None:
+def test_heartbeat_settings_that_would_kill_healthy_nodes_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"positive|unhealthy"):
         HeartbeatInterval(**wrong)  # type: ignore[arg-type]  # wrong on purpose

@@ -1,4 +1,6 @@
-"""Whom the pool invites, and what is said about the others. Discovery is real in test_process.py; here it is a list."""
+"""Nodes that the pool invites, and the reasons for not inviting others. Discovery is a list here, and real in
+test_process.py.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ S = NodeState
 
 @dataclass
 class Listing:
-    """What one discovery service lists, and the invites that were left there."""
+    """The nodes that one discovery service lists, and the invites posted there."""
 
     nodes: list[Address] = field(default_factory=list)
     labels: dict[str, str] = field(default_factory=dict)
@@ -89,7 +91,7 @@ async def test_a_registered_node_with_stake_gets_one_signed_invite_for_itself(po
     assert await loop.round() == 0
 
 
-async def test_a_member_that_discovery_hears_and_the_orchestrator_does_not_is_told_the_url(
+async def test_a_member_known_to_discovery_but_silent_here_is_sent_the_orchestrators_url(
     make_pool: MakePool,
 ) -> None:
     before = make_pool()
@@ -113,7 +115,7 @@ async def test_a_member_that_discovery_hears_and_the_orchestrator_does_not_is_to
     assert listing.invites[1].expiry > invite.expiry
 
 
-async def test_a_member_that_joined_a_moment_ago_is_not_told_the_url_again(pool: PoolUnderTest) -> None:
+async def test_a_new_member_is_not_sent_the_url_before_its_first_heartbeat_is_due(pool: PoolUnderTest) -> None:
     node = Key.generate().address
     pool.ledger.register(node, member=True)
     pool.ledger.happen(node, MemberEvent.JOINED)
@@ -124,7 +126,7 @@ async def test_a_member_that_joined_a_moment_ago_is_not_told_the_url_again(pool:
     assert await loop.round() == 1
 
 
-async def test_an_invite_that_expired_is_followed_by_another_with_a_new_nonce(pool: PoolUnderTest) -> None:
+async def test_an_expired_invite_is_replaced_by_one_with_a_new_nonce(pool: PoolUnderTest) -> None:
     node = Key.generate().address
     pool.ledger.register(node)
     listing = Listing([node])
@@ -152,7 +154,7 @@ async def test_an_invite_that_expired_is_followed_by_another_with_a_new_nonce(po
         ({"pool": "pending"}, {}, "not active"),
     ],
 )
-async def test_who_is_not_invited_stands_in_the_list_with_the_reason(
+async def test_an_ineligible_node_is_listed_with_the_reason(
     make_pool: MakePool, ledger: dict[str, Any] | None, requirements: dict[str, Any], reason: str
 ) -> None:
     pool = make_pool(requirements=Requirements(**requirements))
@@ -170,7 +172,7 @@ async def test_who_is_not_invited_stands_in_the_list_with_the_reason(
     assert (await pool.owner("GET", f"/v1/nodes/{node}"))["reason"] == said
 
 
-async def test_a_flood_of_strangers_fills_a_bounded_list_and_keeps_nobody_out(
+async def test_many_ineligible_nodes_fill_a_bounded_list_and_exclude_no_eligible_node(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.loops.invites.MAX_INELIGIBLE", 10)
@@ -178,11 +180,11 @@ async def test_a_flood_of_strangers_fills_a_bounded_list_and_keeps_nobody_out(
     honest = Key.generate().address
     pool.ledger.register(honest)
     assert await inviter(pool, Listing([*strangers, honest])).round() == 1
-    assert await pool.dependencies.nodes.count() <= 10 + 8 + 1  # those that are looked at together may pass together
+    assert await pool.dependencies.nodes.count() <= 10 + 8 + 1  # nodes checked together may pass the limit together
     assert (await row(pool, honest))[0] is S.INVITED
 
 
-async def test_who_stakes_at_last_is_invited(pool: PoolUnderTest) -> None:
+async def test_a_node_is_invited_once_it_has_enough_stake(pool: PoolUnderTest) -> None:
     node = Key.generate().address
     pool.ledger.register(node, stake=0)
     listing = Listing([node])
@@ -193,7 +195,7 @@ async def test_who_stakes_at_last_is_invited(pool: PoolUnderTest) -> None:
     assert await loop.round() == 1
 
 
-async def test_one_node_that_cannot_be_invited_delays_no_other(pool: PoolUnderTest) -> None:
+async def test_a_node_that_cannot_be_invited_does_not_delay_others(pool: PoolUnderTest) -> None:
     nodes = [Key.generate().address for _ in range(5)]
     for node in nodes:
         pool.ledger.register(node)
@@ -202,7 +204,7 @@ async def test_one_node_that_cannot_be_invited_delays_no_other(pool: PoolUnderTe
     assert (await row(pool, nodes[0]))[0] is S.DISCOVERED
 
 
-async def test_one_discovery_service_that_is_down_delays_no_other(pool: PoolUnderTest) -> None:
+async def test_a_discovery_service_that_is_down_does_not_delay_another(pool: PoolUnderTest) -> None:
     node = Key.generate().address
     pool.ledger.register(node)
     down, up = Listing([node], down=True), Listing([node])
@@ -211,7 +213,7 @@ async def test_one_discovery_service_that_is_down_delays_no_other(pool: PoolUnde
     assert await inviter(pool, up, name="invites-1").round() == 1
 
 
-async def test_invites_are_bounded_by_a_rate(make_pool: MakePool) -> None:
+async def test_the_rate_of_invites_is_limited(make_pool: MakePool) -> None:
     pool = make_pool(invites_per_minute=3)
     nodes = [Key.generate().address for _ in range(5)]
     for node in nodes:
@@ -235,7 +237,7 @@ async def test_a_rate_below_one_a_minute_still_invites(make_pool: MakePool) -> N
     assert await loop.round() == 1
 
 
-async def test_silent_members_leave_new_nodes_their_invites(make_pool: MakePool) -> None:
+async def test_invites_for_silent_members_do_not_use_up_those_for_new_nodes(make_pool: MakePool) -> None:
     pool = make_pool(invites_per_minute=3)
     silent = [(await pool.member()).address for _ in range(6)]
     for _ in range(8):
@@ -248,7 +250,7 @@ async def test_silent_members_leave_new_nodes_their_invites(make_pool: MakePool)
     assert [invite.node for invite in listing.invites].count(newcomer) == 1
 
 
-async def test_a_member_that_stays_silent_is_told_the_url_less_and_less_often(pool: PoolUnderTest) -> None:
+async def test_a_silent_member_is_sent_the_url_with_growing_pauses(pool: PoolUnderTest) -> None:
     node = await pool.member()
     for _ in range(8):
         await pool.clock.turn(timedelta(seconds=4))
@@ -267,7 +269,7 @@ async def test_a_member_that_stays_silent_is_told_the_url_less_and_less_often(po
     assert await loop.round() == 1, "it is silent again, for the first time"
 
 
-async def test_every_page_is_read(pool: PoolUnderTest) -> None:
+async def test_every_page_of_nodes_is_read(pool: PoolUnderTest) -> None:
     nodes = [Key.generate().address for _ in range(110)]
     for node in nodes:
         pool.ledger.register(node)
@@ -277,7 +279,7 @@ async def test_every_page_is_read(pool: PoolUnderTest) -> None:
     assert {invite.node for invite in listing.invites} == set(nodes)
 
 
-async def test_members_and_banned_nodes_are_left_alone_and_evicted_ones_for_a_while(pool: PoolUnderTest) -> None:
+async def test_members_and_banned_nodes_get_no_invite_and_evicted_nodes_not_for_a_while(pool: PoolUnderTest) -> None:
     member, banned, evicted = await pool.member(), await pool.member(), await pool.member()
     pool.ledger.happen(banned.address, MemberEvent.BANNED, member=False, banned=True)
     pool.ledger.happen(evicted.address, MemberEvent.EVICTED, member=False)
@@ -291,7 +293,7 @@ async def test_members_and_banned_nodes_are_left_alone_and_evicted_ones_for_a_wh
     assert [invite.node for invite in listing.invites] == [evicted.address]
 
 
-async def test_while_the_chain_is_down_nobody_is_invited_and_nobody_forgotten(pool: PoolUnderTest) -> None:
+async def test_while_the_chain_is_down_no_node_is_invited_or_forgotten(pool: PoolUnderTest) -> None:
     node = Key.generate().address
     pool.ledger.register(node)
     pool.ledger.down = True

@@ -1,4 +1,4 @@
-"""The life of a node as a table, and what must hold for every history."""
+"""The states of a node as a table, and invariants of every history."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ S, E, A = NodeState, NodeEvent, NodeAction
         (S.BANNED, E.UNBANNED, S.DISCOVERED, set()),
     ],
 )
-def test_the_table(state: NodeState, event: NodeEvent, after: NodeState, actions: set[NodeAction]) -> None:
+def test_node_state_transitions(state: NodeState, event: NodeEvent, after: NodeState, actions: set[NodeAction]) -> None:
     result = transition(state, event)
     assert (result.state, set(result.actions)) == (after, actions)
 
 
-def test_every_state_stands_in_the_table_and_every_pair_has_an_answer() -> None:
+def test_every_state_is_in_the_table_and_every_pair_has_a_result() -> None:
     assert set(TABLE) == set(NodeState)
     for state in NodeState:
         for event in NodeEvent:
@@ -74,17 +74,17 @@ def reachable(start: NodeState, events: frozenset[NodeEvent]) -> set[NodeState]:
 
 
 @pytest.mark.parametrize("state", [state for state in NodeState if state is not NodeState.BANNED])
-def test_every_state_but_banned_has_a_way_back_to_healthy_without_a_person(state: NodeState) -> None:
+def test_every_state_except_banned_can_return_to_healthy_without_a_person(state: NodeState) -> None:
     assert NodeState.HEALTHY in reachable(state, frozenset(NodeEvent) - NEEDS_A_PERSON)
 
 
-def test_banned_has_no_way_out_without_a_person_and_one_with() -> None:
+def test_a_banned_node_becomes_healthy_only_through_a_person() -> None:
     assert reachable(NodeState.BANNED, frozenset(NodeEvent) - NEEDS_A_PERSON) == {NodeState.BANNED}
     assert NodeState.HEALTHY in reachable(NodeState.BANNED, frozenset(NodeEvent))
 
 
 @given(st.sampled_from(NodeState), st.lists(st.sampled_from(sorted(set(NodeEvent) - {NodeEvent.UNBANNED}))))
-def test_a_ban_sticks_whatever_happens_before_and_after(start: NodeState, events: list[NodeEvent]) -> None:
+def test_a_ban_persists_through_any_other_events(start: NodeState, events: list[NodeEvent]) -> None:
     state = transition(start, NodeEvent.BANNED).state
     for event in events:
         state = transition(state, event).state
@@ -92,7 +92,7 @@ def test_a_ban_sticks_whatever_happens_before_and_after(start: NodeState, events
 
 
 @given(st.sampled_from(NodeState), st.lists(st.sampled_from(NodeEvent), max_size=40))
-def test_what_a_node_ran_is_released_when_it_stops_being_counted_on(start: NodeState, events: list[NodeEvent]) -> None:
+def test_a_nodes_assignment_is_released_when_it_stops_being_a_member(start: NodeState, events: list[NodeEvent]) -> None:
     state = start
     for event in events:
         result = transition(state, event)
@@ -104,7 +104,7 @@ def test_what_a_node_ran_is_released_when_it_stops_being_counted_on(start: NodeS
 
 
 @given(st.sampled_from(NodeState), st.sampled_from(NodeEvent))
-def test_whoever_is_expected_to_speak_is_watched(state: NodeState, event: NodeEvent) -> None:
+def test_every_node_that_should_send_heartbeats_is_watched(state: NodeState, event: NodeEvent) -> None:
     result = transition(state, event)
     if result.state is not state:
         watched = bool({NodeAction.WATCH, NodeAction.WATCH_LAST, NodeAction.AWAIT_JOIN} & set(result.actions))
@@ -112,12 +112,12 @@ def test_whoever_is_expected_to_speak_is_watched(state: NodeState, event: NodeEv
 
 
 @pytest.mark.parametrize("state", NodeState)
-def test_silence_never_leaves_a_watched_node_where_it_was(state: NodeState) -> None:
+def test_silence_always_changes_the_state_of_a_watched_node(state: NodeState) -> None:
     event = overdue(state)
     if event is not None:
         assert transition(state, event).state is not state
 
 
-def test_only_states_that_a_heartbeat_leaves_alone_are_served_without_a_decision() -> None:
+def test_the_fast_path_serves_only_states_that_a_heartbeat_does_not_change() -> None:
     left_alone = {s for s, row in TABLE.items() if NodeEvent.HEARTBEAT in row and row[NodeEvent.HEARTBEAT].state is s}
     assert left_alone == {S.HEALTHY, S.DRAINING}

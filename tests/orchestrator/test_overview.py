@@ -1,4 +1,4 @@
-"""The pool at a glance: cheap numbers, and what whoever asks may do."""
+"""The pool overview: cheap counts, and the caller's scope."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def client(pool: PoolUnderTest, token: str) -> OrchestratorClient:
 @pytest.mark.parametrize(
     ("token", "name", "scope"), [(TOKEN, "boss", "admin"), (READER, "looker", "read")], ids=["admin", "read"]
 )
-async def test_a_token_hears_what_the_pool_has_and_what_it_may_do(
+async def test_the_overview_shows_the_pools_counts_and_the_tokens_scope(
     pool: PoolUnderTest, token: str, name: str, scope: str
 ) -> None:
     await pool.member()
@@ -32,7 +32,7 @@ async def test_a_token_hears_what_the_pool_has_and_what_it_may_do(
     assert (view.caller.name, view.caller.scope) == (name, scope)
 
 
-async def test_the_overview_costs_the_same_whatever_the_pools_size(
+async def test_the_overview_needs_the_same_redis_commands_at_any_pool_size(
     pool: PoolUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -53,7 +53,7 @@ async def test_the_overview_costs_the_same_whatever_the_pools_size(
     assert costs[0] == costs[1]
 
 
-async def test_a_gauge_comes_with_each_node_that_sent_it_and_only_if_it_is_asked_for(pool: PoolUnderTest) -> None:
+async def test_node_listings_contain_a_gauge_only_on_request(pool: PoolUnderTest) -> None:
     fast, silent = await pool.member(), await pool.member()
     await pool.beat(fast, metrics={"task.tokens-per-second": 41.5, "cpu": 0.5})
     async with client(pool, READER) as owner:

@@ -1,4 +1,4 @@
-"""What the pool's owner can see and do, and what nobody else can."""
+"""Owner endpoints: what the pool's owner can see and do, and no other caller can."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ OWNERS = [
 
 
 @pytest.mark.parametrize(("method", "path", "scope"), OWNERS)
-async def test_nothing_of_the_owners_is_open_to_others(pool: PoolUnderTest, method: str, path: str, scope: str) -> None:
+async def test_owner_endpoints_are_closed_to_nodes_strangers_and_lower_scopes(
+    pool: PoolUnderTest, method: str, path: str, scope: str
+) -> None:
     assert (await ask(pool, method, path)).json()["code"] == "no-token"
     assert (await ask(pool, method, path, token="mst_00000000_" + "x" * 43)).json()["code"] == "bad-token"
     if scope != "read":
@@ -67,16 +69,16 @@ async def test_nothing_of_the_owners_is_open_to_others(pool: PoolUnderTest, meth
     assert (node.status_code, node.json()["code"]) == (403, "role")
 
 
-async def test_the_manager_signs_instead_of_a_token(pool: PoolUnderTest) -> None:
+async def test_the_managers_signature_replaces_a_token(pool: PoolUnderTest) -> None:
     signer = RequestSigner(MANAGER, audience=pool.dependencies.key.address, clock=pool.clock)
     async with pool.http(signer) as http:
         assert (await http.get("/v1/nodes")).status_code == 200
-        pool.ledger.down = True  # roles are remembered for a while
+        pool.ledger.down = True  # roles are cached for a while
         await pool.clock.turn(timedelta(minutes=1))
         assert (await http.get("/v1/nodes")).status_code == 200
 
 
-async def test_nodes_come_in_pages_with_filters(pool: PoolUnderTest) -> None:
+async def test_nodes_are_listed_in_pages_with_filters(pool: PoolUnderTest) -> None:
     keys = [await pool.member(labels={"zone": "eu" if number % 2 else "us"}) for number in range(5)]
     seen: list[str] = []
     cursor = ""
@@ -99,7 +101,7 @@ async def test_nodes_come_in_pages_with_filters(pool: PoolUnderTest) -> None:
     assert (await ask(pool, "GET", "/v1/nodes?label=zone", token=pool.token)).status_code == 422
 
 
-async def test_the_owner_drains_a_node_which_finishes_and_gets_nothing_new_until_resumed(pool: PoolUnderTest) -> None:
+async def test_a_drained_node_finishes_its_task_and_gets_no_new_one_until_resumed(pool: PoolUnderTest) -> None:
     key = await pool.member()
     await pool.run(replicas=1, restart={"kind": "always"})
     assert (await pool.beat(key)).assignment is not None
@@ -118,7 +120,7 @@ async def test_the_owner_drains_a_node_which_finishes_and_gets_nothing_new_until
     assert answer.assignment is not None
 
 
-async def test_a_drained_node_stays_drained_when_it_was_dead_between(pool: PoolUnderTest) -> None:
+async def test_a_drained_node_stays_drained_after_being_dead(pool: PoolUnderTest) -> None:
     key = await pool.member()
     await pool.owner("POST", f"/v1/nodes/{key.address}/drain")
     await pool.liveness.tick()
@@ -129,7 +131,7 @@ async def test_a_drained_node_stays_drained_when_it_was_dead_between(pool: PoolU
     assert (await pool.beat(key)).state is S.DRAINING
 
 
-async def test_a_ban_goes_to_the_ledger_and_sticks_until_lifted(pool: PoolUnderTest) -> None:
+async def test_a_ban_is_sent_to_the_ledger_and_persists_until_lifted(pool: PoolUnderTest) -> None:
     key = await pool.member()
     await pool.run()
     banned = await pool.owner("POST", f"/v1/nodes/{key.address}/ban", {"reason": "forged rollouts"})
@@ -146,7 +148,7 @@ async def test_a_ban_goes_to_the_ledger_and_sticks_until_lifted(pool: PoolUnderT
     assert [(one["event"], one["actor"]) for one in history[:2]] == [("unbanned", "boss"), ("banned", "boss")]
 
 
-async def test_a_ban_that_the_chain_did_not_take_is_no_ban(pool: PoolUnderTest) -> None:
+async def test_a_ban_that_the_chain_refused_is_not_recorded(pool: PoolUnderTest) -> None:
     key = await pool.member()
     pool.ledger.down = True
     answer = await ask(pool, "POST", f"/v1/nodes/{key.address}/ban", token=pool.token, body={})
@@ -155,13 +157,13 @@ async def test_a_ban_that_the_chain_did_not_take_is_no_ban(pool: PoolUnderTest) 
 
 
 @pytest.mark.parametrize("verb", ["restart", "resume"])
-async def test_what_makes_no_sense_now_is_a_conflict(pool: PoolUnderTest, verb: str) -> None:
+async def test_an_action_that_the_nodes_state_forbids_is_a_conflict(pool: PoolUnderTest, verb: str) -> None:
     key = await pool.member()
     answer = await ask(pool, "POST", f"/v1/nodes/{key.address}/{verb}", token=pool.token)
     assert answer.status_code == 409
 
 
-async def test_an_unknown_node_is_not_found_and_a_misspelt_one_unprocessable(pool: PoolUnderTest) -> None:
+async def test_an_unknown_node_is_404_and_a_malformed_address_422(pool: PoolUnderTest) -> None:
     stranger = Key.generate().address
     for path in ("", "/history", "/metrics", "/logs"):
         assert (await ask(pool, "GET", f"/v1/nodes/{stranger}{path}", token=pool.token)).status_code == 404
@@ -170,7 +172,7 @@ async def test_an_unknown_node_is_not_found_and_a_misspelt_one_unprocessable(poo
     assert (await ask(pool, "GET", f"/v1/nodes/{swapped}", token=pool.token)).status_code == 422
 
 
-async def test_a_node_sees_its_own_history_and_no_other(pool: PoolUnderTest) -> None:
+async def test_a_node_can_read_only_its_own_history(pool: PoolUnderTest) -> None:
     key, other = await pool.member(), await pool.member()
     mine = await pool.send(key, "/v1/nodes/me", None, method="GET")
     assert mine.json()["node"]["address"] == key.address
@@ -183,7 +185,7 @@ def line(sequence: int, text: str = "hello") -> dict[str, Any]:
     return {"sequence": sequence, "time_ms": 1, "stream": "stdout", "text": text}
 
 
-async def test_logs_are_asked_for_pushed_once_and_kept_after_the_end(pool: PoolUnderTest) -> None:
+async def test_logs_are_requested_pushed_once_and_kept_after_the_task_ends(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)
     assignment = (await pool.beat(key)).assignment
@@ -192,7 +194,7 @@ async def test_logs_are_asked_for_pushed_once_and_kept_after_the_end(pool: PoolU
     commands = (await pool.beat(key)).commands
     assert [(one.kind, one.text, one.since) for one in commands] == [(CommandKind.SEND_LOGS, assignment.id, 0)]
     batch = {"assignment_id": assignment.id, "lines": [line(0), line(1), line(2)]}
-    for _ in range(2):  # the second is a repetition after a lost answer
+    for _ in range(2):  # the second one repeats a request whose answer was lost
         receipt = (await pool.send(key, "/v1/logs", batch)).json()
         assert receipt["next_sequence"] == 3
         assert receipt["wanted_until_ms"] > 0
@@ -224,7 +226,7 @@ async def test_a_log_is_bounded_in_bytes_and_the_newest_lines_are_kept(
     assert [one["sequence"] for one in kept] == list(range(51, 60))
 
 
-async def test_following_with_a_tail_shows_that_many_lines_of_a_log_that_nobody_read_before(
+async def test_following_a_previously_unread_log_with_tail_shows_that_many_lines(
     pool: PoolUnderTest,
 ) -> None:
     key = await pool.member()
@@ -248,7 +250,7 @@ async def test_following_with_a_tail_shows_that_many_lines_of_a_log_that_nobody_
     assert [name for name, _ in await read()] == [str(BATCH_LINES + number) for number in range(10, 14)]
 
 
-async def test_a_silent_node_keeps_nobody_from_the_lines_that_are_here(pool: PoolUnderTest) -> None:
+async def test_a_silent_node_does_not_delay_the_lines_already_stored(pool: PoolUnderTest) -> None:
     key = await pool.member()
     await pool.run(replicas=1)
     assignment = (await pool.beat(key)).assignment
@@ -280,7 +282,9 @@ async def test_a_misspelt_filter_is_refused(pool: PoolUnderTest, path: str, name
 
 
 @pytest.mark.parametrize(("sequence", "status"), [(2**53 - 2, 200), (2**53 - 1, 422), (2**63, 422), (2**70, 422)])
-async def test_a_line_has_a_number_that_every_part_can_hold(pool: PoolUnderTest, sequence: int, status: int) -> None:
+async def test_log_line_numbers_fit_every_store_that_keeps_them(
+    pool: PoolUnderTest, sequence: int, status: int
+) -> None:
     key = await pool.member()
     await pool.run(replicas=1)
     assignment = (await pool.beat(key)).assignment
@@ -290,7 +294,7 @@ async def test_a_line_has_a_number_that_every_part_can_hold(pool: PoolUnderTest,
         assert answer.status_code == status
 
 
-async def test_nobody_pushes_into_anothers_log(pool: PoolUnderTest) -> None:
+async def test_a_node_cannot_push_into_another_nodes_log(pool: PoolUnderTest) -> None:
     key, other = await pool.member(), await pool.member()
     await pool.run(replicas=1)
     holder = key if (await pool.beat(key)).assignment else other
@@ -305,7 +309,7 @@ async def test_nobody_pushes_into_anothers_log(pool: PoolUnderTest) -> None:
     ).status_code == 404
 
 
-async def test_the_last_lines_are_asked_for_when_a_task_ends(pool: PoolUnderTest) -> None:
+async def test_the_last_log_lines_are_requested_when_a_task_ends(pool: PoolUnderTest) -> None:
     key = await pool.member()
     await pool.run(replicas=1)
     assignment = (await pool.beat(key)).assignment
@@ -317,7 +321,7 @@ async def test_the_last_lines_are_asked_for_when_a_task_ends(pool: PoolUnderTest
     assert [(one.kind, one.text) for one in answer.commands] == [(CommandKind.SEND_LOGS, assignment.id)]
 
 
-async def test_events_tell_what_happened_in_order(pool: PoolUnderTest) -> None:
+async def test_events_are_listed_in_order(pool: PoolUnderTest) -> None:
     start = (await pool.owner("GET", "/v1/events"))["next_cursor"]
     key = await pool.member()
     task = await pool.run(replicas=1)
@@ -339,7 +343,7 @@ async def test_events_tell_what_happened_in_order(pool: PoolUnderTest) -> None:
         (("task.", "node.healthy"), "node.dead", False),
     ],
 )
-def test_which_events_a_webhook_gets(patterns: tuple[str, ...], kind: str, expected: bool) -> None:
+def test_webhook_filters_select_events(patterns: tuple[str, ...], kind: str, expected: bool) -> None:
     assert wants(patterns, kind) is expected
 
 
@@ -359,13 +363,13 @@ def test_which_events_a_webhook_gets(patterns: tuple[str, ...], kind: str, expec
         "https://",
     ],
 )
-async def test_a_webhook_into_our_own_network_is_refused(pool: PoolUnderTest, url: str) -> None:
+async def test_a_webhook_url_into_a_private_network_is_refused(pool: PoolUnderTest, url: str) -> None:
     answer = await ask(pool, "POST", "/v1/webhooks", token=pool.token, body={"url": url})
     assert answer.status_code in {400, 422}, answer.text
     assert not (await pool.owner("GET", "/v1/webhooks"))["webhooks"]
 
 
-async def test_a_webhook_gets_signed_events_in_order_and_again_until_it_takes_them(make_pool: MakePool) -> None:
+async def test_a_webhook_gets_signed_events_in_order_and_retries_until_accepted(make_pool: MakePool) -> None:
     pool = make_pool(webhooks_to_private_networks=True)
     taken: list[httpx.Request] = []
     down = True
@@ -419,7 +423,7 @@ async def test_two_orchestrators_serve_one_pool(make_pool: MakePool) -> None:
         assert answer.assignment.secrets["S"].get_secret_value() == "x"
 
 
-async def test_health_identity_and_openapi(pool: PoolUnderTest) -> None:
+async def test_health_identity_and_openapi_are_served(pool: PoolUnderTest) -> None:
     assert (await ask(pool, "GET", "/healthz")).status_code == 200
     assert (await ask(pool, "GET", "/readyz")).json()["checks"]["redis"] == "ok"
     identity = (await ask(pool, "GET", "/v1/identity")).json()

@@ -1,4 +1,4 @@
-"""The orchestrator as an operator runs it: processes, a Redis that persists, discovery, a real chain; and kill -9."""
+"""The orchestrator in operation: processes, a persistent Redis, discovery, a real chain, and kill -9."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ async def chain_pool() -> AsyncIterator[PoolOnChain]:
 
 @dataclass
 class Network:
-    """Everything that stands behind one pool, each part a process."""
+    """The services of one pool, each in its own process."""
 
     home: Path
     pool: PoolOnChain
@@ -89,7 +89,7 @@ class Network:
         return self._serve(command, self.discovery_port, environment)
 
     def start(self, port: int, *, public: int | None = None) -> subprocess.Popen[bytes]:
-        """An orchestrator; invites name the port `public`."""
+        """Starts an orchestrator whose invites name the port `public`."""
         settings = {
             "PUBLIC_URL": f"http://127.0.0.1:{public or port}",
             "POOL_ID": POOL,
@@ -120,7 +120,7 @@ class Network:
         return NodeClient(f"http://127.0.0.1:{port}#{self.pool.orchestrator.address}", key=key)
 
     async def join(self, key: Key) -> str:
-        """What a worker does to become a member; the orchestrator's URL from its invite."""
+        """Joins as a worker does; returns the orchestrator's URL from the invite."""
         where = f"http://127.0.0.1:{self.discovery_port}#{DISCOVERY.address}"
         async with DiscoveryClient(where, key=key) as discovery:
             await discovery.register(REGISTRATION)
@@ -133,7 +133,7 @@ class Network:
             return invite.url
 
     async def fund(self, key: Key) -> None:
-        """Gas for a node that joins by itself."""
+        """Sends gas to a node that joins by itself."""
         web3 = await connect(self.pool.chain.url, expected_chain_id=self.pool.chain.chain_id)
         async with TransactionSender(web3, self.pool.governor.account(), chain_id=self.pool.chain.chain_id) as sender:
             await sender.send(TransactionCall(to=key.address, value=UNIT), deadline=timedelta(seconds=30))
@@ -195,7 +195,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 async def soon(what: Callable[[], Awaitable[bool]], *, within: float = PATIENCE_S) -> None:
-    """Waits until something is so; these are real processes on a real clock."""
+    """Waits until a condition holds; the processes and the clock are real."""
     until = time.monotonic() + within
     while time.monotonic() < until:
         if await what():
@@ -205,7 +205,7 @@ async def soon(what: Callable[[], Awaitable[bool]], *, within: float = PATIENCE_
 
 
 async def beat(node: NodeClient, said: HeartbeatAnswer | None = None) -> HeartbeatAnswer:
-    """One heartbeat that reports what was given last as running."""
+    """Sends one heartbeat that reports the last assignment as running."""
     report = None
     if said is not None and said.assignment is not None:
         report = {"id": said.assignment.id, "generation": said.assignment.generation, "state": "running"}
@@ -215,7 +215,7 @@ async def beat(node: NodeClient, said: HeartbeatAnswer | None = None) -> Heartbe
 
 @asynccontextmanager
 async def beating(node: NodeClient, said: HeartbeatAnswer) -> AsyncIterator[None]:
-    """A node that goes on speaking while other things happen."""
+    """Keeps a node sending heartbeats in the background."""
 
     async def go_on() -> None:
         while True:
@@ -237,7 +237,7 @@ def network(tmp_path: Path, chain_pool: PoolOnChain, redis_server: str) -> Itera
         yield made
 
 
-async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(network: Network) -> None:
+async def test_a_stranger_becomes_a_worker_with_a_task_through_kill_9_of_each_service(network: Network) -> None:
     pool, port, other = network.pool, free_port(), free_port()
     key = Key.generate()
     await pool.register(key, stake=10 * UNIT)
@@ -246,7 +246,7 @@ async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(netwo
     network.start_discovery()
     first = network.start(port)
 
-    # A stranger is invited, joins on the ledger, speaks, and is given the task.
+    # A stranger is invited, joins on the ledger, sends heartbeats, and gets the task.
     assert await network.join(key) == f"http://127.0.0.1:{port}"
     async with network.node(key, port) as node, network.owner(port) as owner:
         said = await beat(node)
@@ -286,7 +286,7 @@ async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(netwo
                 break
         await pushing
 
-        # kill -9 of the orchestrator: the same assignment, the same generation, healthy with the first word.
+        # kill -9 of the orchestrator: same assignment and generation, healthy after the first heartbeat.
         kill(first)
         first = network.start(port)
         said = await beat(node, said)
@@ -295,7 +295,7 @@ async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(netwo
         assert (said.assignment.id, said.assignment.generation) == (given.id, given.generation)
         assert said.assignment.secrets["A"].get_secret_value() == "b"
 
-        # kill -9 of Redis: a problem while it is away, and afterwards everything is as it was.
+        # kill -9 of Redis: errors while it is down, and afterwards the same state.
         kill(redis)
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
             answer = await http.get(f"http://127.0.0.1:{port}/v1/nodes", timeout=60)
@@ -306,7 +306,7 @@ async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(netwo
         assert said.assignment is not None
         assert (said.assignment.id, said.assignment.generation) == (given.id, given.generation)
 
-    # A second orchestrator takes over what the first did when it is told to stop.
+    # A second orchestrator takes over the first one's loops when that is stopped.
     async with network.node(key, port) as node:
         async with beating(node, said):
             await asyncio.to_thread(network.start, other, public=port)
@@ -318,7 +318,7 @@ async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(netwo
         assert said.assignment is not None
         assert said.assignment.id == given.id
 
-        # The node vanishes: dead on time, off the ledger, and invited again when it is back.
+        # The node vanishes: dead on time, removed from the ledger, and invited again on its return.
         async def is_dead() -> bool:
             return (await owner.node(key.address)).state is NodeState.DEAD
 
@@ -338,7 +338,7 @@ async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(netwo
 
         await soon(is_back)
 
-        # Banned on the ledger by the manager's key, and it sticks.
+        # The manager bans it on the ledger, and the ban persists.
         assert (await owner.ban(key.address, reason="forged")).state is NodeState.BANNED
         assert (await beat(node)).state is NodeState.BANNED
         async with pool.ledger(pool.owner) as ledger:
@@ -348,7 +348,7 @@ async def test_from_a_stranger_to_a_running_task_over_every_kind_of_kill_9(netwo
         assert {"invite-posted", "joined", "heartbeat", "missed", "silent", "removed"} <= set(events)
 
 
-async def test_a_chain_that_is_down_stops_no_heartbeat_and_is_read_on_when_it_is_back(network: Network) -> None:
+async def test_heartbeats_continue_while_the_chain_is_down_and_events_are_read_afterwards(network: Network) -> None:
     pool, port = network.pool, free_port()
     key = Key.generate()
     await pool.register(key, stake=10 * UNIT)
@@ -365,7 +365,7 @@ async def test_a_chain_that_is_down_stops_no_heartbeat_and_is_read_on_when_it_is
                 started = time.monotonic()
                 said = await beat(node, said)
                 assert said.state is NodeState.HEALTHY
-                assert time.monotonic() - started < 8  # and not the 10 s that the chain is waited for
+                assert time.monotonic() - started < 8  # and not the 10 s time-out of the chain
                 await asyncio.sleep(INTERVAL_S)
             async with httpx.AsyncClient() as http:
                 ready = await http.get(f"http://127.0.0.1:{port}/readyz", timeout=60)
@@ -400,7 +400,7 @@ async def ledger_pool(chain_pool: PoolOnChain, redis: Redis) -> AsyncIterator[Le
     await ledger.aclose()
 
 
-async def test_a_ban_that_is_asked_for_again_is_a_ban_and_no_error(chain_pool: PoolOnChain, redis: Redis) -> None:
+async def test_repeating_a_ban_succeeds(chain_pool: PoolOnChain, redis: Redis) -> None:
     node = Key.generate().address
     async with ledger_pool(chain_pool, redis) as ledger:
         for _ in range(2):
@@ -411,7 +411,7 @@ async def test_a_ban_that_is_asked_for_again_is_a_ban_and_no_error(chain_pool: P
             assert not (await ledger.standing(node)).banned
 
 
-async def test_nodes_are_looked_up_over_a_connection_of_their_own(
+async def test_nodes_are_looked_up_over_a_separate_connection(
     chain_pool: PoolOnChain, redis: Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with ledger_pool(chain_pool, redis) as ledger:

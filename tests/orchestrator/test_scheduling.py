@@ -1,4 +1,4 @@
-"""The scheduler as tables of small pools, and properties over drawn ones."""
+"""The scheduler as tables of small pools, and properties over generated ones."""
 
 from __future__ import annotations
 
@@ -102,43 +102,45 @@ def verdict(result: SchedulePlan, task_id: str = "a") -> tuple[TaskState, str]:
 @pytest.mark.parametrize(
     ("tasks", "nodes", "expected"),
     [
-        pytest.param([task()], [node(1), node(2)], {1: "a", 2: "a"}, id="every node runs it"),
+        pytest.param([task()], [node(1), node(2)], {1: "a", 2: "a"}, id="a task for every node"),
         pytest.param([task(replicas=1)], [node(1), node(2)], {1: "a"}, id="one replica runs on one node"),
-        pytest.param([task(replicas=1)], [node(1, gpus=1), node(2)], {2: "a"}, id="the smallest that fits"),
+        pytest.param([task(replicas=1)], [node(1, gpus=1), node(2)], {2: "a"}, id="the smallest fitting node"),
         pytest.param([task(replicas=1)], [node(1, S.UNHEALTHY), node(2)], {2: "a"}, id="not on an unhealthy node"),
         pytest.param([task()], [node(1, S.DRAINING), node(2, S.DEAD)], {}, id="not on draining or dead nodes"),
         pytest.param(
-            [task("new", replicas=1), task("old", age=9, replicas=1)], [node(1)], {1: "old"}, id="the older first"
+            [task("new", replicas=1), task("old", age=9, replicas=1)], [node(1)], {1: "old"}, id="the older task first"
         ),
         pytest.param(
             [task("urgent", priority=1, replicas=1), task("old", age=9)], [node(1)], {1: "urgent"}, id="priority first"
         ),
-        pytest.param([task(gpus={"count": 1})], [node(1), node(2, gpus=1)], {2: "a"}, id="where there is a GPU"),
+        pytest.param([task(gpus={"count": 1})], [node(1), node(2, gpus=1)], {2: "a"}, id="a node with a GPU"),
         pytest.param(
             [task(selector={"labels": {"zone": "eu"}})],
             [node(1, labels={"zone": "eu"}), node(2)],
             {1: "a"},
             id="labels",
         ),
-        pytest.param([task()], [node(1, runs=runs("a")), node(2)], {2: "a"}, id="what runs stays, a newcomer gets it"),
         pytest.param(
-            [task(), task("b", age=-1)], [node(1, runs=runs("b"))], {}, id="equal priority never takes a node away"
+            [task()], [node(1, runs=runs("a")), node(2)], {2: "a"}, id="running tasks stay, a new node gets the next"
+        ),
+        pytest.param(
+            [task(), task("b", age=-1)], [node(1, runs=runs("b"))], {}, id="equal priority never displaces a task"
         ),
         pytest.param([task(outcomes=(ended(1, A.COMPLETED),))], [node(1), node(2)], {2: "a"}, id="once on every node"),
         pytest.param(
             [task(replicas=2, outcomes=(ended(1, A.COMPLETED),))],
             [node(1), node(2)],
             {1: "a"},
-            id="what is done counts",
+            id="completed replicas count",
         ),
         pytest.param(
             [task(replicas=1, outcomes=(ended(1, A.FAILED, at_ms=NOW - 1000),))],
             [node(1), node(2)],
             {2: "a"},
-            id="somewhere else after a failure",
+            id="another node after a failure",
         ),
         pytest.param(
-            [task(replicas=1, outcomes=(ended(1, A.FAILED),))], [node(1)], {1: "a"}, id="there again after a rest"
+            [task(replicas=1, outcomes=(ended(1, A.FAILED),))], [node(1)], {1: "a"}, id="the same node after a pause"
         ),
         pytest.param(
             [task(replicas=1, generation=2, outcomes=(ended(1, A.COMPLETED),))],
@@ -148,7 +150,7 @@ def verdict(result: SchedulePlan, task_id: str = "a") -> tuple[TaskState, str]:
         ),
     ],
 )
-def test_who_starts_what(tasks: list[OpenTask], nodes: list[Candidate], expected: dict[int, str]) -> None:
+def test_which_nodes_start_which_tasks(tasks: list[OpenTask], nodes: list[Candidate], expected: dict[int, str]) -> None:
     assert starts(plan(tasks, nodes, now_ms=NOW)) == expected
 
 
@@ -181,19 +183,19 @@ def test_who_starts_what(tasks: list[OpenTask], nodes: list[Candidate], expected
         ),
     ],
 )
-def test_what_runs_stops_only_with_a_cause(
+def test_assignments_stop_only_for_a_reason(
     tasks: list[OpenTask], nodes: list[Candidate], expected: dict[int, str]
 ) -> None:
     assert stops(plan(tasks, nodes, now_ms=NOW)) == expected
 
 
-def test_a_task_that_ends_by_itself_may_finish_on_a_draining_node_but_not_for_ever() -> None:
+def test_a_finite_task_may_finish_on_a_draining_node_within_a_limit() -> None:
     draining = node(1, S.DRAINING, runs("a"))
     assert not plan([task()], [draining], now_ms=NOW + 599_000).stops
     assert stops(plan([task()], [draining], now_ms=NOW + 600_000)) == {1: "the node is draining"}
 
 
-def test_a_changed_task_is_renewed_where_it_runs() -> None:
+def test_a_changed_task_is_renewed_on_the_node_where_it_runs() -> None:
     result = plan([task(generation=2)], [node(1, runs=runs("a"))], now_ms=NOW)
     assert [(int(one.node, 16), one.assignment_id) for one in result.renewals] == [(1, "of-a")]
     assert not result.stops
@@ -243,7 +245,7 @@ def test_a_changed_task_is_renewed_where_it_runs() -> None:
         ),
     ],
 )
-def test_what_is_said_about_a_task(
+def test_task_states_and_reasons(
     tasks: list[OpenTask], nodes: list[Candidate], expected: tuple[TaskState, str]
 ) -> None:
     state, reason = verdict(plan(tasks, nodes, now_ms=NOW))
@@ -252,7 +254,7 @@ def test_what_is_said_about_a_task(
     assert bool(reason) == bool(expected[1])
 
 
-def test_a_task_s_reason_quotes_the_last_failure() -> None:
+def test_a_tasks_reason_quotes_the_last_failure() -> None:
     said = "ended with exit code 1\n" + "early\n" * 200 + "no such file"
     again = runs(state=A.RESTARTING, detail=said)
     state, reason = verdict(plan([task()], [node(1, runs=runs()), node(2, runs=again)], now_ms=NOW))
@@ -269,7 +271,7 @@ def test_a_task_s_reason_quotes_the_last_failure() -> None:
     assert "no such file" in verdict(settled)[1]
 
 
-def test_a_final_report_is_settled_and_its_node_is_free_at_once() -> None:
+def test_a_final_report_settles_the_assignment_and_frees_the_node_at_once() -> None:
     result = plan([task(replicas=1), task("b", age=-5, replicas=1)], [node(1, runs=runs("a", A.COMPLETED))], now_ms=NOW)
     assert [(one.assignment_id, one.state) for one in result.settles] == [("of-a", A.COMPLETED)]
     assert verdict(result) == (T.COMPLETED, "")
@@ -280,7 +282,7 @@ def place(rank: int, group: str = "f" * 32, size: int = 2) -> GroupPlace:
     return GroupPlace(id=group, rank=rank, size=size)
 
 
-def test_a_gang_starts_only_together() -> None:
+def test_a_gang_starts_only_when_it_is_complete() -> None:
     two = task(replicas=1, group_size=2)
     assert not plan([two], [node(1)], now_ms=NOW).starts
     assert verdict(plan([two], [node(1)], now_ms=NOW))[1].startswith("groups of 2 need 1 more nodes")
@@ -289,7 +291,7 @@ def test_a_gang_starts_only_together() -> None:
     assert len({start.group.id for start in result.starts if start.group}) == 1
 
 
-def test_a_dead_member_is_replaced_at_its_rank_and_nobody_else_moves() -> None:
+def test_a_dead_gang_member_is_replaced_at_its_rank_and_no_other_moves() -> None:
     nodes = [
         node(1, runs=runs("a", group=place(0))),
         node(2, S.DEAD, runs=runs("a", group=place(1))),
@@ -300,7 +302,7 @@ def test_a_dead_member_is_replaced_at_its_rank_and_nobody_else_moves() -> None:
     assert [(int(start.node, 16), start.group) for start in result.starts] == [(3, place(1))]
 
 
-def test_two_groups_that_wait_for_members_become_one() -> None:
+def test_two_incomplete_groups_merge_into_one() -> None:
     nodes = [
         node(1, runs=runs("a", group=place(0, "a" * 32))),
         node(2, runs=runs("a", group=place(0, "b" * 32))),
@@ -312,7 +314,7 @@ def test_two_groups_that_wait_for_members_become_one() -> None:
     assert [(int(start.node, 16), start.group) for start in second.starts] == [(2, place(1, "a" * 32))]
 
 
-def test_a_gang_is_done_when_every_rank_is() -> None:
+def test_a_gang_is_complete_when_every_rank_is() -> None:
     half = task(replicas=1, group_size=2, outcomes=(ended(1, A.COMPLETED, group=place(0)),))
     assert verdict(plan([half], [node(1), node(2, runs=runs("a", group=place(1)))], now_ms=NOW))[0] is T.RUNNING
     both = replace(half, outcomes=(*half.outcomes, ended(2, A.COMPLETED, group=place(1))))
@@ -366,7 +368,7 @@ def carry_out(result: SchedulePlan, tasks: list[OpenTask], nodes: list[Candidate
 
 @settings(max_examples=150)
 @given(pools(), st.randoms(use_true_random=False))
-def test_the_plan_is_the_same_in_whatever_order_its_input_comes(
+def test_the_plan_does_not_depend_on_the_order_of_its_input(
     pool: tuple[list[OpenTask], list[Candidate]], order: random.Random
 ) -> None:
     tasks, nodes = pool
@@ -378,7 +380,7 @@ def test_the_plan_is_the_same_in_whatever_order_its_input_comes(
 
 @settings(max_examples=150)
 @given(pools())
-def test_nobody_gets_two_tasks_or_one_that_does_not_fit_and_gangs_are_whole(
+def test_a_node_gets_at_most_one_fitting_task_and_gangs_are_complete(
     pool: tuple[list[OpenTask], list[Candidate]],
 ) -> None:
     tasks, nodes = pool
@@ -405,7 +407,7 @@ def test_nobody_gets_two_tasks_or_one_that_does_not_fit_and_gangs_are_whole(
 
 @settings(max_examples=150)
 @given(pools(), st.data())
-def test_a_plan_that_was_carried_out_is_followed_by_rest(
+def test_an_executed_plan_is_followed_by_an_empty_plan(
     pool: tuple[list[OpenTask], list[Candidate]], data: st.DataObject
 ) -> None:
     tasks, nodes = pool
@@ -414,7 +416,7 @@ def test_a_plan_that_was_carried_out_is_followed_by_rest(
     assert not again.stops
     assert not again.starts
     if after:
-        # A node that falls silent for a moment moves nothing: neither its own task nor anybody else's.
+        # A node that is silent for a moment changes no assignment, neither its own nor another.
         silent = data.draw(st.sampled_from(after))
         if silent.state in MEMBERS and silent.placement is not None:
             waits = [replace(one, state=S.UNHEALTHY) if one is silent else one for one in after]
@@ -427,20 +429,25 @@ HOURS_AGO = NOW - 7_200_000
 @pytest.mark.parametrize(
     ("ended_as", "spec", "forgotten"),
     [
-        pytest.param(ended(1, A.FAILED, at_ms=HOURS_AGO), {"replicas": 1}, True, id="a failure that is forgiven"),
-        pytest.param(ended(1, A.FAILED, at_ms=NOW), {"replicas": 1}, False, id="not one that still counts"),
+        pytest.param(ended(1, A.FAILED, at_ms=HOURS_AGO), {"replicas": 1}, True, id="a failure that no longer counts"),
+        pytest.param(ended(1, A.FAILED, at_ms=NOW), {"replicas": 1}, False, id="a failure that still counts is kept"),
         pytest.param(
             ended(1, A.FAILED, at_ms=HOURS_AGO),
             {"replicas": 1, "restart": {"kind": "never"}},
             False,
-            id="nor one that is never forgiven",
+            id="a permanent failure is kept",
         ),
-        pytest.param(ended(1, A.FAILED, at_ms=HOURS_AGO), {}, False, id="nor whom every node's task would go to again"),
-        pytest.param(ended(1, A.COMPLETED, at_ms=HOURS_AGO), {"replicas": 2}, False, id="nor a replica that is done"),
-        pytest.param(ended(1, A.COMPLETED, spec_generation=0), {"replicas": 2}, True, id="but one of a former spec"),
+        pytest.param(ended(1, A.FAILED, at_ms=HOURS_AGO), {}, False, id="outcomes of a task for every node are kept"),
+        pytest.param(ended(1, A.COMPLETED, at_ms=HOURS_AGO), {"replicas": 2}, False, id="a completed replica is kept"),
+        pytest.param(
+            ended(1, A.COMPLETED, spec_generation=0),
+            {"replicas": 2},
+            True,
+            id="a replica of a former spec is forgotten",
+        ),
     ],
 )
-def test_what_no_plan_looks_at_again_is_forgotten(
+def test_outcomes_that_no_plan_needs_are_forgotten(
     ended_as: AssignmentOutcome, spec: dict[str, Any], forgotten: bool
 ) -> None:
     before = task(outcomes=(ended_as,), **spec)

@@ -1,4 +1,4 @@
-"""Tasks from the owner's post to the node's report."""
+"""Tasks from the owner's request to the node's report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def report(assignment: Assignment, state: str, **more: Any) -> dict[str, Any]:
     return {"assignment": {"id": assignment.id, "generation": assignment.generation, "state": state, **more}}
 
 
-async def test_a_task_reaches_its_node_runs_and_completes(pool: PoolUnderTest) -> None:
+async def test_a_task_is_assigned_runs_and_completes(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1, command=["echo", "${MUSTER_NODE_ADDRESS}"])
     assignment = given(await pool.beat(key))
@@ -48,7 +48,7 @@ async def test_a_task_reaches_its_node_runs_and_completes(pool: PoolUnderTest) -
     assert (node["assignment"]["state"], node["assignment"]["exit_code"]) == ("completed", 0)
 
 
-async def test_secrets_reach_the_node_and_nobody_else(pool: PoolUnderTest) -> None:
+async def test_secrets_reach_only_the_assigned_node(pool: PoolUnderTest) -> None:
     key = await pool.member()
     body = {
         "spec": {**SPEC, "replicas": 1},
@@ -72,7 +72,7 @@ async def test_secrets_reach_the_node_and_nobody_else(pool: PoolUnderTest) -> No
         assert b"hush" not in repr(kept).encode()
 
 
-async def test_a_secret_without_a_key_to_seal_it_is_refused(make_pool: Any) -> None:
+async def test_a_secret_without_an_encryption_key_is_refused(make_pool: Any) -> None:
     pool = make_pool()
     bare = pool.dependencies.tasks
     bare._cipher._fernet = None
@@ -99,7 +99,7 @@ async def test_a_secret_without_a_key_to_seal_it_is_refused(make_pool: Any) -> N
         ("[", 422, "body"),
     ],
 )
-async def test_a_wrong_task_is_refused_with_the_field_named(
+async def test_an_invalid_task_is_refused_with_the_field_name(
     pool: PoolUnderTest, body: Any, status: int, names: str
 ) -> None:
     content = body if isinstance(body, str) else json.dumps(body)
@@ -110,7 +110,7 @@ async def test_a_wrong_task_is_refused_with_the_field_named(
     assert not (await pool.owner("GET", "/v1/tasks"))["tasks"]
 
 
-async def test_impossible_resources_are_a_reason_in_words_until_a_node_fits(pool: PoolUnderTest) -> None:
+async def test_unavailable_resources_are_stated_as_the_reason_until_a_node_fits(pool: PoolUnderTest) -> None:
     gpus = tuple(Gpu(index=index, model="H200", memory_bytes=139 << 30) for index in range(2))
     await pool.member(HARDWARE.model_copy(update={"gpus": gpus}))
     task = await pool.run(replicas=1, gpus={"count": 8})
@@ -129,7 +129,7 @@ async def test_a_changed_task_is_a_new_generation_of_the_same_assignment(pool: P
     assert (second.id, second.generation, second.spec.command) == (first.id, 2, ("new",))
 
 
-async def test_while_a_task_changes_its_nodes_are_told_to_ask_again_and_never_to_stop(pool: PoolUnderTest) -> None:
+async def test_a_node_is_asked_to_retry_while_its_task_changes(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)
     await pool.owner("PATCH", f"/v1/tasks/{task}", {"spec": {**SPEC, "replicas": 1, "command": ["new"]}})
@@ -137,7 +137,7 @@ async def test_while_a_task_changes_its_nodes_are_told_to_ask_again_and_never_to
     assert (answer.status_code, answer.json()["code"]) == (503, "task-changing")
 
 
-async def test_a_report_of_an_old_generation_counts_for_nothing(pool: PoolUnderTest) -> None:
+async def test_a_report_of_an_old_generation_is_ignored(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)
     first = given(await pool.beat(key))
@@ -149,7 +149,7 @@ async def test_a_report_of_an_old_generation_counts_for_nothing(pool: PoolUnderT
     assert (again.id, again.generation, again.restart_nonce) == (first.id, 2, 1)
 
 
-async def test_more_replicas_move_nobody_who_runs(pool: PoolUnderTest) -> None:
+async def test_adding_replicas_moves_no_running_assignment(pool: PoolUnderTest) -> None:
     first, second = await pool.member(), await pool.member()
     task = await pool.run(replicas=1)
     before = {key.address: (await pool.beat(key)).assignment for key in (first, second)}
@@ -161,7 +161,7 @@ async def test_more_replicas_move_nobody_who_runs(pool: PoolUnderTest) -> None:
         assert old is None or (held.id, held.generation) == (old.id, old.generation)
 
 
-async def test_a_stopped_task_stops_and_starts_over_when_wanted_again(pool: PoolUnderTest) -> None:
+async def test_a_stopped_task_stops_and_can_be_started_again(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)
     assert (await pool.beat(key)).assignment is not None
@@ -174,7 +174,7 @@ async def test_a_stopped_task_stops_and_starts_over_when_wanted_again(pool: Pool
     assert given(await pool.beat(key)).task_id == task
 
 
-async def test_a_deleted_task_stops_everywhere_and_is_gone(pool: PoolUnderTest) -> None:
+async def test_a_deleted_task_stops_on_every_node_and_is_removed(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)
     await pool.owner("DELETE", f"/v1/tasks/{task}")
@@ -186,7 +186,7 @@ async def test_a_deleted_task_stops_everywhere_and_is_gone(pool: PoolUnderTest) 
     assert not await pool.dependencies.redis.keys(f"*{task}*")
 
 
-async def test_a_task_fails_after_its_attempts_and_says_why(pool: PoolUnderTest) -> None:
+async def test_a_task_fails_after_its_attempts_with_a_reason(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)
     for _ in range(3):
@@ -202,8 +202,10 @@ async def test_a_task_fails_after_its_attempts_and_says_why(pool: PoolUnderTest)
     assert "no such image" in seen["reason"]
 
 
-async def test_a_failure_is_quoted_at_once_by_nodes_and_tasks_and_events_keep_one_line(pool: PoolUnderTest) -> None:
-    """The worker gives the task up after six attempts; what it wrote is asked for before that."""
+async def test_a_failures_log_lines_are_shown_with_nodes_and_tasks_and_events_keep_one_line(
+    pool: PoolUnderTest,
+) -> None:
+    """The worker gives the task up after six attempts; its output is requested before that."""
     key = await pool.member()
     task = await pool.run()
     said = "ended with exit code 1\nbwrap: execvp /x/.venv/bin/python: No such file"
@@ -219,7 +221,7 @@ async def test_a_failure_is_quoted_at_once_by_nodes_and_tasks_and_events_keep_on
     assert not any("\n" in event["detail"] for event in events)
 
 
-async def test_a_node_hears_why_its_own_task_failed_until_it_gets_another(pool: PoolUnderTest) -> None:
+async def test_a_node_is_told_why_its_task_failed_until_it_gets_another(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(restart={"kind": "never"})
     refusal = "the task asks for a network, which this contributor does not allow (set allow_host_network)"
@@ -235,7 +237,7 @@ async def test_a_node_hears_why_its_own_task_failed_until_it_gets_another(pool: 
     assert (await pool.beat(key)).reason == "no task needs this node now"
 
 
-async def test_failures_of_long_ago_are_not_kept_but_stay_counted(pool: PoolUnderTest) -> None:
+async def test_old_failures_are_dropped_but_stay_counted(pool: PoolUnderTest) -> None:
     key = await pool.member()
     task = await pool.run(replicas=1)
     await pool.beat(key, **report(given(await pool.beat(key)), "failed", detail="no such image", exit_code=1))
@@ -248,7 +250,7 @@ async def test_failures_of_long_ago_are_not_kept_but_stay_counted(pool: PoolUnde
     assert (seen["state"], seen["assignments"]["failed"]) == ("running", 1)
 
 
-async def test_what_a_dead_node_ran_goes_to_another_and_a_returning_node_gets_something_new(
+async def test_a_dead_nodes_task_is_reassigned_and_the_returning_node_starts_free(
     pool: PoolUnderTest,
 ) -> None:
     lost = await pool.member()
@@ -269,7 +271,7 @@ async def test_what_a_dead_node_ran_goes_to_another_and_a_returning_node_gets_so
     assert answer.assignment is None
 
 
-async def test_a_gang_gets_ranks_and_a_lost_member_is_replaced_alone(pool: PoolUnderTest) -> None:
+async def test_a_gang_gets_ranks_and_only_a_lost_member_is_replaced(pool: PoolUnderTest) -> None:
     keys = {key.address: key for key in [await pool.member() for _ in range(3)]}
     task = await pool.run(replicas=1, group_size=2)
     places: dict[Address, Assignment] = {}
@@ -294,7 +296,7 @@ async def test_a_gang_gets_ranks_and_a_lost_member_is_replaced_alone(pool: PoolU
     assert replaced.group == places[gone].group
 
 
-async def test_tasks_come_in_pages(pool: PoolUnderTest) -> None:
+async def test_tasks_are_listed_in_pages(pool: PoolUnderTest) -> None:
     made = []
     for _ in range(3):
         await pool.clock.turn(timedelta(seconds=1))
@@ -305,7 +307,7 @@ async def test_tasks_come_in_pages(pool: PoolUnderTest) -> None:
     assert second["next_cursor"] is None
 
 
-async def test_a_scheduler_that_lost_its_lease_writes_nothing(make_pool: Any) -> None:
+async def test_a_scheduler_without_the_leader_lease_writes_nothing(make_pool: Any) -> None:
     pool, other = make_pool(), make_pool()
     key: Key = await pool.member()
     task = await pool.run()

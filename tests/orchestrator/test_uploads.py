@@ -1,4 +1,4 @@
-"""Files through the orchestrator's own store: who may put what, what is taken, and what is left when it goes wrong."""
+"""Files in the orchestrator's own store: permissions, validation, and the state after errors."""
 
 from __future__ import annotations
 
@@ -72,15 +72,15 @@ async def read(pool: PoolUnderTest, url: str, method: str = "GET", **headers: st
 
 
 def stored(tmp_path: Path) -> list[str]:
-    """Everything below the store but its secret."""
+    """Returns everything in the store except its secret."""
     root = tmp_path / "objects"
     return sorted(path.name for path in root.rglob("*") if path.is_file() and path.name != "url.secret")
 
 
-# The way it goes
+# Successful uploads
 
 
-async def test_a_file_goes_to_a_place_of_its_nodes_own_and_comes_back(
+async def test_a_file_is_stored_under_its_nodes_prefix_and_can_be_downloaded(
     pool: PoolUnderTest, node: Key, tmp_path: Path
 ) -> None:
     given = await upload(pool, node)
@@ -95,17 +95,17 @@ async def test_a_file_goes_to_a_place_of_its_nodes_own_and_comes_back(
     assert stored(tmp_path) == [SHA[2:]]
 
 
-async def test_a_repeat_costs_nothing_and_sends_nothing(make_pool: MakePool) -> None:
+async def test_a_repeated_upload_costs_no_quota_and_is_not_needed(make_pool: MakePool) -> None:
     pool = make_pool(uploads_per_hour=1)
     node = await pool.member()
-    first, second = await ticket(pool, node), await ticket(pool, node)  # asked twice while it is open
+    first, second = await ticket(pool, node), await ticket(pool, node)  # a second ticket while the first is open
     assert (await put(pool, first)).status_code == 201
     assert (await put(pool, second)).status_code == 201
     again = await ticket(pool, node)
     assert (again.already_there, again.url) == (True, "")
 
 
-async def test_two_nodes_with_the_same_bytes_have_an_object_each(pool: PoolUnderTest, node: Key) -> None:
+async def test_equal_bytes_of_two_nodes_are_stored_as_two_objects(pool: PoolUnderTest, node: Key) -> None:
     other = await pool.member()
     given = await upload(pool, node)
     theirs = await ticket(pool, other)
@@ -113,7 +113,7 @@ async def test_two_nodes_with_the_same_bytes_have_an_object_each(pool: PoolUnder
     assert theirs.key != given.key
 
 
-async def test_a_part_of_a_file_can_be_read_and_its_head(pool: PoolUnderTest, node: Key) -> None:
+async def test_an_object_can_be_read_in_part_and_by_head(pool: PoolUnderTest, node: Key) -> None:
     given = await upload(pool, node)
     url = (await link(pool, node, given.key)).url
     part = await read(pool, url, range="bytes=8-15")
@@ -124,7 +124,7 @@ async def test_a_part_of_a_file_can_be_read_and_its_head(pool: PoolUnderTest, no
     assert head.headers["etag"] == f'"{SHA[2:]}"'
 
 
-async def test_the_typed_client_asks_and_reads(pool: PoolUnderTest, node: Key) -> None:
+async def test_the_typed_client_gets_tickets_and_links(pool: PoolUnderTest, node: Key) -> None:
     transport = httpx.ASGITransport(app=pool.app)
     async with NodeClient("http://127.0.0.1:8002", key=node, clock=pool.clock, transport=transport) as client:
         given = await client.request_upload(UploadRequest(kind=UploadKind.FILE, sha256=SHA, size=len(CONTENT)))
@@ -134,7 +134,7 @@ async def test_the_typed_client_asks_and_reads(pool: PoolUnderTest, node: Key) -
         assert (await client.object_link(ObjectKey.parse(given.key))).size == len(CONTENT)
 
 
-# What is not taken
+# Refused uploads
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ async def test_the_typed_client_asks_and_reads(pool: PoolUnderTest, node: Key) -
     ],
     ids=["cut", "longer", "empty", "of-another-hash"],
 )
-async def test_other_bytes_than_announced_are_refused_and_nothing_is_left(
+async def test_bytes_that_differ_from_the_announcement_are_refused_and_not_kept(
     pool: PoolUnderTest, node: Key, tmp_path: Path, content: bytes, code: str
 ) -> None:
     given = await ticket(pool, node)
@@ -159,7 +159,7 @@ async def test_other_bytes_than_announced_are_refused_and_nothing_is_left(
 
 
 @pytest.mark.parametrize(("cut", "status"), [(7999, 422), (8001, 413)])
-async def test_a_stream_of_unsaid_length_is_held_to_what_was_announced(
+async def test_a_chunked_upload_is_held_to_the_announced_size(
     pool: PoolUnderTest, node: Key, tmp_path: Path, cut: int, status: int
 ) -> None:
     async def pieces() -> AsyncIterator[bytes]:
@@ -171,7 +171,7 @@ async def test_a_stream_of_unsaid_length_is_held_to_what_was_announced(
     assert stored(tmp_path) == []
 
 
-async def test_a_connection_that_breaks_leaves_nothing(pool: PoolUnderTest, node: Key, tmp_path: Path) -> None:
+async def test_a_broken_connection_leaves_no_partial_file(pool: PoolUnderTest, node: Key, tmp_path: Path) -> None:
     url = httpx.URL((await ticket(pool, node)).url)
     scope = {
         "type": "http",
@@ -200,13 +200,13 @@ async def test_a_connection_that_breaks_leaves_nothing(pool: PoolUnderTest, node
     assert stored(tmp_path) == []
 
 
-async def test_a_file_that_trickles_in_is_given_up_and_may_come_again(
+async def test_an_upload_below_the_least_rate_is_aborted_and_can_be_retried(
     pool: PoolUnderTest, node: Key, tmp_path: Path, clock: ManualClock
 ) -> None:
     async def trickle() -> AsyncIterator[bytes]:
         yield CONTENT[:1000]
         await clock.turn(timedelta(seconds=61))
-        yield CONTENT[1000:2000]  # a second after the first minute, and 16 KiB are asked of each
+        yield CONTENT[1000:2000]  # a second after the first minute, in which 16 KiB per second are required
 
     given = await ticket(pool, node)
     answer = await put(pool, given, trickle())
@@ -215,7 +215,7 @@ async def test_a_file_that_trickles_in_is_given_up_and_may_come_again(
     assert (await put(pool, given)).status_code == 201
 
 
-async def test_a_file_of_which_nothing_more_comes_is_given_up(
+async def test_a_stalled_upload_is_aborted(
     pool: PoolUnderTest, node: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "PIECE_TIMEOUT", timedelta(milliseconds=50))
@@ -230,18 +230,20 @@ async def test_a_file_of_which_nothing_more_comes_is_given_up(
     assert stored(tmp_path) == []
 
 
-async def test_an_object_that_is_not_as_large_as_announced_is_neither_taken_for_it_nor_replaced(
+async def test_a_stored_object_of_the_wrong_size_is_neither_accepted_nor_replaced(
     pool: PoolUnderTest, node: Key, tmp_path: Path
 ) -> None:
     await upload(pool, node)
     (path,) = (path for path in (tmp_path / "objects").rglob(SHA[2:]) if path.is_file())
-    path.write_bytes(CONTENT[:100])  # a disk that lost the rest
+    path.write_bytes(CONTENT[:100])  # a disk that lost the end of the file
     answer = await ask(pool, node)
     assert (answer.status_code, answer.json()["code"]) == (409, "other-object")
     assert path.read_bytes() == CONTENT[:100]
 
 
-async def test_a_store_that_two_pools_share_gives_each_its_own(pool: PoolUnderTest, node: Key, tmp_path: Path) -> None:
+async def test_pools_that_share_a_store_cannot_read_each_others_objects(
+    pool: PoolUnderTest, node: Key, tmp_path: Path
+) -> None:
     given = await upload(pool, node)
     (path,) = (path for path in (tmp_path / "objects").rglob(SHA[2:]) if path.is_file())
     other = Path(str(path).replace(f"/{POOL}/", f"/{POOL + 1}/"))
@@ -252,7 +254,7 @@ async def test_a_store_that_two_pools_share_gives_each_its_own(pool: PoolUnderTe
     assert (answer.status_code, answer.json()["code"]) == (404, "no-object")
 
 
-async def test_an_object_is_never_overwritten_and_the_same_bytes_again_are_a_success(
+async def test_an_object_is_never_overwritten_and_equal_bytes_succeed(
     pool: PoolUnderTest, node: Key, tmp_path: Path
 ) -> None:
     given = await ticket(pool, node)
@@ -265,7 +267,7 @@ async def test_an_object_is_never_overwritten_and_the_same_bytes_again_are_a_suc
     assert (after.st_ino, after.st_mtime_ns, path.read_bytes()) == (before.st_ino, before.st_mtime_ns, CONTENT)
 
 
-async def test_a_url_ends(pool: PoolUnderTest, node: Key, clock: ManualClock) -> None:
+async def test_an_upload_url_expires(pool: PoolUnderTest, node: Key, clock: ManualClock) -> None:
     given = await upload(pool, node)
     url = (await link(pool, node, given.key)).url
     await clock.turn(timedelta(seconds=901))
@@ -276,7 +278,7 @@ async def test_a_url_ends(pool: PoolUnderTest, node: Key, clock: ManualClock) ->
     assert (await read(pool, url)).json()["code"] == "url-expired"
 
 
-async def test_a_file_that_is_still_on_its_way_when_its_url_ends_is_given_up(
+async def test_an_upload_still_running_when_its_url_expires_is_aborted(
     make_pool: MakePool, tmp_path: Path, clock: ManualClock
 ) -> None:
     pool = make_pool(upload_url_life_s=40)
@@ -295,7 +297,7 @@ async def test_a_file_that_is_still_on_its_way_when_its_url_ends_is_given_up(
     assert (await put(pool, await ticket(pool, node))).status_code == 201
 
 
-async def test_a_file_of_which_nothing_comes_until_its_url_ends_is_given_up(
+async def test_an_upload_stalled_until_its_url_expires_is_aborted(
     make_pool: MakePool, tmp_path: Path, clock: ManualClock
 ) -> None:
     pool = make_pool(upload_url_life_s=40)
@@ -310,7 +312,7 @@ async def test_a_file_of_which_nothing_comes_until_its_url_ends_is_given_up(
     assert stored(tmp_path) == []
 
 
-async def test_a_url_is_good_for_what_it_was_made_for_and_nothing_else(pool: PoolUnderTest, node: Key) -> None:
+async def test_a_url_permits_only_the_operation_it_was_signed_for(pool: PoolUnderTest, node: Key) -> None:
     given = await upload(pool, node)
     other = await pool.member()
     path, query = given.url.split("?")
@@ -333,11 +335,11 @@ async def test_a_url_is_good_for_what_it_was_made_for_and_nothing_else(pool: Poo
         assert answer.status_code in {400, 403, 422}, url
         assert answer.json()["code"] in {"bad-url", "invalid-input", "unknown-parameter"}
     for size, kind in ((len(CONTENT), "text/html"), (len(CONTENT) - 1, given.headers["Content-Type"])):
-        # Bytes and headers as the changed URL says: nothing but its signature is wrong.
+        # Bytes and headers match the changed URL: only its signature is wrong.
         url = f"{path}?{urlencode(terms | {'size': str(size), 'type': kind})}"
         answer = await put(pool, given.model_copy(update={"url": url}), CONTENT[:size], **{"Content-Type": kind})
         assert (answer.status_code, answer.json()["code"]) == (403, "bad-url")
-    assert (await read(pool, given.url)).status_code == 403  # to write with is not to read with
+    assert (await read(pool, given.url)).status_code == 403  # a URL for writing is not valid for reading
     assert (await put(pool, given, **{"Content-Type": "text/html"})).status_code == 400
 
 
@@ -355,7 +357,7 @@ async def test_a_url_is_good_for_what_it_was_made_for_and_nothing_else(pool: Poo
         "",
     ],
 )
-async def test_a_name_that_is_no_key_leads_nowhere(pool: PoolUnderTest, node: Key, key: str) -> None:
+async def test_a_malformed_object_key_is_not_found(pool: PoolUnderTest, node: Key, key: str) -> None:
     target = "/v1/objects?" + urlencode({"key": key})
     assert (await pool.send(node, target, None, method="GET")).status_code == 400
     async with pool.http() as http:
@@ -377,17 +379,17 @@ async def test_a_name_that_is_no_key_leads_nowhere(pool: PoolUnderTest, node: Ke
         {"node": MANAGER.address},
     ],
 )
-async def test_a_request_in_another_form_is_refused(pool: PoolUnderTest, node: Key, changes: dict[str, Any]) -> None:
+async def test_a_malformed_ticket_request_is_refused(pool: PoolUnderTest, node: Key, changes: dict[str, Any]) -> None:
     assert (await ask(pool, node, **changes)).status_code == 422
 
 
-async def test_a_file_beyond_the_pools_limit_is_refused_before_it_is_sent(make_pool: MakePool) -> None:
+async def test_a_file_above_the_pools_limit_is_refused_before_the_upload(make_pool: MakePool) -> None:
     pool = make_pool(upload_most_bytes=7999)
     answer = await ask(pool, await pool.member())
     assert (answer.status_code, answer.json()["retryable"]) == (413, False)
 
 
-def test_a_pools_limit_is_no_larger_than_what_validators_hash(make_pool: MakePool) -> None:
+def test_a_pools_upload_limit_is_at_most_what_validators_accept(make_pool: MakePool) -> None:
     make_pool(upload_most_bytes=LARGEST_OBJECT)
     with pytest.raises(ValidationError, match="upload_most_bytes"):
         make_pool(upload_most_bytes=LARGEST_OBJECT + 1)
@@ -405,7 +407,7 @@ async def test_strangers_and_banned_nodes_get_no_ticket(pool: PoolUnderTest, nod
     assert (banned.status_code, banned.json()["retryable"]) == (403, False)
 
 
-async def test_audit_files_are_for_validators_to_write_and_for_everybody_to_read(
+async def test_only_validators_write_audit_files_and_every_caller_reads_them(
     pool: PoolUnderTest, node: Key, tmp_path: Path
 ) -> None:
     validator = Key.generate()
@@ -414,12 +416,12 @@ async def test_audit_files_are_for_validators_to_write_and_for_everybody_to_read
     assert (refused.status_code, refused.json()["code"]) == (403, "not-a-validator")
     given = await upload(pool, validator, kind="audit", content_type="application/json")
     assert given.key == f"{POOL}/audits/{validator.address}/{SHA[2:]}"
-    for reader in (node, Key.generate()):  # the node may have been evicted for what it says
+    for reader in (node, Key.generate()):  # the node may have been evicted because of this file
         assert (await link(pool, reader, given.key)).size == len(CONTENT)
-    assert (await ask(pool, validator)).status_code == 403  # work is for members
+    assert (await ask(pool, validator)).status_code == 403  # only members upload work
 
 
-async def test_who_is_no_validator_any_more_reads_and_writes_as_nobody_within_seconds(
+async def test_a_removed_validator_loses_read_and_write_access_within_seconds(
     pool: PoolUnderTest, node: Key, clock: ManualClock
 ) -> None:
     key, validator = (await upload(pool, node)).key, Key.generate()
@@ -431,7 +433,9 @@ async def test_who_is_no_validator_any_more_reads_and_writes_as_nobody_within_se
     assert (await ask(pool, validator, kind="audit")).status_code == 403
 
 
-async def test_work_is_read_by_its_node_by_validators_and_by_the_owner(pool: PoolUnderTest, node: Key) -> None:
+async def test_a_rollout_file_can_be_read_by_its_node_by_validators_and_by_the_owner(
+    pool: PoolUnderTest, node: Key
+) -> None:
     key = (await upload(pool, node)).key
     validator = Key.generate()
     pool.ledger.validators.add(validator.address)
@@ -448,7 +452,7 @@ async def test_work_is_read_by_its_node_by_validators_and_by_the_owner(pool: Poo
     ).status_code == 404
 
 
-async def test_a_chain_that_is_down_gives_no_tickets_to_unknown_nodes(pool: PoolUnderTest) -> None:
+async def test_while_the_chain_is_down_unknown_nodes_get_no_ticket(pool: PoolUnderTest) -> None:
     pool.ledger.down = True
     answer = await ask(pool, Key.generate())
     assert (answer.status_code, answer.json()["retryable"]) == (503, True)
@@ -471,8 +475,8 @@ async def test_open_tickets_files_and_bytes_are_counted_per_node(make_pool: Make
 
     assert [await refused(node, 1), await refused(node, 2)] == ["", ""]
     assert "2 uploads" in await refused(node, 3)
-    assert await refused(node, 1) == ""  # an open one may be asked for again
-    assert await refused(other, 1) == ""  # each node has its own
+    assert await refused(node, 1) == ""  # an open ticket may be requested again
+    assert await refused(other, 1) == ""  # each node has a separate quota
     await clock.turn(timedelta(minutes=16))
     assert await refused(node, 3) == ""
     assert "bytes" in await refused(node, 4)
@@ -483,7 +487,7 @@ async def test_open_tickets_files_and_bytes_are_counted_per_node(make_pool: Make
     assert await refused(node, 6) == ""
 
 
-async def test_a_small_tickets_account_pays_for_no_large_file(make_pool: MakePool) -> None:
+async def test_the_byte_quota_counts_the_largest_size_requested_for_a_file(make_pool: MakePool) -> None:
     pool = make_pool(upload_bytes_per_hour=10_000)
     node = await pool.member()
     assert (await ask(pool, node, size=1)).status_code == 200
@@ -492,11 +496,11 @@ async def test_a_small_tickets_account_pays_for_no_large_file(make_pool: MakePoo
     assert (answer.status_code, answer.json()["code"]) == (429, "upload-quota")
 
 
-async def test_one_url_sent_many_times_and_slowly_leaves_places_for_others(
+async def test_parallel_slow_uploads_to_one_url_leave_places_for_other_nodes(
     pool: PoolUnderTest, node: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "MOST_OF_ONE", 2)
-    given, other = await upload(pool, node), await pool.member()  # it is there: nothing is locked any more
+    given, other = await upload(pool, node), await pool.member()  # the object exists: nothing is locked any more
     begun, gate = asyncio.Semaphore(0), asyncio.Event()
 
     async def slowly() -> AsyncIterator[bytes]:
@@ -514,7 +518,7 @@ async def test_one_url_sent_many_times_and_slowly_leaves_places_for_others(
     assert (await put(pool, given)).status_code == 201
 
 
-async def test_so_many_files_arrive_at_once_and_each_place_is_free_again(
+async def test_the_number_of_parallel_uploads_is_limited_and_places_are_freed(
     pool: PoolUnderTest, node: Key, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local, "MOST_AT_ONCE", 1)
@@ -535,7 +539,7 @@ async def test_so_many_files_arrive_at_once_and_each_place_is_free_again(
     assert (await put(pool, theirs)).status_code == 201
 
 
-async def test_a_file_that_came_makes_place_for_the_next(make_pool: MakePool) -> None:
+async def test_a_completed_upload_frees_its_place(make_pool: MakePool) -> None:
     pool = make_pool(uploads_open=1)
     node = await pool.member()
     given = await ticket(pool, node)
@@ -548,7 +552,7 @@ async def test_a_file_that_came_makes_place_for_the_next(make_pool: MakePool) ->
 # The disk
 
 
-async def test_a_disk_without_room_is_said_before_anything_is_sent(make_pool: MakePool) -> None:
+async def test_a_full_disk_is_reported_before_the_upload(make_pool: MakePool) -> None:
     pool = make_pool(storage_reserve_bytes=1 << 60)
     with capture_logs() as lines:
         answer = await ask(pool, await pool.member())
@@ -558,7 +562,7 @@ async def test_a_disk_without_room_is_said_before_anything_is_sent(make_pool: Ma
     assert line["hint"] == "make room on that disk, or lower its reserve"
 
 
-async def test_a_disk_that_filled_since_the_ticket_takes_nothing_and_takes_it_later(
+async def test_a_disk_that_filled_after_the_ticket_refuses_the_upload_until_there_is_room(
     pool: PoolUnderTest, node: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = await ticket(pool, node)
@@ -570,7 +574,7 @@ async def test_a_disk_that_filled_since_the_ticket_takes_nothing_and_takes_it_la
     assert (await put(pool, given)).status_code == 201
 
 
-async def test_a_ticket_refused_for_want_of_room_costs_no_quota(
+async def test_a_ticket_refused_for_lack_of_disk_space_costs_no_quota(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = make_pool(uploads_open=1)
@@ -581,7 +585,7 @@ async def test_a_ticket_refused_for_want_of_room_costs_no_quota(
     assert (await ask(pool, node, sha256="0x" + "ab" * 32)).status_code == 200
 
 
-async def test_files_that_arrive_together_leave_the_reserve_free(
+async def test_parallel_uploads_leave_the_disk_reserve_free(
     make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reserve, root = 1000, tmp_path / "objects"
@@ -605,7 +609,7 @@ async def test_files_that_arrive_together_leave_the_reserve_free(
     waiting = [asyncio.create_task(put(pool, each, slowly())) for each in tickets]
     for _ in range(2):
         await asyncio.wait_for(begun.acquire(), 60)
-    assert (await ask(pool, await pool.member())).status_code == 507  # no ticket for room that is spoken for
+    assert (await ask(pool, await pool.member())).status_code == 507  # no ticket for space that is already reserved
     gate.set()
     answers = await asyncio.gather(*waiting)
     assert sorted(answer.status_code for answer in answers) == [201, 201, 507, 507]
@@ -614,7 +618,7 @@ async def test_files_that_arrive_together_leave_the_reserve_free(
     assert min(least) >= reserve
 
 
-async def test_sending_again_what_is_there_takes_no_room_from_others(
+async def test_repeated_uploads_of_a_stored_object_reserve_no_disk_space(
     make_pool: MakePool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = make_pool(storage_reserve_bytes=1000)
@@ -638,7 +642,7 @@ async def test_sending_again_what_is_there_takes_no_room_from_others(
     assert [(await each).status_code for each in waiting] == [201] * 3
 
 
-async def test_a_disk_that_others_fill_meanwhile_keeps_its_reserve(
+async def test_the_disk_reserve_is_kept_when_other_programs_fill_the_disk(
     make_pool: MakePool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = [1 << 30]
@@ -657,7 +661,7 @@ async def test_a_disk_that_others_fill_meanwhile_keeps_its_reserve(
     assert (await put(pool, given)).status_code == 201
 
 
-async def test_a_disk_that_fills_on_the_way_leaves_nothing(
+async def test_a_disk_that_fills_during_an_upload_leaves_no_partial_file(
     pool: PoolUnderTest, node: Key, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given = await ticket(pool, node)
@@ -673,7 +677,9 @@ async def test_a_disk_that_fills_on_the_way_leaves_nothing(
     assert (await put(pool, given)).status_code == 201
 
 
-async def test_orchestrators_that_share_a_directory_share_its_urls(make_pool: MakePool, tmp_path: Path) -> None:
+async def test_orchestrators_with_a_shared_directory_accept_each_others_urls(
+    make_pool: MakePool, tmp_path: Path
+) -> None:
     one, two = make_pool(), make_pool()
     node = await one.member()
     given = await ticket(one, node)
@@ -688,9 +694,7 @@ async def test_an_unknown_object_is_not_found(pool: PoolUnderTest, node: Key) ->
     assert (answer.status_code, answer.json()["code"]) == (404, "no-object")
 
 
-async def test_a_store_that_can_not_be_used_is_said_at_the_start_and_stops_nothing(
-    make_pool: MakePool, tmp_path: Path
-) -> None:
+async def test_an_unusable_store_is_logged_at_startup_and_the_service_runs(make_pool: MakePool, tmp_path: Path) -> None:
     (tmp_path / "objects").write_text("a file where the directory should be")
     app = make_pool().app
     with capture_logs() as lines:

@@ -1,4 +1,4 @@
-"""What the scheduler found of a task is written only of the task that it looked at: as it was, and not over since."""
+"""The scheduler writes a verdict only on the task version that it evaluated, unless the task has ended since."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def view(pool: PoolUnderTest, task: str) -> tuple[str, str]:
     return told["state"], told["reason"]
 
 
-async def test_a_verdict_is_written_and_told_once(pool: PoolUnderTest) -> None:
+async def test_a_task_verdict_is_written_and_published_once(pool: PoolUnderTest) -> None:
     task = await pool.run()
     assert await verdict(pool, task) == 1
     assert await view(pool, task) == ("failed", "why")
@@ -36,7 +36,7 @@ async def test_a_verdict_is_written_and_told_once(pool: PoolUnderTest) -> None:
 @pytest.mark.parametrize(
     ("given", "answer"), [({"generation": 2}, 0), ({"lease": "another#1"}, -1)], ids=["changed since", "lease lost"]
 )
-async def test_a_verdict_that_comes_too_late_changes_nothing(
+async def test_an_outdated_task_verdict_changes_nothing(
     pool: PoolUnderTest, given: dict[str, Any], answer: int
 ) -> None:
     task = await pool.run()
@@ -45,7 +45,7 @@ async def test_a_verdict_that_comes_too_late_changes_nothing(
     assert await view(pool, task) == before
 
 
-async def test_a_task_that_its_owner_stopped_meanwhile_does_not_fail(pool: PoolUnderTest) -> None:
+async def test_a_task_stopped_by_its_owner_in_the_meantime_does_not_fail(pool: PoolUnderTest) -> None:
     task = await pool.run()
     await pool.dependencies.redis.hset(pool.dependencies.database.key("task", task), "desired", "stopped")
     before = await view(pool, task)

@@ -1,4 +1,4 @@
-"""A small real service behind an in-process transport, and the keys that speak to it."""
+"""Fixtures: a small real service behind an in-process transport, and keys for it."""
 
 from __future__ import annotations
 

@@ -12,18 +12,20 @@ from protocol.runtime.backoff import backoff
 DURATIONS = st.timedeltas(min_value=timedelta(milliseconds=1), max_value=timedelta(days=365))
 
 
-def test_delay_doubles_from_the_first_to_the_longest() -> None:
+def test_the_delay_doubles_from_the_first_to_the_longest() -> None:
     delays = [backoff(timedelta(seconds=1), timedelta(seconds=5), failures) for failures in range(6)]
     assert delays == [timedelta(seconds=seconds) for seconds in (0, 1, 2, 4, 5, 5)]
 
 
 @given(first=DURATIONS, most=DURATIONS, failures=st.integers(min_value=1, max_value=10**9))
-def test_delay_is_bounded_never_shrinks_and_at_most_doubles(first: timedelta, most: timedelta, failures: int) -> None:
+def test_the_delay_is_bounded_never_shrinks_and_at_most_doubles(
+    first: timedelta, most: timedelta, failures: int
+) -> None:
     delay, following = backoff(first, most, failures), backoff(first, most, failures + 1)
     assert timedelta() < delay <= following <= min(2 * delay, most)
     assert delay == most or delay >= first
 
 
 @given(first=DURATIONS, most=DURATIONS)
-def test_delay_reaches_the_longest(first: timedelta, most: timedelta) -> None:
+def test_the_delay_reaches_the_longest(first: timedelta, most: timedelta) -> None:
     assert backoff(first, most, 10**12) == most

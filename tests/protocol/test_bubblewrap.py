@@ -1,4 +1,4 @@
-"""Names of a place behind symbolic links."""
+"""Paths of a location behind symbolic links."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from protocol.runtime.bubblewrap import names_of
 
 
-def test_every_step_through_links_is_named(tmp_path: Path) -> None:
+def test_every_symbolic_link_on_the_path_is_listed(tmp_path: Path) -> None:
     real = tmp_path / "disk" / "venv"
     real.mkdir(parents=True)
     (tmp_path / "middle").symlink_to(tmp_path / "disk")
@@ -21,7 +21,7 @@ def test_every_step_through_links_is_named(tmp_path: Path) -> None:
     assert names_of(real) == [real]
 
 
-def test_links_that_lead_in_a_circle_or_nowhere_end(tmp_path: Path) -> None:
+def test_circular_and_dangling_links_end_the_search(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("b")
     (tmp_path / "b").symlink_to("a")
     assert set(names_of(tmp_path / "a")) == {tmp_path / "a", tmp_path / "b"}

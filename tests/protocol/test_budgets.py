@@ -1,4 +1,4 @@
-"""Budgets follow the machine: its control groups, its disk, and what may still be needed."""
+"""Budgets follow the machine's cgroups and disk, and versions that may still be needed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SMALL = 1 << 20
 
 
 def versions(*needed: int, count: int = 5) -> list[StoredVersion]:
-    """So many versions of 100 bytes, newest first; those at these places are needed."""
+    """Returns a number of versions of 100 bytes, newest first; those at the given places are needed."""
     return [StoredVersion(100, NOW, needed=place in needed) for place in range(count)]
 
 
@@ -41,14 +41,14 @@ def versions(*needed: int, count: int = 5) -> list[StoredVersion]:
         (KeepRule(most=5, budget=250), versions(), {0, 1}, 0),
         (KeepRule(most=5, budget=10), versions(), {0}, 90),
         (KeepRule(most=5, budget=10, least=2), versions(), {0, 1}, 190),
-        # Needed versions stay whatever the number and the budget are, and take their part of the budget first.
+        # Needed versions are kept whatever number and budget are, and use up the budget first.
         (KeepRule(most=1), versions(3), {0, 3}, 0),
         (KeepRule(most=2, budget=150), versions(0, 1, 4), {0, 1, 4}, 150),
         (KeepRule(most=5, budget=300), versions(4), {0, 1, 4}, 0),
         (KeepRule(most=2, budget=0), [], set(), 0),
     ],
 )
-def test_the_oldest_go_first_and_never_what_is_needed(
+def test_the_oldest_versions_are_removed_first_and_needed_ones_never(
     rule: KeepRule, stored: list[StoredVersion], left: set[int], over: int
 ) -> None:
     choice = rule.choose(stored)
@@ -59,7 +59,8 @@ def test_the_oldest_go_first_and_never_what_is_needed(
 @pytest.mark.parametrize(
     ("ages", "work", "needed"),
     [
-        # Version 7 was leased until at most an hour after 9 came, 3599 s ago. Version 6: after 8 came, 3601 s ago.
+        # Version 7 was leased until at most an hour after 9 arrived, 3599 s ago; version 6 until an hour after 8
+        # arrived, 3601 s ago.
         ((3599, 3601, 9000, 9000), (), {9, 8, 7}),
         ((3601, 9000, 9000, 9000), (), {9, 8}),
         ((3601, 9000, 9000, 9000), (6, 2), {9, 8, 6}),
@@ -67,7 +68,7 @@ def test_the_oldest_go_first_and_never_what_is_needed(
         ((), (5,), set()),
     ],
 )
-def test_a_version_is_needed_while_it_may_be_leased_or_open_work_names_it(
+def test_a_version_is_needed_while_it_may_be_leased_or_has_open_work(
     ages: tuple[float, ...], work: tuple[int, ...], needed: set[int]
 ) -> None:
     stored = [(9 - place, StoredVersion(100, NOW - age)) for place, age in enumerate(ages)]
@@ -75,7 +76,7 @@ def test_a_version_is_needed_while_it_may_be_leased_or_open_work_names_it(
     assert {number for (number, _), each in zip(stored, marked, strict=True) if each.needed} == needed
 
 
-def test_an_operator_reads_once_that_needed_versions_exceed_the_budget(tmp_path: Path) -> None:
+def test_needed_versions_above_the_budget_are_logged_once(tmp_path: Path) -> None:
     over = OverBudget(tmp_path)
     with capture_logs() as logs:
         for bytes_over in (0, 5, 7, 0, 3):
@@ -87,7 +88,7 @@ def test_an_operator_reads_once_that_needed_versions_exceed_the_budget(tmp_path:
     ]
 
 
-def test_a_disks_budget_is_a_tenth_of_it_or_a_fifth_of_what_is_left(
+def test_the_disk_budget_is_a_tenth_of_the_disk_or_a_fifth_of_the_free_space(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "store" / "1").mkdir(parents=True)
@@ -106,9 +107,7 @@ def test_a_disks_budget_is_a_tenth_of_it_or_a_fifth_of_what_is_left(
     assert (logs[2]["versions"], logs[2]["by"]) == (7, "settings")
 
 
-def test_four_services_that_start_together_leave_room_on_their_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_budgets_of_four_services_leave_free_space_on_one_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = SimpleNamespace(total=10_000, free=1500)
     monkeypatch.setattr("protocol.runtime.budgets.shutil.disk_usage", lambda _: usage)
     rules = [keep_rule(tmp_path / name, told=None, most=5) for name in ("trainer", "relay", "validator", "worker")]
@@ -126,7 +125,7 @@ def test_four_services_that_start_together_leave_room_on_their_disk(
         ("0::/a\n", {}, False),
     ],
 )
-def test_memory_is_the_machines_or_the_least_limit_of_its_groups(
+def test_memory_is_the_machines_or_the_smallest_cgroup_limit(
     tmp_path: Path, own: str, files: dict[str, str], limited: bool
 ) -> None:
     groups = tmp_path / "groups"
@@ -145,10 +144,10 @@ def test_memory_is_the_machines_or_the_least_limit_of_its_groups(
         ("0::/a/b\n", {"a/b": ("max", 500, 0), "a": ("1000", 700, 0)}, 300),
         ("0::/a/b\n", {"a/b": ("600", 500, 0), "a": ("1000", 700, 0)}, 100),
         ("0::/not/visible/here\n", {"": ("1000", 1200, 0)}, 0),
-        ("0::/a\n", {"a": ("1000", 900, 600)}, 700),  # the kernel gives idle cache back when memory is wanted
+        ("0::/a\n", {"a": ("1000", 900, 600)}, 700),  # the kernel frees idle cache when memory is needed
     ],
 )
-def test_what_is_left_is_what_the_fullest_group_allows(
+def test_free_memory_is_limited_by_the_fullest_cgroup(
     tmp_path: Path, own: str, files: dict[str, tuple[str, int, int]], left: int
 ) -> None:
     groups = tmp_path / "groups"
@@ -161,7 +160,7 @@ def test_what_is_left_is_what_the_fullest_group_allows(
     assert free_memory(groups=groups, own=tmp_path / "own") == left
 
 
-def test_version_1_of_control_groups_is_read_too(tmp_path: Path) -> None:
+def test_cgroup_version_1_is_read_too(tmp_path: Path) -> None:
     group = tmp_path / "groups" / "memory" / "x"
     group.mkdir(parents=True)
     for name, text in {"limit_in_bytes": "1000", "usage_in_bytes": "800", "stat": "total_inactive_file 100"}.items():

@@ -1,4 +1,4 @@
-"""The digest of a version: one definition for seeds, the broadcast and the ledger."""
+"""The digest of a version, as used for seeds, the broadcast and the ledger."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from protocol.identifiers import digest
 HASH = "ab" * 32
 
 
-def test_the_digest_is_over_the_sorted_lines() -> None:
+def test_the_version_digest_is_over_the_sorted_lines() -> None:
     files = [VersionFile("model.safetensors", 7, HASH), VersionFile("config.json", 2, "cd" * 32)]
     lines = f"config.json 2 {'cd' * 32}\nmodel.safetensors 7 {HASH}\n"
     assert version_digest(files) == digest(hashlib.sha256(lines.encode()).digest())
 
 
 @given(st.permutations([VersionFile(f"f{i}", i, HASH) for i in range(6)]))
-def test_the_order_in_which_files_are_given_is_nothing(files: list[VersionFile]) -> None:
+def test_the_version_digest_does_not_depend_on_the_order_of_files(files: list[VersionFile]) -> None:
     assert version_digest(files) == version_digest(reversed(files))
 
 
@@ -31,7 +31,7 @@ def test_the_order_in_which_files_are_given_is_nothing(files: list[VersionFile])
     "path",
     ["", "/a", "a/", "a//b", "..", "a/../b", ".hidden", "a/.b", "-rf", "a b", "a\nb", "a\\b", "ä", "a\0", "x" * 256],
 )
-def test_no_path_leaves_the_folder(path: str) -> None:
+def test_paths_outside_the_folder_are_refused(path: str) -> None:
     with pytest.raises(InvalidInput):
         check_path(path)
 
@@ -47,12 +47,12 @@ def test_no_path_leaves_the_folder(path: str) -> None:
         [VersionFile(f"f{i}", 1, HASH) for i in range(MOST_FILES + 1)],
     ],
 )
-def test_what_is_malformed_has_no_digest(files: list[VersionFile]) -> None:
+def test_a_malformed_file_list_has_no_digest(files: list[VersionFile]) -> None:
     with pytest.raises(InvalidInput):
         version_digest(files)
 
 
-def test_a_folder_is_hashed_whole_but_for_hidden_files(tmp_path: Path) -> None:
+def test_a_folder_is_hashed_completely_except_hidden_files(tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "b").write_bytes(b"22")
     (tmp_path / "a").write_bytes(b"1")
@@ -63,7 +63,7 @@ def test_a_folder_is_hashed_whole_but_for_hidden_files(tmp_path: Path) -> None:
     ]
 
 
-def test_a_link_is_no_part_of_a_version(tmp_path: Path) -> None:
+def test_symbolic_links_are_not_part_of_a_version(tmp_path: Path) -> None:
     (tmp_path / "a").symlink_to("/etc/passwd")
     with pytest.raises(InvalidInput, match="plain file"):
         folder_files(tmp_path)

@@ -1,4 +1,4 @@
-"""The client asks again when that helps, believes nothing it should not, and hands on errors as they were meant."""
+"""The client retries where that helps, rejects unsigned or forged answers, and re-raises the service's errors."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def problem(status: int, code: str, *, retryable: bool) -> httpx.Response:
 
 
 class Script:
-    """Answers one after the other, and remembers what was asked."""
+    """Gives scripted answers in order, and records the requests."""
 
     def __init__(self, *answers: httpx.Response | Exception) -> None:
         self.answers = list(answers)
@@ -71,7 +71,7 @@ async def service(app: FastAPI, clock: ManualClock) -> AsyncIterator[ServiceClie
         yield client
 
 
-async def test_a_real_service_takes_what_the_client_signs(service: ServiceClient) -> None:
+async def test_a_real_service_accepts_the_clients_signatures(service: ServiceClient) -> None:
     for query in ({}, {"q": "a b/ü&=?", "n": 1}):
         answer = await service.get("/v1/notes", query=query)
         assert answer.read(Seen).address == NODE.address
@@ -79,13 +79,13 @@ async def test_a_real_service_takes_what_the_client_signs(service: ServiceClient
     assert answer.read(Seen) == Seen(address=NODE.address, text="hello")
 
 
-async def test_an_answer_that_had_to_be_signed_and_was_not_is_thrown_away(service: ServiceClient) -> None:
+async def test_an_unsigned_answer_is_rejected_where_a_signed_one_is_required(service: ServiceClient) -> None:
     with pytest.raises(Unauthenticated) as caught:
         await service.get("/v1/notes", signed_answer=True)
     assert caught.value.code == "unsigned-answer"
 
 
-async def test_errors_arrive_as_they_were_raised(service: ServiceClient) -> None:
+async def test_errors_of_the_service_are_raised_as_the_same_error_classes(service: ServiceClient) -> None:
     with pytest.raises(Unprocessable) as caught:
         await service.post("/v1/notes", b'{"text": 5}')
     assert list(caught.value.fields) == ["text"]
@@ -140,7 +140,7 @@ FORGERIES: dict[str, Handler] = {
 
 
 @pytest.mark.parametrize("name", FORGERIES)
-async def test_nobody_on_the_path_can_put_words_into_the_services_mouth(name: str, clock: ManualClock) -> None:
+async def test_forged_answers_are_rejected(name: str, clock: ManualClock) -> None:
     async with speaking_to(FORGERIES[name], clock) as client:
         with pytest.raises(Unauthenticated):
             await client.post("/v1/heartbeat", Note(text="x"), signed_answer=True)
@@ -150,7 +150,7 @@ async def test_nobody_on_the_path_can_put_words_into_the_services_mouth(name: st
     assert (await honest.post("/v1/heartbeat", Note(text="x"), signed_answer=True)).body == BODY
 
 
-async def test_only_answers_to_signed_requests_can_be_asked_to_be_signed() -> None:
+async def test_a_signed_answer_can_be_required_only_for_a_signed_request() -> None:
     async with ServiceClient("http://127.0.0.1:1") as client:
         with pytest.raises(InvalidInput):
             await client.get("/", signed_answer=True)
@@ -178,7 +178,7 @@ GOOD = httpx.Response(200, content=BODY)
     ],
     ids=lambda value: str(value)[:40] if not isinstance(value, httpx.Response) else str(value.status_code),
 )
-async def test_requests_are_repeated_only_where_that_is_safe_and_helps(
+async def test_only_idempotent_requests_are_retried_and_only_on_retryable_errors(
     method: str, trouble: httpx.Response | Exception, asked: int, clock: ManualClock
 ) -> None:
     script = Script(trouble, GOOD)
@@ -192,7 +192,7 @@ async def test_requests_are_repeated_only_where_that_is_safe_and_helps(
     assert len(script.requests) == asked
 
 
-async def test_each_attempt_is_signed_anew(clock: ManualClock) -> None:
+async def test_each_attempt_has_a_new_signature(clock: ManualClock) -> None:
     script = Script(httpx.ConnectError("refused"), httpx.ConnectError("refused"), GOOD)
     async with speaking_to(script, clock) as client:
         await client.get("/v1/x")
@@ -200,7 +200,7 @@ async def test_each_attempt_is_signed_anew(clock: ManualClock) -> None:
     assert {request.headers["X-Muster-Version"] for request in script.requests} == {"1"}
 
 
-async def test_attempts_end(clock: ManualClock) -> None:
+async def test_the_number_of_attempts_is_bounded(clock: ManualClock) -> None:
     script = Script(*(httpx.ConnectError("refused") for _ in range(9)))
     async with speaking_to(script, clock) as client:
         with pytest.raises(Unreachable) as caught:
@@ -209,7 +209,7 @@ async def test_attempts_end(clock: ManualClock) -> None:
     assert caught.value.hint
 
 
-async def test_retry_after_is_obeyed(clock: ManualClock) -> None:
+async def test_the_client_waits_for_retry_after(clock: ManualClock) -> None:
     limited = problem(429, "rate-limited", retryable=True)
     limited.headers["Retry-After"] = "7"
     async with speaking_to(Script(limited, GOOD), clock) as client:
@@ -220,7 +220,7 @@ async def test_retry_after_is_obeyed(clock: ManualClock) -> None:
         assert (await task).status == 200
 
 
-async def test_an_answer_that_drips_for_ever_is_given_up(clock: ManualClock) -> None:
+async def test_an_endlessly_slow_answer_times_out(clock: ManualClock) -> None:
     class Drip(httpx.AsyncByteStream):
         async def __aiter__(self) -> AsyncIterator[bytes]:
             yield b"x"
@@ -241,13 +241,13 @@ async def test_an_answer_that_drips_for_ever_is_given_up(clock: ManualClock) -> 
     ],
     ids=["too large", "compressed"],
 )
-async def test_answers_are_bounded(answer: httpx.Response, clock: ManualClock) -> None:
+async def test_the_size_of_answers_is_bounded(answer: httpx.Response, clock: ManualClock) -> None:
     async with speaking_to(Script(answer), clock) as client:
         with pytest.raises(BadAnswer):
             await client.get("/v1/x")
 
 
-async def test_an_answer_of_another_form_is_a_bad_answer(clock: ManualClock) -> None:
+async def test_an_answer_of_the_wrong_schema_is_a_bad_answer(clock: ManualClock) -> None:
     async with speaking_to(Script(httpx.Response(200, content=b'{"text": 1}')), clock) as client:
         answer = await client.get("/v1/x")
         with pytest.raises(BadAnswer, match="Seen"):
@@ -272,7 +272,7 @@ async def test_an_answer_of_another_form_is_a_bad_answer(clock: ManualClock) -> 
         ("http://[", False),
     ],
 )
-def test_only_encrypted_or_local_services_are_spoken_to(url: str, taken: bool) -> None:
+def test_only_https_or_local_services_are_allowed(url: str, taken: bool) -> None:
     if taken:
         check_service_url(url)
         return
@@ -281,11 +281,11 @@ def test_only_encrypted_or_local_services_are_spoken_to(url: str, taken: bool) -
     assert "pw@" not in str(caught.value)
 
 
-def test_plain_http_must_be_allowed_by_name() -> None:
+def test_plain_http_needs_explicit_permission() -> None:
     check_service_url("http://10.0.0.1", allow_plain_http=True)
 
 
-def test_a_token_shows_itself_to_nobody() -> None:
+def test_a_tokens_repr_hides_it() -> None:
     assert "mst_" not in repr(BearerToken("mst_secret"))
 
 
@@ -300,7 +300,7 @@ def test_a_token_shows_itself_to_nobody() -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_an_error_survives_the_wire(error: MusterError) -> None:
+def test_an_error_survives_serialisation(error: MusterError) -> None:
     again = error_of(Problem.model_validate_json(problem_of(error).model_dump_json()))
     assert (again.code, again.detail, again.hint, again.retryable, again.status) == (
         error.code,

@@ -1,4 +1,4 @@
-"""Room for files under way: counted before they are written, and read again while they are."""
+"""Disk space for files in transit: reserved before they are written, and checked again while they are."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def free(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return free
 
 
-def test_room_is_held_from_the_claim_to_its_end(tmp_path: Path, free: list[int]) -> None:
+def test_disk_space_is_reserved_until_the_claim_ends(tmp_path: Path, free: list[int]) -> None:
     space = DiskSpace(tmp_path, reserve=100)
     with space.claim(500) as claim:
         assert space.left == 400
@@ -25,22 +25,22 @@ def test_room_is_held_from_the_claim_to_its_end(tmp_path: Path, free: list[int])
             pass
         with claim.writing(200):
             pass
-        free[0] -= 200  # what was written counts once
+        free[0] -= 200  # written bytes are counted once
         assert space.left == 400
     assert space.left == 700
 
 
-def test_pieces_that_are_written_together_share_what_is_free(tmp_path: Path, free: list[int]) -> None:
+def test_parallel_writes_share_the_free_space(tmp_path: Path, free: list[int]) -> None:
     space = DiskSpace(tmp_path, reserve=100)
     with space.claim(400) as one, space.claim(400) as other:
-        free[0] = 500  # somebody else wrote
+        free[0] = 500  # another program wrote
         with one.writing(300), pytest.raises(DiskReserved), other.writing(101):
             pass
         with other.writing(400):
             pass
 
 
-def test_a_claim_that_fails_gives_its_room_back(tmp_path: Path, free: list[int]) -> None:
+def test_a_failed_claim_releases_its_space(tmp_path: Path, free: list[int]) -> None:
     space = DiskSpace(tmp_path, reserve=0)
     with pytest.raises(ZeroDivisionError), space.claim(1000) as claim, claim.writing(10):
         raise ZeroDivisionError

@@ -43,7 +43,7 @@ def test_a_failed_atomic_write_keeps_the_old_content(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
-def test_an_atomic_write_reuses_what_a_crash_left_and_follows_no_link(tmp_path: Path) -> None:
+def test_an_atomic_write_reuses_a_leftover_file_and_follows_no_link(tmp_path: Path) -> None:
     path, left = tmp_path / "file", tmp_path / ".file.part"
     left.write_text("left by a crash, and longer than the content")
     write_atomically(path, b"new")
@@ -54,7 +54,7 @@ def test_an_atomic_write_reuses_what_a_crash_left_and_follows_no_link(tmp_path: 
     assert not (tmp_path / "elsewhere").exists()
 
 
-def test_an_atomic_creation_never_overwrites(tmp_path: Path) -> None:
+def test_an_atomic_creation_never_overwrites_a_file(tmp_path: Path) -> None:
     path = tmp_path / "secret"
     create_atomically(path, b"first")
     with pytest.raises(FileExistsError):
@@ -64,7 +64,7 @@ def test_an_atomic_creation_never_overwrites(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["secret"]
 
 
-def test_a_lock_excludes_other_processes_until_its_holder_ends(tmp_path: Path) -> None:
+def test_a_file_lock_excludes_other_processes_until_its_holder_ends(tmp_path: Path) -> None:
     path = tmp_path / "lock"
     context = multiprocessing.get_context("spawn")
     held, done = context.Event(), context.Event()
@@ -87,7 +87,7 @@ def _hold(path: Path, held: Event, done: Event) -> None:
         done.wait()
 
 
-def test_shared_locks_exclude_an_exclusive_one(tmp_path: Path) -> None:
+def test_shared_file_locks_exclude_an_exclusive_one(tmp_path: Path) -> None:
     first, second, third = (os.open(tmp_path / "lock", os.O_RDWR | os.O_CREAT) for _ in range(3))
     try:
         assert try_lock(first, shared=True)

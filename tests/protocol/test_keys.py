@@ -1,4 +1,4 @@
-"""Keys never show themselves; keystores open with the right password only, and broken ones say what is wrong."""
+"""Keys are never shown; keystores open only with the right password, and broken ones are reported."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from protocol.runtime.logs import configure_logs
 
 SECRET = bytes(range(1, 33))
 KEY = Key(SECRET)
-FAST = 2  # scrypt's least work factor: these tests are about files
+FAST = 2  # scrypt's smallest work factor, because these tests are about files
 
 
 @pytest.fixture
@@ -35,37 +35,37 @@ def keystore(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_key_has_the_address_and_signatures_that_other_libraries_give_it() -> None:
+def test_address_and_signatures_match_those_of_another_library() -> None:
     theirs = Account.from_key(SECRET)
     assert KEY.address == theirs.address == KEY.account().address
     assert KEY.sign_message(b"hello") == bytes(theirs.sign_message(encode_defunct(b"hello")).signature)
 
 
 @given(st.binary(max_size=200))
-def test_who_signed_a_message_can_be_told_from_the_signature(message: bytes) -> None:
+def test_the_signer_is_recovered_from_the_signature(message: bytes) -> None:
     assert recover(personal_hash(message), KEY.sign_message(message)) == KEY.address
 
 
-def test_a_key_shows_its_address_and_not_its_secret() -> None:
+def test_a_keys_repr_shows_its_address_and_not_its_secret() -> None:
     shown = f"{KEY!r} {KEY} {[KEY]}"
     assert KEY.address in shown
     assert SECRET.hex() not in shown
 
 
 @pytest.mark.parametrize("attempt", [pickle.dumps, copy.copy, copy.deepcopy])
-def test_a_key_is_not_copied(attempt: Any) -> None:
+def test_a_key_cannot_be_copied(attempt: Any) -> None:
     with pytest.raises(TypeError, match="not pickled"):
         attempt(KEY)
 
 
 @pytest.mark.parametrize("secret", [b"", b"\x00" * 32, b"\xff" * 32, b"\x01" * 31, b"\x01" * 33])
-def test_bytes_that_are_no_key_are_refused(secret: bytes) -> None:
+def test_invalid_key_bytes_are_refused(secret: bytes) -> None:
     with pytest.raises(InvalidInput):
         Key(secret)
 
 
 @pytest.mark.parametrize("text", ["", "0x", "zz" * 32, "ab" * 31, "0x" + "ab" * 33])
-def test_text_that_is_no_key_is_refused_and_not_repeated(text: str) -> None:
+def test_invalid_key_text_is_refused_and_not_repeated(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         Key.from_hex(text)
     assert not text.strip("0x") or text not in str(caught.value)
@@ -79,24 +79,24 @@ def test_a_keystore_opens_with_its_password(keystore: Path) -> None:
     assert read_keystore(keystore, "right") == KEY
 
 
-def test_a_keystore_is_for_its_owner_only_and_has_no_secret_in_it(keystore: Path) -> None:
+def test_a_keystore_is_readable_by_its_owner_only_and_contains_no_plain_secret(keystore: Path) -> None:
     assert stat.S_IMODE(keystore.stat().st_mode) == 0o600
     assert SECRET.hex() not in keystore.read_text()
     assert [path.name for path in keystore.parent.iterdir()] == [keystore.name]
 
 
-def test_another_program_can_open_it(keystore: Path) -> None:
+def test_another_library_can_open_our_keystore(keystore: Path) -> None:
     assert bytes(Account.decrypt(keystore.read_text(), "right")) == SECRET
 
 
-def test_a_keystore_of_another_program_opens_here(tmp_path: Path) -> None:
+def test_a_keystore_of_another_library_can_be_opened(tmp_path: Path) -> None:
     path = tmp_path / "theirs.json"
     path.write_text(json.dumps(Account.encrypt(SECRET, "pass", kdf="pbkdf2", iterations=2)))
     assert read_keystore(path, "pass") == KEY
 
 
 @pytest.mark.parametrize("password", ["", "wrong", "Right", "right "])
-def test_a_wrong_password_is_called_wrong(keystore: Path, password: str) -> None:
+def test_a_wrong_password_is_reported_as_wrong(keystore: Path, password: str) -> None:
     with pytest.raises(Unauthenticated) as caught:
         read_keystore(keystore, password)
     assert caught.value.code == "wrong-password"
@@ -145,25 +145,25 @@ BROKEN: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_keystore_says_what_is_wrong_with_it(keystore: Path, name: str) -> None:
+def test_a_broken_keystore_is_refused_without_its_secret_in_the_error(keystore: Path, name: str) -> None:
     keystore.write_text(BROKEN[name](json.loads(keystore.read_text())))
     with pytest.raises(InvalidInput) as caught:
         read_keystore(keystore, "right")
     assert SECRET.hex() not in str(caught.value)
 
 
-def test_a_missing_keystore_says_how_to_make_one(tmp_path: Path) -> None:
+def test_a_missing_keystore_is_reported_with_the_command_that_creates_one(tmp_path: Path) -> None:
     with pytest.raises(NotFound) as caught:
         read_keystore(tmp_path / "none.json", "x")
     assert "muster keys new" in caught.value.hint
 
 
-def test_a_directory_is_no_keystore(tmp_path: Path) -> None:
+def test_a_directory_is_refused_as_a_keystore(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput):
         read_keystore(tmp_path, "x")
 
 
-def test_a_keystore_that_others_can_read_is_warned_of(keystore: Path) -> None:
+def test_a_keystore_readable_by_others_causes_a_warning(keystore: Path) -> None:
     log = io.StringIO()
     configure_logs(stream=log)
     keystore.chmod(0o644)
@@ -171,23 +171,23 @@ def test_a_keystore_that_others_can_read_is_warned_of(keystore: Path) -> None:
     assert "keystore-readable-by-others" in log.getvalue()
 
 
-def test_a_credential_of_systemd_is_not_warned_of(keystore: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_systemd_credential_causes_no_warning(keystore: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = io.StringIO()
     configure_logs(stream=log)
-    keystore.chmod(0o440)  # an access list for the unit's user shows so
+    keystore.chmod(0o440)  # an access list for the unit's user appears as this mode
     monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(keystore.parent))
     assert read_keystore(keystore, "right") == KEY
     assert "keystore-readable-by-others" not in log.getvalue()
 
 
-def test_the_environment_is_asked_before_the_keystore(keystore: Path) -> None:
+def test_the_environment_has_priority_over_the_keystore(keystore: Path) -> None:
     other = Key.generate()
     environment = {"MUSTER_NODE_KEY": "0x" + other.reveal().hex(), "MUSTER_NODE_PASSWORD": "right"}
     assert find_key("node", keystore=keystore, environment=environment) == other
     assert find_key("node", keystore=keystore, environment={"MUSTER_NODE_PASSWORD": "right"}) == KEY
 
 
-def test_a_password_file_opens_the_keystore(keystore: Path, tmp_path: Path) -> None:
+def test_a_password_file_unlocks_the_keystore(keystore: Path, tmp_path: Path) -> None:
     file = tmp_path / "password"
     file.write_text("right\nsecond line\n")
     assert find_key("node", keystore=keystore, password_file=file, environment={}) == KEY
@@ -202,7 +202,7 @@ def test_a_password_file_opens_the_keystore(keystore: Path, tmp_path: Path) -> N
         ({}, True, "no-password"),
     ],
 )
-def test_a_key_that_is_not_found_says_what_to_set(
+def test_a_missing_key_is_reported_with_the_setting_to_use(
     keystore: Path,
     environment: dict[str, str],
     with_keystore: bool,
@@ -217,7 +217,7 @@ def test_a_key_that_is_not_found_says_what_to_set(
     assert caught.value.hint
 
 
-def test_a_missing_password_file_is_named(keystore: Path, tmp_path: Path) -> None:
+def test_a_missing_password_file_is_reported_by_name(keystore: Path, tmp_path: Path) -> None:
     with pytest.raises(NotFound, match="gone"):
         find_key("node", keystore=keystore, password_file=tmp_path / "gone", environment={})
     with pytest.raises(NotFound) as missing:

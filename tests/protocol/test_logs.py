@@ -1,4 +1,4 @@
-"""Logs are structured, and no secret gets into them, whoever writes it and however deep it lies."""
+"""Logs are structured and contain no secrets, at any depth and from any library."""
 
 from __future__ import annotations
 
@@ -40,27 +40,27 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_a_line_is_json_with_time_level_and_fields(written: io.StringIO) -> None:
+def test_a_log_line_is_json_with_time_level_and_fields(written: io.StringIO) -> None:
     structlog.get_logger("part").info("started", port=80)
     (line,) = lines(written)
     assert (line["event"], line["level"], line["port"], line["logger"]) == ("started", "info", 80, "part")
     assert line["timestamp"].endswith("Z")
 
 
-def test_libraries_speak_through_the_same_formatter(written: io.StringIO) -> None:
+def test_libraries_log_through_the_same_formatter(written: io.StringIO) -> None:
     logging.getLogger("uvicorn.error").warning("odd %s", "http://u:hunter2@host/")
     (line,) = lines(written)
     assert line["logger"] == "uvicorn.error"
     assert "hunter2" not in line["event"]
 
 
-def test_warnings_and_libraries_with_handlers_of_their_own_are_json_too(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warnings_and_libraries_with_own_handlers_are_logged_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     library = logging.getLogger("chatty")
     library.addHandler(logging.StreamHandler())
     library.propagate = False
     stream, root = io.StringIO(), logging.getLogger()
     handlers = list(root.handlers)
-    logging.captureWarnings(False)  # in case that a test before switched it on
+    logging.captureWarnings(False)  # in case an earlier test enabled it
     try:
         configure_logs(level="INFO", stream=stream)
         library.warning("by the way")
@@ -74,7 +74,7 @@ def test_warnings_and_libraries_with_handlers_of_their_own_are_json_too(capsys: 
     assert capsys.readouterr().err == ""
 
 
-def test_http_libraries_do_not_write_their_urls(written: io.StringIO) -> None:
+def test_http_libraries_do_not_log_urls(written: io.StringIO) -> None:
     logging.getLogger("httpx").info("GET https://store/x?X-Amz-Signature=abc")
     assert written.getvalue() == ""
 
@@ -106,7 +106,7 @@ SECRETS: list[tuple[str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize(("secret", "fields"), SECRETS)
 @pytest.mark.parametrize("as_json", [True, False])
-def test_a_secret_is_never_written(secret: str, fields: dict[str, Any], as_json: bool, written: io.StringIO) -> None:
+def test_a_secret_is_never_logged(secret: str, fields: dict[str, Any], as_json: bool, written: io.StringIO) -> None:
     configure_logs(level="DEBUG", stream=written, json=as_json)
     structlog.get_logger().info("event", **fields)
     assert "event" in written.getvalue()
@@ -114,7 +114,7 @@ def test_a_secret_is_never_written(secret: str, fields: dict[str, Any], as_json:
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_a_traceback_has_neither_secrets_nor_locals(as_json: bool, written: io.StringIO) -> None:
+def test_a_logged_traceback_contains_neither_secrets_nor_locals(as_json: bool, written: io.StringIO) -> None:
     configure_logs(level="DEBUG", stream=written, json=as_json)
 
     def connect(url: str, local: str) -> None:
@@ -143,7 +143,7 @@ def test_a_traceback_has_neither_secrets_nor_locals(as_json: bool, written: io.S
         ("url", "https://pool.example/v1?step=3"),
     ],
 )
-def test_what_is_no_secret_stays(name: str, value: object) -> None:
+def test_a_value_that_is_no_secret_is_logged_unchanged(name: str, value: object) -> None:
     assert redacted(value, name=name) == value
 
 
@@ -155,14 +155,14 @@ values = st.recursive(
 
 
 @given(values)
-def test_any_value_can_be_logged_and_a_secret_inside_is_not(value: object) -> None:
+def test_any_value_can_be_logged_without_the_secrets_inside(value: object) -> None:
     json.dumps(redacted({"anything": value}))
     assert redacted({"password": value})["password"] == (  # type: ignore[index]  # a mapping gives a mapping
         value if value is None or isinstance(value, bool) else REDACTED
     )
 
 
-def test_what_is_bottomless_has_an_end() -> None:
+def test_a_recursive_value_is_truncated() -> None:
     bottomless: dict[str, object] = {}
     bottomless["again"] = bottomless
     assert "..." in json.dumps(redacted(bottomless))

@@ -1,4 +1,4 @@
-"""Look-ups: remembered, shared, bounded, and kind to a source that is down."""
+"""Cached look-ups: shared, bounded, and paused while a source is down."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-async def test_an_answer_is_read_once_while_it_is_fresh_and_again_when_it_was_forgotten(
+async def test_an_answer_is_cached_while_fresh_and_read_again_after_forget(
     lookups: Lookups[str, int], source: Source, clock: ManualClock
 ) -> None:
     for _ in range(3):
@@ -76,7 +76,7 @@ async def test_an_answer_is_read_once_while_it_is_fresh_and_again_when_it_was_fo
     assert await lookups.get("a") == 2
 
 
-async def test_callers_of_one_key_share_a_read_and_reads_are_few_at_a_time(
+async def test_callers_of_one_key_share_a_read_and_parallel_reads_are_limited(
     lookups: Lookups[str, int], source: Source
 ) -> None:
     source.open.clear()
@@ -92,7 +92,7 @@ async def test_callers_of_one_key_share_a_read_and_reads_are_few_at_a_time(
     assert await lookups.get("d") == 0
 
 
-async def test_new_keys_do_not_hold_up_known_ones(
+async def test_reads_of_new_keys_do_not_delay_cached_ones(
     lookups: Lookups[str, int], source: Source, clock: ManualClock
 ) -> None:
     await lookups.get("known")
@@ -103,12 +103,12 @@ async def test_new_keys_do_not_hold_up_known_ones(
     asking = asyncio.create_task(lookups.get("known"))
     await settle()
     assert source.asked[-1] == "known"
-    assert await lookups.get("known") == 0  # a read is under way, and the last answer is not old
+    assert await lookups.get("known") == 0  # a read is in progress, and the last answer is not old
     source.open.set()
     await asyncio.gather(asking, *crowd)
 
 
-async def test_a_source_that_is_down_has_a_rest_and_the_last_answer_counts_for_longer(
+async def test_a_failing_source_is_paused_and_the_last_answer_is_used_longer(
     lookups: Lookups[str, int], source: Source, clock: ManualClock
 ) -> None:
     await lookups.get("a")
@@ -118,9 +118,9 @@ async def test_a_source_that_is_down_has_a_rest_and_the_last_answer_counts_for_l
     for _ in range(5):
         assert await lookups.get("a") == 0
     assert source.asked.count("a") == 2
-    assert await lookups.get("b") == 0  # each known key has a rest of its own
+    assert await lookups.get("b") == 0  # each known key has its own pause
     assert source.asked.count("b") == 2
-    for key in ("x", "y"):  # new keys share one
+    for key in ("x", "y"):  # new keys share one pause
         with pytest.raises(Unavailable):
             await lookups.get(key)
     assert "y" not in source.asked
@@ -132,7 +132,7 @@ async def test_a_source_that_is_down_has_a_rest_and_the_last_answer_counts_for_l
     assert await lookups.get("a") == 0
 
 
-async def test_a_refusal_is_handed_on_and_starts_no_rest(lookups: Lookups[str, int], source: Source) -> None:
+async def test_a_refusal_is_passed_on_and_causes_no_pause(lookups: Lookups[str, int], source: Source) -> None:
     source.error = Forbidden("no")
     for _ in range(2):
         with pytest.raises(Forbidden):
@@ -140,7 +140,7 @@ async def test_a_refusal_is_handed_on_and_starts_no_rest(lookups: Lookups[str, i
     assert source.asked == ["a", "a"]
 
 
-async def test_a_read_that_stalls_is_given_up_and_stops_no_other_key(
+async def test_a_stalled_read_times_out_and_delays_no_other_key(
     lookups: Lookups[str, int], source: Source, clock: ManualClock
 ) -> None:
     source.open.clear()
@@ -154,13 +154,13 @@ async def test_a_read_that_stalls_is_given_up_and_stops_no_other_key(
     assert await lookups.get("b") == 0
 
 
-async def test_callers_of_one_moment_are_bounded_too(lookups: Lookups[str, int], source: Source) -> None:
+async def test_the_number_of_simultaneous_callers_is_bounded(lookups: Lookups[str, int], source: Source) -> None:
     found = await asyncio.gather(*(lookups.get(str(number)) for number in range(50)), return_exceptions=True)
     assert sum(isinstance(each, RateLimited) for each in found) == 50 - LIMITS.waiting
     assert len(source.asked) == LIMITS.waiting
 
 
-async def test_a_read_from_before_forget_is_not_remembered(lookups: Lookups[str, int], source: Source) -> None:
+async def test_a_read_that_began_before_forget_is_not_cached(lookups: Lookups[str, int], source: Source) -> None:
     source.open.clear()
     asking = asyncio.create_task(lookups.get("a"))
     await settle()
@@ -170,13 +170,13 @@ async def test_a_read_from_before_forget_is_not_remembered(lookups: Lookups[str,
     assert lookups.known("a") is None
 
 
-async def test_only_so_many_answers_are_kept(lookups: Lookups[str, int]) -> None:
+async def test_the_number_of_cached_answers_is_bounded(lookups: Lookups[str, int]) -> None:
     for number in range(5):
         await lookups.get(str(number))
     assert [lookups.known(str(number)) for number in range(5)] == [None, None, 0, 0, 0]
 
 
-async def test_an_unknown_key_is_not_read_again_for_a_moment(
+async def test_an_unknown_key_is_not_read_again_for_a_short_time(
     lookups: Lookups[str, int], source: Source, clock: ManualClock
 ) -> None:
     source.error = NotFound("no such key")
@@ -184,7 +184,7 @@ async def test_an_unknown_key_is_not_read_again_for_a_moment(
         with pytest.raises(NotFound):
             await lookups.get("a")
     assert source.asked == ["a"]
-    for number in range(10):  # they are bounded, and push out no answer
+    for number in range(10):  # negative answers are bounded, and evict no positive one
         with pytest.raises(NotFound):
             await lookups.get(f"unknown {number}")
     assert len(lookups._absent) == LIMITS.remembered
@@ -205,7 +205,7 @@ async def test_an_unknown_key_is_not_read_again_for_a_moment(
     assert await lookups.get("unknown 9") == 0
 
 
-async def test_strangers_keys_push_out_no_kept_one_and_the_last_used_stays(lookups: Lookups[str, int]) -> None:
+async def test_unknown_keys_evict_no_kept_key_and_the_most_recently_used_stays(lookups: Lookups[str, int]) -> None:
     await lookups.get("member")
     lookups.keep("member")
     await lookups.get("often")
@@ -214,7 +214,7 @@ async def test_strangers_keys_push_out_no_kept_one_and_the_last_used_stays(looku
         await lookups.get("often")
     assert (lookups.known("member"), lookups.known("often")) == (0, 0)
     assert [lookups.known(str(number)) for number in range(10)] == [None] * 8 + [0, 0]
-    for number in range(LIMITS.remembered):  # kept ones are bounded, too
+    for number in range(LIMITS.remembered):  # pinned answers are bounded, too
         await lookups.get(f"member {number}")
         lookups.keep(f"member {number}")
     assert lookups.known("member") is None

@@ -1,4 +1,4 @@
-"""Background loops outlive their mistakes, say how they are, and end."""
+"""Background loops survive errors, report their state, and end on request."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from protocol.runtime.loops import BackgroundLoops, LoopStalled
 SECOND = timedelta(seconds=1)
 
 
-async def test_a_loop_that_crashes_comes_back_and_others_do_not_notice(clock: ManualClock) -> None:
+async def test_a_crashed_loop_restarts_and_other_loops_continue(clock: ManualClock) -> None:
     counts = {"bad": 0, "good": 0}
 
     async def bad() -> None:
@@ -41,7 +41,7 @@ async def test_a_loop_that_crashes_comes_back_and_others_do_not_notice(clock: Ma
         assert (state.crashes, state.crashes_in_a_row, state.last_error) == (2, 0, "RuntimeError")
 
 
-async def test_pauses_grow_to_a_bound(clock: ManualClock) -> None:
+async def test_pauses_after_crashes_grow_to_a_bound(clock: ManualClock) -> None:
     moments: list[float] = []
 
     async def bad() -> None:
@@ -61,7 +61,7 @@ async def test_pauses_grow_to_a_bound(clock: ManualClock) -> None:
     assert min(pauses[8:]) >= 14.9
 
 
-async def test_a_loop_that_hangs_is_reported(clock: ManualClock) -> None:
+async def test_a_hanging_loop_is_reported(clock: ManualClock) -> None:
     async def hang() -> None:
         await asyncio.Event().wait()
 
@@ -77,7 +77,7 @@ async def test_a_loop_that_hangs_is_reported(clock: ManualClock) -> None:
         await loops.check()
 
 
-async def test_news_ends_a_loops_pause_but_not_the_one_after_a_crash(clock: ManualClock) -> None:
+async def test_a_wake_up_ends_a_loops_pause_but_not_the_one_after_a_crash(clock: ManualClock) -> None:
     rounds, news, broken = 0, asyncio.Event(), False
 
     async def work() -> None:
@@ -108,7 +108,7 @@ async def test_news_ends_a_loops_pause_but_not_the_one_after_a_crash(clock: Manu
         assert rounds >= 5
 
 
-async def test_leaving_cancels_loops_and_lets_them_clean_up(clock: ManualClock) -> None:
+async def test_leaving_the_context_cancels_loops_and_lets_them_clean_up(clock: ManualClock) -> None:
     cleaned = False
 
     async def work() -> None:
@@ -126,7 +126,7 @@ async def test_leaving_cancels_loops_and_lets_them_clean_up(clock: ManualClock) 
     assert cleaned
 
 
-def test_two_loops_of_one_name_are_a_mistake(clock: ManualClock) -> None:
+def test_two_loops_of_one_name_are_refused(clock: ManualClock) -> None:
     async def work() -> None: ...
 
     loops = BackgroundLoops(clock=clock)
@@ -136,7 +136,7 @@ def test_two_loops_of_one_name_are_a_mistake(clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize("instead", [None, TimeoutError("a library's own")])
-async def test_a_loop_whose_work_swallows_its_cancellation_ends_too(
+async def test_a_loop_whose_work_suppresses_its_cancellation_ends_too(
     instead: Exception | None, clock: ManualClock
 ) -> None:
     async def swallow() -> None:
@@ -154,7 +154,7 @@ async def test_a_loop_whose_work_swallows_its_cancellation_ends_too(
     assert task.done()
 
 
-async def test_a_redis_that_is_down_is_named_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_an_unreachable_redis_is_reported_without_its_password(capsys: pytest.CaptureFixture[str]) -> None:
     redis = connect_redis("redis://:hunter2@127.0.0.1:1/0", retries=0)
 
     async def work() -> None:

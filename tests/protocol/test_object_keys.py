@@ -1,4 +1,4 @@
-"""The names of objects: one form each, read back as they were written."""
+"""Object keys: one canonical form each, parsed as they were formatted."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ KEYS = st.builds(
 
 
 @given(KEYS)
-def test_a_key_is_read_back_as_it_was_written(key: ObjectKey) -> None:
+def test_an_object_key_is_parsed_as_it_was_formatted(key: ObjectKey) -> None:
     assert ObjectKey.parse(str(key)) == key
 
 
 @given(st.text() | st.from_regex(r"[0-9]+/(audits/)?0x[0-9a-fA-F]{40}/[0-9a-f]{64}"))
-def test_any_text_is_a_key_in_its_one_form_or_is_refused(text: str) -> None:
+def test_any_text_is_a_canonical_key_or_is_refused(text: str) -> None:
     try:
         key = ObjectKey.parse(text)
     except InvalidInput:
@@ -38,12 +38,12 @@ KEY = "1/0x52908400098527886E0F7030069857D2E4169EE7/" + "ab" * 32
 
 
 @pytest.mark.parametrize(("there", "url"), [(True, "https://x/"), (False, "")])
-def test_a_ticket_has_a_url_or_needs_none(there: bool, url: str) -> None:
+def test_an_upload_ticket_needs_a_url_unless_the_object_exists(there: bool, url: str) -> None:
     with pytest.raises(ValidationError):
         UploadTicket(key=KEY, already_there=there, url=url)
 
 
 @pytest.mark.parametrize("headers", [{"a b": "x"}, {"x": "a\r\nb: c"}, {f"h{n}": "x" for n in range(17)}])
-def test_a_tickets_headers_can_carry_nothing_else(headers: dict[str, str]) -> None:
+def test_an_upload_tickets_headers_are_restricted(headers: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         UploadTicket(key=KEY, already_there=False, url="https://x/", headers=headers)

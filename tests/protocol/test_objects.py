@@ -1,4 +1,4 @@
-"""Presigned URLs are used as far as they may be trusted, and whatever a store does is told in our own words."""
+"""Presigned URLs are validated before use, and a store's errors become this project's errors."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def file(tmp_path: Path) -> Path:
 
 
 class Store:
-    """Remembers what it was asked, and gives one answer."""
+    """Records its requests and gives one fixed answer."""
 
     def __init__(self, status: int = 200, body: bytes = b"", **headers: str) -> None:
         self.asked: list[tuple[httpx.Request, bytes]] = []
@@ -92,7 +92,7 @@ def ticket(url: str, **headers: str) -> UploadTicket:
         ("http://store.example/x", "https://pool.example", True),
     ],
 )
-async def test_a_store_may_be_public_by_https_the_orchestrator_itself_or_in_its_own_private_network(
+async def test_a_store_is_public_with_https_or_the_orchestrator_or_in_an_allowed_private_network(
     file: Path, url: str, own: str, plain: bool
 ) -> None:
     store = Store()
@@ -103,7 +103,7 @@ async def test_a_store_may_be_public_by_https_the_orchestrator_itself_or_in_its_
     assert "transfer-encoding" not in request.headers
 
 
-async def test_it_speaks_to_the_address_that_was_checked_by_the_name_that_was_given(file: Path) -> None:
+async def test_the_transfer_connects_to_the_checked_address_with_the_original_host_name(file: Path) -> None:
     store = Store()
     await transfer(store).put(ticket("https://store.example/x?y=1"), file, size=len(CONTENT))
     ((request, _),) = store.asked
@@ -127,7 +127,7 @@ async def test_it_speaks_to_the_address_that_was_checked_by_the_name_that_was_gi
         "not a url",
     ],
 )
-async def test_a_url_that_leads_inside_or_can_be_read_on_the_way_is_refused_unasked(file: Path, url: str) -> None:
+async def test_a_private_or_unencrypted_url_is_refused_without_a_request(file: Path, url: str) -> None:
     store = Store()
     with pytest.raises(UrlRefused) as caught:
         await transfer(store).put(ticket(url), file, size=len(CONTENT))
@@ -138,12 +138,12 @@ async def test_a_url_that_leads_inside_or_can_be_read_on_the_way_is_refused_unas
 
 
 @pytest.mark.parametrize("host", ["metadata.example", "mapped-metadata.example", "translated-metadata.example"])
-async def test_a_machines_metadata_service_is_no_store_even_where_private_networks_are(file: Path, host: str) -> None:
+async def test_a_metadata_service_is_refused_even_where_private_networks_are_allowed(file: Path, host: str) -> None:
     with pytest.raises(UrlRefused, match="link-local"):
         await transfer(Store(), "http://pool.lan", plain=True).put(ticket(f"http://{host}/x"), file, size=len(CONTENT))
 
 
-async def test_a_host_that_nobody_knows_may_be_known_later(file: Path) -> None:
+async def test_an_unresolvable_host_is_a_retryable_error(file: Path) -> None:
     with pytest.raises(Unavailable):
         await transfer(Store()).put(ticket("https://nobody.example/x"), file, size=len(CONTENT))
 
@@ -159,7 +159,7 @@ async def test_a_host_that_nobody_knows_may_be_known_later(file: Path) -> None:
         {"Content-Type": "a/b", "content-type": "c/d"},
     ],
 )
-async def test_a_ticket_makes_us_send_no_header_that_a_store_does_not_need(file: Path, headers: dict[str, str]) -> None:
+async def test_headers_in_a_ticket_that_no_store_needs_are_refused(file: Path, headers: dict[str, str]) -> None:
     store = Store()
     with pytest.raises(UrlRefused):
         await transfer(store).put(ticket("https://store.example/x", **headers), file, size=len(CONTENT))
@@ -195,7 +195,7 @@ def xml(status: int, code: str) -> Store:
         (Store(400, b"<Code>" + b"x" * 100_000), TransferError, True),
     ],
 )
-async def test_a_refusal_is_told_by_what_it_means_whatever_kind_of_store_gave_it(
+async def test_a_stores_refusal_is_mapped_to_an_error_class(
     file: Path, store: Store, kind: type[MusterError], retryable: bool
 ) -> None:
     with pytest.raises(kind) as caught:
@@ -206,7 +206,7 @@ async def test_a_refusal_is_told_by_what_it_means_whatever_kind_of_store_gave_it
 
 
 @pytest.mark.parametrize("status", [200, 201, 204, 412])
-async def test_what_is_there_is_there_whether_this_put_brought_it_or_an_earlier_one(file: Path, status: int) -> None:
+async def test_an_object_that_already_exists_counts_as_uploaded(file: Path, status: int) -> None:
     await transfer(Store(status)).put(ticket("https://store.example/x"), file, size=len(CONTENT))
 
 
@@ -221,12 +221,12 @@ def breaking(error: Exception) -> Callable[[httpx.Request], httpx.Response]:
     "error",
     [httpx.ConnectError("x"), httpx.ReadTimeout("x"), httpx.WriteError("x"), httpx.RemoteProtocolError("x")],
 )
-async def test_a_connection_that_breaks_may_be_tried_again(file: Path, error: Exception) -> None:
+async def test_a_broken_connection_is_retryable(file: Path, error: Exception) -> None:
     with pytest.raises(TransferError, match="did not answer"):
         await transfer(breaking(error)).put(ticket("https://store.example/x"), file, size=len(CONTENT))
 
 
-async def test_a_store_that_never_ends_is_left(file: Path, clock: ManualClock) -> None:
+async def test_a_store_that_never_ends_its_answer_times_out(file: Path, clock: ManualClock) -> None:
     asked = asyncio.Event()
 
     async def never(_: httpx.Request) -> httpx.Response:
@@ -245,7 +245,7 @@ async def test_a_store_that_never_ends_is_left(file: Path, clock: ManualClock) -
 # Reading
 
 
-async def test_what_is_fetched_is_whole_and_right(tmp_path: Path) -> None:
+async def test_a_fetched_file_is_complete_and_verified(tmp_path: Path) -> None:
     target = tmp_path / "fetched"
     size = await transfer(Store(200, CONTENT)).fetch("https://store.example/x", target, sha256=SHA, most_bytes=8000)
     assert (size, target.read_bytes()) == (8000, CONTENT)
@@ -271,7 +271,7 @@ async def _cut() -> AsyncIterator[bytes]:
     ],
     ids=["cut", "other", "longer", "missing", "stale", "a-part", "broken", "breaks-off"],
 )
-async def test_what_is_not_right_is_not_kept(tmp_path: Path, answer: Any, kind: type[MusterError]) -> None:
+async def test_a_file_that_fails_verification_is_not_kept(tmp_path: Path, answer: Any, kind: type[MusterError]) -> None:
     with pytest.raises(kind):
         await transfer(answer).fetch("https://store.example/x", tmp_path / "fetched", sha256=SHA, most_bytes=8000)
     assert list(tmp_path.iterdir()) == []
@@ -285,13 +285,13 @@ async def test_an_object_is_verified_by_hash_and_size() -> None:
         await transfer(Store(200, CONTENT)).verify("https://store.example/x", sha256=SHA, size=8001)
 
 
-async def test_a_disk_that_fills_meanwhile_ends_the_fetch_and_leaves_nothing(
+async def test_a_disk_that_fills_during_a_fetch_ends_it_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     free = [1 << 30]
 
     async def store(request: httpx.Request) -> httpx.Response:
-        free[0] = 1000  # something else took the rest
+        free[0] = 1000  # another program used the space
         return httpx.Response(200, stream=httpx.ByteStream(CONTENT))
 
     monkeypatch.setattr("protocol.runtime.disk.shutil.disk_usage", lambda _: SimpleNamespace(free=free[0]))

@@ -1,4 +1,4 @@
-"""Rates hold on the long run, allow their burst, forget in bounded memory; callers are who our proxies say."""
+"""Rates hold in the long run, allow their burst and use bounded memory; trusted proxies name the callers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def taken(rates: IpRates, ip: str) -> bool:
 
 
 @given(st.lists(st.floats(0, 3), max_size=60), st.integers(1, 5), st.integers(1, 5))
-def test_no_pattern_of_calls_gets_more_than_rate_and_burst(pauses: list[float], count: int, burst: int) -> None:
+def test_no_pattern_of_calls_exceeds_rate_and_burst(pauses: list[float], count: int, burst: int) -> None:
     class Now(ManualClock):
         at = 0.0
 
@@ -41,7 +41,7 @@ def test_no_pattern_of_calls_gets_more_than_rate_and_burst(pauses: list[float], 
     assert passed <= burst + clock.at * count + 1e-6
 
 
-async def test_waiting_as_long_as_one_is_told_is_enough(clock: ManualClock) -> None:
+async def test_waiting_for_retry_after_is_sufficient(clock: ManualClock) -> None:
     rates = IpRates(Rate(count=3, per=SECOND, burst=2), clock=clock)
     for _ in range(2):
         rates.admit("192.0.2.1")
@@ -51,7 +51,7 @@ async def test_waiting_as_long_as_one_is_told_is_enough(clock: ManualClock) -> N
     rates.admit("192.0.2.1")
 
 
-def test_memory_is_bounded_and_the_busiest_are_remembered(clock: ManualClock) -> None:
+def test_the_memory_of_callers_is_bounded_and_keeps_the_busiest(clock: ManualClock) -> None:
     rates = IpRates(Rate(count=1, per=timedelta(hours=1), burst=2), clock=clock, most=100)
     rates.admit("192.0.2.1")
     for number in range(99):
@@ -63,7 +63,7 @@ def test_memory_is_bounded_and_the_busiest_are_remembered(clock: ManualClock) ->
     assert not taken(rates, "192.0.2.1")
 
 
-def test_a_whole_ipv6_network_is_one_caller(clock: ManualClock) -> None:
+def test_an_ipv6_network_counts_as_one_caller(clock: ManualClock) -> None:
     rates = IpRates(Rate(count=1, per=timedelta(hours=1), burst=1), clock=clock)
     assert taken(rates, "2001:db8::1")
     assert not taken(rates, "2001:db8::ffff:2")
@@ -87,23 +87,25 @@ def test_a_whole_ipv6_network_is_one_caller(clock: ManualClock) -> None:
         (None, ["1.1.1.1"], "local"),
     ],
 )
-def test_a_caller_is_who_the_nearest_trusted_hop_saw(peer: str | None, forwarded: list[str], caller: str) -> None:
+def test_the_callers_address_is_the_one_seen_by_the_nearest_trusted_proxy(
+    peer: str | None, forwarded: list[str], caller: str
+) -> None:
     assert CallerAddresses(["10.0.0.0/8"]).of(peer, forwarded) == caller
 
 
-def test_nobody_is_trusted_unless_named() -> None:
+def test_no_proxy_is_trusted_unless_configured() -> None:
     assert CallerAddresses().of("127.0.0.1", ["1.1.1.1"]) == "127.0.0.1"
     with pytest.raises(InvalidInput):
         CallerAddresses(["everywhere"])
 
 
 @pytest.mark.parametrize("count", [0, -1])
-def test_a_rate_of_nothing_is_a_mistake(count: int) -> None:
+def test_a_rate_of_zero_is_refused(count: int) -> None:
     with pytest.raises(InvalidInput):
         Rate(count=count, per=SECOND, burst=1)
 
 
-def test_a_key_can_not_be_made_to_name_another() -> None:
+def test_a_redis_key_cannot_be_made_to_name_another() -> None:
     keys = RedisKeys("7")
     assert keys.of("node", "0xAB") == "muster:{7}:node:0xAB"
     for part in ("a:b", "", "}", "{"):
@@ -111,7 +113,7 @@ def test_a_key_can_not_be_made_to_name_another() -> None:
             keys.of("node", part)
 
 
-def test_a_redis_url_that_is_none_is_refused_without_its_password() -> None:
+def test_an_invalid_redis_url_is_refused_without_its_password() -> None:
     with pytest.raises(InvalidInput) as caught:
         connect_redis("http://:hunter2@host")
     assert "hunter2" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Retries end, jitter is below its ceiling, deadlines hold; all of it on a clock that is turned."""
+"""Retries end, jitter stays below its ceiling and deadlines hold, on a manual clock."""
 
 from __future__ import annotations
 
@@ -35,21 +35,21 @@ async def turned_until_done(clock: ManualClock, task: asyncio.Task[str]) -> floa
     return clock.monotonic() - began
 
 
-async def test_what_may_help_is_tried_again(clock: ManualClock) -> None:
+async def test_retryable_errors_are_retried(clock: ManualClock) -> None:
     call = Flaky(Unavailable("a"), Unavailable("b"))
     task = asyncio.create_task(retry(call, clock=clock))
     await turned_until_done(clock, task)
     assert (await task, call.calls) == ("done", 3)
 
 
-async def test_what_can_not_help_is_not(clock: ManualClock) -> None:
+async def test_other_errors_are_not_retried(clock: ManualClock) -> None:
     call = Flaky(Forbidden("no"), Unavailable("never seen"))
     with pytest.raises(Forbidden):
         await retry(call, clock=clock)
     assert call.calls == 1
 
 
-async def test_attempts_are_bounded_and_the_last_error_is_handed_on(clock: ManualClock) -> None:
+async def test_attempts_are_bounded_and_the_last_error_is_raised(clock: ManualClock) -> None:
     call = Flaky(*(Unavailable(str(number)) for number in range(9)))
     task = asyncio.create_task(retry(call, clock=clock, backoff=Backoff(attempts=4)))
     await turned_until_done(clock, task)
@@ -58,7 +58,7 @@ async def test_attempts_are_bounded_and_the_last_error_is_handed_on(clock: Manua
     assert call.calls == 4
 
 
-async def test_waits_are_jittered_below_a_growing_ceiling(clock: ManualClock) -> None:
+async def test_delays_are_jittered_below_a_growing_ceiling(clock: ManualClock) -> None:
     waits: list[timedelta] = []
     for _ in range(20):
         call = Flaky(*(Unavailable("x") for _ in range(5)))
@@ -73,20 +73,20 @@ async def test_waits_are_jittered_below_a_growing_ceiling(clock: ManualClock) ->
     assert len(set(waits)) > 90
 
 
-async def test_a_peer_that_says_when_is_waited_for(clock: ManualClock) -> None:
+async def test_retry_after_of_the_peer_is_waited_for(clock: ManualClock) -> None:
     call = Flaky(RateLimited("slow down", retry_after=30 * SECOND))
     task = asyncio.create_task(retry(call, clock=clock))
     assert await turned_until_done(clock, task) >= 30
     assert await task == "done"
 
 
-async def test_a_peer_that_asks_for_too_long_gets_no_second_call(clock: ManualClock) -> None:
+async def test_a_retry_after_beyond_the_deadline_ends_the_attempts(clock: ManualClock) -> None:
     call = Flaky(RateLimited("go away", retry_after=timedelta(days=400)))
     with pytest.raises(RateLimited):
         await retry(call, clock=clock)
 
 
-async def test_no_wait_goes_beyond_the_deadline(clock: ManualClock) -> None:
+async def test_no_delay_exceeds_the_deadline(clock: ManualClock) -> None:
     call = Flaky(*(RateLimited("busy", retry_after=4 * SECOND) for _ in range(9)))
     deadline = Deadline.after(10 * SECOND, clock=clock)
     task = asyncio.create_task(retry(call, clock=clock, deadline=deadline, backoff=Backoff(attempts=99)))
@@ -96,7 +96,7 @@ async def test_no_wait_goes_beyond_the_deadline(clock: ManualClock) -> None:
     assert 2 <= call.calls <= 3
 
 
-async def test_work_that_outlives_its_deadline_is_cancelled(clock: ManualClock) -> None:
+async def test_work_that_exceeds_its_deadline_is_cancelled(clock: ManualClock) -> None:
     cancelled = asyncio.Event()
 
     async def forever() -> str:
@@ -123,7 +123,7 @@ async def test_cancelling_the_waiter_cancels_the_work(clock: ManualClock) -> Non
     assert work.cancelled()
 
 
-async def test_work_in_time_gives_its_result_and_its_error(clock: ManualClock) -> None:
+async def test_work_within_its_deadline_returns_its_result_or_error(clock: ManualClock) -> None:
     deadline = Deadline.after(SECOND, clock=clock)
     assert await deadline.bound(Flaky()(), what="x") == "done"
     with pytest.raises(Forbidden):

@@ -39,7 +39,7 @@ async def test_arguments_and_replies_keep_their_types(scripts: ScriptRunner, red
     assert await redis.get("muster:{7}:number") == str(LARGE).encode()
 
 
-async def test_omitted_names_of_a_reply_are_empty(scripts: ScriptRunner) -> None:
+async def test_omitted_fields_of_a_reply_are_empty(scripts: ScriptRunner) -> None:
     assert await scripts.run(EmptyReply()) == Types(number=0, text="", flag=False, raw=b"", names=(), pairs={})
 
 
@@ -48,7 +48,7 @@ async def test_a_tuple_may_have_any_length(scripts: ScriptRunner, names: tuple[s
     assert await scripts.run(EchoNames(names=names)) == tuple(map(len, names))
 
 
-async def test_a_redis_that_forgot_its_scripts_gets_them_again(scripts: ScriptRunner, redis: Redis) -> None:
+async def test_a_redis_without_the_scripts_gets_them_again(scripts: ScriptRunner, redis: Redis) -> None:
     for _ in range(2):
         assert await scripts.run(EchoNames(names=("a",))) == (1,)
         await redis.script_flush()
@@ -57,12 +57,14 @@ async def test_a_redis_that_forgot_its_scripts_gets_them_again(scripts: ScriptRu
 
 
 @pytest.mark.parametrize(("kind", "error"), [(Misplaced, TypeError), (TakenName, ValueError)])
-def test_a_declaration_that_lua_would_misread_is_refused(kind: type[ScriptCall[int]], error: type[Exception]) -> None:
+def test_a_declaration_that_lua_would_misinterpret_is_refused(
+    kind: type[ScriptCall[int]], error: type[Exception]
+) -> None:
     with pytest.raises(error):
         script_of(kind)
 
 
-async def test_one_holder_at_a_time_and_each_change_of_hands_has_a_new_value(scripts: ScriptRunner) -> None:
+async def test_a_leader_lease_has_one_holder_and_a_new_value_with_each_change(scripts: ScriptRunner) -> None:
     first, second = (LeaderLease(scripts, "sweep", lifetime=timedelta(seconds=10)) for _ in range(2))
     assert await first.hold()
     value = first.value
@@ -76,7 +78,7 @@ async def test_one_holder_at_a_time_and_each_change_of_hands_has_a_new_value(scr
     assert not await first.hold()
 
 
-async def test_a_holder_whose_answer_was_lost_gets_a_new_value(scripts: ScriptRunner) -> None:
+async def test_a_holder_that_lost_the_answer_gets_a_new_value(scripts: ScriptRunner) -> None:
     lease = LeaderLease(scripts, "sweep", lifetime=timedelta(seconds=10))
     assert await lease.hold()
     lost, lease.value = lease.value, ""
@@ -84,7 +86,7 @@ async def test_a_holder_whose_answer_was_lost_gets_a_new_value(scripts: ScriptRu
     assert lease.value != lost
 
 
-async def test_rounds_that_overlap_share_the_lease(scripts: ScriptRunner) -> None:
+async def test_overlapping_rounds_share_the_leader_lease(scripts: ScriptRunner) -> None:
     lease = LeaderLease(scripts, "sweep", lifetime=timedelta(seconds=10))
     assert await asyncio.gather(*(lease.hold() for _ in range(5))) == [True] * 5
     assert lease.value.endswith("#1")

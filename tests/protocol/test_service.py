@@ -1,4 +1,4 @@
-"""The skeleton that every service has: health, limits, problem answers, versions, and an end that loses nothing."""
+"""The common service skeleton: health, limits, problem documents, versions, and a stop without lost requests."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def client_of(app: FastAPI, *, ip: str = "192.0.2.1") -> httpx.AsyncClient:
     return httpx.AsyncClient(transport=transport, base_url="http://service")
 
 
-async def test_a_service_says_that_it_lives_and_who_it_is(http: httpx.AsyncClient) -> None:
+async def test_the_health_endpoint_names_service_and_version(http: httpx.AsyncClient) -> None:
     assert (await http.get("/healthz")).json() == {"status": "ok", "service": "test", "version": "1.2.3"}
 
 
-async def test_a_service_is_ready_when_every_check_is_well() -> None:
+async def test_a_service_is_ready_when_every_check_passes() -> None:
     well = True
 
     async def store() -> None:
@@ -52,7 +52,7 @@ async def test_a_service_is_ready_when_every_check_is_well() -> None:
         assert "muster_ready 0.0" in (await http.get("/metrics")).text
 
 
-async def test_a_check_that_crashes_does_not_tell_why() -> None:
+async def test_a_crashing_check_does_not_reveal_the_reason() -> None:
     async def check() -> None:
         raise RuntimeError("password hunter2")
 
@@ -62,7 +62,7 @@ async def test_a_check_that_crashes_does_not_tell_why() -> None:
     assert "hunter2" not in answer.text
 
 
-async def test_a_redis_that_answers_and_refuses_writes_is_not_ready(redis: Redis) -> None:
+async def test_a_redis_that_refuses_writes_is_not_ready(redis: Redis) -> None:
     async with client_of(create_service("test", version="1", checks={"redis": lambda: check_redis(redis)})) as http:
         assert (await http.get("/readyz")).status_code == 200
         await redis.config_set("min-replicas-to-write", 1)
@@ -74,7 +74,7 @@ async def test_a_redis_that_answers_and_refuses_writes_is_not_ready(redis: Redis
         assert (await http.get("/readyz")).status_code == 200
 
 
-async def test_callers_at_the_same_time_share_one_round_of_checks() -> None:
+async def test_simultaneous_callers_share_one_round_of_checks() -> None:
     rounds, gate = 0, asyncio.Event()
 
     async def check() -> None:
@@ -86,14 +86,14 @@ async def test_callers_at_the_same_time_share_one_round_of_checks() -> None:
         asking = [asyncio.create_task(http.get("/readyz")) for _ in range(20)]
         while rounds == 0:  # noqa: ASYNC110 - nobody tells
             await asyncio.sleep(0)
-        asking[0].cancel()  # who leaves takes nobody's answer away
+        asking[0].cancel()  # a cancelled caller does not cancel the answers of others
         await asyncio.sleep(0.01)
         gate.set()
         assert [(await each).status_code for each in asking[1:]] == [200] * 19
     assert rounds == 1
 
 
-async def test_a_service_that_stops_is_not_ready(app: FastAPI, http: httpx.AsyncClient) -> None:
+async def test_a_stopping_service_is_not_ready(app: FastAPI, http: httpx.AsyncClient) -> None:
     app.state.stopping.set()
     assert (await http.get("/readyz")).status_code == 503
     assert (await http.get("/healthz")).status_code == 200
@@ -109,7 +109,7 @@ async def test_a_service_that_stops_is_not_ready(app: FastAPI, http: httpx.Async
         ("GET", "/v1/notes", 401, "unsigned"),
     ],
 )
-async def test_every_error_is_a_problem(
+async def test_every_error_is_a_problem_document(
     method: str, path: str, status: int, code: str, http: httpx.AsyncClient
 ) -> None:
     answer = await http.request(method, path)
@@ -122,13 +122,14 @@ async def test_every_error_is_a_problem(
     assert ("openapi.json" in problem.get("hint", "")) == (status == 404)
 
 
-async def test_an_unexpected_error_shows_a_reference_and_nothing_of_the_inside(
+async def test_an_unexpected_error_shows_a_reference_and_no_internals(
     http: httpx.AsyncClient, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     problem = (await http.get("/v1/broken")).json()
     assert "hunter2" not in str(problem)
     reference = problem["detail"].split("reference ")[1].rstrip(")")
-    assert reference in capsys.readouterr().out + caplog.text  # where logs go depends on who set them up before
+    # the log's destination depends on which test configured logging first
+    assert reference in capsys.readouterr().out + caplog.text
 
 
 async def test_a_validation_problem_names_fields_and_repeats_no_value(http: httpx.AsyncClient) -> None:
@@ -141,17 +142,19 @@ async def test_a_validation_problem_names_fields_and_repeats_no_value(http: http
     ("spoken", "status", "word"),
     [("1", 200, ""), ("1-7", 200, ""), ("2", 426, "older"), ("2-3", 426, "older"), ("0", 400, "range"), ("x", 400, "")],
 )
-async def test_versions_are_negotiated_in_words(spoken: str, status: int, word: str, http: httpx.AsyncClient) -> None:
+async def test_an_unsupported_version_is_refused_with_the_supported_one(
+    spoken: str, status: int, word: str, http: httpx.AsyncClient
+) -> None:
     answer = await http.get("/v1/numbers?count=1", headers={"X-Muster-Version": spoken})
     assert (answer.status_code, answer.headers["x-muster-version"]) == (status, "1")
     assert word in answer.text
 
 
-async def test_health_answers_any_version(http: httpx.AsyncClient) -> None:
+async def test_health_is_answered_for_any_version(http: httpx.AsyncClient) -> None:
     assert (await http.get("/healthz", headers={"X-Muster-Version": "99"})).status_code == 200
 
 
-async def test_openapi_promises_problems_and_nothing_of_the_framework(http: httpx.AsyncClient) -> None:
+async def test_openapi_describes_problem_answers_and_no_framework_errors(http: httpx.AsyncClient) -> None:
     schema = (await http.get("/openapi.json")).json()
     assert schema["info"]["version"] == "1.2.3"
     assert "Problem" in schema["components"]["schemas"]
@@ -160,7 +163,7 @@ async def test_openapi_promises_problems_and_nothing_of_the_framework(http: http
     assert "application/problem+json" in answers["default"]["content"]
 
 
-async def test_methods_that_a_caller_makes_up_are_one_series(http: httpx.AsyncClient) -> None:
+async def test_unknown_http_methods_share_one_metrics_series(http: httpx.AsyncClient) -> None:
     for number in range(3):
         await http.request(f"WORD{number}", "/v1/numbers")
     text = (await http.get("/metrics")).text
@@ -178,8 +181,8 @@ async def test_metrics_count_by_route_and_not_by_path(http: httpx.AsyncClient) -
     assert "made/up" not in text
 
 
-async def test_metrics_are_made_once_a_second(clock: ManualClock) -> None:
-    """Each text takes 5 to 20 ms of the service's only thread, and wants no signature."""
+async def test_metrics_are_rendered_at_most_once_a_second(clock: ManualClock) -> None:
+    """Each text takes 5 to 20 ms of the service's only thread, and requires no signature."""
     app = create_service("test", version="1", clock=clock)
     made = 0
 
@@ -196,7 +199,7 @@ async def test_metrics_are_made_once_a_second(clock: ManualClock) -> None:
         assert "made 2.0" in (await http.get("/metrics")).text
 
 
-async def test_one_ip_is_slowed_down_and_others_are_not(clock: ManualClock) -> None:
+async def test_one_ip_is_rate_limited_and_others_are_not(clock: ManualClock) -> None:
     rates = IpRates(Rate(count=1, per=timedelta(seconds=1), burst=2), clock=clock)
     app = create_service("test", version="1", clock=clock, ip_rates=rates)
     async with client_of(app) as http, client_of(app, ip="192.0.2.2") as other:
@@ -204,13 +207,13 @@ async def test_one_ip_is_slowed_down_and_others_are_not(clock: ManualClock) -> N
         assert (await other.get("/docs")).status_code == 200
         assert (await http.get("/healthz")).status_code == 200
         health = [(await http.get("/metrics")).status_code for _ in range(HEALTH_RATE.burst)]
-        assert health == [200] * (HEALTH_RATE.burst - 1) + [429]  # load on other paths is not counted here
+        assert health == [200] * (HEALTH_RATE.burst - 1) + [429]  # requests on other paths are not counted here
         await clock.turn(timedelta(seconds=1))
         assert (await http.get("/readyz")).status_code == 200
         assert (await http.get("/docs")).status_code == 200
 
 
-async def test_forwarded_addresses_count_only_from_our_proxies(clock: ManualClock) -> None:
+async def test_forwarded_addresses_are_used_only_from_trusted_proxies(clock: ManualClock) -> None:
     rates = IpRates(Rate(count=1, per=timedelta(hours=1), burst=1), clock=clock)
     app = create_service("test", version="1", clock=clock, ip_rates=rates, callers=CallerAddresses(["192.0.2.0/28"]))
     async with client_of(app) as proxy, client_of(app, ip="198.51.100.1") as liar:
@@ -223,7 +226,7 @@ async def test_forwarded_addresses_count_only_from_our_proxies(clock: ManualCloc
         assert [answer.status_code for answer in lies] == [200, 429]
 
 
-async def test_bodies_are_stopped_at_the_door_whatever_length_they_claim() -> None:
+async def test_bodies_are_stopped_at_the_limit_whatever_length_they_claim() -> None:
     app = create_service("test", version="1", body_limit=100, body_limits=[("/large/", 1000)])
 
     @app.post("/{size}/")
@@ -242,7 +245,7 @@ async def test_bodies_are_stopped_at_the_door_whatever_length_they_claim() -> No
         assert (await http.post("/large/", content=body, headers={"Content-Type": "application/json"})).is_success
 
 
-async def test_a_port_that_is_taken_is_said_so(app: FastAPI) -> None:
+async def test_a_port_that_is_in_use_is_reported(app: FastAPI) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -250,7 +253,7 @@ async def test_a_port_that_is_taken_is_said_so(app: FastAPI) -> None:
             await serve(app, port=other.getsockname()[1])
 
 
-async def test_loops_run_while_the_service_does_and_are_part_of_readiness(clock: ManualClock) -> None:
+async def test_loops_run_with_the_service_and_are_part_of_readiness(clock: ManualClock) -> None:
     rounds = 0
 
     async def work() -> None:
@@ -299,7 +302,7 @@ SLOW_SERVICE = """
 
 @pytest.mark.parametrize(("path", "answer"), [("/slow", "finished"), ("/poll", "stopping")])
 @pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-async def test_a_stop_waits_for_open_requests_and_ends_well(path: str, answer: str, sign: signal.Signals) -> None:
+async def test_a_stop_waits_for_open_requests(path: str, answer: str, sign: signal.Signals) -> None:
     root = Path(__file__).parents[2]
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -326,8 +329,8 @@ async def test_a_stop_waits_for_open_requests_and_ends_well(path: str, answer: s
             await process.wait()
 
 
-async def test_docs_run_apart_from_the_service_whose_api_they_show(http: httpx.AsyncClient) -> None:
-    """Scripts of a CDN could read what a page of the same origin keeps."""
+async def test_the_docs_page_is_sandboxed_from_the_services_origin(http: httpx.AsyncClient) -> None:
+    """A CDN's scripts could otherwise read what a page of the same origin stores."""
     docs = await http.get("/docs")
     assert docs.headers["content-security-policy"] == "sandbox allow-scripts allow-popups"
     assert "openapi.json" in docs.text

@@ -1,4 +1,4 @@
-"""Bounds on what a stranger makes a service hold: connections, heads, trailers, bodies, time. On a real port."""
+"""Bounds on what a stranger can make a service hold: connections, heads, trailers, bodies and time, on a real port."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Served:
         return reader, writer
 
     async def enforce(self) -> None:
-        """Does now what the server does once a second."""
+        """Runs at once the check that the server runs every second."""
         await self.server.on_tick(0)
 
     def refused(self, limit: str) -> float:
@@ -94,7 +94,7 @@ async def serving(clock: ManualClock, **options: object) -> AsyncIterator[Served
 
     server = BoundedServer(app, serving=app.state.serving, drain_s=1, backlog=64)
     listener = server.config.bind_socket()
-    running = asyncio.create_task(server._serve(sockets=[listener]))  # without a hand on signals
+    running = asyncio.create_task(server._serve(sockets=[listener]))  # without signal handlers
     async with AsyncExitStack() as stack:
         try:
             await until(lambda: server.started)
@@ -119,7 +119,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def answer(reader: asyncio.StreamReader) -> int:
-    """The status of the next answer; 0 if the connection was closed without one."""
+    """Returns the status of the next answer; 0 if the connection was closed without one."""
     async with asyncio.timeout(60):
         try:
             head = await reader.readuntil(b"\r\n\r\n")
@@ -131,7 +131,7 @@ async def answer(reader: asyncio.StreamReader) -> int:
 
 
 async def problem_in(reader: asyncio.StreamReader) -> tuple[int, Problem]:
-    """The status of the next answer, and the problem in its body."""
+    """Returns the status of the next answer and the problem in its body."""
     async with asyncio.timeout(60):
         head = await reader.readuntil(b"\r\n\r\n")
         assert b"\r\nretry-after: 5\r\n" in head.lower()
@@ -180,7 +180,7 @@ def post(path: str, length: int, *, sent: int) -> bytes:
     ],
 )
 @pytest.mark.parametrize("pieces", [1, 50])
-async def test_a_head_has_at_most_32_kibibytes(served: Served, head: bytes, status: int, pieces: int) -> None:
+async def test_a_request_head_is_limited_to_32_kibibytes(served: Served, head: bytes, status: int, pieces: int) -> None:
     reader, writer = await served.connect()
     size = -(-len(head) // pieces)
     for start in range(0, len(head), size):
@@ -206,7 +206,7 @@ CHUNKED = b"Transfer-Encoding: chunked"
     ids=["none", "one", "endless", "endless-extension"],
 )
 async def test_trailers_are_refused(served: Served, body: bytes, status: int) -> None:
-    """httptools would add them to the headers, where the signature and the caller's address are read."""
+    """httptools would add trailers to the headers, from which the signature and the caller's address are read."""
     reader, writer = await served.connect(request("POST", "/whole", CHUNKED))
     for start in range(0, len(body), 16_384):
         writer.write(body[start : start + 16_384])
@@ -214,8 +214,8 @@ async def test_trailers_are_refused(served: Served, body: bytes, status: int) ->
     assert await answer(reader) == status
 
 
-async def test_requests_one_after_the_other_count_for_themselves(served: Served) -> None:
-    """Each head has a limit of its own, also where a packet ends in the middle of the next one."""
+async def test_each_request_on_a_connection_has_its_own_limits(served: Served) -> None:
+    """Each head has its own limit, also where a packet ends in the middle of the next one."""
     head = request("GET", "/headers", b"X: " + b"v" * 20_000)
     reader, writer = await served.connect(head * 3 + head[:10_000])
     assert [await answer(reader) for _ in range(3)] == [200, 200, 200]
@@ -223,7 +223,7 @@ async def test_requests_one_after_the_other_count_for_themselves(served: Served)
     assert [await answer(reader) for _ in range(3)] == [200, 200, 200]
 
 
-async def test_few_requests_may_wait_on_a_connection(served: Served) -> None:
+async def test_the_number_of_pipelined_requests_is_limited(served: Served) -> None:
     waiting = post("/unread", 0, sent=0)
     few, _ = await served.connect(waiting * 3)
     many, _ = await served.connect(waiting * 500)
@@ -233,22 +233,22 @@ async def test_few_requests_may_wait_on_a_connection(served: Served) -> None:
     assert [await answer(many) for _ in range(2)] == [200, 0], "what came before the surplus is answered"
 
 
-async def test_a_bad_request_does_not_swallow_the_answer_before_it(served: Served) -> None:
+async def test_a_bad_request_does_not_discard_the_answer_before_it(served: Served) -> None:
     reader, _ = await served.connect(post("/unread", 0, sent=0) + b"GET /\xff HTTP/1.1\r\n\r\n")
     await until(lambda: served.refused("malformed") == 1)
     served.app.state.gate.set()
     assert [await answer(reader) for _ in range(2)] == [200, 0]
 
 
-async def test_a_head_behind_a_body_has_the_same_limit(served: Served) -> None:
-    """Both may come in one read of 256 KiB."""
+async def test_a_head_after_a_body_has_the_same_limit(served: Served) -> None:
+    """Both may arrive in one read of 256 KiB."""
     long = request("GET", "/headers", b"X: " + b"v" * 150_000)
     reader, _ = await served.connect(post("/whole", 60_000, sent=60_000) + long)
     assert [await answer(reader) for _ in range(2)] == [200, 0]
     assert served.refused("head") == 1
 
 
-async def test_an_upgrade_is_not_taken_up(served: Served) -> None:
+async def test_a_protocol_upgrade_is_ignored(served: Served) -> None:
     fields = (b"Connection: Upgrade", b"Upgrade: websocket", b"Sec-WebSocket-Version: 13", b"Sec-WebSocket-Key: YQ==")
     reader, _ = await served.connect(request("GET", "/headers", *fields) + b"\x81\x05hello")
     assert await answer(reader) == 200
@@ -258,7 +258,9 @@ async def test_an_upgrade_is_not_taken_up(served: Served) -> None:
 # Time
 
 
-async def test_who_is_slow_is_cut_off_and_who_waits_for_us_is_not(served: Served, clock: ManualClock) -> None:
+async def test_slow_clients_are_cut_off_and_those_waiting_for_an_answer_are_not(
+    served: Served, clock: ManualClock
+) -> None:
     answered = request("GET", "/headers")
     slow = {
         "silent": await served.connect(),
@@ -274,7 +276,7 @@ async def test_who_is_slow_is_cut_off_and_who_waits_for_us_is_not(served: Served
     idle, writer = await served.connect(answered)
     assert await answer(idle) == 200
     await until(lambda: len(served.app.state.serving.guard) == 7)
-    await asyncio.sleep(0.05)  # the last bytes are read by then; if not, the test only shows less
+    await asyncio.sleep(0.05)  # usually the last bytes are read by then; if not, the test only covers less
 
     await clock.turn(timedelta(seconds=max(HEAD_S, BODY_S) + 1))
     await served.enforce()
@@ -288,7 +290,7 @@ async def test_who_is_slow_is_cut_off_and_who_waits_for_us_is_not(served: Served
     assert await answer(idle) == 200
 
 
-async def test_a_body_that_keeps_coming_has_the_time_that_it_needs(served: Served, clock: ManualClock) -> None:
+async def test_a_steadily_arriving_body_is_not_cut_off(served: Served, clock: ManualClock) -> None:
     steps, step = 10, LEAST_RATE * 10
     reader, writer = await served.connect(post("/whole", steps * step, sent=0))
     for number in range(1, steps + 1):
@@ -300,7 +302,7 @@ async def test_a_body_that_keeps_coming_has_the_time_that_it_needs(served: Serve
     assert await answer(reader) == 200
 
 
-async def test_the_rest_of_a_body_is_dropped_for_a_short_time_only(served: Served, clock: ManualClock) -> None:
+async def test_the_unread_rest_of_a_body_is_drained_for_a_bounded_time(served: Served, clock: ManualClock) -> None:
     reader, writer = await served.connect(post("/nowhere", 1 << 40, sent=300_000))
     assert await answer(reader) == 413
     connections = served.server.server_state.connections
@@ -312,7 +314,7 @@ async def test_the_rest_of_a_body_is_dropped_for_a_short_time_only(served: Serve
     assert await answer(reader) == 0
 
 
-async def test_a_reader_that_takes_nothing_is_cut_off(served: Served, clock: ManualClock) -> None:
+async def test_a_client_that_reads_no_answer_is_cut_off(served: Served, clock: ManualClock) -> None:
     await served.connect(request("GET", "/endless"))
     await until(lambda: any(each.flow.write_paused for each in served.server.server_state.connections))  # type: ignore[union-attr]
     held = len(served.app.state.serving.answers)
@@ -330,7 +332,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off(served: Served, clock: Man
 
 
 class Line:
-    """A connection as far as a guard or a budget is concerned."""
+    """The part of a connection that a guard or a budget uses."""
 
     def __init__(self, unread: int = 0) -> None:
         self.unread = unread
@@ -353,7 +355,7 @@ def guard_of(*, most: int, per_address: int = 1000) -> tuple[ConnectionGuard, li
     return ConnectionGuard(limits, callers=CallerAddresses(["10.0.0.0/8"]), refused=refused.append), refused
 
 
-def test_connections_are_counted_by_network_and_proxies_in_all_only() -> None:
+def test_connections_are_counted_per_network_and_those_of_proxies_only_in_total() -> None:
     guard, refused = guard_of(most=8, per_address=2)
     callers = ["2001:db8::1", "2001:db8::2", "2001:db8::ffff:3", "2001:db8:0:1::1", "192.0.2.1", "192.0.2.2"]
     lines = [line() for _ in callers]
@@ -381,7 +383,7 @@ def test_a_full_server_closes_the_longest_idle_connection_of_the_busiest_address
     first = crowd["192.0.2.1"]
     guard.busy(first[0])
     guard.busy(first[1])
-    guard.idle(first[1])  # the newest idle one now
+    guard.idle(first[1])  # now the newest idle connection
     assert not guard.admit("192.0.2.2", line()), "its own address is the busiest"
     assert guard.admit("192.0.2.4", line())
     assert [each.aborted for each in first] == [False, False, True, False]
@@ -395,11 +397,11 @@ def test_a_full_server_closes_the_longest_idle_connection_of_the_busiest_address
     assert (len(guard), guard._busiest) == (9, 1)
     assert [each.aborted for each in first] == [True, True, True, False], "each was busy, so the oldest were closed"
     assert refused.count("connections") == 2
-    guard.release(first[0])  # as the protocol does when it learns of the end
+    guard.release(first[0])  # as the protocol does when it is told of the end
     assert len(guard) == 9
 
 
-async def test_a_newcomer_is_served_while_others_fill_all_places(clock: ManualClock) -> None:
+async def test_a_new_client_is_served_while_others_occupy_all_places(clock: ManualClock) -> None:
     limits = ConnectionLimits(connections=3, per_address=3)
     async with serving(clock, connections=limits) as served:
         asking, _ = await served.connect(post("/unread", 0, sent=0))
@@ -419,7 +421,7 @@ async def test_a_newcomer_is_served_while_others_fill_all_places(clock: ManualCl
 # Answers
 
 
-def test_unread_answers_have_a_budget_and_the_oldest_of_the_busiest_goes() -> None:
+def test_unread_answers_have_a_budget_and_the_busiest_address_loses_its_oldest() -> None:
     refused: list[str] = []
     callers = CallerAddresses(["10.0.0.0/8"])
     budget = AnswerBudget(callers=callers, most=100, most_of_one=40, refused=refused.append)
@@ -428,7 +430,7 @@ def test_unread_answers_have_a_budget_and_the_oldest_of_the_busiest_goes() -> No
         budget.hold(each, "a")
     assert ([each.aborted for each in lines], len(budget)) == ([True, False, False], 40)
     large = line(50)
-    budget.hold(large, "b")  # the only one of its caller may be larger
+    budget.hold(large, "b")  # the only answer of its caller may be larger
     assert (large.aborted, len(budget)) == (False, 90)
     budget.hold(line(20), "c")
     assert (large.aborted, len(budget)) == (True, 60)
@@ -444,8 +446,8 @@ def test_unread_answers_have_a_budget_and_the_oldest_of_the_busiest_goes() -> No
     assert len(budget) == 80, "nobody's answer is larger than the budget"
 
 
-async def test_an_address_that_reads_no_answers_holds_little(served: Served) -> None:
-    """200 MiB of unread answers were held for one address."""
+async def test_an_address_that_reads_no_answers_occupies_little_memory(served: Served) -> None:
+    """200 MiB of unread answers were held for one address before this limit."""
     state = served.app.state
     budget = state.serving.answers
     budget._most_of_one = 2 * len(LARGE)
@@ -466,7 +468,7 @@ async def test_an_address_that_reads_no_answers_holds_little(served: Served) -> 
     await until(lambda: len(budget) == 0)
 
 
-async def test_the_next_answer_is_not_made_before_the_last_one_was_read(served: Served) -> None:
+async def test_the_next_answer_is_not_made_before_the_last_one_is_read(served: Served) -> None:
     reader, _ = await served.connect(request("GET", "/large") * 2)
     await until(lambda: len(served.app.state.serving.answers) > 0)
     for _ in range(20):
@@ -479,7 +481,7 @@ async def test_the_next_answer_is_not_made_before_the_last_one_was_read(served: 
 # Connections of one address
 
 
-async def test_an_address_has_so_many_connections(clock: ManualClock) -> None:
+async def test_the_number_of_connections_per_address_is_limited(clock: ManualClock) -> None:
     async with serving(clock, connections=ConnectionLimits(per_address=2)) as served:
         reader, writer = await served.connect()
         other, _ = await served.connect()
@@ -494,7 +496,7 @@ async def test_an_address_has_so_many_connections(clock: ManualClock) -> None:
         del other
 
 
-def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
+def test_the_soft_limit_of_open_files_is_raised_to_the_hard_limit() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
@@ -507,8 +509,8 @@ def test_the_soft_limit_of_open_files_becomes_the_hard_one() -> None:
 # Bodies
 
 
-async def test_bodies_under_way_have_a_budget(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """300 unsigned bodies held 288 MiB."""
+async def test_bodies_in_transit_have_a_memory_budget(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """300 unsigned bodies held 288 MiB before this limit."""
     callers = CallerAddresses(["127.0.0.1"])
     async with serving(clock, callers=callers, body_limits=(("/streamed/", 1 << 30),)) as served:
         bodies = served.app.state.serving.bodies
@@ -528,11 +530,11 @@ async def test_bodies_under_way_have_a_budget(clock: ManualClock, monkeypatch: p
         assert (refused, problem.code, problem.hint) == (429, "rate-limited", "send fewer at a time")
         assert (problem.retryable, problem.retry_after) == (True, 5)
         assert served.refused("bodies-per-address") == 1
-        # Heartbeats are small, and files go to the disk piece by piece.
+        # Heartbeats are small, and files are written to disk in pieces.
         small, _ = await served.connect(post("/whole", UNCOUNTED, sent=UNCOUNTED))
         assert await answer(small) == 200
         assert await answer(await send("/streamed/a", "192.0.2.4", sent=2 * MEBIBYTE)) == 200
-        # Nor is one refused half-way because others from its address wait for the disk.
+        # A body is also not refused half-way because others from its address wait for the disk.
         later = [await send("/streamed/later", "192.0.2.9", sent=2 * MEBIBYTE) for _ in range(12)]
         served.app.state.gate.set()
         assert [await answer(reader) for reader in later] == [200] * 12
@@ -541,13 +543,13 @@ async def test_bodies_under_way_have_a_budget(clock: ManualClock, monkeypatch: p
         refused, problem = await problem_in(await send("/whole", "192.0.2.5", sent=500_000))
         assert (refused, problem.code, problem.hint) == (503, "unavailable", "send it again in 5 s")
         assert served.refused("bodies") == 1
-        # Nothing is held for those who have left, or whose request was answered.
+        # Nothing is held for disconnected callers or for answered requests.
         await served._stack.pop_all().aclose()
         await until(lambda: len(bodies) == 0)
         assert bodies._held == {}
 
 
-async def test_bodies_that_no_route_reads_are_counted_too(served: Served) -> None:
+async def test_bodies_that_no_route_reads_count_towards_the_budget(served: Served) -> None:
     bodies = served.app.state.serving.bodies
     for _ in range(3):
         await served.connect(post("/unread", MEBIBYTE, sent=50_000))
@@ -556,14 +558,14 @@ async def test_bodies_that_no_route_reads_are_counted_too(served: Served) -> Non
     await until(lambda: len(bodies) == 0)
 
 
-def test_the_budget_is_in_order_whatever_is_given_back() -> None:
+def test_the_body_budget_stays_consistent_when_bytes_are_returned() -> None:
     budget = BodyBudget(most=100_000, most_of_one=50_000, refused=lambda _: None)
     assert budget.change("a", 50_000) is None
     refused = budget.change("a", 1)
     assert refused is not None
     assert (refused.status, refused.retryable) == (429, True)
     assert budget.change("b", 50_000) is None
-    assert budget.change("c", 1_000) is None  # who holds little may use the reserve
+    assert budget.change("c", 1_000) is None  # a caller that holds little may use the reserve
     refused = budget.change("c", 1_000)
     assert refused is not None
     assert refused.status == 503

@@ -1,4 +1,4 @@
-"""What a setting may be is said in words, with the limits that hold."""
+"""A setting's type is described in words, with its limits."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ WORDS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", WORDS)
-def test_a_kind_in_words(name: str) -> None:
+def test_a_settings_type_is_described_in_words(name: str) -> None:
     kind, words = WORDS[name]
     schema = TypeAdapter(kind).json_schema()
     assert in_words(schema, schema.get("$defs", {})) == words
 
 
 @pytest.mark.parametrize("service", PLACES)
-def test_no_service_shows_its_users_names_of_python(service: str) -> None:
+def test_no_services_settings_help_contains_python_type_names(service: str) -> None:
     module, _, name = PLACES[service].partition(":")
     rows = getattr(import_module(module), name).describe()
     assert all(row.description for row in rows), [row.key for row in rows if not row.description]

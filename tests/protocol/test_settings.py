@@ -1,4 +1,4 @@
-"""Settings come from flags, then environment, then a file; whatever is wrong is named with its place, secrets never."""
+"""Settings come from flags, then environment, then a file; errors name the place and never show secrets."""
 
 from __future__ import annotations
 
@@ -45,11 +45,13 @@ def written(tmp_path: Path, text: str) -> Path:
     return path
 
 
-def test_defaults_hold_when_nothing_is_said() -> None:
+def test_defaults_apply_without_other_sources() -> None:
     assert ExampleSettings.load().port == 8000
 
 
-def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_override_environment_file_and_defaults_in_this_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = written(tmp_path, "[shardcast.relay]\nport = 1\n")
     assert ExampleSettings.load(file=file).port == 1
     monkeypatch.setenv("MUSTER_SHARDCAST_RELAY_PORT", "2")
@@ -64,7 +66,7 @@ def test_tables_are_merged_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert ExampleSettings.load(file=file).limits == Limits(count=2, per=timedelta(seconds=3))
 
 
-def test_lists_are_json_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_list_in_a_variable_is_json(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_SHARDCAST_RELAY_PROXIES", '["10.0.0.0/8"]')
     assert ExampleSettings.load().proxies == ["10.0.0.0/8"]
     monkeypatch.setenv("MUSTER_SHARDCAST_RELAY_PROXIES", "10.0.0.0/8")
@@ -72,18 +74,18 @@ def test_lists_are_json_in_a_variable(monkeypatch: pytest.MonkeyPatch) -> None:
         ExampleSettings.load()
 
 
-def test_the_file_may_be_named_by_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_settings_file_can_be_named_by_a_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_CONFIG", str(written(tmp_path, "[shardcast.relay]\nport = 7\n")))
     assert ExampleSettings.load().port == 7
 
 
-def test_variables_without_the_prefix_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_variables_without_the_prefix_are_ignored(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PORT", "1")
     monkeypatch.setenv("REDIS_URL", "redis://elsewhere")
     assert ExampleSettings.load() == ExampleSettings()
 
 
-def test_a_setting_that_is_itself_a_path_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_path_setting_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     class WithPath(Settings):
         service: ClassVar[str] = "pathy"
 
@@ -93,7 +95,7 @@ def test_a_setting_that_is_itself_a_path_is_read_from_the_environment(monkeypatc
     assert WithPath.load().key_file == Path("/somewhere")
 
 
-def test_a_secret_may_lie_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_secret_can_be_read_from_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     secret = tmp_path / "secret"
     secret.write_text("hunter2\n")
     file = written(tmp_path, f'[shardcast.relay]\npassword_file = "{secret}"\n')
@@ -119,7 +121,7 @@ WRONG_FILES = {
 
 
 @pytest.mark.parametrize("name", WRONG_FILES)
-def test_a_wrong_file_is_named_with_key_and_reason(name: str, tmp_path: Path) -> None:
+def test_an_invalid_settings_file_is_reported_with_key_and_reason(name: str, tmp_path: Path) -> None:
     text, words = WRONG_FILES[name]
     with pytest.raises(InvalidSetting) as caught:
         ExampleSettings.load(file=written(tmp_path, text))
@@ -128,7 +130,7 @@ def test_a_wrong_file_is_named_with_key_and_reason(name: str, tmp_path: Path) ->
     assert "hunter2" not in said
 
 
-def test_a_wrong_variable_and_a_wrong_flag_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_invalid_variable_or_flag_is_reported_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidSetting, match="--port"):
         ExampleSettings.load(flags={"port": -1})
     monkeypatch.setenv("MUSTER_SHARDCAST_RELAY_PORT", "x")
@@ -136,17 +138,17 @@ def test_a_wrong_variable_and_a_wrong_flag_are_named(monkeypatch: pytest.MonkeyP
         ExampleSettings.load()
 
 
-def test_a_required_setting_says_its_variable() -> None:
+def test_a_missing_required_setting_is_reported_with_its_variable() -> None:
     with pytest.raises(InvalidSetting, match=r"needy\.chain_url is required \(or MUSTER_NEEDY_CHAIN_URL\)"):
         NeedySettings.load()
 
 
-def test_a_missing_file_is_not_the_same_as_none(tmp_path: Path) -> None:
+def test_a_named_settings_file_that_is_missing_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         ExampleSettings.load(file=tmp_path / "none.toml")
 
 
-def test_a_table_is_described_setting_by_setting_and_its_variables_are_those_that_are_read(
+def test_a_nested_table_is_described_setting_by_setting_with_its_variables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = {row.key: row for row in ExampleSettings.describe()}
@@ -155,7 +157,7 @@ def test_a_table_is_described_setting_by_setting_and_its_variables_are_those_tha
     assert ExampleSettings.load().limits.count == 7
 
 
-def test_a_secret_s_default_is_not_shown() -> None:
+def test_a_secrets_default_is_not_shown() -> None:
     class Sealed(Settings):
         service: ClassVar[str] = "sealed"
         url: SecretStr = SecretStr("redis://:hunter2@127.0.0.1")
@@ -167,7 +169,7 @@ def test_a_secret_s_default_is_not_shown() -> None:
     assert "hunter2" not in str(row)
 
 
-def test_every_setting_is_described() -> None:
+def test_every_setting_has_a_description() -> None:
     rows = {row.key: row for row in ExampleSettings.describe()}
     assert rows["port"].variable == "MUSTER_SHARDCAST_RELAY_PORT"
     assert (rows["redis_url"].flag, rows["redis_url"].default) == ("--redis-url", "redis://127.0.0.1")
@@ -196,7 +198,7 @@ class PathySettings(Settings):
     secret: SecretStr | None = None
 
 
-def test_relative_paths_start_from_the_file_or_else_from_the_working_directory(
+def test_relative_paths_start_from_the_file_or_else_the_working_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "etc"
@@ -219,7 +221,7 @@ def test_relative_paths_start_from_the_file_or_else_from_the_working_directory(
     assert (said.one, said.several) == (Path("a"), (Path("c"), Path("/home/x/d")))
 
 
-def test_settings_find_the_same_file_as_commands_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_and_commands_find_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MUSTER_CONFIG", raising=False)
     monkeypatch.chdir(tmp_path)
     assert ExampleSettings.load().port == 8000

@@ -1,4 +1,4 @@
-"""Server-sent events: read whole however they are cut, bounded, and opened again when they break."""
+"""Server-sent events: parsed at any split, bounded, and reopened after a break."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def written(events: list[ServerEvent]) -> bytes:
     events=st.lists(st.builds(ServerEvent, id=LINES, name=LINES, data=st.lists(LINES, min_size=1).map("\n".join))),
     cuts=st.lists(st.integers(0, 2000)),
 )
-def test_events_are_whole_wherever_the_stream_is_cut(events: list[ServerEvent], cuts: list[int]) -> None:
+def test_events_are_complete_wherever_the_stream_is_split(events: list[ServerEvent], cuts: list[int]) -> None:
     data, reader, found = written(events), EventReader(), []
     places = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
     for begin, end in pairwise(places):
@@ -50,13 +50,13 @@ def test_events_are_whole_wherever_the_stream_is_cut(events: list[ServerEvent], 
 
 
 @given(st.binary(max_size=300))
-def test_any_bytes_give_events_or_one_error(data: bytes) -> None:
+def test_any_bytes_give_events_or_one_error_class(data: bytes) -> None:
     with suppress(BadAnswer):
         EventReader().feed(data)
 
 
 @pytest.mark.parametrize("piece", [b"data: " + b"x" * 1000, b"data: " + b"x" * 1000 + b"\n"])
-def test_an_event_that_never_ends_is_refused(piece: bytes) -> None:
+def test_an_endless_event_is_refused(piece: bytes) -> None:
     reader = EventReader()
     for _ in range(MOST_EVENT_BYTES // len(piece)):
         assert reader.feed(piece) == []
@@ -69,7 +69,7 @@ def line(sequence: int) -> LogLine:
 
 
 class BreakingPool:
-    """Streams three lines at a time and then hangs up; says what it was asked for."""
+    """Streams three lines at a time and then disconnects; records the requests."""
 
     def __init__(self, *, then: Exception | None = None) -> None:
         self.asked: list[int | None] = []
@@ -115,19 +115,19 @@ async def take(client: OrchestratorClient, clock: ManualClock, count: int) -> li
     return found
 
 
-async def test_a_stream_that_breaks_is_opened_again_where_it_stopped(clock: ManualClock) -> None:
+async def test_a_broken_stream_is_reopened_where_it_stopped(clock: ManualClock) -> None:
     pool = BreakingPool()
     assert await take(pool.client(clock), clock, 8) == list(range(8))
     assert pool.asked == [None, 3, 6]
 
 
-async def test_a_refusal_ends_it(clock: ManualClock) -> None:
+async def test_a_refusal_ends_the_stream(clock: ManualClock) -> None:
     pool = BreakingPool(then=Forbidden("no more", hint="", code="scope"))
     with pytest.raises(Forbidden):
         await take(pool.client(clock), clock, 8)
 
 
-async def test_too_many_followers_is_no_refusal(clock: ManualClock) -> None:
+async def test_a_limit_on_followers_is_retried(clock: ManualClock) -> None:
     pool = BreakingPool(then=RateLimited("crowded", retry_after=timedelta(seconds=30)))
     client = pool.client(clock)
     found: list[int] = []

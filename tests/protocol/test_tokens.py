@@ -1,4 +1,4 @@
-"""Pool owners come in with a token of enough scope or the manager's signature, and nobody else does."""
+"""Owner endpoints accept a token of sufficient scope or the manager's signature, and no other credentials."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ async def act(pool: httpx.AsyncClient, scope: Scope, authorization: str | None, 
 
 @pytest.mark.parametrize("held", Scope)
 @pytest.mark.parametrize("needed", Scope)
-async def test_a_scope_includes_those_below_it(held: Scope, needed: Scope, pool: httpx.AsyncClient) -> None:
+async def test_a_scope_includes_lower_scopes(held: Scope, needed: Scope, pool: httpx.AsyncClient) -> None:
     answer = await act(pool, needed, f"Bearer {TOKENS[held]}")
     enough = list(Scope).index(held) >= list(Scope).index(needed)
     assert answer.status_code == (200 if enough else 403)
@@ -66,11 +66,11 @@ def last_letter_changed(token: str) -> str:
 @pytest.mark.parametrize(
     ("authorization", "code"),
     [
-        pytest.param(None, "no-token", id="nothing"),
+        pytest.param(None, "no-token", id="no header"),
         pytest.param("", "no-token", id="empty"),
         pytest.param("Bearer", "no-token", id="only the scheme"),
         pytest.param("Basic dXNlcjpwdw==", "no-token", id="another scheme"),
-        pytest.param("Bearer x", "bad-token", id="no token's form"),
+        pytest.param("Bearer x", "bad-token", id="malformed token"),
         pytest.param(f"Bearer {new_token()}", "bad-token", id="a new token"),
         pytest.param(f"Bearer {last_letter_changed(TOKENS[Scope.ADMIN])}", "bad-token", id="one letter changed"),
         pytest.param(f"Bearer {TOKENS[Scope.ADMIN]}x", "bad-token", id="one letter more"),
@@ -86,7 +86,7 @@ async def test_a_wrong_token_is_refused_and_not_repeated(
     assert "mst_0" not in answer.text
 
 
-async def test_the_managers_signature_is_as_good_as_an_admin_token(pool: httpx.AsyncClient, clock: ManualClock) -> None:
+async def test_the_managers_signature_replaces_an_admin_token(pool: httpx.AsyncClient, clock: ManualClock) -> None:
     def signer(key: object) -> RequestSigner:
         return RequestSigner(key, audience=SERVICE.address, clock=clock)  # type: ignore[arg-type]  # keys, below
 
@@ -96,17 +96,17 @@ async def test_the_managers_signature_is_as_good_as_an_admin_token(pool: httpx.A
     assert (refused.status_code, refused.json()["code"]) == (403, "role")
 
 
-async def test_a_token_does_not_make_up_for_a_bad_signature(pool: httpx.AsyncClient) -> None:
+async def test_a_valid_token_does_not_excuse_a_bad_signature(pool: httpx.AsyncClient) -> None:
     headers = {"Authorization": f"Bearer {TOKENS[Scope.ADMIN]}", "X-Muster-Address": NODE.address}
     assert (await pool.post("/pool/read", json={"text": "x"}, headers=headers)).json()["code"] == "unsigned"
 
 
-async def test_bodies_of_owners_are_bounded_too(pool: httpx.AsyncClient) -> None:
+async def test_bodies_of_owner_requests_are_bounded(pool: httpx.AsyncClient) -> None:
     answer = await act(pool, Scope.READ, f"Bearer {TOKENS[Scope.READ]}", text="x" * 100)
     assert answer.status_code == 413
 
 
-async def test_scrypt_is_paid_once_per_token_and_never_for_made_up_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_scrypt_runs_once_per_token_and_never_for_unknown_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     stretched = 0
     stretch = protocol.http.tokens._stretch
 
@@ -129,7 +129,7 @@ async def test_scrypt_is_paid_once_per_token_and_never_for_made_up_ones(monkeypa
     assert stretched == 3
 
 
-def test_a_hash_does_not_have_the_token_in_it() -> None:
+def test_a_token_hash_does_not_contain_the_token() -> None:
     token = new_token()
     assert token.split("_", 2)[2] not in hash_token(token)
     assert hash_token(token) != hash_token(token)
@@ -137,13 +137,13 @@ def test_a_hash_does_not_have_the_token_in_it() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "mst_", "hunter2", "mst_00000000_short"])
-def test_what_is_no_token_can_not_be_hashed(text: str) -> None:
+def test_a_malformed_token_cannot_be_hashed(text: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         hash_token(text)
     assert not text or text not in str(caught.value)
 
 
-def test_settings_refuse_what_is_no_hash_and_two_of_one_token() -> None:
+def test_settings_refuse_a_plain_token_and_two_entries_for_one_token() -> None:
     with pytest.raises(ValidationError) as caught:
         TokenSetting(name="x", scope=Scope.READ, hash="mst_plain_token")
     assert "mst_plain_token" not in str(caught.value)

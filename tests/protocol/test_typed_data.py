@@ -1,4 +1,4 @@
-"""What is signed for the ledger is EIP-712 as another implementation has it, and fields that don't fit are refused."""
+"""Ledger signatures are EIP-712 and match another library's; fields out of range are refused."""
 
 from __future__ import annotations
 
@@ -84,27 +84,27 @@ def as_others_see_it(struct: TypedStruct) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: type(struct).__name__)
-def test_another_implementation_makes_the_same_signature(struct: TypedStruct) -> None:
+def test_signatures_match_those_of_another_library(struct: TypedStruct) -> None:
     theirs = Account.sign_message(encode_typed_data(full_message=as_others_see_it(struct)), KEY.reveal()).signature
     assert struct.sign(KEY, DOMAIN) == bytes(theirs)
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: type(struct).__name__)
-def test_the_contracts_have_the_same_type(struct: TypedStruct) -> None:
+def test_type_hashes_match_those_of_the_contracts(struct: TypedStruct) -> None:
     sources = Path(__file__).parents[2] / "ledger" / "contracts"
     text = "".join(path.read_text() for path in sources.rglob("*.sol"))
     assert f'"{struct.TYPE}"' in text
 
 
 @pytest.mark.parametrize("struct", STRUCTS, ids=lambda struct: type(struct).__name__)
-def test_a_signature_is_for_one_contract_on_one_chain(struct: TypedStruct) -> None:
+def test_a_signature_is_valid_for_one_contract_on_one_chain(struct: TypedStruct) -> None:
     signature = struct.sign(KEY, DOMAIN)
     assert struct.signer(signature, DOMAIN) == KEY.address
     assert struct.signer(signature, replace(DOMAIN, chain_id=1)) != KEY.address
     assert struct.signer(signature, replace(DOMAIN, contract=KEY.address)) != KEY.address
 
 
-def test_a_slots_salt_is_the_same_for_every_replica_and_another_for_every_slot_key_and_contract() -> None:
+def test_a_salt_is_equal_on_every_replica_and_differs_per_slot_key_and_contract() -> None:
     salt = SALT.derive(KEY, DOMAIN)
     signature = SALT.sign(KEY, DOMAIN)
     assert salt == SALT.derive(KEY, DOMAIN) == digest(hashlib.sha256(signature[:64]).digest())
@@ -126,7 +126,7 @@ def test_a_slots_salt_is_the_same_for_every_replica_and_another_for_every_slot_k
     ("field", "value"),
     [("step", 2**64), ("index", 2**32), ("max_units", -1), ("groups", 1.5), ("node", 7), ("version", True)],
 )
-def test_a_field_that_does_not_fit_is_refused(field: str, value: object) -> None:
+def test_a_field_out_of_range_is_refused(field: str, value: object) -> None:
     lease = replace(STRUCTS[5], **{field: value})  # type: ignore[type-var]  # a Lease
     if value is True:
         assert lease.struct_hash() == replace(STRUCTS[5], **{field: 1}).struct_hash()  # type: ignore[type-var]
@@ -136,7 +136,7 @@ def test_a_field_that_does_not_fit_is_refused(field: str, value: object) -> None
 
 
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**32 - 1), st.integers(1, 2**63))
-def test_a_work_key_is_what_abi_encode_makes_of_it(step: int, index: int, pool: int) -> None:
+def test_a_work_key_is_the_hash_of_the_abi_encoding(step: int, index: int, pool: int) -> None:
     key = WorkKey(pool_id=pool, run=ONE, node=KEY.address, step=step, index=index)
     packed = encode(
         ["uint256", "bytes32", "address", "uint64", "uint32"], [pool, bytes.fromhex(ONE[2:]), KEY.address, step, index]
@@ -144,7 +144,7 @@ def test_a_work_key_is_what_abi_encode_makes_of_it(step: int, index: int, pool: 
     assert key.hash == digest(keccak(packed))
 
 
-def test_an_invite_survives_the_wire() -> None:
+def test_an_invite_survives_serialisation() -> None:
     invite = Invite(pool_id=3, domain_id=1, node=OTHER.address, nonce=2**255, expiry=5, url="https://pool.example")
     wire = SignedInvite.of(invite, domain=DOMAIN, signature=invite.sign(KEY, DOMAIN))
     again = SignedInvite.model_validate_json(wire.model_dump_json())
@@ -172,7 +172,7 @@ def test_a_malformed_invite_is_refused(field: str, value: object) -> None:
         SignedInvite.model_validate(wire | {field: value})
 
 
-def test_an_invite_is_over_at_its_expiry_and_a_lease_after_it() -> None:
+def test_an_invite_is_expired_at_its_expiry_and_a_lease_only_after_it() -> None:
     moment = datetime.fromtimestamp(1_800_000_000, UTC)
     invite, lease = STRUCTS[2], STRUCTS[5]
     assert isinstance(invite, Invite)
@@ -181,7 +181,7 @@ def test_an_invite_is_over_at_its_expiry_and_a_lease_after_it() -> None:
     assert not replace(lease, expiry=2**63).expired(moment)
 
 
-def test_numbers_on_the_ledger_never_change() -> None:
+def test_numbers_stored_on_the_ledger_never_change() -> None:
     assert [outcome.value for outcome in Outcome] == [1, 2, 3]
     assert len({code.value for code in ReasonCode}) == len(ReasonCode)
     assert all(0 <= code < 2**16 for code in ReasonCode)
@@ -192,6 +192,6 @@ def test_numbers_on_the_ledger_never_change() -> None:
     assert ReasonCode.SEED_KEYS.may_be_forgery
 
 
-def test_addresses_are_taken_in_canonical_form_only() -> None:
+def test_struct_hashes_differ_for_different_addresses() -> None:
     join = Leave(pool_id=1, node=Address(KEY.address), nonce=0, deadline=0)
     assert join.struct_hash() != replace(join, node=OTHER.address).struct_hash()

@@ -1,4 +1,4 @@
-"""The test vectors in docs/protocol.md are what this code signs, and what it takes."""
+"""The code reproduces and accepts the test vectors in docs/protocol.md."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def headers(name: str) -> dict[str, str]:
     return dict(line.split(": ") for line in block(name).splitlines())
 
 
-def test_the_request_on_the_page_is_what_we_sign_and_take() -> None:
+def test_the_request_vector_on_the_page_is_reproduced() -> None:
     stamp = sign_request(
         NODE,
         audience=SERVICE.address,
@@ -63,7 +63,7 @@ def test_the_request_on_the_page_is_what_we_sign_and_take() -> None:
     )
 
 
-def test_the_answer_on_the_page_is_what_we_sign_and_take() -> None:
+def test_the_answer_vector_on_the_page_is_reproduced() -> None:
     assert sign_response(SERVICE, address=NODE.address, nonce=NONCE, status=200, body=ANSWER_BODY) == headers(
         "response-headers"
     )
@@ -80,7 +80,7 @@ def test_the_answer_on_the_page_is_what_we_sign_and_take() -> None:
     )
 
 
-def test_the_invite_on_the_page_is_what_we_sign() -> None:
+def test_the_invite_vector_on_the_page_is_reproduced() -> None:
     invite = Invite(pool_id=7, domain_id=1, node=NODE.address, nonce=42, expiry=1767229200, url="https://pool.example")
     domain = SigningDomain(31337, SERVICE.address)
     assert headers("invite") == {

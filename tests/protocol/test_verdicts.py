@@ -1,4 +1,4 @@
-"""Reasons of verdicts: each has words, and none that is uncertain may cost stake."""
+"""Reason codes of verdicts: each has a text, and no uncertain one may cost stake."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from protocol.verdicts import ReasonCode
 
 
 @pytest.mark.parametrize("reason", ReasonCode)
-def test_every_reason_has_a_sentence_for_the_contributor(reason: ReasonCode) -> None:
+def test_every_reason_code_has_a_sentence_for_the_contributor(reason: ReasonCode) -> None:
     assert reason.words.endswith(".")
     assert 10 < len(reason.words) < 120
 
 
-def test_doubt_and_faults_of_ours_are_no_forgery() -> None:
+def test_unconfirmed_and_infrastructure_reasons_are_not_forgery() -> None:
     innocent = {reason for reason in ReasonCode if not reason.may_be_forgery}
     assert innocent == {
         ReasonCode.PASSED,

@@ -1,4 +1,4 @@
-"""Every way in which a signed request can be wrong, and that nothing wrong gets in."""
+"""Every way in which a signed request can be invalid, each of which is refused."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ GOOD_BODY = json.dumps({"text": "hello"}).encode()
 
 @dataclass(frozen=True)
 class Sent:
-    """A request just before it is sent."""
+    """A signed request before it is sent."""
 
     headers: dict[str, str]
     method: str = "POST"
@@ -80,7 +80,7 @@ def without(name: str) -> Callable[[ManualClock], Sent]:
 
 
 def twin_signature(signature: str) -> str:
-    """The other valid signature of the same message: s mirrored, v flipped."""
+    """Returns the other valid signature of the same message: s mirrored, v flipped."""
     raw = bytes.fromhex(signature[2:])
     s = ORDER - int.from_bytes(raw[32:64], "big")
     assert s > HALF_ORDER
@@ -148,7 +148,7 @@ WRONG: dict[str, tuple[Callable[[ManualClock], Sent], int, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-async def test_a_wrong_request_is_refused_with_its_own_code(
+async def test_an_invalid_request_is_refused_with_its_error_code(
     name: str, http: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     make, status, code = WRONG[name]
@@ -160,26 +160,26 @@ async def test_a_wrong_request_is_refused_with_its_own_code(
     assert problem["instance"].endswith(response.headers["x-request-id"])
 
 
-async def test_a_right_request_is_served_as_its_signer(http: httpx.AsyncClient, clock: ManualClock) -> None:
+async def test_a_valid_request_is_served_as_its_signer(http: httpx.AsyncClient, clock: ManualClock) -> None:
     response = await signed(clock).to(http)
     assert response.status_code == 200
     assert response.json() == {"address": NODE.address, "text": "hello"}
 
 
 @pytest.mark.parametrize("seconds", [-60, 60])
-async def test_the_edge_of_the_clock_window_is_inside(
+async def test_the_edge_of_the_clock_window_is_accepted(
     seconds: int, http: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     assert (await signed(clock, later=timedelta(seconds=seconds)).to(http)).status_code == 200
 
 
 @pytest.mark.parametrize("target", ["/v1/notes?a=1&b=%20", "/v1/notes?q=a%2Fb+c", "/v1/notes?a=1&a=2&"])
-async def test_the_query_is_signed_as_it_is_sent(target: str, http: httpx.AsyncClient, clock: ManualClock) -> None:
+async def test_the_query_is_signed_as_sent(target: str, http: httpx.AsyncClient, clock: ManualClock) -> None:
     sent = signed(clock, method="GET", target=target, body=b"")
     assert (await sent.to(http)).status_code == 200
 
 
-async def test_a_replayed_request_is_refused_as_long_as_its_time_is_good(
+async def test_a_replayed_request_is_refused_as_long_as_its_timestamp_is_valid(
     http: httpx.AsyncClient, clock: ManualClock
 ) -> None:
     sent = signed(clock, later=timedelta(seconds=59))
@@ -191,7 +191,7 @@ async def test_a_replayed_request_is_refused_as_long_as_its_time_is_good(
     assert (await sent.to(http)).json()["code"] == "clock"
 
 
-async def test_a_nonce_outlives_every_moment_at_which_its_request_is_good(
+async def test_a_nonce_is_kept_longer_than_its_request_is_valid(
     http: httpx.AsyncClient, clock: ManualClock, redis: Redis
 ) -> None:
     await signed(clock).to(http)
@@ -199,9 +199,7 @@ async def test_a_nonce_outlives_every_moment_at_which_its_request_is_good(
     assert await redis.pttl(nonce) > 120_000
 
 
-async def test_an_address_that_calls_too_often_is_told_when_to_come_back(
-    http: httpx.AsyncClient, clock: ManualClock
-) -> None:
+async def test_an_address_over_its_rate_gets_retry_after(http: httpx.AsyncClient, clock: ManualClock) -> None:
     answers = [await signed(clock).to(http) for _ in range(6)]
     assert [answer.status_code for answer in answers] == [200] * 5 + [429]
     assert answers[-1].headers["retry-after"] == "1"
@@ -210,20 +208,20 @@ async def test_an_address_that_calls_too_often_is_told_when_to_come_back(
     assert (await signed(clock).to(http)).status_code == 200
 
 
-async def test_replays_do_not_use_up_the_rate_of_their_victim(http: httpx.AsyncClient, clock: ManualClock) -> None:
+async def test_replays_do_not_count_towards_the_signers_rate(http: httpx.AsyncClient, clock: ManualClock) -> None:
     sent = signed(clock)
     for _ in range(20):
         await sent.to(http)
     assert [(await signed(clock).to(http)).status_code for _ in range(4)] == [200] * 4
 
 
-async def test_a_clock_that_went_back_locks_nobody_out(http: httpx.AsyncClient, clock: ManualClock) -> None:
+async def test_a_backward_clock_jump_locks_no_caller_out(http: httpx.AsyncClient, clock: ManualClock) -> None:
     await signed(clock).to(http)
     clock.jump(timedelta(days=-30))
     assert (await signed(clock).to(http)).status_code == 200
 
 
-async def test_a_body_in_pieces_is_stopped_at_the_limit(http: httpx.AsyncClient, clock: ManualClock) -> None:
+async def test_a_chunked_body_is_stopped_at_the_limit(http: httpx.AsyncClient, clock: ManualClock) -> None:
     taken = 0
 
     async def endless() -> AsyncIterator[bytes]:
@@ -237,12 +235,12 @@ async def test_a_body_in_pieces_is_stopped_at_the_limit(http: httpx.AsyncClient,
     assert response.json()["code"] == "too-large"
 
 
-async def test_a_size_that_is_no_number_is_refused(http: httpx.AsyncClient, clock: ManualClock) -> None:
+async def test_an_invalid_content_length_is_refused(http: httpx.AsyncClient, clock: ManualClock) -> None:
     response = await http.post("/v1/notes", headers=signed(clock).headers | {"Content-Length": "1e3"}, content=b"")
     assert response.json()["code"] == "malformed-header"
 
 
-async def test_without_redis_nothing_is_accepted(clock: ManualClock) -> None:
+async def test_without_redis_requests_are_refused(clock: ManualClock) -> None:
     down = connect_redis("redis://127.0.0.1:1/0", timeout=timedelta(milliseconds=200), retries=0)
     transport = httpx.ASGITransport(app=build_app(down, clock))
     async with httpx.AsyncClient(transport=transport, base_url="http://service") as http:
@@ -251,7 +249,7 @@ async def test_without_redis_nothing_is_accepted(clock: ManualClock) -> None:
     assert (response.status_code, problem["code"], problem["retryable"]) == (503, "store-unavailable", True)
 
 
-async def test_cheap_checks_come_before_dear_ones(http: httpx.AsyncClient, clock: ManualClock) -> None:
+async def test_cheap_checks_come_before_expensive_ones(http: httpx.AsyncClient, clock: ManualClock) -> None:
     """Each request is wrong in two ways; the earlier check must answer."""
     oversized = replace(signed(clock, body=b"x" * (BODY_LIMIT + 1)), headers={})
     assert (await oversized.to(http)).status_code == 413
@@ -265,7 +263,7 @@ async def test_cheap_checks_come_before_dear_ones(http: httpx.AsyncClient, clock
     assert [(await sent.to(http)).json()["code"] for _ in range(2)] == ["forbidden", "forbidden"]
 
 
-async def test_a_refused_request_leaves_nothing_in_redis(
+async def test_a_refused_request_stores_nothing_in_redis(
     http: httpx.AsyncClient, clock: ManualClock, redis: Redis
 ) -> None:
     await signed(clock, key=STRANGER).to(http)
@@ -273,7 +271,7 @@ async def test_a_refused_request_leaves_nothing_in_redis(
     assert await redis.dbsize() == 0
 
 
-async def test_several_audiences_are_heard_while_a_key_is_rotated(app: FastAPI, http: httpx.AsyncClient) -> None:
+async def test_two_audiences_are_accepted_while_a_key_is_rotated(app: FastAPI, http: httpx.AsyncClient) -> None:
     clock = app.state.clock
     admission = app.state.verifier.admission
     app.state.verifier = RequestVerifier(
@@ -283,7 +281,7 @@ async def test_several_audiences_are_heard_while_a_key_is_rotated(app: FastAPI, 
         assert (await signed(clock, audience=service.address).to(http)).status_code == 200
 
 
-async def test_a_hot_path_admits_and_works_in_one_script(redis: Redis, clock: ManualClock) -> None:
+async def test_a_fast_route_admits_and_works_in_one_script(redis: Redis, clock: ManualClock) -> None:
     admission = ReplayGuard(
         redis, keys=RedisKeys("7"), rate=Rate(count=1, per=timedelta(seconds=1), burst=2), clock=clock
     )
@@ -310,7 +308,7 @@ async def test_a_hot_path_admits_and_works_in_one_script(redis: Redis, clock: Ma
     assert await redis.get("muster:{7}:beats") == b"2"
 
 
-async def test_a_crowd_waits_for_its_turn_at_redis_and_is_admitted(redis_url: str, clock: ManualClock) -> None:
+async def test_many_simultaneous_requests_queue_for_redis_and_are_admitted(redis_url: str, clock: ManualClock) -> None:
     few = connect_redis(redis_url, connections=3)
     rate = Rate(count=1000, per=timedelta(seconds=1), burst=1000)
     admission = ReplayGuard(few, keys=RedisKeys("7"), rate=rate, clock=clock)
@@ -318,7 +316,7 @@ async def test_a_crowd_waits_for_its_turn_at_redis_and_is_admitted(redis_url: st
     await few.aclose()
 
 
-async def test_of_many_equal_requests_at_once_one_is_admitted(redis: Redis, clock: ManualClock) -> None:
+async def test_one_of_many_simultaneous_replays_is_admitted(redis: Redis, clock: ManualClock) -> None:
     rate = Rate(count=1000, per=timedelta(seconds=1), burst=1000)
     admission = ReplayGuard(redis, keys=RedisKeys("7"), rate=rate, clock=clock)
     tries = [admission.admit(NODE.address, "a" * 32) for _ in range(50)]
@@ -358,7 +356,7 @@ alterations = st.tuples(
 
 @settings(max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(alterations)
-def test_no_altered_request_passes(altered: tuple[dict[str, object], str, str, bytes]) -> None:
+def test_no_altered_request_is_accepted(altered: tuple[dict[str, object], str, str, bytes]) -> None:
     changes, method, target, body = altered
     stamp = replace(STAMP, **changes)  # type: ignore[arg-type]  # the strategy's values have the fields' types
     whole = (stamp, method, target, body)
@@ -373,7 +371,7 @@ def test_no_altered_request_passes(altered: tuple[dict[str, object], str, str, b
 
 @settings(max_examples=300, deadline=None)
 @given(st.dictionaries(st.sampled_from(list(STAMP.headers())), st.text(max_size=140), max_size=5))
-def test_any_headers_give_a_stamp_or_an_error_of_ours(garbage: dict[str, str]) -> None:
+def test_any_headers_are_parsed_or_raise_a_muster_error(garbage: dict[str, str]) -> None:
     try:
         stamp = read_stamp(STAMP.headers() | garbage)
     except (InvalidInput, Unauthenticated):
@@ -381,7 +379,7 @@ def test_any_headers_give_a_stamp_or_an_error_of_ours(garbage: dict[str, str]) -
     assert isinstance(stamp, RequestStamp)
 
 
-def test_a_bad_signature_says_what_to_look_at() -> None:
+def test_a_bad_signature_is_reported_with_a_hint() -> None:
     with pytest.raises(Unauthenticated) as caught:
         check_signature(STAMP, method="POST", target="/v1/other", body_sha256="0" * 64)
     assert "path with query" in caught.value.hint

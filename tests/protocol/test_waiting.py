@@ -9,7 +9,7 @@ from protocol.runtime.waiting import run_unless, sleep_or, wait_first
 SECOND = timedelta(seconds=1)
 
 
-async def test_a_wait_ends_with_the_first_and_cancels_only_what_it_started() -> None:
+async def test_wait_first_returns_with_the_first_and_cancels_only_its_own_tasks() -> None:
     clock, event = ManualClock(), asyncio.Event()
     cancelled = False
 
@@ -32,7 +32,7 @@ async def test_a_wait_ends_with_the_first_and_cancels_only_what_it_started() -> 
     await task
 
 
-async def test_a_sleep_tells_an_event_from_the_end_of_its_time() -> None:
+async def test_a_sleep_distinguishes_an_event_from_a_timeout() -> None:
     clock, event = ManualClock(), asyncio.Event()
     sleeping = asyncio.ensure_future(sleep_or(clock, SECOND, event))
     await clock.turn(SECOND)
@@ -59,7 +59,7 @@ async def test_work_is_cancelled_when_the_event_comes_first() -> None:
     assert await running is None
 
 
-async def test_errors_of_the_work_are_raised() -> None:
+async def test_errors_of_the_awaited_work_are_raised() -> None:
     async def work() -> None:
         raise ValueError("broken")
 

@@ -1,4 +1,4 @@
-"""Wire models: bounds, unknown fields, and secrets that stay out of sight."""
+"""Wire models: bounds, unknown fields and hidden secrets."""
 
 from __future__ import annotations
 
@@ -80,17 +80,17 @@ SOFTWARE: dict[str, Any] = {
         {"network": "everything"},
     ],
 )
-def test_a_bad_task_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_task_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         TaskSpec.model_validate({"name": "ok", "image": "python:3.11", **change})
 
 
 @pytest.mark.parametrize("image", ["python", "python:3.11", "ghcr.io/a/b:tag", "host:5000/a@sha256:" + "0" * 64])
-def test_any_image_reference_is_taken(image: str) -> None:
+def test_any_image_reference_is_accepted(image: str) -> None:
     assert TaskSpec(name="ok", image=image).image == image
 
 
-def test_secrets_cross_the_wire_but_never_show_in_text_or_errors() -> None:
+def test_secrets_are_serialised_but_never_shown_in_text_or_errors() -> None:
     task = NewTask.model_validate({"spec": {"name": "a", "image": "b"}, "secrets": {"TOKEN": "hunter2"}})
     assert "hunter2" not in repr(task)
     assert "hunter2" not in str(task.model_dump())
@@ -109,7 +109,7 @@ def test_secrets_cross_the_wire_but_never_show_in_text_or_errors() -> None:
         {"registry": {"username": "u\n", "password": "hunter2"}},
     ],
 )
-def test_a_bad_secret_is_refused_without_being_repeated(change: dict[str, Any]) -> None:
+def test_an_invalid_secret_is_refused_without_being_repeated(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError) as caught:
         NewTask.model_validate({"spec": {"name": "a", "image": "b"}, **change})
     assert "hunter2" not in str(caught.value)
@@ -121,7 +121,7 @@ def test_commands_and_values_may_have_several_lines() -> None:
     assert TaskSpec.model_validate_json(spec.model_dump_json()).command[2] == script
 
 
-def test_an_assignment_survives_the_wire() -> None:
+def test_an_assignment_survives_serialisation() -> None:
     assignment = Assignment.model_validate(
         {
             "id": "0" * 32,
@@ -145,7 +145,7 @@ def test_an_assignment_survives_the_wire() -> None:
         {"worker_version": "x" * 201},
     ],
 )
-def test_a_heartbeat_names_no_node_and_is_bounded(change: dict[str, Any]) -> None:
+def test_a_heartbeat_contains_no_node_address_and_is_bounded(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Heartbeat.model_validate({"pool_id": 1, "worker_version": "0.1.0", **change})
 
@@ -154,7 +154,7 @@ def test_a_heartbeat_names_no_node_and_is_bounded(change: dict[str, Any]) -> Non
     "change",
     [{"hardware": {**HARDWARE, "cpu_cores": 0}}, {"software": {**SOFTWARE, "runtimes": []}}, {"labels": {"UP": "x"}}],
 )
-def test_a_bad_registration_is_refused(change: dict[str, Any]) -> None:
+def test_an_invalid_registration_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         Registration.model_validate({"pool_id": 1, "hardware": HARDWARE, "software": SOFTWARE, **change})
 
@@ -177,14 +177,14 @@ LEASE = Lease(
 )
 
 
-def test_a_lease_survives_the_wire() -> None:
+def test_a_lease_survives_serialisation() -> None:
     wire = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN))
     again = SignedLease.model_validate_json(wire.model_dump_json())
     assert (again.lease, again.domain) == (LEASE, DOMAIN)
     assert again.lease.signer(again.raw_signature, DOMAIN) == KEY.address
 
 
-def test_a_lease_of_contract_version_1_is_refused_in_words() -> None:
+def test_a_lease_of_contract_version_1_is_refused_with_both_versions() -> None:
     wire = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN)).model_dump()
     former = {name: value for name, value in wire.items() if name not in {"salt", "beacon_block"}}
     with pytest.raises(ValidationError, match="this lease is of contract version 1, and this release takes version 2"):
@@ -192,7 +192,7 @@ def test_a_lease_of_contract_version_1_is_refused_in_words() -> None:
 
 
 @pytest.mark.parametrize("change", [{"max_units": MOST_UNITS + 1}, {"salt": "0x00"}, {"beacon_block": -1}], ids=str)
-def test_a_lease_that_the_ledger_could_not_take_is_refused(change: dict[str, Any]) -> None:
+def test_a_lease_outside_the_ledgers_ranges_is_refused(change: dict[str, Any]) -> None:
     wire = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN)).model_dump()
     with pytest.raises(ValidationError):
         SignedLease.model_validate({**wire, **change})
@@ -206,7 +206,7 @@ ASSIGNMENT: dict[str, Any] = {
 }
 
 
-def test_fields_that_a_newer_service_added_to_an_answer_are_ignored_at_every_depth() -> None:
+def test_unknown_fields_in_an_answer_are_ignored_at_every_depth() -> None:
     plain = {"state": "healthy", "assignment": ASSIGNMENT, "next_interval_seconds": 5, "server_time_ms": 1}
     resources = {**ASSIGNMENT["spec"]["resources"], "later": 1}
     spec = {**ASSIGNMENT["spec"], "resources": resources, "later": {"deep": [1]}}
@@ -217,7 +217,7 @@ def test_fields_that_a_newer_service_added_to_an_answer_are_ignored_at_every_dep
         HeartbeatAnswer.model_validate(newer)
 
 
-def test_an_unknown_field_of_what_was_signed_is_refused_in_answers_too() -> None:
+def test_an_unknown_field_in_signed_data_is_refused_in_answers() -> None:
     lease = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(KEY, DOMAIN)).model_dump(mode="json")
     grant = {"lease": lease, "beacon": "0x" + "0d" * 32}
     assert parse_answer(SlotGrant, json.dumps({**grant, "later": 1})).lease.lease == LEASE
@@ -226,7 +226,7 @@ def test_an_unknown_field_of_what_was_signed_is_refused_in_answers_too() -> None
         ServiceResponse(200, httpx.Headers(), newer).read(SlotGrant)
 
 
-def test_every_model_inside_of_what_was_signed_is_strict_in_answers_too() -> None:
+def test_every_model_inside_signed_data_is_strict() -> None:
     for path in sorted(ROOT.glob("*/**/*.py")):
         if path.parts[len(ROOT.parts)] in PACKAGES and "SignedModel)" in path.read_text():
             import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
@@ -247,7 +247,7 @@ def models_in(model: type[BaseModel]) -> Iterator[type[BaseModel]]:
                 yield from models_in(found)
 
 
-def test_a_schema_of_answers_allows_more_fields_and_one_of_requests_does_not() -> None:
+def test_json_schemas_of_answers_allow_extra_fields_and_those_of_requests_do_not() -> None:
     answer, request = HeartbeatAnswer.model_json_schema(mode="serialization"), Heartbeat.model_json_schema()
     assert "additionalProperties" not in answer
     assert "additionalProperties" not in answer["$defs"]["Assignment"]

@@ -1,4 +1,4 @@
-"""A model whose tokens are not connected by causal full attention is refused in words by all who load it."""
+"""Every loader refuses a model without causal full attention."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("kind", REFUSED)
-def test_what_is_not_causal_full_attention_is_refused_in_words(kind: str, tmp_path: Path) -> None:
+def test_models_without_causal_full_attention_are_refused(kind: str, tmp_path: Path) -> None:
     config, words = REFUSED[kind]
     folder = tiny_folder(tmp_path, kind=kind, **config)
     with pytest.raises(BadVersionFolder, match=f"of type {kind}, .*{words}"):
@@ -47,8 +47,8 @@ def test_what_is_not_causal_full_attention_is_refused_in_words(kind: str, tmp_pa
         open_model(folder, device=CPU)
 
 
-def test_a_window_or_layers_that_only_the_kind_s_defaults_have_are_refused(tmp_path: Path) -> None:
-    """The folder's file says nothing of them; transformers fills them in."""
+def test_a_window_or_layer_types_set_only_by_the_model_types_defaults_are_refused(tmp_path: Path) -> None:
+    """The folder's config does not contain them; transformers fills in its defaults."""
     windowed = tiny_folder(tmp_path / "windowed", kind="mistral", sliding_window=None)
     load_policy(windowed, dtype=Dtype.FLOAT32, device=CPU)
     rewrite_json(windowed / "config.json", sliding_window=None)

@@ -1,4 +1,4 @@
-"""A file as plain numbers: what comes back is what went in, and nothing else comes back at all."""
+"""Packed rollout files: a valid file is unpacked unchanged, and anything else is refused."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FILES = st.lists(samples(), min_size=1, max_size=4).map(lambda rows: RolloutFile
 
 
 @given(FILES)
-def test_any_file_comes_back_as_it_went_in(file: RolloutFile) -> None:
+def test_any_rollout_file_survives_packing(file: RolloutFile) -> None:
     packed = pack(file)
     found = unpack(packed, limits=LIMITS)
     assert found.header == file.header
@@ -70,7 +70,7 @@ def test_any_file_comes_back_as_it_went_in(file: RolloutFile) -> None:
 
 
 @given(FILES, st.data())
-def test_any_other_bytes_are_a_file_or_refused(file: RolloutFile, data: st.DataObject) -> None:
+def test_any_bytes_are_unpacked_to_a_file_or_refused(file: RolloutFile, data: st.DataObject) -> None:
     packed = bytearray(pack(file))
     for _ in range(data.draw(st.integers(1, 4))):
         packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
@@ -80,7 +80,7 @@ def test_any_other_bytes_are_a_file_or_refused(file: RolloutFile, data: st.DataO
             found = unpack(content, limits=LIMITS)
         except BadRolloutFile:
             continue
-        assert pack(found)  # what was taken is a file in all its parts
+        assert pack(found)  # an accepted file is valid in all its parts
         assert np.isfinite([sample.reward for sample in found.samples]).all()
 
 
@@ -102,14 +102,14 @@ def made(**changes: object) -> RolloutFile:
         (RolloutFile(HEADER, made().samples * 9), "too-many-rows"),
     ],
 )
-def test_limits_hold_whatever_the_other_side_says(file: RolloutFile, code: str) -> None:
+def test_limits_hold_whatever_sizes_the_packed_file_claims(file: RolloutFile, code: str) -> None:
     with pytest.raises(BadRolloutFile) as refused:
         unpack(pack(file), limits=LIMITS)
     assert refused.value.code == code
 
 
 @pytest.mark.parametrize("name", ["two\nlines", "x" * 201, "\x1b[2J", "\ud800"])
-def test_names_are_lines_that_a_terminal_can_hold(name: str) -> None:
+def test_names_are_single_printable_lines(name: str) -> None:
     with pytest.raises(BadRolloutFile):
         pack(RolloutFile(replace(HEADER, environment=name), made().samples))
     packed = pack(made())

@@ -1,4 +1,4 @@
-"""A folder that no policy can be loaded from is refused before any weight is read, by the name of what is wrong."""
+"""A folder from which no policy can be loaded is refused with the reason before any weight is read."""
 
 from __future__ import annotations
 
@@ -42,23 +42,21 @@ def folder(qwen2: Path, tmp_path: Path) -> Path:
     return shutil.copytree(qwen2, tmp_path / "model")
 
 
-def test_a_folder_says_what_engines_need_to_know(qwen2: Path, llama: Path) -> None:
+def test_model_facts_are_read_from_a_folder(qwen2: Path, llama: Path) -> None:
     facts = read_model(qwen2)
     assert (facts.vocabulary, facts.context, facts.hidden) == (VOCABULARY, CONTEXT, 96)
     assert facts.end_tokens == {END}
     assert facts.parameters < read_model(llama).parameters, "a Llama's output layer is its own"
 
 
-def test_the_generation_config_s_end_tokens_come_before_the_config_s(folder: Path) -> None:
+def test_end_tokens_of_the_generation_config_override_those_of_the_config(folder: Path) -> None:
     rewrite_json(folder / "generation_config.json", eos_token_id=[5, 9])
     assert read_model(folder).end_tokens == {5, 9}
     (folder / "generation_config.json").unlink()
     assert read_model(folder).end_tokens == {END}
 
 
-def test_two_versions_of_one_model_have_one_shape_whatever_type_they_are_stored_in(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_two_versions_of_one_model_have_the_same_shape_in_any_stored_dtype(folder: Path, tmp_path: Path) -> None:
     other = tiny_folder(tmp_path / "other", seed=1, dtype=torch.bfloat16)
     wider = tiny_folder(tmp_path / "wider", intermediate_size=200)
     assert read_model(folder).shape == read_model(other).shape
@@ -76,7 +74,7 @@ def as_int8(folder: Path) -> None:
 
 
 def with_header(folder: Path, **entry: object) -> None:
-    """Another description of the same bytes."""
+    """Writes another safetensors header for the same bytes."""
     path = folder / "model.safetensors"
     whole = path.read_bytes()
     length = int.from_bytes(whole[:8], "little")
@@ -96,7 +94,7 @@ def in_two_files(folder: Path, **index: str) -> None:
 
 
 def with_a_hole(folder: Path) -> None:
-    """Bytes that no tensor has, which some readers take and some don't."""
+    """Adds bytes that belong to no tensor, which some readers accept and some refuse."""
     path = folder / "model.safetensors"
     whole = path.read_bytes()
     length = int.from_bytes(whole[:8], "little")
@@ -233,20 +231,20 @@ DAMAGES: dict[str, tuple[Damage, str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_folder_is_refused_in_words(damage: str, folder: Path) -> None:
+def test_a_damaged_folder_is_refused_with_a_reason(damage: str, folder: Path) -> None:
     break_it, words = DAMAGES[damage]
     break_it(folder)
     with pytest.raises(BadVersionFolder, match=words):
         read_model(folder)
 
 
-def test_weights_may_be_in_several_files(folder: Path, qwen2: Path) -> None:
+def test_weights_may_be_split_over_several_files(folder: Path, qwen2: Path) -> None:
     in_two_files(folder)
     assert read_model(folder).tensors.keys() == read_model(qwen2).tensors.keys()
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
-def test_a_tokenizer_keeps_spaces_whatever_the_model_s_type(kind: str, request: pytest.FixtureRequest) -> None:
+def test_a_tokenizer_keeps_spaces_for_every_model_type(kind: str, request: pytest.FixtureRequest) -> None:
     folder_tokenizer = FolderTokenizer(request.getfixturevalue(kind))
     text = "sort: 9 1\n5 ="
     tokens = folder_tokenizer.encode(text)
@@ -254,7 +252,7 @@ def test_a_tokenizer_keeps_spaces_whatever_the_model_s_type(kind: str, request: 
     assert folder_tokenizer.decode([*tokens, END]) == text, "special tokens are no text"
 
 
-def test_a_chat_goes_through_the_folder_s_template_and_needs_one(folder: Path) -> None:
+def test_a_chat_is_formatted_by_the_folders_template_and_needs_one(folder: Path) -> None:
     with pytest.raises(BadVersionFolder, match="no chat template"):
         FolderTokenizer(folder).encode("hello", chat=True)
     template = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}\n{% endfor %}> "
@@ -267,7 +265,7 @@ def test_a_chat_goes_through_the_folder_s_template_and_needs_one(folder: Path) -
         FolderTokenizer(folder).encode("hello", chat=True)
 
 
-def test_a_chat_has_the_same_tokens_on_every_day(folder: Path) -> None:
+def test_a_chat_has_the_same_tokens_on_every_date(folder: Path) -> None:
     """Some published templates write today's date into the prompt."""
     date = "{{ strftime_now('%d') if strftime_now is defined else 'some' }}"
     rewrite_json(folder / "tokenizer_config.json", chat_template=f"{date} day")
@@ -285,7 +283,7 @@ CHAT = "<begin>{% for turn in messages %}{{ turn['content'] | trim }}<end>{% end
 @pytest.mark.parametrize(
     "text", ["<end>", "a<end><begin>b", "<e<end>nd>", "  <pad>\n", "(<unknown>)", "7 < 9 > 3", "\ue0000"]
 )
-def test_no_text_becomes_a_control_token(text: str, folder: Path) -> None:
+def test_no_user_text_becomes_a_control_token(text: str, folder: Path) -> None:
     rewrite_json(folder / "tokenizer_config.json", chat_template=CHAT)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     one = FolderTokenizer(folder)
@@ -295,7 +293,7 @@ def test_no_text_becomes_a_control_token(text: str, folder: Path) -> None:
     assert one.encode(text, chat=True) == [BEGIN, *trimmed, END, BEGIN], "the template's own are control tokens"
 
 
-def test_a_chat_has_the_system_turn_and_the_options_of_the_recipe(folder: Path) -> None:
+def test_a_chat_includes_the_system_turn_and_options_of_the_recipe(folder: Path) -> None:
     turns = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}\n{% endfor %}"
     rewrite_json(folder / "tokenizer_config.json", chat_template=turns + "{{ mood | default('calm') }}> ")
     (folder / "chat_template.jinja").unlink(missing_ok=True)
@@ -306,7 +304,7 @@ def test_a_chat_has_the_system_turn_and_the_options_of_the_recipe(folder: Path) 
     assert one.encode("hello", chat=ChatFormat()) == one.encode("hello", chat=True)
 
 
-def test_a_system_turn_can_t_contain_a_control_token(folder: Path) -> None:
+def test_a_system_turn_cannot_contain_a_control_token(folder: Path) -> None:
     rewrite_json(folder / "tokenizer_config.json", chat_template=CHAT)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     tokens = FolderTokenizer(folder).encode("b<end>", chat=ChatFormat(system="<begin>a"))
@@ -315,12 +313,12 @@ def test_a_system_turn_can_t_contain_a_control_token(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["tokenize", "messages", "strftime_now", "_x", "a b", ""])
-def test_an_option_that_is_not_the_template_s_is_refused(name: str) -> None:
+def test_an_option_unknown_to_the_template_is_refused(name: str) -> None:
     with pytest.raises(ValidationError):
         ChatFormat(template={name: True})
 
 
-def test_a_normal_form_hides_no_control_token(folder: Path) -> None:
+def test_unicode_normalisation_hides_no_control_token(folder: Path) -> None:
     """The tokenizer decides which text is a control token: this one ignores case and leading spaces."""
     path = folder / "tokenizer.json"
     value = json.loads(path.read_text())
@@ -334,7 +332,7 @@ def test_a_normal_form_hides_no_control_token(folder: Path) -> None:
 
 
 class Yielding:
-    """A tokenizer that lets other threads run between the setting of its mode and its use."""
+    """A tokenizer that lets other threads run between setting its mode and using it."""
 
     def __init__(self, backend: Any) -> None:
         self.__dict__["backend"] = backend
@@ -350,7 +348,7 @@ class Yielding:
         return self.__dict__["backend"].encode(text, **how)
 
 
-def test_threads_that_share_a_tokenizer_get_the_tokens_that_each_alone_would(folder: Path) -> None:
+def test_threads_sharing_a_tokenizer_get_the_same_tokens_as_alone(folder: Path) -> None:
     rewrite_json(folder / "tokenizer_config.json", chat_template=CHAT)
     (folder / "chat_template.jinja").unlink(missing_ok=True)
     shared = FolderTokenizer(folder)
@@ -361,7 +359,7 @@ def test_threads_that_share_a_tokenizer_get_the_tokens_that_each_alone_would(fol
     assert all(found == alone[bool(place % 2)] for place, found in enumerate(tokens))
 
 
-def test_a_tokenizer_whose_ordinary_text_has_control_tokens_is_refused(folder: Path) -> None:
+def test_a_tokenizer_that_emits_control_tokens_for_plain_text_is_refused(folder: Path) -> None:
     """A unigram model splits "<s>" into the piece of that name, which is the control token."""
     pieces = [("<unk>", 0.0), ("<s>", -1.0), *((each, -9.0) for each in "<s>ab")]
     unigram = Tokenizer(models.Unigram(pieces, unk_id=0))
@@ -375,7 +373,7 @@ def test_a_tokenizer_whose_ordinary_text_has_control_tokens_is_refused(folder: P
             FolderTokenizer(folder).encode("a<s>b", chat=chat)
 
 
-def test_what_a_tokenizer_puts_around_every_text_stays(folder: Path) -> None:
+def test_tokens_that_a_tokenizer_adds_around_every_text_are_kept(folder: Path) -> None:
     framed = Tokenizer.from_file(str(folder / "tokenizer.json"))
     framed.post_processor = processors.TemplateProcessing(single="<begin> $A", special_tokens=[("<begin>", BEGIN)])
     framed.save(str(folder / "tokenizer.json"))
@@ -384,7 +382,7 @@ def test_what_a_tokenizer_puts_around_every_text_stays(folder: Path) -> None:
     assert (one.encode("a"), one.encode_answer("a")) == ([BEGIN, a], [a])
 
 
-def test_a_folder_without_a_tokenizer_has_none(folder: Path) -> None:
+def test_a_folder_with_a_missing_or_unusable_tokenizer_is_refused(folder: Path) -> None:
     for nothing in ("{", '{"model": {"type": "Unigram", "vocab": []}, "decoder": {"type": "none"}}'):
         (folder / "tokenizer.json").write_text(nothing)
         with pytest.raises(BadVersionFolder, match="can't be used"):

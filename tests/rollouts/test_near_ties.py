@@ -1,4 +1,4 @@
-"""Budgets over many files: honest nodes stay within them, and near-ties can't be steered file by file."""
+"""Near-tie budgets over many files: honest nodes stay within them, and steering near-ties file by file exceeds them."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ RATE, SIZE, TOKENS = 0.0025, 0.075, 3_000
 
 
 def files_of(draw: np.random.Generator, count: int, *, rate: float = RATE, times: float = 1.0) -> list[NearTieCount]:
-    """Files whose deviations are `times` as large as those of honest machines."""
+    """Returns files whose deviations are `times` as large as those of honest machines."""
     numbers = draw.poisson(rate * TOKENS, count)
     sums = times * draw.gamma(np.maximum(numbers, 1e-9), SIZE)
     return [NearTieCount(tokens=TOKENS, deviations=float(one), rate=RATE, size=SIZE) for one in sums]
 
 
 @pytest.mark.parametrize("drift", [1.0, 1.2], ids=["as calibrated", "a fifth above"])
-def test_honest_nodes_are_within_the_budget_after_every_file(drift: float) -> None:
+def test_honest_nodes_stay_within_the_near_tie_budget_after_every_file(drift: float) -> None:
     draw, alarms, judged = np.random.default_rng(7), 0, 0
     for _ in range(400):
         files = files_of(draw, 60, rate=drift * RATE)
@@ -33,14 +33,14 @@ def test_honest_nodes_are_within_the_budget_after_every_file(drift: float) -> No
 
 
 @pytest.mark.parametrize(("times", "within"), [(2.0, 60), (3.0, 25), (5.0, 10)])
-def test_who_steers_near_ties_is_beyond_the_budget_after_few_files(times: float, within: int) -> None:
+def test_a_node_that_steers_near_ties_exceeds_the_budget_after_few_files(times: float, within: int) -> None:
     draw = np.random.default_rng(3)
     for _ in range(20):
         files = files_of(draw, within, times=times)
         assert any(over_budget(files[:count]) for count in range(1, within + 1))
 
 
-def test_one_file_alone_may_show_what_many_together_may_not() -> None:
+def test_a_rate_tolerated_in_one_file_is_rejected_over_many() -> None:
     one = NearTieCount(tokens=TOKENS, deviations=3 * RATE * TOKENS * SIZE, rate=RATE, size=SIZE)
     assert not over_budget([one])
     words = over_budget([one] * 12)
@@ -48,13 +48,13 @@ def test_one_file_alone_may_show_what_many_together_may_not() -> None:
     assert "per 10,000 tokens" in words
 
 
-def test_files_of_several_calibrations_count_together() -> None:
+def test_files_of_several_calibrations_are_counted_together() -> None:
     other = NearTieCount(tokens=TOKENS, deviations=0.0, rate=2 * RATE, size=SIZE / 2)
     assert not over_budget([other, replace(other, deviations=RATE * TOKENS * SIZE, rate=RATE, size=SIZE)])
     assert over_budget([other, replace(other, deviations=100.0)])
 
 
-def test_the_newest_files_count_within_both_bounds() -> None:
+def test_the_counted_files_are_bounded_in_number_and_tokens() -> None:
     small = NearTieCount(tokens=1, deviations=0.0, rate=RATE, size=SIZE)
     large = replace(small, tokens=MOST_TOKENS)
     assert newest([small] * 1_000) == MOST_FILES
@@ -63,7 +63,7 @@ def test_the_newest_files_count_within_both_bounds() -> None:
     assert newest([replace(large, tokens=10 * MOST_TOKENS)]) == 1
 
 
-def test_what_a_file_adds_comes_from_its_calibration() -> None:
+def test_a_files_near_tie_counts_use_its_calibration() -> None:
     entries = RolloutCalibration.shipped().entries
     with_scatter = next(one for one in entries if one.scatter is not None)
     found = near_ties(tokens=10, deviations=0.1, limits=with_scatter)
@@ -77,5 +77,5 @@ def test_what_a_file_adds_comes_from_its_calibration() -> None:
     assert near_ties(tokens=0, deviations=0.0, limits=float32_limits(("x",))) is None
 
 
-def test_the_budget_leaves_room_for_a_changing_rate() -> None:
+def test_the_budget_tolerates_a_varying_rate() -> None:
     assert 1.2 < DRIFT < 1.5

@@ -1,4 +1,4 @@
-"""The plan of a slot: the same for whoever has its seed and the version's folder, and nothing in it is chosen."""
+"""The plan of a slot: determined by its seed and the version's folder, without any choice of the node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ END = 256
 
 
 class Bytes:
-    """One token for each byte; a chat begins with an @."""
+    """A tokenizer with one token for each byte; a chat begins with an @."""
 
     def encode(self, text: str, *, chat: bool | ChatFormat = False) -> Sequence[int]:
         return [*b"@" * bool(chat), *text.encode()]
@@ -54,20 +54,20 @@ def facts(plan: SlotPlan) -> list[tuple[int, str, int | None]]:
     return [(group.prompt.index, group.prompt.text, group.prompt.target_length) for group in plan.groups]
 
 
-def test_equal_seeds_plan_equally_and_others_do_not() -> None:
+def test_equal_seeds_give_equal_plans_and_other_seeds_do_not() -> None:
     assert facts(planner().plan(SEED, groups=6)) == facts(planner().plan(SEED, groups=6))
     assert facts(planner().plan(SEED, groups=6)) != facts(planner().plan(SEED[::-1], groups=6))
 
 
-def test_a_smaller_slot_is_the_beginning_of_a_larger_one() -> None:
+def test_a_smaller_slot_is_a_prefix_of_a_larger_one() -> None:
     assert facts(planner(length=TARGETS).plan(SEED, groups=6))[:4] == facts(
         planner(length=TARGETS).plan(SEED, groups=4)
     )
 
 
 @pytest.mark.parametrize("eligible", [range(40), range(2**63 - 41, 2**63 - 1), [3, 5, 8, *range(100, 137)]])
-def test_held_out_prompts_are_passed_over_in_the_order_of_the_draw(eligible: Sequence[int]) -> None:
-    """The other prompts come in the order in which the same seed draws them where nothing is held out."""
+def test_held_out_prompts_are_skipped_in_the_order_of_the_draw(eligible: Sequence[int]) -> None:
+    """The other prompts keep the order in which the same seed draws them where no prompt is held out."""
     drawn = [group.prompt for group in planner(eligible=eligible).plan(SEED, groups=len(eligible)).groups]
     expected = [prompt.index for prompt in drawn if not is_held_out(prompt, 0.3)]
     assert 0 < len(expected) < len(eligible)
@@ -77,14 +77,14 @@ def test_held_out_prompts_are_passed_over_in_the_order_of_the_draw(eligible: Seq
     assert sorted(group.prompt.index for group in more.groups) == sorted(expected * 2), "another permutation follows"
 
 
-def test_a_version_of_which_all_is_held_out_is_refused_after_bounded_work() -> None:
+def test_a_version_with_all_prompts_held_out_is_refused_after_bounded_work() -> None:
     held_out = [index for index in range(60) if is_held_out(load_environment("letters").prompt(index), 0.5)]
     for eligible in (held_out, held_out[:1] * 20_000):
         with pytest.raises(BadVersionFolder, match=f"^{10_201} of {10_201} prompts that were drawn are held out"):
             planner(eligible=eligible, held_out=0.5).plan(SEED, groups=1)
 
 
-def test_held_out_prompts_on_both_sides_of_a_permutations_end_are_passed_over() -> None:
+def test_held_out_prompts_at_the_end_of_one_permutation_and_the_start_of_the_next_are_skipped() -> None:
     """Two held-out prompts may end one permutation and two begin the next: four in a row, of a table of four."""
     letters = load_environment("letters")
     held_out = [index for index in range(60) if is_held_out(letters.prompt(index), 0.5)][:2]
@@ -97,18 +97,18 @@ def test_held_out_prompts_on_both_sides_of_a_permutations_end_are_passed_over() 
 
 @pytest.mark.parametrize("length", [None, TARGETS])
 @pytest.mark.parametrize("groups", [-1, 0, (1 << 20) + 1])
-def test_a_slot_without_groups_or_with_too_many_is_refused(groups: int, length: LengthTargets | None) -> None:
+def test_a_slot_with_no_groups_or_too_many_is_refused(groups: int, length: LengthTargets | None) -> None:
     with pytest.raises(InvalidInput, match=f"^{groups} groups in a slot"):
         planner(length=length).plan(SEED, groups=groups)
 
 
-def test_samples_are_numbered_through_the_slot() -> None:
+def test_samples_are_numbered_across_the_slot() -> None:
     plan = planner().plan(SEED, groups=3)
     assert [request.sample for request in plan.requests()] == list(range(12))
     assert [request.prompt_tokens for request in plan.requests()][4:8] == [plan.groups[1].tokens] * 4
 
 
-def test_the_prompt_tells_its_target() -> None:
+def test_the_prompt_states_its_target_length() -> None:
     for group in planner(length=TARGETS).plan(SEED, groups=8).groups:
         plain = load_environment("letters").prompt(group.prompt.index)
         assert group.prompt.target_length in TARGETS.targets
@@ -116,7 +116,7 @@ def test_the_prompt_tells_its_target() -> None:
         assert bytes(group.tokens).decode() == group.prompt.text
 
 
-def test_an_answer_earns_its_score_less_what_its_length_costs() -> None:
+def test_a_reward_is_the_score_minus_the_length_penalty() -> None:
     group = planner(length=TARGETS).plan(SEED, groups=1).groups[0]
     target = group.prompt.target_length
     assert target is not None
@@ -125,7 +125,7 @@ def test_an_answer_earns_its_score_less_what_its_length_costs() -> None:
     assert reward.total == pytest.approx(-0.2)
 
 
-def test_the_end_token_is_no_part_of_the_answer() -> None:
+def test_the_end_token_is_not_part_of_the_answer() -> None:
     prompt = planner().plan(SEED, groups=1).groups[0].prompt
     right = str(prompt.data["answer"]).encode()
     assert planner().reward(prompt, [*right, END], FinishReason.EOS).total == 1
@@ -133,6 +133,6 @@ def test_the_end_token_is_no_part_of_the_answer() -> None:
 
 
 @pytest.mark.parametrize(("longest", "eligible"), [(3, range(50)), (100, range(2**63, 2**63 + 5))])
-def test_a_version_that_lists_what_can_not_be_asked_is_refused(longest: int, eligible: range) -> None:
+def test_a_version_with_unusable_prompts_is_refused(longest: int, eligible: range) -> None:
     with pytest.raises(BadVersionFolder):
         planner(longest=longest, eligible=eligible).plan(SEED, groups=5)

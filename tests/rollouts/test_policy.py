@@ -1,4 +1,4 @@
-"""Weights in memory: whole, of one version, and replaced in place."""
+"""Weights in memory: complete, of one version, and replaced in place."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def folder(qwen2: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
-def test_the_states_are_what_the_output_layer_is_given(kind: str, request: pytest.FixtureRequest) -> None:
+def test_the_states_are_the_input_of_the_output_layer(kind: str, request: pytest.FixtureRequest) -> None:
     policy = load(request.getfixturevalue(kind))
     states, scores = policy.states_and_logits(TOKENS)
     weights = load_file(policy.facts.folder / "model.safetensors")
@@ -43,7 +43,7 @@ def test_the_states_are_what_the_output_layer_is_given(kind: str, request: pytes
     torch.testing.assert_close(states @ output_layer.T, scores)
 
 
-def test_only_wanted_places_get_states_and_logits(qwen2: Path) -> None:
+def test_states_and_logits_are_computed_only_at_the_requested_positions(qwen2: Path) -> None:
     policy = load(qwen2)
     states, scores = policy.states_and_logits(TOKENS, keep=torch.tensor([1, 3]))
     assert (states.shape[1], scores.shape[1]) == (2, 2)
@@ -52,9 +52,7 @@ def test_only_wanted_places_get_states_and_logits(qwen2: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["qwen2", "llama"])
 @pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
-def test_a_version_of_the_same_shape_takes_the_place_of_the_last(
-    kind: str, stored: torch.dtype, tmp_path: Path
-) -> None:
+def test_a_version_of_the_same_shape_is_loaded_in_place(kind: str, stored: torch.dtype, tmp_path: Path) -> None:
     policy = load(tiny_folder(tmp_path / "one", kind=kind))
     other = tiny_folder(tmp_path / "two", kind=kind, seed=5, dtype=stored)
     assert load(other, instead_of=policy) is policy
@@ -62,12 +60,12 @@ def test_a_version_of_the_same_shape_takes_the_place_of_the_last(
     assert policy.facts.folder == other
 
 
-def test_a_version_of_another_shape_is_loaded_anew(qwen2: Path, llama: Path) -> None:
+def test_a_version_of_another_shape_creates_a_new_policy(qwen2: Path, llama: Path) -> None:
     policy = load(qwen2)
     assert load(llama, instead_of=policy) is not policy
 
 
-def test_weights_are_copied_so_that_later_changes_to_the_folder_do_not_matter(folder: Path) -> None:
+def test_weights_are_copied_so_that_later_changes_to_the_folder_have_no_effect(folder: Path) -> None:
     policy = load(folder)
     before = logits(policy)
     with (folder / "model.safetensors").open("r+b") as file:
@@ -75,7 +73,7 @@ def test_weights_are_copied_so_that_later_changes_to_the_folder_do_not_matter(fo
     assert torch.equal(logits(policy), before)
 
 
-def test_a_folder_that_changes_while_it_is_read_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_changes_during_loading_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def read_and_change(path: Path) -> ModelFacts:
         facts = real(path)
         shutil.copy(path / "model.safetensors", path / "copy")
@@ -88,8 +86,8 @@ def test_a_folder_that_changes_while_it_is_read_is_refused(folder: Path, monkeyp
         load(folder)
 
 
-def test_weights_that_are_cut_off_under_an_update_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Were the file mapped, this would be the end of the process."""
+def test_weights_truncated_during_an_update_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the file were mapped, truncating it would end the process."""
 
     def read_and_cut(path: Path) -> ModelFacts:
         facts = read_model(path)
@@ -103,7 +101,7 @@ def test_weights_that_are_cut_off_under_an_update_are_refused(folder: Path, monk
         load(folder, instead_of=policy)
 
 
-def test_weights_that_are_not_those_of_the_config_are_refused_and_never_made_up(folder: Path) -> None:
+def test_weights_that_do_not_match_the_config_are_refused_and_not_initialised_randomly(folder: Path) -> None:
     weights = load_file(folder / "model.safetensors")
     taken = weights.pop("model.norm.weight")
     save_file(weights, folder / "model.safetensors")
@@ -117,13 +115,15 @@ def test_weights_that_are_not_those_of_the_config_are_refused_and_never_made_up(
         load(folder)
 
 
-def test_an_architecture_that_nobody_knows_is_refused(folder: Path) -> None:
+def test_an_unknown_architecture_is_refused(folder: Path) -> None:
     rewrite_json(folder / "config.json", model_type="never-heard-of", architectures=["NeverHeardOf"])
     with pytest.raises(BadVersionFolder, match="no model can be loaded from"):
         load(folder)
 
 
-def test_weights_that_do_not_fit_are_refused_with_both_sizes(qwen2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_do_not_fit_in_memory_are_refused_with_both_sizes(
+    qwen2: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(policy_module, "available_memory", lambda device: 500_000)
     with pytest.raises(OutOfMemory, match=r"172,896 parameters in float32 need 0\.7 MB, and cpu has 0\.5 MB"):
         load(qwen2)

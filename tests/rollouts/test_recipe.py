@@ -1,4 +1,4 @@
-"""A version's recipe: what it says is what generator and validator both read, or nothing is made with it."""
+"""A version's recipe: generator and validator read the same values, or it is refused."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def recipe(**changes: Any) -> Recipe:
     return Recipe(**{**values, **changes})
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_recipe_is_read_back_as_written(tmp_path: Path) -> None:
     written = recipe(length=LengthTargets(targets=(1, 3), alpha=0.1, template="{prompt} in {target}"))
     write_recipe(tmp_path, written)
     assert read_recipe(tmp_path) == written
@@ -74,15 +74,15 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 @settings(max_examples=30)
 @given(indices=st.sets(st.integers(0, 2**63 - 1), min_size=1, max_size=50))
-def test_a_table_is_read_as_it_was_written(tmp_path_factory: pytest.TempPathFactory, indices: set[int]) -> None:
+def test_a_prompt_table_is_read_back_as_written(tmp_path_factory: pytest.TempPathFactory, indices: set[int]) -> None:
     folder = tmp_path_factory.mktemp("version")
     written = recipe(prompts=PromptTable(count=len(indices)))
     write_recipe(folder, written, eligible=sorted(indices))
     assert list(eligible_prompts(folder, read_recipe(folder))) == sorted(indices)
 
 
-def test_a_table_does_not_change_under_who_has_read_it(tmp_path: Path) -> None:
-    """Other tasks can write to the shared volume; a mapped table would change, or end the process when it is cut."""
+def test_a_prompt_table_in_memory_does_not_change_with_the_file(tmp_path: Path) -> None:
+    """Other tasks can write to the shared volume; a mapped table would change, or end the process when truncated."""
     written = recipe(prompts=PromptTable(count=3))
     write_recipe(tmp_path, written, eligible=(1, 2, 3))
     eligible = eligible_prompts(tmp_path, written)
@@ -91,7 +91,7 @@ def test_a_table_does_not_change_under_who_has_read_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("eligible", [(), (1,), (2, 1), (1, 1), (1, 2, 3)])
-def test_a_table_that_does_not_fit_is_not_written(tmp_path: Path, eligible: tuple[int, ...]) -> None:
+def test_an_inconsistent_prompt_table_is_not_written(tmp_path: Path, eligible: tuple[int, ...]) -> None:
     with pytest.raises(InvalidInput):
         write_recipe(tmp_path, recipe(prompts=PromptTable(count=2)), eligible=eligible)
     assert not list(tmp_path.iterdir())
@@ -109,7 +109,7 @@ def test_a_table_that_does_not_fit_is_not_written(tmp_path: Path, eligible: tupl
         b"\xff" * 16,
     ],
 )
-def test_a_broken_table_is_refused(tmp_path: Path, table: bytes | None) -> None:
+def test_a_broken_prompt_table_is_refused(tmp_path: Path, table: bytes | None) -> None:
     if table is not None:
         (tmp_path / PROMPTS_FILE).write_bytes(table)
     with pytest.raises(BadVersionFolder):
@@ -134,29 +134,29 @@ def test_a_broken_table_is_refused(tmp_path: Path, table: bytes | None) -> None:
         recipe().model_dump_json().replace('"first":10', '"first":9223372036854775807'),
     ],
 )
-def test_a_broken_recipe_is_refused_in_words(tmp_path: Path, text: str) -> None:
+def test_a_broken_recipe_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / RECIPE_FILE).write_text(text)
     with pytest.raises(BadVersionFolder, match="recipe"):
         read_recipe(tmp_path)
 
 
-def test_a_recipe_of_format_1_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    """Its slots drew other prompts: read by the rules of format 2, honest work would look forged."""
+def test_a_recipe_of_format_1_is_refused_with_instructions(tmp_path: Path) -> None:
+    """Its slots drew other prompts: under the rules of format 2, honest work would look forged."""
     (tmp_path / RECIPE_FILE).write_text(BEFORE.replace('"format": 2', '"format": 1'))
     with pytest.raises(BadVersionFolder, match="format") as refused:
         read_recipe(tmp_path)
     assert "set it to 2" in str(refused.value.hint)
 
 
-def test_the_arithmetic_of_a_recipe_is_kept_and_says_what_is_taken(tmp_path: Path) -> None:
+def test_the_arithmetic_of_a_recipe_is_kept_and_decides_which_pairs_are_paid(tmp_path: Path) -> None:
     written = recipe(arithmetic=("torch/float32", "vllm/bfloat16"))
     write_recipe(tmp_path, written)
     assert read_recipe(tmp_path) == written
     assert [name for name in PAIRS if written.takes(name)] == ["torch/float32", "vllm/bfloat16"]
 
 
-def test_a_recipe_that_names_no_arithmetic_takes_float32_and_has_the_bytes_that_it_always_had(tmp_path: Path) -> None:
-    """Its digest is on ledgers: a field that says nothing must not change it."""
+def test_without_arithmetic_a_recipe_takes_float32_and_its_bytes_are_unchanged(tmp_path: Path) -> None:
+    """The version's digest is on ledgers, so a field without a value must not change it."""
     write_recipe(tmp_path, recipe())
     text = (tmp_path / RECIPE_FILE).read_text()
     assert "arithmetic" not in text
@@ -176,14 +176,14 @@ def test_a_recipe_that_names_no_arithmetic_takes_float32_and_has_the_bytes_that_
     ],
     ids=["unknown type", "no type", "twice", "no list", "long"],
 )
-def test_an_arithmetic_that_there_is_not_is_refused_in_words(tmp_path: Path, arithmetic: str, words: str) -> None:
-    """A misspelt one would take nobody's work."""
+def test_an_unknown_arithmetic_is_refused(tmp_path: Path, arithmetic: str, words: str) -> None:
+    """A misspelt name would otherwise pay for no work."""
     text = recipe().model_dump_json().replace('"group_size":4', f'"group_size":4,"arithmetic":{arithmetic}')
     (tmp_path / RECIPE_FILE).write_text(text)
     with pytest.raises(BadVersionFolder, match=words):
         read_recipe(tmp_path)
 
 
-def test_a_folder_without_a_recipe_says_so(tmp_path: Path) -> None:
+def test_a_folder_without_a_recipe_is_reported(tmp_path: Path) -> None:
     with pytest.raises(BadVersionFolder, match="No such file"):
         read_recipe(tmp_path)

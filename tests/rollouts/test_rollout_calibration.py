@@ -25,7 +25,7 @@ SINGLE = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.FLOAT32)
 HALF = Arithmetic(engine=EngineName.TORCH, dtype=Dtype.BFLOAT16)
 
 
-def test_a_models_own_entry_goes_before_its_architectures(qwen2: Path) -> None:
+def test_a_models_own_entry_precedes_that_of_its_architecture(qwen2: Path) -> None:
     own, architecture = model_names(read_model(qwen2), digest="0x" + "ab" * 32)
     assert (own, architecture) == ("ab" * 16, "qwen2-h96-l2-v64")
     entries = tuple(float32_limits((name,)) for name in (architecture, own))
@@ -37,11 +37,11 @@ def test_a_models_own_entry_goes_before_its_architectures(qwen2: Path) -> None:
 
 
 @pytest.mark.parametrize(("share", "tokens", "most"), [(0.0, 1000, 0), (0.001, 10, 1), (0.001, 5000, 6), (1.0, 5, 6)])
-def test_a_short_file_may_have_one_mismatch_if_any_may(share: float, tokens: int, most: int) -> None:
+def test_a_short_file_may_have_one_mismatch_if_any_are_allowed(share: float, tokens: int, most: int) -> None:
     assert SamplingLimits(mismatch_share=share, largest=1.0, largest_sum=1.0).mismatches(tokens) == most
 
 
-def test_limits_are_the_worst_of_honest_files_times_the_headroom() -> None:
+def test_limits_are_the_worst_values_of_honest_files_times_the_headroom() -> None:
     honest = [
         Replay(tokens=100, mismatches=2, largest=0.5, largest_sum=0.6, sum=0.7),
         Replay(tokens=100, mismatches=1, largest=0.2, largest_sum=0.9, sum=0.9),
@@ -51,18 +51,18 @@ def test_limits_are_the_worst_of_honest_files_times_the_headroom() -> None:
     assert (limits.mismatches(25), limits.widened(2).mismatches(25)) == (1 + 3, 2 + 6), "a short file has some to spare"
 
 
-def test_limits_that_are_as_wide_as_they_go_can_still_be_widened_by_the_margin() -> None:
+def test_the_widest_possible_limits_can_still_be_widened_by_the_margin() -> None:
     widest = SamplingLimits(mismatch_share=1.0, spare=1000, largest=1.0, largest_sum=1.0).widened(4)
     assert (widest.mismatch_share, widest.spare, widest.largest) == (1.0, 1024, 4.0)
 
 
-def test_no_measurement_goes_below_what_float32_is_allowed() -> None:
+def test_measured_limits_are_at_least_those_of_float32() -> None:
     clean = Replay(tokens=100, mismatches=0, largest=0.0, largest_sum=0.0, sum=0.0)
     assert SamplingLimits.around([clean], headroom=2.0) == FLOAT32_SAMPLING
 
 
 @given(st.integers(1, 200), st.integers(1, 200))
-def test_a_file_of_fewer_rows_may_scatter_more_and_a_sample_alone_as_a_sample(one: int, other: int) -> None:
+def test_a_file_of_fewer_rows_may_scatter_more_and_a_single_row_like_a_sample(one: int, other: int) -> None:
     entry = next(each for each in RolloutCalibration.shipped().entries if each.prover == HALF)
     assert entry.rows == 64
     fewer, more = sorted((one, other))
@@ -76,7 +76,7 @@ def test_a_file_of_fewer_rows_may_scatter_more_and_a_sample_alone_as_a_sample(on
     assert entry.logprob_mean_of(64) == entry.logprob_mean_of(640) == entry.logprobs.mean
 
 
-def test_the_shipped_limits_can_be_read_and_know_bfloat16() -> None:
+def test_the_shipped_limits_are_readable_and_include_bfloat16() -> None:
     shipped = RolloutCalibration.shipped()
     assert {one.prover.dtype for one in shipped.entries} == set(Dtype)
     assert all(one.files > 1 and one.headroom > 1 for one in shipped.entries)
@@ -84,15 +84,15 @@ def test_the_shipped_limits_can_be_read_and_know_bfloat16() -> None:
     assert sorted(both) == sorted((engine, dtype) for engine in EngineName for dtype in Dtype)
 
 
-def test_limits_in_bfloat16_stand_around_enough_honest_files() -> None:
-    """Of 128 files of which half had the same draws, one honest file in 429 was beyond twice the largest."""
+def test_bfloat16_limits_come_from_enough_honest_files() -> None:
+    """Of 128 files of which half had the same draws, one honest file in 429 exceeded twice the largest."""
     half = [one for one in RolloutCalibration.shipped().entries if one.prover.dtype is Dtype.BFLOAT16]
     assert all(one.files >= 400 and one.headroom == 2 for one in half)
     assert all(one.sampling.largest > 0.2 for one in half)
 
 
-def test_large_files_that_say_vllm_in_bfloat16_are_held_to_less_than_eight_bits_show() -> None:
-    """On the devnet's base proofs of weights in eight bits are off by 1.5 units on average, and honest ones by 0.8."""
+def test_limits_for_large_vllm_bfloat16_files_are_below_the_error_of_8_bit_weights() -> None:
+    """On the devnet's base proofs of 8-bit weights are off by 1.5 units on average, and honest ones by 0.8."""
     [scatter] = [
         one.scatter
         for one in RolloutCalibration.shipped().entries
@@ -103,8 +103,8 @@ def test_large_files_that_say_vllm_in_bfloat16_are_held_to_less_than_eight_bits_
     assert scatter.distance_mean < scatter.distance_of(rows=1024, groups=64) < 1.4
 
 
-def test_a_file_of_before_scatter_is_read_and_judges_as_it_did_and_later_ones_say_that_they_are() -> None:
-    """Software of format 1 refuses a 2 in words: it would let through what only the new limits stop."""
+def test_a_calibration_of_format_1_is_read_without_scatter_and_later_ones_have_format_2() -> None:
+    """Software for format 1 refuses format 2, because it would accept files that only the new limits reject."""
     entry = float32_limits(("tiny",)).model_dump(mode="json", exclude={"scatter"})
     before = RolloutCalibration.from_json(json.dumps({"format": 1, "entries": [entry]}).encode())
     assert (before.format, before.entries[0].scatter) == (1, None)
@@ -113,6 +113,6 @@ def test_a_file_of_before_scatter_is_read_and_judges_as_it_did_and_later_ones_sa
         RolloutCalibration.from_json(json.dumps({"format": 3, "entries": [entry]}).encode())
 
 
-def test_what_is_no_calibration_is_refused() -> None:
+def test_an_invalid_calibration_is_refused() -> None:
     with pytest.raises(BadCalibration, match="Field required"):
         RolloutCalibration.from_json(b'{"entries": [{"model": "a"}]}')

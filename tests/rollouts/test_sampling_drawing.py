@@ -1,4 +1,4 @@
-"""Drawn tokens follow the softmax, within the mask, and what is recorded is their own log-probability."""
+"""Drawn tokens follow the softmax within the mask, and the recorded value is their own log-probability."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parameters(*, temperature: float = 1.0, top_p: float = 1.0, top_k: int = 0) 
 
 
 def drawn_counts(logits: torch.Tensor, chosen: SamplingParameters, *, draws: int) -> torch.Tensor:
-    """How often each token is drawn from the same logits, over samples and positions as an engine has them."""
+    """Counts draws of each token from the same logits, over samples and positions as in an engine."""
     streams = [stream(SEED, sample) for sample in range(draws // 50) for _ in range(50)]
     keys = row_keys(streams, [position for _ in range(draws // 50) for position in range(50)])
     tokens = draw(logits.expand(draws, -1), noise(keys, len(logits)), chosen).tokens
@@ -36,7 +36,7 @@ def g_statistic(counts: torch.Tensor, shares: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7, 2.0])
-def test_draws_follow_the_softmax(temperature: float) -> None:
+def test_draws_follow_the_softmax_distribution(temperature: float) -> None:
     """20,000 fixed draws of 16 tokens: with 15 degrees of freedom G exceeds 45 once in 13,000 fair experiments."""
     logits = torch.linspace(-2.0, 2.0, 16)[torch.randperm(16, generator=torch.Generator().manual_seed(1))]
     counts = drawn_counts(logits, parameters(temperature=temperature), draws=20_000)
@@ -46,7 +46,7 @@ def test_draws_follow_the_softmax(temperature: float) -> None:
 
 
 def test_draws_within_a_mask_follow_the_renormalised_softmax() -> None:
-    """20,000 fixed draws; 6 tokens are kept, so G has 5 degrees of freedom: 25 comes once in 7,000."""
+    """20,000 fixed draws; 6 tokens are kept, so G has 5 degrees of freedom and exceeds 25 once in 7,000."""
     logits = torch.tensor([3.0, 2.5, -1.0, 2.0, 1.5, 1.0, 0.5, 0.0, -2.0])
     counts = drawn_counts(logits, parameters(top_k=6), draws=20_000)
     kept = torch.tensor([True, True, False, True, True, True, True, False, False])
@@ -54,13 +54,13 @@ def test_draws_within_a_mask_follow_the_renormalised_softmax() -> None:
     assert g_statistic(counts[kept], torch.softmax(logits[kept], 0)) < 25
 
 
-def test_greedy_is_a_top_k_of_one() -> None:
+def test_greedy_decoding_is_a_top_k_of_one() -> None:
     logits = torch.randn(40, 30, generator=torch.Generator().manual_seed(3))
     keys = row_keys([stream(SEED, 0)] * 40, range(40))
     assert torch.equal(draw(logits, noise(keys, 30), parameters(top_k=1)).tokens, logits.argmax(1))
 
 
-def test_the_recorded_log_probability_is_over_the_whole_vocabulary_before_mask_and_noise() -> None:
+def test_the_recorded_log_probability_covers_the_whole_vocabulary_before_mask_and_noise() -> None:
     logits = torch.randn(6, 50, generator=torch.Generator().manual_seed(4))
     keys = row_keys([stream(SEED, 9)] * 6, range(6))
     for chosen in (parameters(temperature=0.6), parameters(temperature=0.6, top_k=3, top_p=0.5)):
@@ -70,7 +70,7 @@ def test_the_recorded_log_probability_is_over_the_whole_vocabulary_before_mask_a
         torch.testing.assert_close(drawn.logprobs, wanted, rtol=0, atol=2e-6)
 
 
-def test_half_precision_logits_are_widened_before_they_are_scaled() -> None:
+def test_half_precision_logits_are_widened_before_scaling() -> None:
     logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(5)).bfloat16()
     assert scale(logits, parameters(temperature=0.7)).dtype == torch.float32
     assert torch.equal(scale(logits, parameters(temperature=0.7)), logits.float() / 0.7)
@@ -88,13 +88,13 @@ KEPT = [
     (0, 0.71, 3),
     (0, 0.951, 5),
     (0, 1e-9, 1),
-    (2, 0.56, 1),  # after top-k the first holds 4/7 = 0.571
+    (2, 0.56, 1),  # after top-k the first token has 4/7 = 0.571
     (2, 0.58, 2),
 ]
 
 
 @pytest.mark.parametrize(("top_k", "top_p", "kept"), KEPT)
-def test_top_k_comes_before_top_p_which_sees_what_is_left_renormalised(top_k: int, top_p: float, kept: int) -> None:
+def test_top_p_applies_after_top_k_to_renormalised_probabilities(top_k: int, top_p: float, kept: int) -> None:
     shares = torch.tensor([[0.15, 0.4, 0.05, 0.3, 0.1]])
     scaled = shares.log()
     scores = process(scaled, torch.zeros_like(scaled), parameters(top_k=top_k, top_p=top_p))
@@ -102,15 +102,15 @@ def test_top_k_comes_before_top_p_which_sees_what_is_left_renormalised(top_k: in
     assert torch.isfinite(scores)[0, shares[0].topk(kept).indices].all()
 
 
-def test_tokens_level_with_the_last_one_kept_are_kept_too() -> None:
+def test_tokens_tied_with_the_last_kept_one_are_kept() -> None:
     scaled = torch.tensor([[1.0, 0.0, 1.0, 1.0, -1.0]])
     for chosen in (parameters(top_k=2), parameters(top_p=0.3)):
         assert torch.isfinite(process(scaled, torch.zeros(1, 5), chosen)).tolist() == [[True, False, True, True, False]]
 
 
-def test_top_p_of_a_flat_distribution_over_a_large_vocabulary_looks_beyond_its_first_look() -> None:
+def test_top_p_of_a_flat_distribution_looks_beyond_its_first_candidates() -> None:
     scaled = torch.randn(2, 5000, generator=torch.Generator().manual_seed(6)) * 0.01
-    scaled[1, 17] = 30.0  # one flat row and one that is decided by its first token
+    scaled[1, 17] = 30.0  # one flat row and one with a single dominant token
     kept = (scaled >= mask_of(scaled, parameters(top_p=0.9)).edge_b[:, None]).sum(1)
     assert 4400 < kept[0] < 4600
     assert kept[1] == 1
@@ -133,7 +133,7 @@ def test_the_most_probable_token_is_always_kept_and_an_impossible_one_never_draw
     assert scaled[0, token] > -INFINITY
 
 
-def test_of_equal_scores_the_lowest_token_is_drawn() -> None:
+def test_the_lowest_of_tied_tokens_is_drawn() -> None:
     assert first_largest(torch.tensor([[0.0, 2.0, 2.0, 1.0], [5.0, 5.0, 5.0, 5.0]])).tolist() == [1, 0]
     wide = torch.zeros(3, 10_000)
     wide[:, [77, 4099, 9999]] = 1.0
@@ -141,13 +141,13 @@ def test_of_equal_scores_the_lowest_token_is_drawn() -> None:
 
 
 @pytest.mark.parametrize("row", [[0.0, float("nan")], [0.0, INFINITY], [-INFINITY, -INFINITY]])
-def test_logits_that_are_no_numbers_draw_nothing(row: list[float]) -> None:
+def test_non_finite_logits_are_refused(row: list[float]) -> None:
     logits = torch.tensor([[0.0, 1.0], row])
     with pytest.raises(NotANumber, match="1 of 2 rows"):
         draw(logits, torch.zeros(2, 2), parameters())
 
 
-def test_another_seed_sample_or_position_draws_other_tokens() -> None:
+def test_a_different_seed_sample_or_position_draws_different_tokens() -> None:
     logits = torch.zeros(64, 1000)
     of = [
         draw(logits, noise(row_keys([stream(seed, sample)] * 64, range(at, at + 64)), 1000), parameters()).tokens

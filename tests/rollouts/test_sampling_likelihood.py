@@ -1,4 +1,4 @@
-"""Draws are as probable as their entropy says; what was not drawn so is off by many standard deviations."""
+"""Honest draws are as probable as their entropy predicts; other tokens are off by many standard deviations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def softmax_of(logits: torch.Tensor) -> Softmax:
 
 
 def off(logits: torch.Tensor, tokens: torch.Tensor) -> float:
-    """Standard deviations, by the model that these logits are of."""
+    """Returns the deviation in standard deviations, under the model with these logits."""
     own = logits.gather(1, tokens[:, None])[:, 0]
     excess, variance = surprise(softmax_of(logits), own)
     found = deviations_of([(excess.numpy(), variance.numpy())])
@@ -37,17 +37,17 @@ def draws(logits: torch.Tensor, temperature: float = 1.0) -> torch.Tensor:
     return drawn[:, 0]
 
 
-def test_draws_are_where_they_have_to_be(logits: torch.Tensor) -> None:
+def test_honest_draws_have_the_expected_likelihood(logits: torch.Tensor) -> None:
     assert abs(off(logits, draws(logits))) < 3
 
 
-def test_greedy_cooler_and_other_tokens_are_not(logits: torch.Tensor) -> None:
+def test_greedy_cooler_and_replaced_tokens_have_an_unexpected_likelihood(logits: torch.Tensor) -> None:
     assert off(logits, logits.argmax(1)) > 20
     assert off(logits, draws(logits, 0.8)) > 6
     assert off(logits, draws(logits.flip(0))) < -20
 
 
-def test_mean_and_variance_are_those_of_the_distribution() -> None:
+def test_mean_and_variance_match_those_of_the_distribution() -> None:
     probabilities = torch.tensor([[0.5, 0.25, 0.25, 0.0]])
     logs = probabilities.log()
     excess, variance = surprise(softmax_of(logs), logs[:, 0])
@@ -56,6 +56,6 @@ def test_mean_and_variance_are_those_of_the_distribution() -> None:
     assert float(variance) == pytest.approx(0.5 * np.log(0.5) ** 2 + 0.5 * np.log(0.25) ** 2 - mean**2)
 
 
-def test_certain_tokens_say_nothing() -> None:
+def test_certain_tokens_carry_no_information() -> None:
     zeros = np.zeros(9, np.float32)
     assert deviations_of([(zeros, zeros)]) is None

@@ -1,4 +1,4 @@
-"""Words that are the same everywhere, and noise that is finite, right to the last bit, and spread as Gumbel's."""
+"""Noise words are equal on all machines, and the noise is finite, exact to the last bit and Gumbel-distributed."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ KNOWN_ANSWERS = [
 
 
 @pytest.mark.parametrize(("counter", "key", "answer"), KNOWN_ANSWERS)
-def test_philox_gives_the_published_words(
+def test_philox_reproduces_the_published_words(
     counter: tuple[int, int, int, int], key: tuple[int, int], answer: tuple[int, ...]
 ) -> None:
     zero, one, two, three = (np.array([word], dtype=np.uint64) for word in counter)
@@ -61,7 +61,7 @@ def test_philox_gives_the_published_words(
     assert tuple(int(word) for word in philox_torch((t_zero, t_one, t_two, t_three), (t_left, t_right))) == answer
 
 
-def test_a_stream_is_the_head_of_a_hash_of_seed_and_sample() -> None:
+def test_a_stream_is_the_prefix_of_a_hash_of_seed_and_sample() -> None:
     hashed = hashlib.sha256(b"muster-sampling-v1" + SEED + (258).to_bytes(4, "big")).digest()
     assert b"".join(word.to_bytes(4, "big") for word in stream(SEED, 258)) == hashed[:16]
     assert len({stream(SEED, 0), stream(SEED, 1), stream(b"\0" * 32, 0)}) == 3
@@ -88,11 +88,13 @@ VECTORS = [
 
 
 @pytest.mark.parametrize(("sample", "position", "token", "word"), VECTORS)
-def test_the_word_of_a_known_seed_sample_position_and_token(sample: int, position: int, token: int, word: int) -> None:
+def test_the_noise_word_of_a_known_seed_sample_position_and_token(
+    sample: int, position: int, token: int, word: int
+) -> None:
     assert words(row_keys([stream(SEED, sample)], [position]), token + 1)[0, token] == word
 
 
-def test_a_word_does_not_depend_on_the_vocabulary_or_the_batch() -> None:
+def test_a_noise_word_does_not_depend_on_the_vocabulary_or_the_batch() -> None:
     keys = row_keys([stream(SEED, sample) for sample in (3, 4, 5)], [7, 0, 9000])
     together = words(keys, 70_001)
     assert together.shape == (3, 70_001)
@@ -101,7 +103,7 @@ def test_a_word_does_not_depend_on_the_vocabulary_or_the_batch() -> None:
         assert np.array_equal(alone[0], together[row, : 1 << 16])
 
 
-def test_noise_is_the_same_by_numpy_and_by_torch() -> None:
+def test_numpy_and_torch_compute_the_same_noise() -> None:
     keys = row_keys([stream(SEED, sample) for sample in range(6)], [0, 1, 2, 3, 4, 1 << 31])
     for vocabulary in (1, 63, 64, 33_001):
         ours, theirs = noise_numpy(keys, vocabulary), noise_torch(keys, vocabulary, device=CPU)
@@ -111,7 +113,7 @@ def test_noise_is_the_same_by_numpy_and_by_torch() -> None:
 
 
 def ulps(one: NDArray[np.float32], other: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Distance in units in the last place of max(|g|, floor)."""
+    """Returns the distance in units in the last place of max(|g|, floor)."""
     size = np.maximum(np.abs(one), np.float32(ULP_FLOOR))
     return np.abs(one.astype(np.float64) - other) / np.spacing(size)
 
@@ -124,8 +126,8 @@ AT_ZERO = np.uint64(int((1 << 32) / math.e)) + LOWEST[: 1 << 14] - np.uint64(1 <
 
 
 @pytest.mark.parametrize("some_words", [LOWEST, HIGHEST, MIDDLE, AT_ZERO], ids=["lowest", "highest", "middle", "zero"])
-def test_the_noise_of_a_word_is_within_the_bound_on_both_paths(some_words: NDArray[np.uint64]) -> None:
-    """Both tails to the last word of 2^20, and where g changes its sign."""
+def test_the_noise_of_a_word_is_within_the_error_bound_in_numpy_and_torch(some_words: NDArray[np.uint64]) -> None:
+    """Both tails to the last word of 2^20, and the words around the sign change of g."""
     ours = gumbel_numpy(some_words.astype(np.float64))
     theirs = gumbel_torch(torch.from_numpy(some_words.astype(np.int64))).numpy()
     assert np.isfinite(ours).all()
@@ -140,20 +142,20 @@ def exact(some_words: NDArray[np.uint64]) -> NDArray[np.float32]:
     return np.array([float(value) for value in values], dtype=np.float32)
 
 
-def test_the_outermost_words_do_not_overflow_and_larger_words_never_have_less_noise() -> None:
+def test_extreme_words_do_not_overflow_and_noise_increases_with_the_word() -> None:
     ends = gumbel_numpy(np.array([0.0, 2.0**32 - 1]))
     assert ends.tolist() == pytest.approx([-3.12999, 22.87386], abs=1e-3)
     for tail in (LOWEST, HIGHEST[::-1], np.sort(MIDDLE)):
         assert (np.diff(gumbel_numpy(tail.astype(np.float64))) >= 0).all()
 
 
-def test_the_naive_form_in_single_precision_overflows_which_is_why_ours_is_in_double() -> None:
+def test_the_naive_single_precision_form_overflows() -> None:
     v = (np.float32(2**32 - 1) + np.float32(0.5)) * np.float32(2.0**-32)
     with np.errstate(divide="ignore"):
         assert np.isposinf(-np.log(-np.log(v)))
 
 
-def test_noise_has_the_mean_variance_and_tails_of_gumbels_distribution() -> None:
+def test_noise_has_the_mean_variance_and_tails_of_the_gumbel_distribution() -> None:
     """A million fixed values; each bound is about five standard errors."""
     keys = row_keys([stream(SEED, sample) for sample in range(64)], [5] * 64)
     values = noise_numpy(keys, 16_384).astype(np.float64).ravel()
@@ -165,7 +167,7 @@ def test_noise_has_the_mean_variance_and_tails_of_gumbels_distribution() -> None
         assert np.mean(values <= level) == pytest.approx(share, abs=error)
 
 
-def test_neighbouring_tokens_positions_and_samples_have_unrelated_noise() -> None:
+def test_neighbouring_tokens_positions_and_samples_have_uncorrelated_noise() -> None:
     """Correlations of 2^18 fixed pairs; 5 standard errors are 0.0098."""
     keys = row_keys([stream(SEED, sample) for sample in (0, 0, 1)], [0, 1, 0])
     uniform = words(keys, 1 << 18).astype(np.float64)

@@ -1,4 +1,4 @@
-"""What a lease may fix about sampling."""
+"""Sampling parameters that a lease may fix."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.errors import InvalidInput
 from rollouts.sampling.parameters import SamplingParameters
 
 
-def test_training_leaves_every_token_in() -> None:
+def test_default_sampling_parameters_exclude_no_token() -> None:
     assert not SamplingParameters(max_new_tokens=8).masks
     assert SamplingParameters(max_new_tokens=8, top_p=0.9).masks
     assert SamplingParameters(max_new_tokens=8, top_k=1).masks
@@ -36,12 +36,12 @@ def test_training_leaves_every_token_in() -> None:
         ("max_new_tokens", (1 << 20) + 1),
     ],
 )
-def test_a_value_that_cannot_be_replayed_is_refused_by_name(name: str, value: object) -> None:
+def test_a_parameter_that_cannot_be_replayed_is_refused_by_name(name: str, value: object) -> None:
     values: dict[str, object] = {"max_new_tokens": 8, name: value}
     with pytest.raises(InvalidInput, match=name):
         SamplingParameters(**values)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_penalties_do_not_exist() -> None:
+def test_sampling_penalties_are_not_supported() -> None:
     with pytest.raises(TypeError):
         SamplingParameters(max_new_tokens=8, repetition_penalty=1.1)  # type: ignore[call-arg]  # wrong on purpose

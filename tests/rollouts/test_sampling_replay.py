@@ -1,4 +1,4 @@
-"""Replay finds nothing in an honest answer, and something in every other."""
+"""Replay finds no gap in an honest answer, and gaps in every other."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def replay(tokens: list[int], parameters: SamplingParameters = PLAIN, logits: to
 
 
 @pytest.mark.parametrize("parameters", [PLAIN, MASKED], ids=["plain", "masked"])
-def test_an_honest_answer_has_no_gap_at_all(parameters: SamplingParameters) -> None:
+def test_an_honest_answer_has_no_gaps(parameters: SamplingParameters) -> None:
     seen = replay(answer(logits_of(), parameters), parameters)
     assert not seen.mismatches.any()
     assert not seen.deviations.any()
 
 
-def test_an_honest_answer_from_slightly_other_arithmetic_has_few_and_small_gaps() -> None:
+def test_an_honest_answer_from_slightly_different_arithmetic_has_few_small_gaps() -> None:
     errors = torch.randn(LENGTH, VOCABULARY, generator=torch.Generator().manual_seed(8)) * 0.01
     for parameters in (PLAIN, MASKED):
         figures = summarise([replay(answer(logits_of() + errors, parameters), parameters)])
@@ -67,20 +67,20 @@ CHEATS: dict[str, Callable[[], list[int]]] = {
 
 
 @pytest.mark.parametrize("cheat", CHEATS)
-def test_every_other_way_to_sample_shows(cheat: str) -> None:
+def test_every_other_sampling_method_is_detected(cheat: str) -> None:
     figures = summarise([replay(CHEATS[cheat]())])
     assert figures.mismatch_share > 0.05
     assert figures.largest > 0.5
     assert figures.largest_sum > 5
 
 
-def test_one_changed_token_is_found_where_it_is() -> None:
+def test_one_changed_token_is_found_at_its_position() -> None:
     tokens = answer(logits_of())
     tokens[123] = (tokens[123] + 1) % VOCABULARY
     assert np.flatnonzero(replay(tokens).mismatches).tolist() == [123]
 
 
-def test_the_gap_is_how_far_the_best_score_exceeds_the_recorded_tokens() -> None:
+def test_the_gap_is_the_best_score_minus_the_recorded_tokens_score() -> None:
     tokens = answer(logits_of())
     tokens[7] = 0
     keys = row_keys([stream(SEED, SAMPLE)], [7])
@@ -93,7 +93,7 @@ def log_odds(share: float) -> float:
 
 
 # Shares, recorded token, mask, gap, distance outside. The noise of the four tokens is -0.91, -0.38, 1.76, 0.14: token 2
-# wins wherever it is in.
+# wins whenever it is inside the mask.
 AT_THE_EDGE = {
     "inside, and the winner": ([0.6, 0.05, 0.3, 0.05], 2, {"top_p": 0.601}, 0.0, 0.0),
     "the other side's top-p may have left the winner out": (
@@ -117,7 +117,7 @@ AT_THE_EDGE = {
 
 
 @pytest.mark.parametrize("case", AT_THE_EDGE)
-def test_next_to_the_mask_s_edge_a_deviation_is_what_would_have_to_differ(case: str) -> None:
+def test_near_the_mask_edge_the_deviation_is_the_distance_to_the_edge(case: str) -> None:
     shares, token, kept, gap, outside = AT_THE_EDGE[case]
     parameters = SamplingParameters(max_new_tokens=1, **kept)  # type: ignore[arg-type]  # top_k is whole where it stands
     seen = gaps(torch.tensor([shares]).log(), [token], seed=SEED, sample=SAMPLE, parameters=parameters)
@@ -126,7 +126,7 @@ def test_next_to_the_mask_s_edge_a_deviation_is_what_would_have_to_differ(case: 
 
 
 def test_a_token_outside_the_mask_is_measured_by_its_distance_to_the_edge() -> None:
-    """Even where its noise is so large that it would have won: outside, no score counts."""
+    """This holds even where the token's noise is so large that it would have won: outside, no score counts."""
     parameters = SamplingParameters(max_new_tokens=1, top_k=2)
     keys = row_keys([stream(SEED, SAMPLE)], [0])
     loudest = int(noise(keys, VOCABULARY)[0].argmax())
@@ -138,13 +138,13 @@ def test_a_token_outside_the_mask_is_measured_by_its_distance_to_the_edge() -> N
     assert seen.mismatches.tolist() == [True]
 
 
-def test_replay_gives_the_log_probabilities_that_sampling_recorded() -> None:
+def test_replay_computes_the_log_probabilities_recorded_by_sampling() -> None:
     keys = row_keys([stream(SEED, SAMPLE)] * LENGTH, range(LENGTH))
     drawn = draw(logits_of(), noise(keys, VOCABULARY), MASKED)
     assert np.allclose(replay(drawn.tokens.tolist(), MASKED).logprobs, drawn.logprobs.numpy(), atol=1e-6)
 
 
-def test_an_answer_may_be_replayed_in_stretches_and_rows_of_many_samples_at_once() -> None:
+def test_an_answer_can_be_replayed_in_parts_and_rows_of_many_samples_together() -> None:
     tokens = answer(logits_of())
     whole = replay(tokens)
     tail = gaps(logits_of()[150:], tokens[150:], seed=SEED, sample=SAMPLE, parameters=PLAIN, start=150)
@@ -155,7 +155,7 @@ def test_an_answer_may_be_replayed_in_stretches_and_rows_of_many_samples_at_once
     assert not rows.mismatches.any()
 
 
-def test_a_long_answer_is_replayed_a_stretch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_answer_is_replayed_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = answer(logits_of())
     tokens[200] = (tokens[200] + 1) % VOCABULARY
     whole = replay(tokens)
@@ -165,7 +165,7 @@ def test_a_long_answer_is_replayed_a_stretch_at_a_time(monkeypatch: pytest.Monke
     np.testing.assert_allclose(parts.gaps, whole.gaps, atol=1e-6)
 
 
-def test_the_figures_of_a_file_hold_the_worst_sample_and_the_whole_count() -> None:
+def test_a_files_statistics_hold_the_worst_sample_and_the_total_count() -> None:
     def sample(*deviations: float) -> Gaps:
         values = np.array(deviations, dtype=np.float32)
         zeros = values * 0
@@ -189,7 +189,7 @@ def test_the_figures_of_a_file_hold_the_worst_sample_and_the_whole_count() -> No
     top_k=st.integers(0, 6),
     top_p=st.floats(1e-6, 1.0),
 )
-def test_whatever_was_recorded_the_figures_are_finite_and_a_zero_means_the_right_token(
+def test_replay_statistics_are_finite_and_a_zero_gap_means_the_right_token(
     rows: list[list[float]], token: int, temperature: float, top_k: int, top_p: float
 ) -> None:
     logits = torch.tensor([[*row, 1.0] for row in rows])
@@ -204,7 +204,7 @@ def test_whatever_was_recorded_the_figures_are_finite_and_a_zero_means_the_right
     assert not seen.deviations[~seen.mismatches].any()
 
 
-def test_what_cannot_be_replayed_is_refused() -> None:
+def test_inputs_that_cannot_be_replayed_are_refused() -> None:
     with pytest.raises(InvalidInput, match="400 rows of logits, 3 tokens"):
         replay([1, 2, 3])
     for token in (-1, VOCABULARY):

@@ -1,4 +1,4 @@
-"""Replay by the few tokens that could have won says what replay by all of them says, to the bit."""
+"""Replay by the few tokens that could have won gives bitwise the same result as replay by all tokens."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def scores_of(logits_rv: torch.Tensor, keys: Keys, parameters: SamplingParameter
 
 
 def agrees(logits_rv: torch.Tensor, tokens: list[int], keys: Keys, parameters: SamplingParameters) -> Gaps:
-    """Replays, and holds it against the definition: the largest of all scores, and of equal ones the first."""
+    """Replays and compares with the definition: the largest of all scores, and of tied ones the first."""
     seen = gaps_of_rows(logits_rv, tokens, keys, parameters)
     scores_rv, tokens_r1 = scores_of(logits_rv, keys, parameters), torch.tensor(tokens)[:, None]
     gap_r = (scores_rv.amax(1, keepdim=True) - scores_rv.gather(1, tokens_r1))[:, 0]
@@ -46,9 +46,7 @@ def agrees(logits_rv: torch.Tensor, tokens: list[int], keys: Keys, parameters: S
 @pytest.mark.parametrize("samples", [1, 7], ids=["one-stream", "seven-streams"])
 @pytest.mark.parametrize("vocabulary", [1, 2, 5, 256, 301, 8192, 33_001])
 @pytest.mark.parametrize("spread", [0.0, 0.3, 3.0, 40.0, 1e4])
-def test_whatever_was_recorded_has_the_gap_that_all_noise_gives_it(
-    samples: int, vocabulary: int, spread: float
-) -> None:
+def test_the_rival_search_gives_the_same_gaps_as_the_full_noise(samples: int, vocabulary: int, spread: float) -> None:
     rows = 12
     logits_rv = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(3)) * spread
     keys, plain = keys_of(rows, samples=samples), SamplingParameters(max_new_tokens=1)
@@ -68,7 +66,7 @@ def test_whatever_was_recorded_has_the_gap_that_all_noise_gives_it(
     vocabulary=st.integers(1, 700),
     at_once=st.sampled_from([1, 64, 1 << 17]),
 )
-def test_temperatures_types_and_stretches_change_nothing(
+def test_the_rival_search_is_exact_for_any_temperature_dtype_and_part_size(
     temperature: float, dtype: torch.dtype, seed: int, vocabulary: int, at_once: int
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
@@ -82,7 +80,7 @@ def test_temperatures_types_and_stretches_change_nothing(
         agrees(logits_rv, torch.where(torch.arange(9) % 2 == 0, drawn, tokens).tolist(), keys, parameters)
 
 
-def test_of_equal_scores_the_first_had_to_come() -> None:
+def test_of_tied_scores_only_the_first_token_counts_as_drawn() -> None:
     """Logits so large that noise is rounded away: all scores are equal, and only token 0 is the draw."""
     logits_rv = torch.full((3, 40), 2.0**40)
     seen = agrees(logits_rv, [0, 1, 39], keys_of(3), SamplingParameters(max_new_tokens=1))
@@ -92,7 +90,7 @@ def test_of_equal_scores_the_first_had_to_come() -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("more", [0, 400], ids=["by all noise", "by rivals"])
-def test_tokens_that_can_t_come_and_rows_that_are_no_numbers(more: int) -> None:
+def test_impossible_tokens_and_non_finite_rows_are_handled_like_the_full_noise(more: int) -> None:
     plain, keys, rest = SamplingParameters(max_new_tokens=1), keys_of(2), [-torch.inf] * more
     logits_rv = torch.tensor([[0.0, -torch.inf, 1.0, *rest], [-torch.inf, 0.0, -torch.inf, *rest]])
     seen = agrees(logits_rv, [1, 1], keys, plain)
@@ -106,8 +104,10 @@ EXTREME = np.array([0, 1, 2, 1 << 31, *(2**32 - 1 - np.arange(70)), *(2**32 - (1
 
 
 @pytest.mark.parametrize("peak", [-3e4, -20.0, 0.0, 0.1, 700.0, 6e4])
-def test_no_word_however_extreme_wins_without_being_looked_at(peak: float) -> None:
-    """Each token in turn is the recorded one, with a score of its own word; whoever has as good a one must be below."""
+def test_no_extreme_noise_word_can_win_without_being_examined(peak: float) -> None:
+    """Each token in turn is the recorded one with the score of its own word; rivals with the same score must be
+    examined.
+    """
     generator = np.random.default_rng(5)
     count = 400
     words = np.concatenate([EXTREME, generator.integers(0, 1 << 32, count - len(EXTREME), dtype=np.uint64)])
@@ -121,7 +121,7 @@ def test_no_word_however_extreme_wins_without_being_looked_at(peak: float) -> No
             assert ((inverted < bar(vocabulary)) | (logits > edge))[scores >= score].all()
 
 
-def test_of_draws_there_are_some_dozens_of_rivals_a_row_and_all_who_could_have_won() -> None:
+def test_honest_draws_have_some_dozens_of_rivals_per_row_including_every_possible_winner() -> None:
     rows, vocabulary = 400, 5001
     logits_rv = torch.randn(rows, vocabulary, generator=torch.Generator().manual_seed(9)) * 2
     keys = keys_of(rows)
@@ -141,7 +141,7 @@ def test_of_draws_there_are_some_dozens_of_rivals_a_row_and_all_who_could_have_w
 
 
 @pytest.mark.parametrize("few", [True, False], ids=["some-rows", "all-rows"])
-def test_tokens_in_front_are_those_above_the_edge_but_of_crowded_rows(few: bool) -> None:
+def test_tokens_above_the_edge_are_examined_except_in_crowded_rows(few: bool) -> None:
     logits_rv = torch.randn(9, 400, generator=torch.Generator().manual_seed(4)).numpy()
     edge_r = np.array([2.0, 9.0, 9.0, 9.0, -1.0, 9.0, 9.0, 9.0, 1.9] if few else [2.0] * 4 + [-1.0] * 5, np.float32)
     above = logits_rv > edge_r[:, None]
@@ -151,7 +151,7 @@ def test_tokens_in_front_are_those_above_the_edge_but_of_crowded_rows(few: bool)
     assert np.array_equal([rows, tokens], np.nonzero(above & ~too_many[:, None]))
 
 
-def test_rivals_are_the_same_however_words_are_cut_into_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rivals_do_not_depend_on_the_block_size(monkeypatch: pytest.MonkeyPatch) -> None:
     rows, vocabulary = 6, 1003
     keys = keys_of(rows, samples=2)
     front = np.array([0, 0, 3, 5]), np.array([0, 1002, 515, 7])
@@ -164,7 +164,7 @@ def test_rivals_are_the_same_however_words_are_cut_into_blocks(monkeypatch: pyte
     assert {*zip(*(one.tolist() for one in front), strict=True)} <= {(row, token) for row, token, _ in seen[0]}
 
 
-def test_where_rivals_would_be_many_they_are_not_sought() -> None:
+def test_rivals_are_not_searched_where_they_would_be_many() -> None:
     softmax = Softmax.room(3, device=torch.device("cpu"))
     weigh(torch.zeros(3, 1000), softmax, torch.empty(2, 3, 1000))
     edge = float(np.log(1000 / MOST_RIVALS))
@@ -173,7 +173,7 @@ def test_where_rivals_would_be_many_they_are_not_sought() -> None:
 
 @pytest.mark.parametrize("samples", [1, 5], ids=["one-stream", "five-streams"])
 @pytest.mark.parametrize("vocabulary", [1, 3, 4, 63, 2049, 140_001])
-def test_words_of_rows_are_those_of_the_definition(samples: int, vocabulary: int) -> None:
+def test_noise_words_of_rows_match_the_definition(samples: int, vocabulary: int) -> None:
     keys = row_keys([stream(SEED, row % samples) for row in range(20)], [0, 1, 2**32 - 1, *range(3, 20)])
     first = np.arange(-(-vocabulary // 4), dtype=np.uint64)[None]
     left, right, two, three, position = (keys[:, at, None] for at in range(5))
@@ -189,13 +189,13 @@ def test_words_of_rows_are_those_of_the_definition(samples: int, vocabulary: int
     assert np.array_equal(~turned[:, :vocabulary], expected)
 
 
-def test_noise_at_one_token_is_the_noise_of_it() -> None:
+def test_noise_of_a_single_token_equals_that_of_the_full_row() -> None:
     keys = row_keys([stream(SEED, row) for row in range(30)], range(100, 130))
     tokens = np.arange(30, dtype=np.int64) * 1009
     assert np.array_equal(noise_at(keys, tokens), noise(keys, 30_000).numpy()[np.arange(30), tokens])
 
 
-def test_of_no_rows_nothing_is_computed() -> None:
+def test_zero_rows_give_empty_results() -> None:
     for vocabulary in (50, 500):
         seen = gaps_of_rows(torch.empty(0, vocabulary), [], keys_of(0), SamplingParameters(max_new_tokens=1))
         assert seen.gaps.shape == seen.mismatches.shape == (0,)

@@ -1,4 +1,4 @@
-"""Limits of whole files by their size: an honest file is hardly ever beyond them, and a larger one is held closer."""
+"""Limits of whole files by size: honest files rarely exceed them, and larger files have tighter limits."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FILES = 100_000
 
 
 def honest_groups(count: int, *, seed: int, tokens: int = 100) -> list[GroupFigures]:
-    """Groups that scatter as `MEASURED` says."""
+    """Returns groups with the scatter of `MEASURED`."""
     draw = np.random.default_rng(seed)
     distances = draw.gamma(MEASURED.distance_shape, MEASURED.distance_mean / MEASURED.distance_shape, count)
     numbers = draw.poisson(MEASURED.mismatch_rate * tokens, count)
@@ -34,7 +34,7 @@ def honest_groups(count: int, *, seed: int, tokens: int = 100) -> list[GroupFigu
 
 
 @pytest.mark.parametrize("groups", [1, 4, 64])
-def test_honest_averages_of_proofs_are_hardly_ever_beyond_the_limit(groups: int) -> None:
+def test_honest_averages_of_proof_distances_rarely_exceed_the_limit(groups: int) -> None:
     shape = groups * MEASURED.distance_shape
     files = np.random.default_rng(groups).gamma(shape, MEASURED.distance_mean / shape, FILES)
     limit = MEASURED.distance_of(rows=16 * groups, groups=groups)
@@ -47,7 +47,7 @@ def test_honest_averages_of_proofs_are_hardly_ever_beyond_the_limit(groups: int)
 @pytest.mark.parametrize(
     "sizes", [[10, *[1] * 15], [*range(1, 17)], [2**number for number in range(8)]], ids=["one", "rising", "doubling"]
 )
-def test_an_honest_file_of_unlike_groups_is_hardly_ever_beyond_the_limit(sizes: list[int]) -> None:
+def test_an_honest_file_of_unequal_groups_rarely_exceeds_the_limit(sizes: list[int]) -> None:
     of_groups = np.random.default_rng(len(sizes)).gamma(
         MEASURED.distance_shape, MEASURED.distance_mean / MEASURED.distance_shape, (FILES, len(sizes))
     )
@@ -60,22 +60,20 @@ def test_an_honest_file_of_unlike_groups_is_hardly_ever_beyond_the_limit(sizes: 
 @pytest.mark.parametrize(
     ("sizes", "groups"), [([], 0), ([0], 0), ([7], 1), ([5] * 9, 9), ([1000, 1], 1.001), ([2, 1, 1], 2)]
 )
-def test_groups_count_as_so_many_of_one_size(sizes: list[int], groups: float) -> None:
+def test_unequal_groups_count_as_fewer_equal_ones(sizes: list[int], groups: float) -> None:
     assert equally_large(sizes) == pytest.approx(groups)
 
 
 @pytest.mark.parametrize("tokens", [100, 1_000, 100_000])
-def test_honest_sums_of_deviations_are_hardly_ever_beyond_the_limit(tokens: int) -> None:
+def test_honest_sums_of_deviations_rarely_exceed_the_limit(tokens: int) -> None:
     draw = np.random.default_rng(tokens)
     numbers = draw.poisson(MEASURED.mismatch_rate * tokens, FILES)
-    sums = draw.gamma(np.maximum(numbers, 1e-9), MEASURED.mismatch_size)  # so many exponential ones together
+    sums = draw.gamma(np.maximum(numbers, 1e-9), MEASURED.mismatch_size)  # a sum of that number of exponential values
     assert (sums > MEASURED.deviations_of(tokens)).sum() <= 5 * FALSE_ALARM * FILES + 2
 
 
 @given(st.integers(1, 1000), st.integers(1, 1000))
-def test_a_larger_file_is_held_to_a_closer_limit_and_never_below_what_honest_files_are_on_average(
-    one: int, other: int
-) -> None:
+def test_a_larger_file_has_a_tighter_limit_and_never_below_the_honest_average(one: int, other: int) -> None:
     fewer, more = sorted((one, other))
     wide, narrow = (MEASURED.distance_of(rows=16 * groups, groups=groups) for groups in (fewer, more))
     assert MEASURED.distance_mean < narrow <= wide
@@ -83,14 +81,14 @@ def test_a_larger_file_is_held_to_a_closer_limit_and_never_below_what_honest_fil
     assert 100 * MEASURED.mismatch_rate * MEASURED.mismatch_size < a_token[1] <= a_token[0]
 
 
-def test_rows_of_one_group_and_few_rows_of_many_say_less_than_whole_groups() -> None:
+def test_rows_of_one_group_and_few_rows_of_many_have_wider_limits() -> None:
     whole = MEASURED.distance_of(rows=64, groups=4)
     assert MEASURED.distance_of(rows=64, groups=1) == MEASURED.distance_of(rows=16, groups=1) > whole
     assert MEASURED.distance_of(rows=6, groups=4) > MEASURED.distance_of(rows=16, groups=1)
     assert MEASURED.distance_of(rows=1, groups=1) < np.inf
 
 
-def test_what_was_measured_comes_back_a_little_wider_and_covers_every_group() -> None:
+def test_measured_noise_is_widened_slightly_and_covers_every_group() -> None:
     honest = honest_groups(2_000, seed=1)
     found = HonestNoise.around(honest)
     assert found is not None
@@ -114,11 +112,11 @@ def test_what_was_measured_comes_back_a_little_wider_and_covers_every_group() ->
         [GroupFigures(rows=16, distance=at, tokens=9, mismatches=1, deviations=0.0) for at in (0.1, 0.2)],
     ],
 )
-def test_nothing_is_said_of_too_few_groups_or_of_those_that_agree_to_the_bit(honest: list[GroupFigures]) -> None:
+def test_too_few_or_identical_groups_give_no_measurement(honest: list[GroupFigures]) -> None:
     assert HonestNoise.around(honest) is None
 
 
-def test_groups_that_are_all_but_equal_have_a_shape_too() -> None:
+def test_nearly_equal_groups_give_a_valid_distribution() -> None:
     alike = [
         GroupFigures(rows=16, distance=0.1 + at * 1e-12, tokens=9, mismatches=1, deviations=0.1) for at in range(9)
     ]
@@ -128,13 +126,13 @@ def test_groups_that_are_all_but_equal_have_a_shape_too() -> None:
 
 
 @given(st.floats(1, 100))
-def test_limits_are_widened_as_a_whole(factor: float) -> None:
+def test_all_limits_are_widened_together(factor: float) -> None:
     wide = MEASURED.widened(factor)
     assert wide.distance_of(rows=64, groups=4) == pytest.approx(factor * MEASURED.distance_of(rows=64, groups=4))
     assert wide.deviations_of(400) == pytest.approx(factor * MEASURED.deviations_of(400))
 
 
-def test_the_widest_of_two_lets_through_whatever_either_does() -> None:
+def test_the_widest_of_two_limits_accepts_all_that_either_accepts() -> None:
     first, second = (HonestNoise.around(honest_groups(50, seed=seed)) for seed in (3, 4))
     assert first is not None
     assert second is not None

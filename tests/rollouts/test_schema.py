@@ -1,4 +1,4 @@
-"""Files of rollouts: what is written is read, and nothing but what this format says is read at all."""
+"""Rollout files: written files are read back, and anything outside the format is refused."""
 
 from __future__ import annotations
 
@@ -82,25 +82,25 @@ samples = st.builds(
 
 @settings(max_examples=40, deadline=None)
 @given(rows=st.lists(samples, min_size=1, max_size=4))
-def test_what_is_written_is_read(tmp_path_factory: pytest.TempPathFactory, rows: list[Sample]) -> None:
+def test_a_rollout_file_is_read_back_as_written(tmp_path_factory: pytest.TempPathFactory, rows: list[Sample]) -> None:
     path = tmp_path_factory.mktemp("file") / "a.parquet"
     file = RolloutFile(HEADER, tuple(rows))
     assert write_rollouts(path, file) == path.stat().st_size
     assert comparable(read_rollouts(path)) == comparable(file)
 
 
-def test_work_units_are_generated_tokens() -> None:
+def test_work_units_are_the_generated_tokens() -> None:
     assert RolloutFile(HEADER, (sample(0), sample(1))).units == 4
 
 
-def test_the_same_rollouts_make_the_same_bytes(tmp_path: Path) -> None:
+def test_equal_rollouts_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_rollouts(tmp_path / name, RolloutFile(HEADER, (sample(0), sample(1))))
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
 @pytest.mark.parametrize("rows", [(), (sample(logprobs=np.zeros(1, np.float32)),)])
-def test_what_makes_no_sense_is_not_written(tmp_path: Path, rows: tuple[Sample, ...]) -> None:
+def test_inconsistent_rollouts_are_not_written(tmp_path: Path, rows: tuple[Sample, ...]) -> None:
     with pytest.raises(InvalidInput):
         write_rollouts(tmp_path / "a", RolloutFile(HEADER, rows))
     assert not list(tmp_path.iterdir())
@@ -154,7 +154,7 @@ HOSTILE: dict[str, tuple[str, Change]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_what_is_not_this_format_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_file_that_violates_the_format_is_refused(tmp_path: Path, name: str) -> None:
     rule, change = HOSTILE[name]
     write_rollouts(tmp_path / "honest", RolloutFile(HEADER, (sample(0), sample(1))))
     table = change(pq.read_table(tmp_path / "honest").cast(SCHEMA).replace_schema_metadata(SCHEMA.metadata))
@@ -169,7 +169,7 @@ def test_what_is_not_this_format_is_refused(tmp_path: Path, name: str) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_altered_bytes_are_refused_or_read_and_never_crash(
+def test_altered_bytes_are_read_or_refused_and_never_crash(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("file")
@@ -186,7 +186,7 @@ FAULTS = [OSError(errno.EIO, "Input/output error"), pa.ArrowMemoryError("malloc 
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: type(fault).__name__)
-def test_a_fault_of_the_reader_s_machine_is_not_the_writer_s(
+def test_an_error_of_the_readers_machine_is_not_blamed_on_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fault: Exception
 ) -> None:
     write_rollouts(tmp_path / "a", RolloutFile(HEADER, (sample(0),)))

@@ -1,4 +1,4 @@
-"""The seed of a slot and what it decides, with the vectors that another implementation must reproduce."""
+"""The seed of a slot and the values derived from it, with vectors for other implementations."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def first_positions(seed: bytes, count: int, wanted: int) -> list[int]:
     return list(islice(prompt_positions(seed, count), wanted))
 
 
-def test_the_seed_is_sha_256_over_193_bytes_of_fixed_layout() -> None:
+def test_the_seed_is_the_sha_256_of_193_bytes_of_fixed_layout() -> None:
     message = (
         b"muster-rollout-v2"
         b"\0\0\0\0\0\0\x7a\x69"
@@ -88,13 +88,13 @@ def test_every_field_changes_the_seed() -> None:
 
 
 @pytest.mark.parametrize(("step", "index"), [(-1, 0), (1 << 64, 0), (0, -1), (0, 1 << 32)])
-def test_a_step_or_index_that_does_not_fit_is_refused(step: int, index: int) -> None:
+def test_a_step_or_index_out_of_range_is_refused(step: int, index: int) -> None:
     with pytest.raises(InvalidInput, match="no slot has"):
         seed_of(step=step, index=index)
 
 
 @pytest.mark.parametrize(("chain", "pool"), [(-1, 1), (1 << 64, 1), (1, -1), (1, 1 << 64)])
-def test_a_chain_or_pool_that_does_not_fit_is_refused(chain: int, pool: int) -> None:
+def test_a_chain_or_pool_out_of_range_is_refused(chain: int, pool: int) -> None:
     with pytest.raises(InvalidInput, match="no slot is of chain"):
         seed_of(chain=chain, pool=pool)
 
@@ -105,7 +105,7 @@ def test_the_prompts_and_targets_of_a_known_seed() -> None:
 
 
 @given(seed=SEEDS, count=st.integers(1, 50), groups=st.integers(1, 120))
-def test_no_prompt_comes_again_before_all_others_have_come(seed: bytes, count: int, groups: int) -> None:
+def test_no_prompt_repeats_before_all_others_have_been_drawn(seed: bytes, count: int, groups: int) -> None:
     positions = first_positions(seed, count, groups)
     assert len(positions) == groups
     for begin in range(0, groups, count):
@@ -115,24 +115,24 @@ def test_no_prompt_comes_again_before_all_others_have_come(seed: bytes, count: i
 
 
 @given(seed=SEEDS, count=st.integers(1, 2**63), groups=st.integers(1, 30))
-def test_more_groups_begin_with_the_prompts_of_fewer(seed: bytes, count: int, groups: int) -> None:
+def test_a_larger_draw_begins_with_the_prompts_of_a_smaller_one(seed: bytes, count: int, groups: int) -> None:
     assert first_positions(seed, count, groups + 1)[:groups] == first_positions(seed, count, groups)
 
 
-def test_a_table_of_a_million_prompts_can_be_drawn_to_its_end() -> None:
+def test_a_table_of_a_million_prompts_can_be_drawn_completely() -> None:
     positions = first_positions(seed_of(), 2**20 - 7, 2000)
     assert len(set(positions)) == 2000
     assert sorted(first_positions(seed_of(), 3000, 3000)) == list(range(3000))
 
 
-def test_every_order_of_three_prompts_is_as_likely_as_any_other() -> None:
+def test_every_order_of_three_prompts_is_equally_likely() -> None:
     """6,000 fixed seeds: each of six orders is expected 1,000 times; 5 standard deviations are 144."""
     seen = Counter(tuple(first_positions(hashlib.sha256(b"%d" % i).digest(), 3, 3)) for i in range(6000))
     assert set(seen) == set(permutations(range(3)))
     assert all(abs(count - 1000) < 144 for count in seen.values())
 
 
-def test_targets_are_as_likely_as_each_other_and_independent_of_the_prompts() -> None:
+def test_targets_are_equally_likely_and_independent_of_the_prompts() -> None:
     """8,000 fixed draws of 4 targets by 2 prompts: 1,000 expected in each cell; 5 standard deviations are 148."""
     cells: Counter[tuple[int, int]] = Counter()
     for i in range(8000):
@@ -149,18 +149,18 @@ def test_a_set_that_does_not_divide_two_to_the_64_is_drawn_without_bias() -> Non
     assert all(abs(thirds[third] - 1000) < 130 for third in range(3))
 
 
-def test_repeated_targets_weigh_as_often_as_they_are_listed() -> None:
+def test_repeated_targets_are_weighted_by_their_number() -> None:
     drawn = Counter(draw_targets(seed_of(), (1, 1, 1, 9), 4000))
     assert abs(drawn[9] - 1000) < 140
 
 
 @pytest.mark.parametrize("groups", [0, -1, (1 << 20) + 1])
-def test_a_slot_without_groups_or_with_too_many_is_refused(groups: int) -> None:
+def test_a_slot_with_no_groups_or_too_many_is_refused(groups: int) -> None:
     with pytest.raises(InvalidInput, match="groups in a slot"):
         draw_targets(seed_of(), (1,), groups)
 
 
-def test_nothing_is_drawn_from_nothing() -> None:
+def test_drawing_from_an_empty_set_or_a_short_seed_is_refused() -> None:
     with pytest.raises(InvalidInput, match="0 eligible prompts"):
         first_positions(seed_of(), 0, 1)
     with pytest.raises(InvalidInput, match="no target lengths"):
@@ -169,6 +169,6 @@ def test_nothing_is_drawn_from_nothing() -> None:
         first_positions(b"short", 10, 1)
 
 
-def test_neighbouring_slots_have_nothing_in_common() -> None:
+def test_neighbouring_slots_share_no_prompts() -> None:
     draws = [first_positions(seed_of(index=index), 10**9, 5) for index in range(50)]
     assert all(not set(one) & set(next_one) for one, next_one in pairwise(draws))

@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the shardcast tests."""
 
 from tests.kit.shardcast import client_of, origin, stack
 

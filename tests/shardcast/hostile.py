@@ -1,4 +1,4 @@
-"""A relay that does wrong on purpose: a real HTTP server that passes on an origin's answers, each spoilt in one way."""
+"""A hostile relay: a real HTTP server that passes on an origin's answers, each spoilt in one way."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Spoil = Callable[["HostileRelay", web.Request, web.StreamResponse, bytes], Await
 
 
 class HostileRelay:
-    """Passes an origin's answers on, but spoils those whose path has `where` in it.
+    """Passes on an origin's answers, but spoils those whose path contains `where`.
 
     Args:
         upstream: The origin.
-        where: Which answers are spoilt: `/files/`, `/manifest`, `/versions`, ...
-        spoil: How.
+        where: The answers to spoil: `/files/`, `/manifest`, `/versions`, ...
+        spoil: The function that spoils them.
     """
 
     def __init__(self, upstream: str, where: str, spoil: Spoil) -> None:
@@ -41,7 +41,7 @@ class HostileRelay:
         app = web.Application()
         app.router.add_get("/trap", self._trap)
         app.router.add_get("/{path:.*}", self._answer)
-        # An answer that its reader has given up ends: a hundred of them would be waiting soon.
+        # Ends an answer that its reader has abandoned; otherwise a hundred of them would soon be waiting.
         self._runner = web.AppRunner(app, shutdown_timeout=0.01, handler_cancellation=True)
         await self._runner.setup()
         site = web.TCPSite(self._runner, "127.0.0.1", 0)
@@ -102,7 +102,7 @@ async def _send(request: web.Request, response: web.StreamResponse, body: bytes)
 async def flip(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """One bit is another."""
+    """Flips one bit."""
     at = len(body) // 2
     return await _send(request, response, body[:at] + bytes((body[at] ^ 1,)) + body[at + 1 :])
 
@@ -110,7 +110,7 @@ async def flip(
 async def cut(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """The connection breaks off half-way."""
+    """Closes the connection half-way."""
     response.content_length = len(body)
     await response.prepare(request)
     await response.write(body[: len(body) // 2])
@@ -122,14 +122,14 @@ async def cut(
 async def shorten(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """Fewer bytes, and a header that says so."""
+    """Sends fewer bytes with a matching header."""
     return await _send(request, response, body[:-1])
 
 
 async def stall(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """Half of it, then nothing for ever."""
+    """Sends half of the answer and then nothing."""
     response.content_length = len(body)
     await response.prepare(request)
     await response.write(body[: len(body) // 2])
@@ -140,7 +140,7 @@ async def stall(
 async def silence(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """No answer at all."""
+    """Sends no answer at all."""
     await relay.leaving.wait()
     return response
 
@@ -148,7 +148,7 @@ async def silence(
 async def drip(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """A byte now and then, so that no single wait is long."""
+    """Sends a byte now and then, so that no single wait is long."""
     response.content_length = len(body)
     await response.prepare(request)
     for at in range(len(body)):
@@ -162,7 +162,7 @@ async def drip(
 async def other_range(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """Says that it sends another range than it was asked for."""
+    """Names and sends another range than requested."""
     response.headers["Content-Range"] = f"bytes 1-{len(body)}/*"
     return await _send(request, response, body)
 
@@ -170,35 +170,35 @@ async def other_range(
 async def lying_range(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """Says the right range, and sends another."""
+    """Names the requested range, but sends another."""
     return await _send(request, response, body[1:] + body[:1])
 
 
 async def error_page(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """A page for people, with status 200."""
+    """Sends an HTML page with status 200."""
     return web.Response(text="<html>503 Service Unavailable</html>", content_type="text/html")
 
 
 async def refuse(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """Status 503."""
+    """Answers with status 503."""
     return web.Response(status=503)
 
 
 async def redirect(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """Points somewhere else."""
+    """Redirects to another address."""
     return web.Response(status=302, headers={"Location": f"{relay.url}/trap"})
 
 
 async def endless(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """Bytes without end, and no line among them."""
+    """Sends endless bytes without a line end."""
     if not response.prepared:
         await response.prepare(request)
     while not relay.leaving.is_set():
@@ -209,14 +209,14 @@ async def endless(
 async def more(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """More bytes than were asked for."""
+    """Sends more bytes than requested."""
     return await _send(request, response, body + b"more")
 
 
 async def close_each(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """A good answer, and the connection is closed behind it."""
+    """Sends a correct answer and then closes the connection."""
     response.force_close()
     return await _send(request, response, body)
 
@@ -224,7 +224,7 @@ async def close_each(
 async def compress(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """Says that it is compressed, which could unpack to anything."""
+    """Declares compression, which could unpack to any size."""
     response.headers["Content-Encoding"] = "gzip"
     return await _send(request, response, body)
 
@@ -232,28 +232,28 @@ async def compress(
 async def strangers_manifest(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """A manifest that is well made, by somebody else."""
+    """Sends a valid manifest of another publisher."""
     return await _send(request, response, b"".join(lines_of({"a": b"poison"}, writer=author(publisher=STRANGER))))
 
 
 async def altered_manifest(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """The publisher's manifest with another size in it."""
+    """Sends the publisher's manifest with another size in it."""
     return await _send(request, response, body.replace(b'"size":5242957', b'"size":5242958'))
 
 
 async def unsealed_manifest(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """The manifest without its end, as if it were all."""
+    """Sends the manifest without its end, as if it were complete."""
     return await _send(request, response, b"".join(body.splitlines(keepends=True)[:-1]))
 
 
 async def from_the_future(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """A listing with a version that nobody published."""
+    """Lists a version that was never published."""
     listing = json.loads(body)
     listing["versions"].insert(0, listing["versions"][0] | {"version": MOST_VERSION})
     await _send(request, response, json.dumps(listing).encode() + b"\n")
@@ -264,7 +264,7 @@ async def from_the_future(
 async def from_the_past(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """A listing that knows of the oldest version only."""
+    """Lists the oldest version only."""
     listing = json.loads(body)
     listing["versions"] = listing["versions"][-1:]
     await _send(request, response, json.dumps(listing).encode() + b"\n")
@@ -275,7 +275,7 @@ async def from_the_past(
 async def ghost(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """Lists a version that nobody published, and of its manifest says for ever that it is about to come."""
+    """Lists a version that was never published, and keeps announcing that its manifest is about to come."""
     if str(MOST_VERSION) in request.path:
         response = web.StreamResponse()
         return await hush(relay, request, response, body)
@@ -287,7 +287,7 @@ async def ghost(
 async def hush(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """Empty lines for ever, as a peer says them that has nothing new to tell."""
+    """Sends empty lines forever, as a peer without news does."""
     await response.prepare(request)
     while not relay.leaving.is_set():
         await response.write(b"\n")
@@ -298,7 +298,7 @@ async def hush(
 async def dribble(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """All lines, but so slowly that each alone is no reason to leave."""
+    """Sends all lines, but so slowly that no single wait reaches a time-out."""
     await response.prepare(request)
     for line in body.splitlines(keepends=True):
         await response.write(line)
@@ -311,7 +311,7 @@ async def dribble(
 async def junk(
     relay: HostileRelay, request: web.Request, response: web.StreamResponse, body: bytes
 ) -> web.StreamResponse:
-    """A line that is no listing."""
+    """Sends a line that is no listing."""
     return await _send(request, response, b'{"run": "' + RUN.encode() + b'", "versions": 1e999}\n')
 
 

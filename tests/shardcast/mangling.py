@@ -1,4 +1,4 @@
-"""A proxy on the level of bytes that spoils what comes back: flips, cuts, repeats, inserts, at places of our choice."""
+"""A proxy that spoils answers at byte level: flips, cuts, repeats and inserts at chosen places."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 @dataclass(frozen=True, slots=True)
 class Spoiling:
-    """What happens to one connection's answers."""
+    """The changes to one connection's answers."""
 
     kind: Literal["none", "flip", "cut", "insert", "repeat", "stall"]
     at: int
@@ -20,7 +20,7 @@ class Spoiling:
 
 
 class ManglingProxy:
-    """Forwards connections; the n-th one is spoilt as the n-th entry says, those after the last not at all."""
+    """Forwards connections; spoils the n-th one as the n-th entry says, and later ones not at all."""
 
     def __init__(self, host: str, port: int, spoilings: list[Spoiling]) -> None:
         self.url = ""
@@ -85,6 +85,6 @@ async def _spoil(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, spo
             writer.write(data[:at])
             await writer.drain()
             if spoiling.kind == "stall":
-                await asyncio.sleep(3600)  # until whoever waits has had enough
+                await asyncio.sleep(3600)  # until the waiting client gives up
             return
         await writer.drain()

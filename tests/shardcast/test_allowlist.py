@@ -1,4 +1,4 @@
-"""The allow list as nginx and nftables read it, and how it is put in its place."""
+"""The allowlist in the formats of nginx and nftables, and its installation."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHAIN = Path(__file__).parents[2] / "deploy" / "nftables" / "shardcast.nft"
 
 
 @given(st.lists(st.ip_addresses()))
-def test_exactly_the_given_addresses_are_let_in(ips: list[object]) -> None:
+def test_exactly_the_given_addresses_are_allowed(ips: list[object]) -> None:
     given_ips = [ip_address(str(ip)) for ip in ips]
     networks = allowed_networks(given_ips)
     inside = {ip for ip in given_ips if any(ip in network for network in networks if network.version == ip.version)}
@@ -39,45 +39,45 @@ def test_exactly_the_given_addresses_are_let_in(ips: list[object]) -> None:
         (["203.0.113.7"], ["203.0.113.0/24", "2001:db8::/48"], ["203.0.113.0/24", "2001:db8::/48"]),
     ],
 )
-def test_addresses_are_written_once_and_as_packets_carry_them(
+def test_addresses_are_listed_once_and_in_the_form_of_packets(
     ips: list[str], also: list[str], networks: list[str]
 ) -> None:
     assert allowed_networks(map(ip_address, ips), also=also) == tuple(map(ip_network, networks))
 
 
 @pytest.mark.parametrize("text", ["", "relay.example", "10.0.0.1/8", "10.0.0.0/33", "0; } evil"])
-def test_what_is_no_network_is_refused(text: str) -> None:
+def test_an_invalid_network_is_refused(text: str) -> None:
     with pytest.raises(InvalidInput, match="is not a network"):
         allowed_networks((), also=[text])
 
 
-def test_nginx_reads_a_line_per_network() -> None:
+def test_nginx_rules_have_one_line_per_network() -> None:
     lines = nginx_list(allowed_networks([ip_address("203.0.113.7"), ip_address("2001:db8::7")])).splitlines()
     assert lines[1:] == ["203.0.113.7/32 1;", "2001:db8::7/128 1;"]
 
 
-def test_a_file_is_replaced_in_one_step_and_only_if_it_changes(tmp_path: Path) -> None:
+def test_an_allowlist_file_is_replaced_atomically_and_only_if_it_changes(tmp_path: Path) -> None:
     path = tmp_path / "allowed.conf"
     assert replace_file(path, "one")
     first = path.stat()
     assert not replace_file(path, "one")
     assert path.stat().st_mtime_ns == first.st_mtime_ns
     assert replace_file(path, "two")
-    assert path.stat().st_ino != first.st_ino  # whoever has the old one open still reads all of it
+    assert path.stat().st_ino != first.st_ino  # a process that has the old file open can still read all of it
     assert path.stat().st_mode & 0o777 == 0o644
     assert [each.name for each in tmp_path.iterdir()] == ["allowed.conf"]
 
 
-async def test_an_nginx_that_could_not_be_told_is_told_again(tmp_path: Path) -> None:
+async def test_a_failed_nginx_reload_is_retried(tmp_path: Path) -> None:
     doors = FirewallRules(nginx=tmp_path / "allowed.conf", nginx_pid=tmp_path / "nginx.pid")
     networks = allowed_networks([ip_address("203.0.113.7")])
     with pytest.raises(ReloadFailed, match=r"nginx\.pid"):
         await doors.install(networks)
-    # Whoever runs the tests under nohup hands down that SIGHUP is ignored.
+    # Under nohup a process inherits that SIGHUP is ignored.
     command = ["env", "--default-signal=HUP", "sh", "-c", "echo; exec sleep 120"]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as sleeper:
         assert sleeper.stdout is not None
-        sleeper.stdout.readline()  # from here on it hears the signal
+        sleeper.stdout.readline()  # from here on it receives the signal
         (tmp_path / "nginx.pid").write_text(f"{sleeper.pid}\n")
         assert await doors.install(networks)
         assert sleeper.wait(60) == -1  # SIGHUP
@@ -85,13 +85,13 @@ async def test_an_nginx_that_could_not_be_told_is_told_again(tmp_path: Path) -> 
 
 
 def in_a_namespace(script: str) -> subprocess.CompletedProcess[str]:
-    """Runs a script with a network of its own, so that nobody's packets are filtered."""
+    """Runs a script in a separate network namespace, so that no packets of this machine are filtered."""
     command = ["unshare", "--net", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), "sh", "-ec", script]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
 @pytest.mark.skipif(shutil.which("nft") is None, reason="there is no nft (Debian: apt install nftables)")
-def test_nftables_takes_the_chain_and_then_one_list_after_another(tmp_path: Path) -> None:
+def test_nftables_loads_the_chain_and_then_replaces_the_lists(tmp_path: Path) -> None:
     if in_a_namespace("nft list ruleset").returncode:
         pytest.skip("this machine lets nobody make a network namespace with nftables in it")
     many = [ip_address(f"198.51.100.{2 * number}") for number in range(100)]

@@ -1,4 +1,4 @@
-"""Which relay is asked, for which blocks, and which are asked for twice: pure choices."""
+"""Pure choices of relays, of the blocks of a request, and of blocks that are hedged."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_relays_are_drawn_in_proportion_to_success_times_bandwidth() -> None:
     assert shares(made, AFTER_REST)["fast"] < 0.35
 
 
-def test_a_relay_that_failed_is_left_alone_for_a_moment_and_heals_with_time() -> None:
+def test_a_failed_relay_is_skipped_for_a_while_and_its_rating_recovers() -> None:
     made = peers(a=1e6, b=1e6)
     for _ in range(10):
         made["a"].record_failure(FailureKind.REFUSED, 0.0)
@@ -48,7 +48,7 @@ def test_a_relay_that_failed_is_left_alone_for_a_moment_and_heals_with_time() ->
     assert later == pytest.approx(0.5, abs=0.05)
 
 
-def test_a_relay_that_lied_is_asked_only_when_nobody_else_is_left_and_longer_each_time() -> None:
+def test_a_relay_that_sent_a_bad_block_is_the_last_choice_for_growing_periods() -> None:
     made = peers(liar=1e9, honest=1.0)
     made["liar"].record_failure(FailureKind.BAD_BLOCK, 0.0)
     assert shares(made, AFTER_REST) == {"honest": 1.0}
@@ -58,7 +58,7 @@ def test_a_relay_that_lied_is_asked_only_when_nobody_else_is_left_and_longer_eac
     assert made["liar"].quarantined_until == 100.0 + 2 * FIRST_QUARANTINE.total_seconds()
 
 
-def test_nobody_is_drawn_when_all_are_left_alone() -> None:
+def test_no_relay_is_drawn_while_all_are_paused() -> None:
     made = peers(a=1.0)
     made["a"].record_failure(FailureKind.UNREACHABLE, 5.0)
     assert made.draw(5.0) is None
@@ -66,7 +66,7 @@ def test_nobody_is_drawn_when_all_are_left_alone() -> None:
     assert made.draw(5.2) == "a"
 
 
-def test_a_request_is_as_long_as_allowed_and_the_end_is_shared_out() -> None:
+def test_requests_have_the_allowed_length_and_the_last_blocks_are_divided() -> None:
     schedule = BlockSchedule(span_blocks=8)
     schedule.announce([BlockSpan(0, 0, 20)])
     counts = []
@@ -75,7 +75,7 @@ def test_a_request_is_as_long_as_allowed_and_the_end_is_shared_out() -> None:
     assert counts == [8, 6, 3, 2, 1]
 
 
-def test_a_few_blocks_of_a_growing_version_wait_for_more_while_a_request_is_on_its_way() -> None:
+def test_a_few_blocks_of_a_growing_version_are_gathered_while_a_request_is_active() -> None:
     schedule = BlockSchedule(span_blocks=8)
     schedule.announce([BlockSpan(0, 0, 2)])
     first = schedule.claim(0.0, growing=True)
@@ -89,7 +89,7 @@ def test_a_few_blocks_of_a_growing_version_wait_for_more_while_a_request_is_on_i
     assert (enough.span, schedule.next_gathered()) == (BlockSpan(0, 2, 8), None)
 
 
-def test_a_few_blocks_wait_for_more_no_longer_than_a_moment_nor_when_nothing_is_on_its_way() -> None:
+def test_gathering_blocks_is_limited_in_time_and_needs_an_active_request() -> None:
     schedule = BlockSchedule(span_blocks=8)
     schedule.announce([BlockSpan(0, 0, 2)])
     first = schedule.claim(0.0, growing=True)
@@ -109,7 +109,7 @@ def test_a_few_blocks_wait_for_more_no_longer_than_a_moment_nor_when_nothing_is_
     assert alone.span == BlockSpan(0, 5, 1)
 
 
-def test_the_claim_that_brought_nothing_for_longest_is_hedged_by_halves_from_its_end() -> None:
+def test_the_claim_without_progress_for_longest_is_hedged_by_halves_from_its_end() -> None:
     schedule = BlockSchedule(span_blocks=4)
     schedule.announce([BlockSpan(0, 0, 8)])
     slow, quick = schedule.claim(0.0), schedule.claim(1.0)
@@ -132,7 +132,7 @@ def test_the_claim_that_brought_nothing_for_longest_is_hedged_by_halves_from_its
     assert schedule.missing == 3
 
 
-def test_a_slow_claim_and_its_hedge_meet_and_nothing_comes_twice() -> None:
+def test_a_slow_claim_and_its_hedge_meet_without_duplicate_blocks() -> None:
     schedule = BlockSchedule(span_blocks=16)
     schedule.announce([BlockSpan(0, 0, 16)])
     slow = schedule.claim(0.0)
@@ -147,9 +147,7 @@ def test_a_slow_claim_and_its_hedge_meet_and_nothing_comes_twice() -> None:
 
 @settings(max_examples=100, deadline=None)
 @given(announced=st.lists(st.tuples(st.integers(0, 2), st.integers(1, 9)), min_size=1, max_size=6), seed=st.integers(0))
-def test_every_block_comes_whatever_fails_and_none_is_lost_or_counted_twice(
-    announced: list[tuple[int, int]], seed: int
-) -> None:
+def test_every_block_arrives_once_whatever_fails(announced: list[tuple[int, int]], seed: int) -> None:
     schedule, wanted = announced_schedule(announced)
     here: set[tuple[int, int]] = set()
     chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""What is newest is the ledger's word, so a machine whose clock is hours off fetches like any other."""
+"""The ledger decides the newest version, so a machine whose clock is hours off fetches like any other."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Clients = Callable[..., Client]
 
 
 class Skewed(SystemClock):
-    """A machine whose wall clock is off; its seconds are as long as anybody's."""
+    """A clock whose wall time is off, and whose seconds have the normal length."""
 
     def __init__(self, hours: float) -> None:
         self._off = timedelta(hours=hours)
 
     def now(self) -> datetime:
-        """The wrong time."""
+        """Returns the wrong time."""
         return super().now() + self._off
 
 
@@ -38,12 +38,12 @@ class Ledger:
         self.announced: AnnouncedVersion | None = None
 
     async def latest(self) -> AnnouncedVersion | None:
-        """The newest of them."""
+        """Returns the newest version."""
         return self.announced
 
 
 @pytest.mark.parametrize(("of_relay", "of_client"), [(-9, 7), (30, -30), (0, 24 * 400)])
-async def test_a_client_whose_clock_is_hours_off_fetches_what_the_ledger_names(
+async def test_a_client_with_a_clock_hours_off_fetches_the_announced_version(
     of_relay: float, of_client: float, tmp_path: Path, stack: AsyncExitStack, client_of: Clients
 ) -> None:
     origin = await stack.enter_async_context(

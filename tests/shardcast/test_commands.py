@@ -1,4 +1,4 @@
-"""`muster shardcast` as people run it: processes that say what they do, stop when told, and survive `kill -9`."""
+"""`muster shardcast` as users run it: processes that print their state, stop on request, and survive `kill -9`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIGNED = ("--signer", PUBLISHER.address, "--run", "test")
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
-    """Starts `muster shardcast ...`; whatever still runs at the end is killed."""
+    """Starts `muster shardcast ...`; processes still running at the end are killed."""
     running: list[subprocess.Popen[str]] = []
     environment = os.environ | {"MUSTER_PUBLISHER_KEY": PUBLISHER.reveal().hex(), "PYTHONPATH": str(Path.cwd())}
 
@@ -43,14 +43,16 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def url_of(process: subprocess.Popen[str]) -> str:
-    """Where a service says that it is found."""
+    """Returns the URL that a service prints."""
     assert process.stdout is not None
     found = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
     assert found is not None
     return found[0]
 
 
-def test_from_a_watched_folder_over_a_relay_that_is_killed_to_a_folder_of_ours(start: Start, tmp_path: Path) -> None:
+def test_the_commands_publish_a_watched_folder_over_a_relay_that_is_killed_and_restarted(
+    start: Start, tmp_path: Path
+) -> None:
     watched = tmp_path / "watched"
     files = content(1)
     write_folder(watched / "1", files)
@@ -85,7 +87,7 @@ def test_from_a_watched_folder_over_a_relay_that_is_killed_to_a_folder_of_ours(s
         (("fetch", "--from", "http://127.0.0.1:1", "--to", "x", "--signer", "nobody"), "neither an address nor a key"),
     ],
 )
-def test_a_mistake_ends_in_words(arguments: tuple[str, ...], words: str) -> None:
+def test_a_mistake_is_reported_without_a_traceback(arguments: tuple[str, ...], words: str) -> None:
     said = run_muster("shardcast", *arguments)
     assert said.code == 1
     assert words in said.err

@@ -1,4 +1,4 @@
-"""One connection to a peer: blocks come whole, however the bytes do, and progress shows while they come."""
+"""One connection to a peer: blocks arrive complete in any packets, and progress is visible meanwhile."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Serve = Callable[[socket.socket], None]
 
 @contextmanager
 def peer(*answers: Serve) -> Iterator[str]:
-    """A peer that takes one connection and gives one answer to each request on it."""
+    """Runs a peer that accepts one connection and gives one answer to each request on it."""
     server = socket.create_server(("127.0.0.1", 0))
     server.settimeout(60)
 
@@ -63,7 +63,7 @@ def fetched(connection: BlockConnection) -> bytes:
 
 
 @pytest.mark.parametrize("with_head", [0, 1, 8192 - len(HEAD), 8193, 70_000])
-def test_whatever_comes_with_the_head_is_part_of_the_block_and_the_connection_serves_again(with_head: int) -> None:
+def test_bytes_that_arrive_with_the_head_belong_to_the_block_and_the_connection_is_reused(with_head: int) -> None:
     def answer(connection: socket.socket) -> None:
         connection.sendall(HEAD.encode() + DATA[:with_head])
         connection.sendall(DATA[with_head:])
@@ -76,7 +76,7 @@ def test_whatever_comes_with_the_head_is_part_of_the_block_and_the_connection_se
         connection.close()
 
 
-def test_half_a_block_shows_as_progress_before_the_rest_is_there() -> None:
+def test_half_a_block_is_counted_as_progress() -> None:
     begun = threading.Event()
 
     def answer(connection: socket.socket) -> None:
@@ -98,7 +98,7 @@ def test_half_a_block_shows_as_progress_before_the_rest_is_there() -> None:
     assert came == [DATA]
 
 
-def test_a_peer_that_closes_in_a_block_is_said_to_have_cut() -> None:
+def test_a_peer_that_closes_within_a_block_is_reported_as_cut() -> None:
     with peer(lambda connection: connection.sendall(HEAD.encode() + DATA[: BLOCK + 5])) as url:
         connection = connection_to(url)
         with pytest.raises(PeerFailed) as failed:
@@ -106,7 +106,7 @@ def test_a_peer_that_closes_in_a_block_is_said_to_have_cut() -> None:
     assert failed.value.kind is FailureKind.CUT
 
 
-def test_a_connection_that_is_cut_meanwhile_ends_at_once() -> None:
+def test_a_connection_cut_by_another_thread_ends_at_once() -> None:
     ended = threading.Event()
 
     def answer(connection: socket.socket) -> None:
@@ -125,7 +125,7 @@ def test_a_connection_that_is_cut_meanwhile_ends_at_once() -> None:
 
         working = threading.Thread(target=work)
         working.start()
-        working.join(15)  # and not the 20 s of a stall
+        working.join(15)  # and not the 20 s of a stall time-out
         assert not working.is_alive()
         ended.set()
     assert [error.kind for error in errors] == [FailureKind.CUT]

@@ -1,4 +1,4 @@
-"""Whatever happens to the bytes on the way: never a wrong file, and never a hang."""
+"""Changes of bytes in transit never produce a wrong file and never a hang."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FRANTIC = replace(
     progress=timedelta(seconds=1),
 )
 
-# Most of the bytes are of blocks; the first few hundred are of heads, listings and manifests.
+# Most bytes belong to blocks; the first few hundred belong to heads, listings and manifests.
 PLACES = st.integers(0, 600) | st.integers(0, 270_000) | st.integers(0, BLOCK + 20_000)
 SPOILINGS = st.builds(
     Spoiling,
@@ -44,7 +44,7 @@ SPOILINGS = st.builds(
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with something to publish."""
+    """Returns a folder with content to publish."""
     folder = tmp_path_factory.mktemp("fuzz")
     write_folder(folder / "source", FILES)
     yield folder
@@ -53,7 +53,7 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(spoilings=st.lists(SPOILINGS, max_size=12), with_good=st.booleans())
-def test_mangled_bytes_never_make_a_wrong_file(ground: Path, spoilings: list[Spoiling], with_good: bool) -> None:
+def test_corrupted_bytes_never_produce_a_wrong_file(ground: Path, spoilings: list[Spoiling], with_good: bool) -> None:
     async def attempt() -> None:
         shutil.rmtree(ground / "origin", ignore_errors=True)
         shutil.rmtree(ground / "to", ignore_errors=True)

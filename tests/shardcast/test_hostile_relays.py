@@ -1,4 +1,4 @@
-"""Whatever a relay does wrong, a client ends with the right bytes or says clearly why not, and never hangs."""
+"""Against any hostile relay a client ends with the right bytes or a clear error, and never hangs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ HASTY = replace(
     hedge=timedelta(milliseconds=100),
     progress=timedelta(milliseconds=1500),
 )
-# Where it must end well, however busy this machine is.
+# Time-outs for tests that must succeed, however busy this machine is.
 SURE = replace(
     HASTY,
     answer=timedelta(seconds=2),
@@ -61,12 +61,12 @@ def name(case: Spoil | str) -> str:
 
 
 def prefer(peers: Peers, url: str) -> None:
-    """Has a peer drawn as good as always, until it does something wrong."""
+    """Makes a peer the preferred choice until it fails."""
     peers[url].bandwidth, peers[url].measured = 1e15, True
 
 
 @pytest.mark.parametrize(("where", "spoil"), EVERYTHING, ids=name)
-async def test_with_one_good_relay_beside_it_the_right_bytes_arrive(
+async def test_with_one_honest_relay_the_right_bytes_arrive(
     origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path, where: str, spoil: Spoil
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
@@ -82,7 +82,7 @@ async def test_with_one_good_relay_beside_it_the_right_bytes_arrive(
         assert bad.spoilt > 0
 
 
-async def test_alone_a_bad_relay_gives_the_right_bytes_or_a_clear_word_and_leaves_nothing_wrong(
+async def test_a_hostile_relay_alone_gives_the_right_bytes_or_a_clear_error(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
@@ -123,7 +123,7 @@ async def test_alone_a_bad_relay_gives_the_right_bytes_or_a_clear_word_and_leave
         assert named[never] != "whole"
 
 
-async def test_a_relay_that_closes_each_connection_gives_everything_all_the_same(
+async def test_a_relay_that_closes_each_connection_still_delivers_everything(
     origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
@@ -133,7 +133,7 @@ async def test_a_relay_that_closes_each_connection_gives_everything_all_the_same
     assert bad.spoilt >= 5
 
 
-async def test_a_relay_that_gave_a_bad_block_is_left(
+async def test_a_relay_that_sent_a_bad_block_is_abandoned(
     origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
@@ -149,9 +149,7 @@ async def test_a_relay_that_gave_a_bad_block_is_left(
             assert read_folder((await client.fetch(1, tmp_path / "to")).path) == FILES
 
 
-async def test_a_relay_passes_on_nothing_that_did_not_verify(
-    origin: Origin, stack: AsyncExitStack, tmp_path: Path
-) -> None:
+async def test_a_relay_passes_on_only_verified_blocks(origin: Origin, stack: AsyncExitStack, tmp_path: Path) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
     bad = await stack.enter_async_context(HostileRelay(origin.url, "/files/1", hostile.flip))
     relay = await stack.enter_async_context(relay_of(tmp_path / "relay", bad.url, timeouts=HASTY, requests=ONE_BY_ONE))
@@ -162,7 +160,7 @@ async def test_a_relay_passes_on_nothing_that_did_not_verify(
     assert not (tmp_path / "relay" / "1.1" / "files" / "model.safetensors").exists()
 
 
-async def test_an_older_version_shown_as_the_newest_is_not_taken_for_it(
+async def test_an_older_version_offered_as_the_newest_is_not_accepted(
     origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     for version in (1, 2):
@@ -172,14 +170,14 @@ async def test_an_older_version_shown_as_the_newest_is_not_taken_for_it(
         assert await client.latest() == VersionKey(2, 1)
 
 
-async def test_what_two_clients_wasted_is_counted(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
+async def test_discarded_bytes_are_counted(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
     async with client_of(origin.url) as client:
         fetched = await client.fetch(1, tmp_path / "to")
         assert total(client.metrics.received) == fetched.size
 
 
-async def test_a_version_that_stays_a_promise_holds_up_nobody(
+async def test_an_announced_version_that_never_comes_does_not_block_a_client(
     origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
@@ -195,7 +193,7 @@ async def test_a_version_that_stays_a_promise_holds_up_nobody(
 
 
 @pytest.mark.parametrize("spoil", [hostile.hush, hostile.dribble], ids=name)
-async def test_two_relays_that_keep_a_manifest_to_themselves_do_not_keep_a_client_from_the_third(
+async def test_two_relays_that_withhold_a_manifest_do_not_keep_a_client_from_a_third(
     origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path, spoil: Spoil
 ) -> None:
     files = {f"part-{number}": b"%d" % number for number in range(50)}  # more than a hundred lines of manifest

@@ -1,4 +1,4 @@
-"""A fetch that was interrupted goes on where it was; a disk that fails says so; a dropped version leaves nothing."""
+"""An interrupted fetch resumes; a failing disk is reported; a dropped version leaves no files."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OTHER = digest(b"\x07" * 32)
 
 
 class Said:
-    """A ledger that says one thing."""
+    """A ledger with one fixed answer."""
 
     def __init__(self, announced: AnnouncedVersion | None) -> None:
         self.announced = announced
@@ -43,7 +43,7 @@ class Said:
 
 
 async def half(origin: Origin, client: Client, to: Path) -> None:
-    """Fetches what there is of a version that is never sealed, and stops."""
+    """Fetches the published part of a version that is never sealed, and stops."""
     publication = origin.begin(1, folder=write_folder(origin.folder / "source", FILES))
     await publication.advance("model.safetensors")
     heard = asyncio.Event()
@@ -56,7 +56,7 @@ async def half(origin: Origin, client: Client, to: Path) -> None:
         await fetching
 
 
-async def test_what_was_fetched_before_an_interruption_is_not_fetched_again(
+async def test_blocks_fetched_before_an_interruption_are_not_fetched_again(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     async with client_of(origin.url) as client:
@@ -70,7 +70,7 @@ async def test_what_was_fetched_before_an_interruption_is_not_fetched_again(
     assert fetched.received == BLOCK + sum(map(len, FILES.values())) - 5 * BLOCK
 
 
-async def test_a_folder_that_was_changed_after_it_was_complete_is_mended(
+async def test_a_folder_changed_after_completion_is_repaired(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
@@ -83,7 +83,7 @@ async def test_a_folder_that_was_changed_after_it_was_complete_is_mended(
     assert fetched.received == BLOCK
 
 
-async def test_two_fetches_of_a_version_into_one_folder_do_not_mix(
+async def test_two_fetches_of_a_version_into_one_folder_do_not_interfere(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     origin.begin(1, folder=tmp_path / "source")
@@ -97,7 +97,7 @@ async def test_two_fetches_of_a_version_into_one_folder_do_not_mix(
 
 
 @pytest.mark.parametrize("call", ["posix_fallocate", "pwrite"])
-async def test_a_full_disk_is_said_and_leaves_nothing_half_done(
+async def test_a_full_disk_is_reported_and_leaves_no_partial_folder(
     origin: Origin, client_of: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
@@ -112,7 +112,7 @@ async def test_a_full_disk_is_said_and_leaves_nothing_half_done(
     assert list((tmp_path / "to").iterdir()) == []
 
 
-async def test_a_version_that_is_pruned_half_way_is_said_to_be_gone(
+async def test_a_version_pruned_during_the_fetch_is_reported_as_gone(
     origin: Origin, client_of: Clients, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardcast.download.transfer._GONE_FOR", HALF_A_SECOND)
@@ -127,7 +127,7 @@ async def test_a_version_that_is_pruned_half_way_is_said_to_be_gone(
     assert list((tmp_path / "to").iterdir()) == []
 
 
-async def test_a_version_whose_files_are_not_what_its_blocks_make_is_dropped_and_the_next_one_taken(
+async def test_a_version_whose_files_do_not_match_its_blocks_is_dropped_and_the_next_one_fetched(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     publication = origin.begin(1, folder=write_folder(tmp_path / "one", FILES))
@@ -151,7 +151,7 @@ async def client_fetch_apart(client_of: Clients, origin: Origin, to: Path) -> No
         await client.fetch(1, to)
 
 
-async def test_the_ledger_says_what_is_newest_and_what_it_is(
+async def test_the_ledger_decides_the_newest_version_and_its_digest(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     first = await origin.publish_folder(1, write_folder(tmp_path / "one", content(1)))
@@ -169,7 +169,7 @@ async def test_the_ledger_says_what_is_newest_and_what_it_is(
             await client.fetch(2, tmp_path / "to")
 
 
-async def test_relays_that_do_not_show_the_announced_version_are_stale(
+async def test_relays_without_the_announced_version_are_stale(
     origin: Origin, client_of: Clients, tmp_path: Path, clock: ManualClock
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "one", {"a": b"1"}))
@@ -182,7 +182,7 @@ async def test_relays_that_do_not_show_the_announced_version_are_stale(
             await asked
 
 
-async def test_a_publisher_that_falls_silent_is_waited_for_only_so_long(
+async def test_a_silent_publisher_is_waited_for_a_bounded_time(
     origin: Origin, client_of: Clients, tmp_path: Path, clock: ManualClock
 ) -> None:
     origin.begin(1, folder=tmp_path / "source")
@@ -197,7 +197,7 @@ async def test_a_publisher_that_falls_silent_is_waited_for_only_so_long(
     assert [path.name for path in (tmp_path / "to").iterdir()] == [".partial-1"]
 
 
-async def test_a_slow_relay_is_hedged_at_another(
+async def test_a_slow_relays_request_is_hedged_at_another_relay(
     origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))

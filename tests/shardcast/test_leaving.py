@@ -1,4 +1,4 @@
-"""Whoever leaves a client or a relay is let go, whatever falls due at that moment."""
+"""Cancelling a client or a request succeeds at once, even if a time-out fires at that moment."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ ANSWER_S = 0.5
 HASTY = replace(QUICK, answer=timedelta(seconds=ANSWER_S))
 
 
-async def test_a_client_is_left_at_the_moment_at_which_a_relay_took_too_long(client_of: Callable[..., Client]) -> None:
+async def test_closing_a_client_when_a_relay_times_out_ends_at_once(client_of: Callable[..., Client]) -> None:
     async with SilentServer() as relay, asyncio.timeout(60), client_of(relay.url, timeouts=HASTY):
         await relay.asked()
         await as_it_falls_due(ANSWER_S)
 
 
 @pytest.mark.parametrize("ask", [PeerClient.probe, PeerClient.listing])
-async def test_a_question_that_is_taken_back_as_its_time_runs_out_was_taken_back(
+async def test_cancelling_a_request_at_its_timeout_raises_cancelled_error(
     ask: Callable[[PeerClient, str], Coroutine[Any, Any, object]],
 ) -> None:
     async with SilentServer() as relay, PeerClient(timeouts=HASTY) as upstream:

@@ -1,4 +1,4 @@
-"""A manifest says only what its publisher said, in the publisher's order, and never what can't be."""
+"""A manifest contains only what its publisher signed, in order, and nothing inconsistent."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read_all(lines: list[bytes], manifest: Manifest | None = None) -> Manifest:
     return manifest
 
 
-def test_what_the_author_says_is_what_a_reader_knows() -> None:
+def test_a_reader_of_the_manifest_knows_the_authors_files_and_blocks() -> None:
     manifest = read_all(lines_of(DATA))
     files = [VersionFile(path, len(data), hashlib.sha256(data).hexdigest()) for path, data in DATA.items()]
     assert manifest.content() == files
@@ -48,20 +48,20 @@ def test_what_the_author_says_is_what_a_reader_knows() -> None:
     assert [manifest.files[0].size_of(block) for block in range(4)] == [BLOCK, BLOCK, BLOCK, 17]
 
 
-def test_an_unsealed_manifest_is_no_version() -> None:
+def test_an_unsealed_manifest_is_not_a_version() -> None:
     lines = lines_of(DATA)
     for length in range(len(lines)):
         assert not read_all(lines[:length]).sealed
     assert read_all(lines).sealed
 
 
-def test_each_extension_tells_which_blocks_it_announces() -> None:
+def test_each_extension_names_the_blocks_it_announces() -> None:
     manifest = empty()
     spans = [span for line in lines_of(DATA) for span in manifest.read(line)]
     assert spans == [BlockSpan(0, 0, 2), BlockSpan(0, 2, 2), BlockSpan(1, 0, 1)]
 
 
-def test_nobody_but_the_publisher_can_add_a_word() -> None:
+def test_only_the_publisher_can_extend_a_manifest() -> None:
     lines = lines_of(DATA, writer=author(publisher=STRANGER))
     with pytest.raises(BadManifest, match="not by the publisher") as caught:
         empty().read(lines[0])
@@ -78,7 +78,7 @@ def test_nobody_but_the_publisher_can_add_a_word() -> None:
         ([0, 1, 2, 3, 4, 5, 6, 7, 8], "sealed"),
     ],
 )
-def test_extensions_can_be_neither_left_out_nor_repeated_nor_added_to(order: list[int], words: str) -> None:
+def test_extensions_cannot_be_omitted_repeated_or_inserted(order: list[int], words: str) -> None:
     writer = author()
     lines = lines_of(DATA, writer=writer)
     assert len(lines) == 8
@@ -98,7 +98,7 @@ def test_extensions_can_be_neither_left_out_nor_repeated_nor_added_to(order: lis
     assert manifest.head == head
 
 
-def test_extensions_of_two_versions_two_attempts_or_two_runs_do_not_mix() -> None:
+def test_extensions_of_other_versions_attempts_or_runs_are_refused() -> None:
     for version, attempt in ((2, 1), (1, 2)):
         with pytest.raises(BadManifest) as caught:
             empty().read(lines_of(DATA, writer=author(version, attempt))[0])
@@ -175,7 +175,7 @@ DELTA = [{"path": "a", "kind": "delta", "expected": None}]
         (5, _set(digest="0x" + "00" * 32)),
     ],
 )
-def test_what_cannot_be_is_refused_even_from_the_publisher_and_changes_nothing(line: int, change: Change) -> None:
+def test_an_inconsistent_extension_is_refused_even_from_the_publisher(line: int, change: Change) -> None:
     lines = lines_of(DATA)
     manifest = read_all(lines[:line])
     before = (manifest.head, manifest.length, manifest.size, [bytes(file.hashes) for file in manifest.files])
@@ -191,7 +191,7 @@ def test_what_cannot_be_is_refused_even_from_the_publisher_and_changes_nothing(l
 
 
 def _sign_whatever(fields: dict[str, Any]) -> bytes:
-    """A line with the publisher's good signature, whatever it says."""
+    """Returns a line with the publisher's valid signature over any content."""
     body = canonical_json(fields)
     hashed = "0x" + hashlib.sha256(body).hexdigest()
     named = [fields[name] for name in ("run", "version", "attempt", "sequence", "previous")]
@@ -200,19 +200,19 @@ def _sign_whatever(fields: dict[str, Any]) -> bytes:
     return canonical_json({"extension": fields, "signature": signature}) + b"\n"
 
 
-def test_a_line_signed_by_hand_after_the_documents_is_a_good_line() -> None:
+def test_a_line_signed_by_the_documented_procedure_is_valid() -> None:
     line = lines_of(DATA)[0]
     assert _sign_whatever(json.loads(line)["extension"]) == line
 
 
-def test_nothing_follows_a_short_block() -> None:
+def test_no_block_follows_a_short_block() -> None:
     writer = author()
     writer.extend(files=[FileEntry(path="a")], shards=[shard_of(0, 0, b"short")])
     with pytest.raises(BadManifest):
         writer.extend(shards=[shard_of(0, BLOCK, b"more")])
 
 
-def test_a_file_keeps_to_the_size_that_was_said() -> None:
+def test_a_file_ends_at_its_expected_size() -> None:
     writer = author()
     writer.extend(files=[FileEntry(path="a", expected=6)])
     with pytest.raises(BadManifest, match="beyond"):
@@ -222,7 +222,7 @@ def test_a_file_keeps_to_the_size_that_was_said() -> None:
         writer.extend(ended=[end_of(0, b"five.")])
 
 
-def test_a_version_is_based_on_an_older_one_only() -> None:
+def test_a_version_can_be_based_only_on_an_older_one() -> None:
     extension = Extension(
         run=RUN,
         version=1,
@@ -235,12 +235,12 @@ def test_a_version_is_based_on_an_older_one_only() -> None:
         empty().read(sign_extension(extension, PUBLISHER))
 
 
-def test_a_line_that_is_too_long_is_not_parsed() -> None:
+def test_an_oversized_line_is_not_parsed() -> None:
     with pytest.raises(BadManifest, match="at most"):
         empty().read(b"[" * (MOST_EXTENSION_BYTES + 1))
 
 
-def test_a_line_has_one_spelling() -> None:
+def test_a_line_has_one_canonical_form() -> None:
     fields = json.loads(lines_of(DATA)[0])
     for spelled in (json.dumps(fields, sort_keys=True), json.dumps(dict(reversed(fields.items())))):
         with pytest.raises(BadManifest, match="canonical"):
@@ -252,7 +252,7 @@ LINES = lines_of(DATA)
 
 @settings(max_examples=150, deadline=None)
 @given(st.integers(0, len(LINES) - 1), st.data())
-def test_no_change_of_a_line_is_ever_believed(at: int, data: st.DataObject) -> None:
+def test_no_altered_line_is_accepted(at: int, data: st.DataObject) -> None:
     line = LINES[at][:-1]
     where = data.draw(st.integers(0, len(line) - 1))
     kind = data.draw(st.sampled_from(["flip", "cut", "insert", "delete"]))
@@ -273,12 +273,12 @@ def test_no_change_of_a_line_is_ever_believed(at: int, data: st.DataObject) -> N
 
 @settings(max_examples=100, deadline=None)
 @given(st.binary(max_size=300) | st.text(max_size=300).map(str.encode))
-def test_no_bytes_crash_a_reader(line: bytes) -> None:
+def test_no_bytes_crash_the_manifest_reader(line: bytes) -> None:
     with pytest.raises(MusterError):
         empty().read(line)
 
 
-def test_a_manifest_does_not_grow_by_nothing() -> None:
+def test_an_empty_extension_is_refused() -> None:
     writer = author()
     writer.extend()
     with pytest.raises(BadManifest, match="is empty"):

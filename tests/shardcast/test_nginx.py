@@ -1,4 +1,4 @@
-"""The shipped nginx configuration in a real nginx: who gets in, how fast, and who sees what."""
+"""The shipped nginx configuration in a real nginx: access, rates, and addresses passed on."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def front(tmp_path: Path, origin: tuple[Behind, int]) -> AsyncIterator[Fro
         yield started
 
 
-async def test_a_client_fetches_through_it_while_the_version_grows(
+async def test_a_client_fetches_through_nginx_while_the_version_grows(
     tmp_path: Path, client_of: Callable[..., Client]
 ) -> None:
     data = content(1)["model.safetensors"]
@@ -54,18 +54,18 @@ async def test_a_client_fetches_through_it_while_the_version_grows(
                     await writing.write("model.safetensors", data[: len(data) // 2])
                     fetching = asyncio.create_task(client.fetch(1, tmp_path / "to", on_progress=progress))
                     async with asyncio.timeout(PATIENCE):
-                        await heard.wait()  # before there is an end of anything that could be waited for
+                        await heard.wait()  # before anything could be awaited to its end
                     await writing.write("model.safetensors", data[len(data) // 2 :])
                 fetched = await fetching
     assert read_folder(fetched.path) == {"model.safetensors": data}
 
 
-async def test_what_is_behind_sees_the_callers_address_and_no_other_that_it_claims(front: Front) -> None:
+async def test_the_server_behind_nginx_sees_the_callers_real_address(front: Front) -> None:
     async with front.client("127.0.0.1") as http:
         assert (await http.get("/block", headers={"X-Forwarded-For": "8.8.8.8"})).text == "127.0.0.1"
 
 
-async def test_a_running_download_survives_a_new_list(front: Front, origin: tuple[Behind, int]) -> None:
+async def test_a_running_download_survives_an_allowlist_reload(front: Front, origin: tuple[Behind, int]) -> None:
     origin[0].expected = 1
     async with front.client("127.0.0.1") as http:
         download = asyncio.create_task(http.get("/poll"))
@@ -77,17 +77,17 @@ async def test_a_running_download_survives_a_new_list(front: Front, origin: tupl
         assert (await download).text == "news"
 
 
-async def test_only_reading_is_let_through_and_metrics_are_not(front: Front) -> None:
+async def test_nginx_passes_only_read_requests_and_no_metrics(front: Front) -> None:
     async with front.client("127.0.0.1") as http:
         assert (await http.post("/block")).status_code == 403
         assert (await http.get("/metrics")).status_code == 404
         assert (await http.head("/block")).status_code == 200
 
 
-async def test_a_flood_from_one_address_is_slowed_and_others_are_served(front: Front) -> None:
+async def test_a_flood_from_one_address_is_throttled_and_others_are_served(front: Front) -> None:
     await front.install(allowed_networks((), also=["127.0.0.1", "127.0.0.2"]))
     reader, writer = await asyncio.open_connection("127.0.0.1", front.port, local_addr=("127.0.0.1", 0))
-    # At 100 a second and 200 at once, all of these would have to take eight seconds for none to be refused.
+    # At 100 a second and 200 at once, none is refused only if these requests take eight seconds.
     writer.write(
         b"GET /block HTTP/1.1\r\nHost: x\r\n\r\n" * 999 + b"GET /block HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     )
@@ -99,7 +99,7 @@ async def test_a_flood_from_one_address_is_slowed_and_others_are_served(front: F
     assert await front.status("127.0.0.2") == 200
 
 
-async def test_an_address_holds_64_connections_and_no_more(front: Front, origin: tuple[Behind, int]) -> None:
+async def test_an_address_has_at_most_64_connections(front: Front, origin: tuple[Behind, int]) -> None:
     origin[0].expected = 64
     limits = httpx.Limits(max_connections=None)
     transport = httpx.AsyncHTTPTransport(local_address="127.0.0.1", limits=limits)
@@ -114,7 +114,7 @@ async def test_an_address_holds_64_connections_and_no_more(front: Front, origin:
         assert {answer.status_code for answer in await asyncio.gather(*held)} == {200}
 
 
-def test_the_example_with_tls_is_what_nginx_takes(tmp_path: Path) -> None:
+def test_nginx_accepts_the_tls_example(tmp_path: Path) -> None:
     shutil.copytree(DEPLOY, tmp_path / "muster")
     certificate = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
     certificate += [
@@ -139,7 +139,7 @@ def test_the_example_with_tls_is_what_nginx_takes(tmp_path: Path) -> None:
     )
     command = [str(NGINX), "-t", "-e", f"{tmp_path}/error.log", "-c", f"{tmp_path}/nginx.conf"]
     without = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert "allowed.conf" in without.stderr  # no list yet: it does not start with its doors open
+    assert "allowed.conf" in without.stderr  # without a list nginx does not start, instead of admitting every address
     (tmp_path / "muster" / "allowed.conf").write_text("")
     ran = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""From an origin straight to a client: what arrives is what was published, whole, while it is written and after."""
+"""From an origin directly to a client: the published files arrive, during and after writing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.kit.shardcast import RUN_NAME, content, read_folder, write_folder
 Clients = Callable[..., Client]
 
 
-async def test_a_published_folder_arrives_whole(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
+async def test_a_published_folder_arrives_completely(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
     files = content(1)
     published = await origin.publish_folder(1, write_folder(tmp_path / "source", files))
     async with client_of(origin.url) as client:
@@ -35,7 +35,7 @@ async def test_a_published_folder_arrives_whole(origin: Origin, client_of: Clien
     assert [path.name for path in (tmp_path / "to").iterdir()] == ["1"]
 
 
-async def test_a_client_has_blocks_before_the_trainer_has_written_the_next(
+async def test_a_client_receives_blocks_before_the_trainer_has_written_the_next(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     data = content(2)["model.safetensors"]
@@ -57,7 +57,7 @@ async def test_a_client_has_blocks_before_the_trainer_has_written_the_next(
     assert read_folder(fetched.path) == {"model.safetensors": data}
 
 
-async def test_a_writer_is_told_that_what_it_wrote_could_not_be_published(origin: Origin) -> None:
+async def test_a_failed_publication_is_reported_to_the_writer(origin: Origin) -> None:
     async def spoil_and_go_on() -> None:
         async with origin.publish(version=4) as writing:
             await writing.write("model.safetensors", bytes(2 * BLOCK))
@@ -71,7 +71,7 @@ async def test_a_writer_is_told_that_what_it_wrote_could_not_be_published(origin
     assert origin.newest is None
 
 
-async def test_the_newer_attempt_at_a_version_takes_the_place_of_one_that_was_never_sealed(
+async def test_a_newer_attempt_replaces_one_that_was_never_sealed(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     first, second = content(3), content(4)
@@ -102,7 +102,7 @@ async def test_a_client_follows_each_newest_version_and_keeps_two(
     assert sorted(path.name for path in (tmp_path / "to").iterdir()) == ["2", "5"]
 
 
-async def test_an_origin_keeps_the_last_versions_and_a_client_is_told_that_an_older_one_is_gone(
+async def test_an_origin_keeps_the_last_versions_and_reports_older_ones_as_gone(
     stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER, keep=2))
@@ -110,13 +110,13 @@ async def test_an_origin_keeps_the_last_versions_and_a_client_is_told_that_an_ol
         source = write_folder(tmp_path / str(version), {"a": b"%d" % version})
         await origin.publish_folder(version, source)
     assert [each.version for each in origin.versions.listing().versions] == [3, 2]
-    assert (tmp_path / "1" / "a").exists()  # a trainer's files are the trainer's
+    assert (tmp_path / "1" / "a").exists()  # the origin never deletes a trainer's files
     async with client_of(origin.url) as client:
         with pytest.raises(VersionGone, match="version 1"):
             await client.fetch(1, tmp_path / "to")
 
 
-async def test_an_origin_goes_on_after_a_restart_with_what_was_complete(client_of: Clients, tmp_path: Path) -> None:
+async def test_an_origin_resumes_with_its_complete_versions_after_a_restart(client_of: Clients, tmp_path: Path) -> None:
     files = content(6)
     async with Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER) as origin:
         await origin.publish_folder(1, write_folder(tmp_path / "one", files))
@@ -132,7 +132,7 @@ async def test_an_origin_goes_on_after_a_restart_with_what_was_complete(client_o
         assert (again.digest, again.attempt) == (published.digest, 2)
 
 
-async def test_an_origin_with_a_state_folder_only_reads_the_watched_one(client_of: Clients, tmp_path: Path) -> None:
+async def test_with_a_state_folder_an_origin_only_reads_the_watched_folder(client_of: Clients, tmp_path: Path) -> None:
     watched = tmp_path / "watched"
     files = content(6)
     version = write_folder(watched / "1", files)
@@ -145,7 +145,7 @@ async def test_an_origin_with_a_state_folder_only_reads_the_watched_one(client_o
     assert [path.name for path in watched.iterdir()] == ["1"]
 
 
-async def test_a_state_folder_does_not_leave_counts_of_attempts_behind(tmp_path: Path) -> None:
+async def test_a_state_folder_must_take_over_earlier_attempt_counts(tmp_path: Path) -> None:
     watched, state = tmp_path / "watched", tmp_path / "state"
     async with Origin(watched, run=RUN_NAME, key=PUBLISHER) as origin:
         await origin.publish_folder(1, write_folder(watched / "1", content(6)))
@@ -157,7 +157,9 @@ async def test_a_state_folder_does_not_leave_counts_of_attempts_behind(tmp_path:
         assert origin.newest is not None
 
 
-async def test_what_another_key_published_is_not_looked_at(origin: Origin, client_of: Clients, tmp_path: Path) -> None:
+async def test_versions_published_by_another_key_are_ignored(
+    origin: Origin, client_of: Clients, tmp_path: Path
+) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", {"a": b"a"}))
     async with client_of(origin.url, signer=STRANGER.address) as client:
         with pytest.raises(Exception, match="another run"):
@@ -165,7 +167,7 @@ async def test_what_another_key_published_is_not_looked_at(origin: Origin, clien
 
 
 @pytest.mark.parametrize("name", [".hidden only", "a b", "-dash"])
-async def test_a_folder_that_can_be_no_version_is_refused(origin: Origin, tmp_path: Path, name: str) -> None:
+async def test_a_folder_that_cannot_be_a_version_is_refused(origin: Origin, tmp_path: Path, name: str) -> None:
     (tmp_path / "source").mkdir()
     (tmp_path / "source" / name).write_text("x")
     with pytest.raises(InvalidInput):

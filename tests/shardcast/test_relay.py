@@ -1,4 +1,4 @@
-"""A relay passes on what verified, as soon as it did, holds the newest versions, and goes on after a crash."""
+"""A relay passes on verified blocks at once, holds the newest versions, and resumes after a crash."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def over_budget(relay: Relay) -> float:
     return metric.samples[0].value
 
 
-async def test_a_version_goes_through_a_chain_of_relays(
+async def test_a_version_passes_through_a_chain_of_relays(
     origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     upper = await stack.enter_async_context(relay_of(tmp_path / "upper", origin.url))
@@ -52,7 +52,7 @@ async def test_a_version_goes_through_a_chain_of_relays(
     assert read_folder(fetched.path) == files
 
 
-async def test_a_block_is_at_the_client_before_the_next_one_is_written(
+async def test_a_block_reaches_the_client_before_the_next_one_is_written(
     origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     relays = [await stack.enter_async_context(relay_of(tmp_path / name, origin.url)) for name in ("one", "two")]
@@ -69,7 +69,7 @@ async def test_a_block_is_at_the_client_before_the_next_one_is_written(
     assert read_folder((await fetching).path) == {"model.safetensors": data}
 
 
-async def test_a_new_relay_takes_the_newest_versions_and_lets_go_of_the_oldest(
+async def test_a_new_relay_fetches_the_newest_versions_and_removes_the_oldest(
     origin: Origin, stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     for version in (1, 2, 3, 4):
@@ -82,14 +82,14 @@ async def test_a_new_relay_takes_the_newest_versions_and_lets_go_of_the_oldest(
     assert sorted(path.name for path in (tmp_path / "relay").iterdir()) == ["4.1", "5.1"]
 
 
-async def test_a_relay_on_a_small_disk_lets_go_of_the_oldest_and_does_not_fetch_them_again(
+async def test_a_relay_on_a_small_disk_removes_the_oldest_and_does_not_fetch_them_again(
     origin: Origin, stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     for version in (1, 2, 3, 4):
         await origin.publish_folder(version, write_folder(tmp_path / str(version), {"a": bytes(1000)}))
     store, rule = tmp_path / "relay", KeepRule(most=5, budget=2500)
     relay = await stack.enter_async_context(relay_of(store, origin.url, keep=rule))
-    # 1 may be under way when 2 is gone, and would count as received.
+    # Version 1 may be in transit when 2 is removed, and would count as received.
     await eventually(lambda: all(complete(relay, version) for version in (3, 4)) and len(list(relay.versions)) == 2)
     received = total(relay.metrics.received)
     await origin.publish_folder(5, write_folder(tmp_path / "5", {"a": bytes(1000)}))
@@ -97,7 +97,7 @@ async def test_a_relay_on_a_small_disk_lets_go_of_the_oldest_and_does_not_fetch_
     assert total(relay.metrics.received) - received <= 1000
 
 
-async def test_a_relay_removes_nothing_that_leases_or_open_work_need_and_frees_it_as_soon_as_nothing_does(
+async def test_a_relay_keeps_versions_needed_by_leases_or_open_work_and_frees_them_afterwards(
     origin: Origin, stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     store, rule = tmp_path / "relay", KeepRule(most=2, budget=1500)
@@ -109,22 +109,22 @@ async def test_a_relay_removes_nothing_that_leases_or_open_work_need_and_frees_i
     for version in (1, 2, 3, 4, 5):
         await origin.publish_folder(version, write_folder(tmp_path / str(version), {"a": bytes(1000)}))
         await eventually(partial(complete, relay, version))
-    assert relay.held() == [5, 4, 3, 2, 1]  # nobody has said what is needed
+    assert relay.held() == [5, 4, 3, 2, 1]  # no needs have been reported yet
     now, hour = time.time(), timedelta(hours=1)
     for version, came in enumerate((9000, 9000, 9000, 4000, 3000), start=1):
         os.utime(store / f"{version}.1", (now - came, now - came))
     relay.need(Needs(at=now, leases=hour, work=frozenset({1})))
-    await eventually(holds(5, 4, 3, 1))  # 3 was leased until at most an hour after 5 came
+    await eventually(holds(5, 4, 3, 1))  # 3 was leased until at most an hour after 5 arrived
     assert over_budget(relay) == 2500
     relay.need(None)
     await origin.publish_folder(6, write_folder(tmp_path / "6", {"a": bytes(1000)}))
-    await eventually(holds(6, 5, 4, 3, 1))  # the ledger can't be read: nothing goes, and new versions come
+    await eventually(holds(6, 5, 4, 3, 1))  # the ledger cannot be read: nothing is removed, and new versions arrive
     relay.need(Needs(at=now + 2 * 3600, leases=hour))
     await eventually(holds(6, 5))
     assert sorted(path.name for path in store.iterdir()) == ["5.1", "6.1"]
 
 
-async def test_after_a_restart_nothing_that_is_right_is_fetched_again(
+async def test_after_a_restart_no_valid_block_is_fetched_again(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     files = content(3)
@@ -142,7 +142,7 @@ async def test_after_a_restart_nothing_that_is_right_is_fetched_again(
         assert total(relay.metrics.received) == BLOCK + len(files["tokenizer/config.json"])
 
 
-async def test_a_newer_attempt_reuses_the_blocks_that_are_the_same(
+async def test_a_newer_attempt_reuses_equal_blocks(
     origin: Origin, stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     relay = await stack.enter_async_context(relay_of(tmp_path / "relay", origin.url))
@@ -160,7 +160,7 @@ async def test_a_newer_attempt_reuses_the_blocks_that_are_the_same(
     assert after - before == sum(map(len, files.values())) - 5 * BLOCK
 
 
-async def test_a_relay_without_any_upstream_says_that_it_is_not_ready(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_a_relay_without_any_upstream_is_not_ready(stack: AsyncExitStack, tmp_path: Path) -> None:
     relay = await stack.enter_async_context(relay_of(tmp_path / "relay", "http://127.0.0.1:9"))
     assert await status_of(f"{relay.url}/readyz") == 503
     assert await status_of(f"{relay.url}/healthz") == 200

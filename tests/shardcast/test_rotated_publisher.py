@@ -1,4 +1,6 @@
-"""After the publisher's key was rotated, what the key before signed is served and taken until a stated time."""
+"""After a rotation of the publisher's key, versions signed by the former key are served and accepted for a stated
+time.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def relay_of(store: Path, *upstreams: str, **other: Any) -> Relay:
 
 
 def has(relay: Relay, *versions: int) -> Callable[[], bool]:
-    """Whether a relay holds these, complete."""
+    """Returns whether a relay holds these versions completely."""
 
     def look() -> bool:
         held = [relay.versions.get(version) for version in versions]
@@ -47,14 +49,14 @@ def has(relay: Relay, *versions: int) -> Callable[[], bool]:
 
 
 async def publish(folder: Path, key: Key, *versions: int) -> None:
-    """What an origin publishes under a key, before it is stopped."""
+    """Publishes versions from an origin with a key, and stops the origin."""
     async with Origin(folder, run=RUN_NAME, key=key) as origin:
         for version in versions:
             source = folder / str(version)
             await origin.publish_folder(version, write_folder(source, content(version, size=3000)))
 
 
-def test_who_counts_when() -> None:
+def test_the_former_publisher_key_is_accepted_until_its_end() -> None:
     until = NOW + timedelta(hours=1)
     second = timedelta(seconds=1)
     assert BOTH.accepted_at(until - second) == (SUCCESSOR.address, PUBLISHER.address)
@@ -62,7 +64,7 @@ def test_who_counts_when() -> None:
     assert Signers(publisher=SUCCESSOR.address, former=PUBLISHER.address).accepted_at(NOW) == (SUCCESSOR.address,)
 
 
-def test_who_begins_a_manifest_ends_it() -> None:
+def test_the_signer_of_a_manifests_first_line_must_sign_all_lines() -> None:
     key = VersionKey(1, 1)
     manifest = Manifest(run=RUN, key=key, signer=SUCCESSOR.address, other_signers=[PUBLISHER.address])
     manifest.read(LINES[0])
@@ -79,10 +81,10 @@ def test_who_begins_a_manifest_ends_it() -> None:
     assert (strange.signer, strange.length) == (SUCCESSOR.address, 0)
 
 
-async def test_workers_of_both_versions_are_served_while_both_keys_count(
+async def test_workers_of_both_versions_are_served_while_both_keys_are_valid(
     stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
-    """A worker believes the one key that its version was announced by."""
+    """A worker accepts only the key that announced its version."""
     await publish(tmp_path / "origin", PUBLISHER, 1, 2)
     await publish(tmp_path / "origin", SUCCESSOR, 3)
     origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=SUCCESSOR))
@@ -104,7 +106,7 @@ async def test_workers_of_both_versions_are_served_while_both_keys_count(
         assert [offer.version for offer in await client.offers()] == [3, 2, 1]
 
 
-async def test_after_its_time_nobody_takes_what_the_former_key_signed(
+async def test_after_the_grace_period_versions_signed_by_the_former_key_are_refused(
     stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     await publish(tmp_path / "origin", PUBLISHER, 1, 2)
@@ -121,7 +123,7 @@ async def test_after_its_time_nobody_takes_what_the_former_key_signed(
             await client.fetch(2, tmp_path / "to")
 
 
-async def test_a_relay_that_runs_hears_of_the_rotation_and_keeps_what_it_has(
+async def test_a_running_relay_learns_of_the_rotation_and_keeps_its_versions(
     stack: AsyncExitStack, client_of: Clients, tmp_path: Path
 ) -> None:
     await publish(tmp_path / "origin", PUBLISHER, 1)
@@ -138,7 +140,7 @@ async def test_a_relay_that_runs_hears_of_the_rotation_and_keeps_what_it_has(
             await client.fetch(version, tmp_path / f"of-{version}")
 
 
-async def test_a_relay_that_starts_again_after_the_time_lets_go_of_what_the_former_key_signed(tmp_path: Path) -> None:
+async def test_a_relay_restarted_after_the_grace_period_removes_versions_of_the_former_key(tmp_path: Path) -> None:
     await publish(tmp_path / "origin", PUBLISHER, 1)
     async with AsyncExitStack() as before:
         origin = await before.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER))
@@ -149,8 +151,8 @@ async def test_a_relay_that_starts_again_after_the_time_lets_go_of_what_the_form
             assert [each.version for each in relay.versions.listing().versions] == kept
 
 
-async def test_a_folder_that_is_moved_away_and_back_is_signed_anew(tmp_path: Path) -> None:
-    """What an operator does about a version that the former key signed and the new one announced."""
+async def test_a_folder_moved_away_and_back_is_signed_again(tmp_path: Path) -> None:
+    """An operator does this with a version that the former key signed and the new key announced."""
     write_folder(tmp_path / "7", content(7, size=3000))
     async with Origin(tmp_path, run=RUN_NAME, key=PUBLISHER) as origin:
         await FolderWatcher(origin).look()
@@ -169,7 +171,7 @@ async def test_a_folder_that_is_moved_away_and_back_is_signed_anew(tmp_path: Pat
     assert (after.version, after.attempt, after.digest) == (7, before.attempt + 1, before.digest)
 
 
-async def test_the_first_version_of_a_new_key_needs_none_of_the_former_one(tmp_path: Path) -> None:
+async def test_the_first_version_of_a_new_key_has_no_base_of_the_former_key(tmp_path: Path) -> None:
     await publish(tmp_path / "origin", PUBLISHER, 1)
     async with Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER) as origin:
         assert next_form(origin.versions, 2, anchor_every=5).base == 1
@@ -181,10 +183,10 @@ async def test_the_first_version_of_a_new_key_needs_none_of_the_former_one(tmp_p
 @pytest.mark.parametrize(
     "thief", [pytest.param((98, 99), id="numbers-ahead-of-all-others"), pytest.param((2, 3), id="the-next-numbers")]
 )
-async def test_versions_of_a_key_that_counts_no_more_keep_no_place_from_those_of_its_successor(
+async def test_versions_of_an_expired_key_do_not_displace_those_of_its_successor(
     stack: AsyncExitStack, tmp_path: Path, thief: tuple[int, int]
 ) -> None:
-    """A key is rotated because somebody else may have it, who may have signed versions of any number."""
+    """A key may be rotated because it was stolen, and the thief may have signed versions of any number."""
     await publish(tmp_path / "stolen", PUBLISHER, *thief)
     async with Origin(tmp_path / "stolen", run=RUN_NAME, key=PUBLISHER) as stolen:
         port = stolen.server.port

@@ -1,4 +1,4 @@
-"""How much of a file a reader is given at a time: as much as it takes at once, and never before it is here."""
+"""The size of the pieces sent to a reader: as much as it takes at once, and only data that has arrived."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ QUICKLY, SLOWLY = QUICK_S / 2, QUICK_S * 2
         ([SLOWLY] * 9 + [QUICKLY], 2 * LEAST_BLOCKS),
     ],
 )
-def test_a_reader_gets_more_at_a_time_while_it_is_quick(took: list[float], blocks: int) -> None:
+def test_a_fast_reader_gets_larger_pieces(took: list[float], blocks: int) -> None:
     batch = BatchSize()
     for seconds in took:
         batch.record(seconds)
     assert batch.blocks == blocks
 
 
-async def test_what_a_connection_has_shown_counts_for_its_next_request(
+async def test_a_connections_measured_speed_is_used_for_its_next_request(
     stack: AsyncExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("shardcast.serve.sender.QUICK_S", 60.0)  # however slow this machine is
@@ -77,7 +77,7 @@ class Here:
 
 
 @pytest.mark.parametrize("stalls", [False, True])
-async def test_a_reader_whose_first_blocks_the_kernel_took_need_not_be_quicker_than_another(
+async def test_pieces_absorbed_by_the_kernel_do_not_shorten_the_readers_time_limit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, stalls: bool
 ) -> None:
     patience = timedelta(seconds=1 if stalls else 3)
@@ -106,7 +106,7 @@ async def test_a_reader_whose_first_blocks_the_kernel_took_need_not_be_quicker_t
     assert sizes == [4, 8] + [16] * (not stalls)
 
 
-def test_a_file_comes_over_tls_in_the_loop_of_uvloop_too(tmp_path: Path) -> None:
+def test_a_file_is_sent_over_tls_with_uvloop(tmp_path: Path) -> None:
     serving, trusting = certificate(tmp_path)
     data = Random(2).randbytes(2 * BLOCK + 7)
 

@@ -1,4 +1,4 @@
-"""What a server answers to strangers: limits before anything else, exact ranges, problems in words, TLS where on."""
+"""A server's answers to strangers: limits first, exact ranges, problem documents, and optional TLS."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ FILES = content(1)
         ("/", "", 404),
     ],
 )
-async def test_only_what_exists_is_answered(
+async def test_only_existing_paths_are_answered(
     origin: Origin, tmp_path: Path, path: str, range_: str, status: int
 ) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
@@ -67,7 +67,7 @@ async def test_only_what_exists_is_answered(
     assert await status_of(origin.url + path, **headers) == status
 
 
-async def test_an_address_has_so_many_requests(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_the_request_rate_per_address_is_limited(stack: AsyncExitStack, tmp_path: Path) -> None:
     limits = ServingLimits(rate=Rate(count=1, per=timedelta(hours=1), burst=2))
     origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, limits=limits))
     assert [await status_of(f"{origin.url}/v1/probe") for _ in range(3)] == [200, 200, 429]
@@ -75,7 +75,7 @@ async def test_an_address_has_so_many_requests(stack: AsyncExitStack, tmp_path: 
     assert total(origin.server.metrics.refused) == 1
 
 
-async def test_health_has_a_rate_of_its_own(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_health_has_a_separate_rate(stack: AsyncExitStack, tmp_path: Path) -> None:
     clock = ManualClock()
     origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, clock=clock))
     statuses = [await status_of(f"{origin.url}/healthz") for _ in range(HEALTH_RATE.burst + 1)]
@@ -85,14 +85,14 @@ async def test_health_has_a_rate_of_its_own(stack: AsyncExitStack, tmp_path: Pat
 
 
 async def test_a_request_head_is_bounded(origin: Origin) -> None:
-    """Without a limit on their number, 128 fields of 8 KiB each were taken: 1 MiB for every connection."""
+    """Without a limit on their number, 128 fields of 8 KiB each were accepted: 1 MiB for every connection."""
     fields = {f"X-Field-{number}": "x" * 1000 for number in range(40)}
     assert await status_of(f"{origin.url}/healthz", **fields) == 400
     assert await status_of(f"{origin.url}/healthz", **{"X-Field": "x" * 2000}) == 400
     assert await status_of(f"{origin.url}/healthz", **dict(list(fields.items())[:20])) == 200
 
 
-async def test_an_address_has_so_many_connections(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_the_number_of_connections_per_address_is_limited(stack: AsyncExitStack, tmp_path: Path) -> None:
     limits = ServingLimits(connections=ConnectionLimits(per_address=2))
     origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, limits=limits))
     first = [await asyncio.open_connection("127.0.0.1", origin.server.port) for _ in range(2)]
@@ -107,7 +107,7 @@ async def test_an_address_has_so_many_connections(stack: AsyncExitStack, tmp_pat
     assert await status_of(f"{origin.url}/v1/probe") == 200
 
 
-async def test_a_full_server_takes_an_idle_place_from_the_busiest_address(
+async def test_a_full_server_closes_an_idle_connection_of_the_busiest_address(
     stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     limits = ServingLimits(connections=ConnectionLimits(connections=3, per_address=3))
@@ -127,7 +127,7 @@ async def test_a_full_server_takes_an_idle_place_from_the_busiest_address(
         each.close()
 
 
-async def test_an_address_that_reads_no_answers_holds_little(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_an_address_that_reads_no_answers_occupies_little_memory(stack: AsyncExitStack, tmp_path: Path) -> None:
     """A connection pauses with 16 to 256 KiB of an answer left, whatever the kernel buffers: 24 exceed the limit."""
     origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER))
     answers = origin.server._answers
@@ -152,9 +152,9 @@ HEAD = b"GET /v1/versions?follow=1 HTTP/1.1\r\nHost: a\r\n"
 @pytest.mark.parametrize(
     "sent",
     [b"", HEAD, b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n" + HEAD],
-    ids=["nothing", "half-a-head", "half-a-head-after-an-answer"],
+    ids=["no-bytes", "half-a-head", "half-a-head-after-an-answer"],
 )
-async def test_who_does_not_finish_a_request_is_cut_off(stack: AsyncExitStack, tmp_path: Path, sent: bytes) -> None:
+async def test_an_unfinished_request_is_cut_off(stack: AsyncExitStack, tmp_path: Path, sent: bytes) -> None:
     limits = ServingLimits(idle=timedelta(milliseconds=200))
     origin = await stack.enter_async_context(Origin(tmp_path, run=RUN_NAME, key=PUBLISHER, limits=limits))
     reader, writer = await asyncio.open_connection("127.0.0.1", origin.server.port)
@@ -165,20 +165,20 @@ async def test_who_does_not_finish_a_request_is_cut_off(stack: AsyncExitStack, t
     writer.close()
 
 
-async def test_who_did_finish_it_is_heard_for_as_long_as_it_takes(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_a_complete_request_may_wait_longer_than_the_idle_timeout(stack: AsyncExitStack, tmp_path: Path) -> None:
     limits = ServingLimits(idle=timedelta(milliseconds=100))
     origin = await stack.enter_async_context(Origin(tmp_path / "o", run=RUN_NAME, key=PUBLISHER, limits=limits))
     reader, writer = await asyncio.open_connection("127.0.0.1", origin.server.port)
     writer.write(HEAD + b"\r\n")
     await reader.readuntil(b'"versions":[]}')
-    await asyncio.sleep(0.3)  # what must not happen has no event
+    await asyncio.sleep(0.3)  # an event that must not happen cannot be awaited
     await origin.publish_folder(1, write_folder(tmp_path / "source", {"a": b"1"}))
     async with asyncio.timeout(60):
         await reader.readuntil(b'"version":1,')
     writer.close()
 
 
-async def test_metrics_say_what_is_held_and_sent(origin: Origin, tmp_path: Path) -> None:
+async def test_metrics_show_held_versions_and_sent_bytes(origin: Origin, tmp_path: Path) -> None:
     await origin.publish_folder(1, write_folder(tmp_path / "source", FILES))
     assert await status_of(f"{origin.url}/v1/versions/1/1/files/1", Range="bytes=0-999") == 206
     await eventually(lambda: total(origin.server.metrics.sent) == 1000)
@@ -190,7 +190,7 @@ async def test_metrics_say_what_is_held_and_sent(origin: Origin, tmp_path: Path)
     assert total(origin.server.metrics.published) == sum(map(len, FILES.values()))
 
 
-async def test_over_tls_from_origin_to_relay_to_client(
+async def test_a_version_travels_over_tls_from_origin_to_relay_to_client(
     stack: AsyncExitStack, client_of: Callable[..., Client], tmp_path: Path
 ) -> None:
     serving, trusting = certificate(tmp_path)
@@ -201,13 +201,13 @@ async def test_over_tls_from_origin_to_relay_to_client(
     await eventually(lambda: complete(relay, 1))
     async with client_of(relay.url, tls=trusting) as client:
         assert read_folder((await client.fetch(1, tmp_path / "to")).path) == FILES
-    async with client_of(relay.url) as client:  # whose authority nobody here knows
+    async with client_of(relay.url) as client:  # a certificate authority that no machine here trusts
         with pytest.raises(Exception, match="can be reached"):
             await client.fetch(1, tmp_path / "other")
 
 
 def certificate(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
-    """A server's context, and a client's that trusts it."""
+    """Makes a server's TLS context, and a client's that trusts it."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
     now = datetime.now(UTC)

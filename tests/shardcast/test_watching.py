@@ -1,4 +1,4 @@
-"""Checkpoints that appear in a folder are published: whole ones at once, growing ones as they grow."""
+"""Checkpoints that appear in a watched folder are published: complete ones at once, growing ones as they grow."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Clients = Callable[..., Client]
 
 @pytest.fixture
 async def watched(origin: Origin) -> AsyncIterator[Origin]:
-    """An origin whose folder is watched."""
+    """Runs an origin that watches a folder."""
     watching = asyncio.create_task(FolderWatcher(origin, keep=3).run())
     yield origin
     watching.cancel()
@@ -35,7 +35,7 @@ def sealed(origin: Origin, version: int, attempt: int = 1) -> bool:
     return held is not None and held.manifest.sealed and held.manifest.key == VersionKey(version, attempt)
 
 
-async def test_a_folder_that_is_moved_in_is_published_whole(
+async def test_a_folder_moved_into_the_watched_folder_is_published_completely(
     watched: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     files = content(1)
@@ -45,7 +45,7 @@ async def test_a_folder_that_is_moved_in_is_published_whole(
         assert read_folder((await client.fetch(7, tmp_path / "to")).path) == files
 
 
-async def test_a_folder_with_writing_in_it_is_published_as_it_grows(watched: Origin) -> None:
+async def test_a_folder_still_being_written_is_published_as_it_grows(watched: Origin) -> None:
     folder = watched.folder / "1"
     folder.mkdir()
     (folder / ".writing").touch()
@@ -65,7 +65,7 @@ async def test_a_folder_with_writing_in_it_is_published_as_it_grows(watched: Ori
     assert [(file.path, file.size) for file in local.manifest.content()] == [("model.safetensors", 3 * BLOCK + 8)]
 
 
-async def test_a_folder_that_is_made_anew_is_a_new_attempt(watched: Origin, tmp_path: Path) -> None:
+async def test_a_folder_created_again_is_a_new_attempt(watched: Origin, tmp_path: Path) -> None:
     write_folder(tmp_path / "first", {"a": b"1"}).rename(watched.folder / "3")
     await eventually(lambda: sealed(watched, 3))
     write_folder(tmp_path / "second", {"a": b"2"})
@@ -74,14 +74,14 @@ async def test_a_folder_that_is_made_anew_is_a_new_attempt(watched: Origin, tmp_
     await eventually(lambda: sealed(watched, 3, attempt=2))
 
 
-async def test_a_folder_that_vanishes_is_given_to_nobody(watched: Origin, tmp_path: Path) -> None:
+async def test_a_folder_that_vanishes_is_no_longer_served(watched: Origin, tmp_path: Path) -> None:
     write_folder(tmp_path / "made", {"a": b"1"}).rename(watched.folder / "3")
     await eventually(lambda: sealed(watched, 3))
     shutil.rmtree(watched.folder / "3")
     await eventually(lambda: watched.versions.get(3) is None)
 
 
-async def test_a_folder_that_can_be_no_version_holds_up_nobody(watched: Origin, tmp_path: Path) -> None:
+async def test_an_invalid_folder_does_not_block_others(watched: Origin, tmp_path: Path) -> None:
     write_folder(tmp_path / "bad", {"a name with spaces": b"1"}).rename(watched.folder / "1")
     write_folder(tmp_path / "good", {"a": b"1"}).rename(watched.folder / "2")
     (watched.folder / "notes").mkdir()

@@ -1,4 +1,4 @@
-"""Torch on one thread, and a warm-up that takes seconds."""
+"""Fixtures: torch on one thread, and a warm-up that takes seconds."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import torch
 from tests.kit.tiny_model import tiny_folder
 from trainer.sft.settings import WarmUpSettings, check_settings
 
-torch.set_num_threads(1)  # several threads of several test processes on two cores stand in each other's way
+torch.set_num_threads(1)  # several threads in several test processes slow each other down on two cores
 
 CHARACTERS = "abcdefghijklmnopqrstuvwxyz0123456789:="
 
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a Llama of random weights."""
+    """Returns the folder of a Llama with random weights."""
     return tiny_folder(tmp_path_factory.mktemp("models") / "llama", kind="llama")
 
 
 def small(**changes: Any) -> WarmUpSettings:
-    """A warm-up of a model of 20,000 parameters on an environment's demonstrations, changed at its top level."""
+    """Returns settings to warm up a model of 20,000 parameters on demonstrations, with top-level changes."""
     values: dict[str, Any] = {
         "seed": 3,
         "steps": 6,

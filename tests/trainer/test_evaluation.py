@@ -1,4 +1,4 @@
-"""An evaluation asks what was kept from training, and counts right."""
+"""An evaluation uses held-out prompts, and counts correctly."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def recipe_of(*, held_out: float = 0.0, length: LengthTargets | None = None) -> 
     )
 
 
-def test_held_out_prompts_are_the_first_ones_each_text_once() -> None:
+def test_held_out_prompts_are_taken_in_order_with_each_text_once() -> None:
     recipe = recipe_of(held_out=0.1)
     found = held_out_prompts(LETTERS, recipe, count=300)
     texts = [LETTERS.prompt(index).text for index in found]
@@ -43,18 +43,18 @@ def test_held_out_prompts_are_the_first_ones_each_text_once() -> None:
     assert set(held_out_prompts(LETTERS, recipe, count=20, share=0.05)) <= set(found)
 
 
-def test_without_a_share_there_is_nothing_to_ask() -> None:
+def test_without_a_held_out_share_there_is_nothing_to_evaluate() -> None:
     with pytest.raises(InvalidInput, match="no prompts that are held out at a share of 0"):
         held_out_prompts(LETTERS, recipe_of(), count=10)
 
 
-def test_prompts_that_were_eligible_for_training_are_refused() -> None:
+def test_prompts_eligible_for_training_are_refused_for_evaluation() -> None:
     with pytest.raises(InvalidInput, match=r"a share of 0\.2 .* eligible for training: the recipe holds out 0\.1"):
         held_out_prompts(LETTERS, recipe_of(held_out=0.1), count=10, share=0.2)
 
 
 @given(st.data(), st.integers(1, 8))
-def test_pass_at_k_is_the_share_of_choices_of_k_answers_with_a_right_one(data: st.DataObject, samples: int) -> None:
+def test_pass_at_k_is_the_share_of_k_subsets_with_a_right_answer(data: st.DataObject, samples: int) -> None:
     solved, k = data.draw(st.integers(0, samples)), data.draw(st.integers(1, samples))
     chosen = list(combinations([True] * solved + [False] * (samples - solved), k))
     expected = sum(any(each) for each in chosen) / len(chosen)
@@ -75,7 +75,7 @@ def evaluate(folder: Path, *, max_batch: int, samples: int = 3, length: LengthTa
     return evaluator.evaluate(engine)
 
 
-def test_an_evaluation_does_not_depend_on_how_answers_were_batched(llama: Path) -> None:
+def test_an_evaluation_does_not_depend_on_batching(llama: Path) -> None:
     assert evaluate(llama, max_batch=64) == evaluate(llama, max_batch=5)
 
 
@@ -95,8 +95,8 @@ def test_pass_at_k_is_given_for_powers_of_two(llama: Path) -> None:
 
 
 @pytest.mark.parametrize("samples", [0, 3])
-def test_lengths_are_compared_with_the_wanted_ones(llama: Path, samples: int) -> None:
-    """A model of random weights goes on to its limit of six tokens, or ends before; nine it can't reach."""
+def test_answer_lengths_are_compared_with_target_lengths(llama: Path, samples: int) -> None:
+    """A model of random weights continues to its limit of six tokens or ends before; it cannot reach nine."""
     found = evaluate(llama, max_batch=64, samples=samples, length=LengthTargets(targets=(9,), alpha=0.1))
     assert list(found.lengths) == [9]
     assert found.lengths[9] <= 6
@@ -106,6 +106,6 @@ def test_lengths_are_compared_with_the_wanted_ones(llama: Path, samples: int) ->
         assert found.reward == pytest.approx(found.pass_at[1] - 0.1 * found.distance)
 
 
-def test_without_a_wanted_length_there_is_no_distance(llama: Path) -> None:
+def test_without_target_lengths_there_is_no_distance(llama: Path) -> None:
     found = evaluate(llama, max_batch=64)
     assert (found.distance, found.lengths) == (None, {})

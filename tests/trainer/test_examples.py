@@ -1,4 +1,4 @@
-"""What is learned from: nothing that is held out, every candidate once an epoch, and no row that nobody can read."""
+"""Examples for the warm-up: no held-out prompt, every candidate once per epoch, and no malformed row."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def corpus(
     return EnvironmentCorpus(environment, recipe, tokenizer=tokenizer, end=END, indices=range(50, 250))
 
 
-def test_examples_are_demonstrations_of_what_is_not_held_out(tokenizer: FolderTokenizer) -> None:
+def test_examples_are_demonstrations_of_prompts_that_are_not_held_out(tokenizer: FolderTokenizer) -> None:
     held_out = 0
     for place, index in enumerate(range(50, 250)):
         prompt = LETTERS.prompt(index)
@@ -60,7 +60,7 @@ def test_examples_are_demonstrations_of_what_is_not_held_out(tokenizer: FolderTo
     assert 30 < held_out < 90
 
 
-def test_a_recipe_with_target_lengths_puts_them_into_the_prompts_that_are_learned(tokenizer: FolderTokenizer) -> None:
+def test_target_lengths_of_a_recipe_appear_in_the_learned_prompts(tokenizer: FolderTokenizer) -> None:
     length = LengthTargets(targets=(1, 3, 5), alpha=0.1, template="{target}{prompt}")
     of_targets = corpus(tokenizer, recipe=RECIPE.model_copy(update={"length": length, "held_out": 0.0}))
     plain = [LETTERS.prompt(index).text for index in range(50, 250)]
@@ -69,7 +69,7 @@ def test_a_recipe_with_target_lengths_puts_them_into_the_prompts_that_are_learne
     assert [text[1:] for text in found] == plain
 
 
-def test_a_demonstration_knows_the_length_that_its_prompt_asks_for(tokenizer: FolderTokenizer) -> None:
+def test_a_demonstration_follows_the_target_length_of_its_prompt(tokenizer: FolderTokenizer) -> None:
     filled = load_environment("letters", options={"filler": True})
     length = LengthTargets(targets=(1, 7), alpha=0.1, template="{target}{prompt}")
     recipe = RECIPE.model_copy(update={"length": length, "held_out": 0.0})
@@ -84,24 +84,24 @@ def test_a_demonstration_knows_the_length_that_its_prompt_asks_for(tokenizer: Fo
         assert 0.25 < kept[wanted, True] / (kept[wanted, True] + kept[wanted, False]) < 0.6
 
 
-def test_a_demonstration_that_the_tokenizer_cannot_write_is_an_error(tmp_path: Path) -> None:
+def test_a_demonstration_that_the_tokenizer_cannot_encode_is_an_error(tmp_path: Path) -> None:
     write_character_tokenizer(tmp_path, "revsot:=0123456789")
     with pytest.raises(BadExamples, match="can't write the demonstration of prompt"):
         ExampleStream(corpus(FolderTokenizer(tmp_path)), seed=1, longest=64).take(50)
 
 
 @given(st.integers(1, 300), st.integers(0, 2**63 - 1), st.integers(0, 1000))
-def test_an_epoch_has_every_candidate_once(count: int, seed: int, epoch: int) -> None:
+def test_an_epoch_contains_every_candidate_once(count: int, seed: int, epoch: int) -> None:
     assert sorted(epoch_order(count, seed=seed, epoch=epoch)) == list(range(count))
 
 
-def test_epochs_and_seeds_have_orders_of_their_own() -> None:
+def test_epochs_and_seeds_have_different_orders() -> None:
     orders = {tuple(epoch_order(50, seed=seed, epoch=epoch)) for seed in range(4) for epoch in range(4)}
     assert len(orders) == 16
 
 
 class Words:
-    """A corpus of which some candidates are none, and some are long."""
+    """A corpus in which some candidates are unusable and some are long."""
 
     def __len__(self) -> int:
         return 20
@@ -110,7 +110,7 @@ class Words:
         return None if place % 5 == 0 else Example((place,), (1,) * (9 if place % 5 == 1 else 2))
 
 
-def test_a_stream_goes_on_where_another_stopped() -> None:
+def test_a_stream_resumes_where_another_stopped() -> None:
     whole = ExampleStream(Words(), seed=7, longest=100)
     first = whole.take(13)
     rest = whole.take(40)
@@ -145,7 +145,7 @@ def as_parquet(path: Path) -> Path:
 
 
 @pytest.mark.parametrize(("write", "name"), [(as_json, "a.jsonl"), (as_parquet, "a.parquet")])
-def test_both_kinds_of_files_give_the_same_examples(
+def test_json_lines_and_parquet_give_the_same_examples(
     write: Callable[[Path], Path], name: str, tmp_path: Path, tokenizer: FolderTokenizer
 ) -> None:
     rows = FileCorpus(write(tmp_path / name), tokenizer=tokenizer, end=END)
@@ -169,7 +169,7 @@ def test_both_kinds_of_files_give_the_same_examples(
         ("missing.jsonl", None, "can't be read: No such file"),
     ],
 )
-def test_a_file_that_is_none_is_refused_with_its_row(
+def test_a_malformed_example_file_is_refused_with_the_row(
     name: str, content: bytes | None, message: str, tmp_path: Path, tokenizer: FolderTokenizer
 ) -> None:
     if content is not None:

@@ -1,4 +1,4 @@
-"""Sequences in one row do not see each other: a packed sequence has the states that it has alone."""
+"""Sequences in one row do not attend to each other: a packed sequence has the same states as alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SEQUENCES = st.lists(st.lists(st.integers(1, 60), min_size=1, max_size=20), min_
 
 
 @given(SEQUENCES, st.integers(20, 50))
-def test_every_sequence_stands_once_and_whole(sequences: list[list[int]], row_tokens: int) -> None:
+def test_every_sequence_is_packed_once_and_whole(sequences: list[list[int]], row_tokens: int) -> None:
     packed = pack(sequences, row_tokens=row_tokens)
     assert packed.tokens.shape[1] <= row_tokens
     for number, (sequence, place) in enumerate(zip(sequences, packed.places, strict=True)):
@@ -30,7 +30,7 @@ def test_every_sequence_stands_once_and_whole(sequences: list[list[int]], row_to
 
 
 @given(SEQUENCES)
-def test_a_token_sees_its_own_sequence_up_to_itself(sequences: list[list[int]]) -> None:
+def test_a_token_attends_only_to_earlier_tokens_of_its_own_sequence(sequences: list[list[int]]) -> None:
     packed = pack(sequences, row_tokens=32)
     seen = packed.mask.sum(axis=2)
     there = packed.sequences != NOTHING
@@ -39,18 +39,18 @@ def test_a_token_sees_its_own_sequence_up_to_itself(sequences: list[list[int]]) 
 
 
 @given(SEQUENCES)
-def test_rows_are_no_more_than_twice_what_any_packing_needs(sequences: list[list[int]]) -> None:
+def test_packing_uses_at_most_about_twice_the_minimum_of_rows(sequences: list[list[int]]) -> None:
     packed = pack(sequences, row_tokens=32)
     assert len(packed.tokens) <= 2 * (sum(map(len, sequences)) / 32) + 1
 
 
 @pytest.mark.parametrize("sequences", [[], [[1], []], [[1] * 33]])
-def test_what_fits_in_no_row_is_refused(sequences: list[list[int]]) -> None:
+def test_a_sequence_longer_than_a_row_is_refused(sequences: list[list[int]]) -> None:
     with pytest.raises(InvalidInput, match="rows of 32"):
         pack(sequences, row_tokens=32)
 
 
-def test_a_packed_sequence_has_the_logits_that_it_has_alone(llama: Path) -> None:
+def test_a_packed_sequence_has_the_same_logits_as_alone(llama: Path) -> None:
     model, _ = open_model(llama, device=torch.device("cpu"))
     rng = np.random.default_rng(5)
     sequences = [rng.integers(4, 60, size=length).tolist() for length in (3, 17, 9, 1, 12, 20)]

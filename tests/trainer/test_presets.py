@@ -1,4 +1,4 @@
-"""The devnet's base is a version that can be published as it is, and knows what it was taught to know."""
+"""The devnet's base is a complete version for publication, with the accuracy of its warm-up."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BASES = [DEVNET, DEVNET_LENGTH]
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_a_base_is_small_and_holds_what_a_version_needs(name: str) -> None:
+def test_a_shipped_base_is_small_and_complete(name: str) -> None:
     facts = read_model(devnet_base(name))
     assert facts.parameters == 443_008
     assert {tensor.dtype for tensor in facts.tensors.values()} == {"F32"}
@@ -27,14 +27,14 @@ def test_a_base_is_small_and_holds_what_a_version_needs(name: str) -> None:
     assert sum(path.stat().st_size for path in devnet_base(name).iterdir()) < 2_000_000
 
 
-def test_a_base_that_is_not_shipped_is_refused_with_those_that_are() -> None:
+def test_an_unknown_base_is_refused_with_the_shipped_ones() -> None:
     with pytest.raises(NotFound, match="no base 'devnet-huge'") as refused:
         devnet_base("devnet-huge")
     assert refused.value.hint == "one of: devnet, devnet-length"
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_no_prompt_of_its_table_is_held_out(name: str) -> None:
+def test_no_prompt_in_a_shipped_bases_table_is_held_out(name: str) -> None:
     recipe = read_recipe(devnet_base(name))
     environment = load_environment(recipe.environment.name, version=recipe.environment.version)
     eligible = eligible_prompts(devnet_base(name), recipe)
@@ -43,14 +43,14 @@ def test_no_prompt_of_its_table_is_held_out(name: str) -> None:
     assert not any(is_held_out(environment.prompt(index), recipe.held_out) for index in eligible[::7])
 
 
-def test_it_answers_about_a_third_of_what_it_never_saw() -> None:
+def test_the_devnet_base_solves_about_a_third_of_unseen_prompts() -> None:
     choices = EvaluationChoices(prompts=256, samples=4, held_out=None, engine="torch", dtype="float32", device=None)
     found = run_evaluation(devnet_base(), choices)
     assert 0.30 <= found.greedy <= 0.50
     assert found.pass_at[1] < found.greedy + 0.05 < found.pass_at[4] + 0.10, "there is something to select among"
 
 
-def test_the_base_of_the_length_reward_keeps_to_a_wanted_length_now_and_then() -> None:
+def test_the_length_base_meets_a_target_length_occasionally() -> None:
     choices = EvaluationChoices(prompts=128, samples=4, held_out=None, engine="torch", dtype="float32", device=None)
     found = run_evaluation(devnet_base(DEVNET_LENGTH), choices)
     assert found.distance is not None
@@ -61,7 +61,7 @@ def test_the_base_of_the_length_reward_keeps_to_a_wanted_length_now_and_then() -
 
 
 @pytest.mark.parametrize("name", BASES)
-def test_a_base_is_used_as_its_preset_says(name: str) -> None:
+def test_a_base_has_the_recipe_of_its_preset(name: str) -> None:
     settings = check_settings(read_settings_file(preset_file(name)), source=name)
     wanted, _ = recipe_of(settings.recipe, environment_of(settings.recipe))
     assert read_recipe(devnet_base(name)) == wanted
@@ -69,7 +69,7 @@ def test_a_base_is_used_as_its_preset_says(name: str) -> None:
     assert wanted.arithmetic == ("torch/float32", "vllm/float32")
 
 
-def test_every_preset_is_a_warm_up() -> None:
+def test_every_preset_is_a_valid_warm_up() -> None:
     for name in preset_names():
         path: Path = preset_file(name)
         settings = check_settings(read_settings_file(path), source=name)

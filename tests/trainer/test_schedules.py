@@ -1,4 +1,4 @@
-"""The learning rate is a function of the step's number: it rises to its peak, falls to where it should, and stays."""
+"""The learning rate is a function of the step: it rises to its peak, falls to its final value, and stays there."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trainer.schedules import LearningRateSchedule, learning_rate
         (LearningRateSchedule.COSINE, 9, 1.0),
     ],
 )
-def test_a_rate_is_where_its_schedule_says(schedule: LearningRateSchedule, step: int, expected: float) -> None:
+def test_learning_rates_follow_their_schedule(schedule: LearningRateSchedule, step: int, expected: float) -> None:
     found = learning_rate(step, steps=111, peak=1.0, schedule=schedule, warm_up_steps=10, final_share=0.2)
     assert found == pytest.approx(expected)
 
@@ -32,7 +32,7 @@ def test_a_rate_is_where_its_schedule_says(schedule: LearningRateSchedule, step:
 @given(
     st.sampled_from(LearningRateSchedule), st.integers(1, 300), st.integers(0, 400), st.floats(0, 1), st.floats(1e-8, 1)
 )
-def test_rates_rise_once_then_never_again_and_never_pass_the_peak(
+def test_learning_rates_rise_once_and_never_exceed_the_peak(
     schedule: LearningRateSchedule, steps: int, warm_up: int, final: float, peak: float
 ) -> None:
     rates = [

@@ -1,4 +1,4 @@
-"""What is written piece by piece, the library reads as its own."""
+"""Files written in pieces are readable by the safetensors library."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = st.text(min_size=1).filter(lambda name: name != "__metadata__")
 
 
 @given(st.dictionaries(NAMES, st.tuples(st.sampled_from(TYPES), SHAPES)))
-def test_the_library_reads_the_same_tensors(wanted: dict[str, tuple[torch.dtype, list[int]]]) -> None:
+def test_the_safetensors_library_reads_the_same_tensors(wanted: dict[str, tuple[torch.dtype, list[int]]]) -> None:
     tensors = {name: (torch.rand(shape) * 9).to(dtype) for name, (dtype, shape) in wanted.items()}
     found = load(b"".join(tensor_file(tensors, metadata={})))
     assert set(found) == set(tensors)
@@ -29,7 +29,7 @@ def test_the_library_reads_the_same_tensors(wanted: dict[str, tuple[torch.dtype,
         assert torch.equal(found[name], tensor)
 
 
-def test_a_file_has_its_metadata_and_tensors_that_do_not_lie_in_one_piece(tmp_path: Path) -> None:
+def test_a_file_keeps_its_metadata_and_non_contiguous_tensors(tmp_path: Path) -> None:
     tensor = torch.arange(12.0).reshape(3, 4).T
     write_whole(tmp_path / "state", tensor_file({"a": tensor}, metadata={"muster": "{}"}))
     with safe_open(tmp_path / "state", framework="pt") as file:
@@ -37,13 +37,13 @@ def test_a_file_has_its_metadata_and_tensors_that_do_not_lie_in_one_piece(tmp_pa
         assert torch.equal(file.get_tensor("a"), tensor)
 
 
-def test_no_second_copy_is_made() -> None:
+def test_writing_makes_no_second_copy_in_memory() -> None:
     tensor = torch.zeros(1000)
     *_, piece = tensor_file({"a": tensor}, metadata={})
     tensor[0] = 1.0
     assert bytes(piece)[:4] == b"\0\0\x80\x3f", "it is the tensor's own memory"
 
 
-def test_a_type_that_the_format_lacks_is_refused() -> None:
+def test_a_dtype_missing_in_the_format_is_refused() -> None:
     with pytest.raises(KeyError):
         list(tensor_file({"a": torch.zeros(1, dtype=torch.complex64)}, metadata={}))

@@ -1,4 +1,4 @@
-"""A warm-up: it learns what it is shown, and however often it was stopped, the same weights come out."""
+"""A warm-up learns its examples, and gives the same weights after any number of interruptions."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ CPU = torch.device("cpu")
 
 
 class Killed(Exception):
-    """Stands for a process that ends here."""
+    """Simulates a process that ends here."""
 
 
 def run(settings: WarmUpSettings, target: Path, *, until: int | None = None) -> list[WarmUpStep]:
-    """Warms up; ends like a killed process once step `until` is told of."""
+    """Runs a warm-up; dies once step `until` is reported."""
     told: list[WarmUpStep] = []
 
     def tell(done: WarmUpStep) -> None:
@@ -62,14 +62,16 @@ def weights(folder: Path) -> bytes:
 
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the small warm-up ends in if nothing stops it."""
+    """Returns the result of the small warm-up without interruption."""
     target = tmp_path_factory.mktemp("unbroken") / "version"
     run(small(), target)
     return target
 
 
 @pytest.mark.parametrize("stops", [(1,), (2,), (3, 5), (6,)])
-def test_stopped_anywhere_it_ends_in_the_same_bits(stops: tuple[int, ...], unbroken: Path, tmp_path: Path) -> None:
+def test_stopped_at_any_step_a_warm_up_ends_in_the_same_bits(
+    stops: tuple[int, ...], unbroken: Path, tmp_path: Path
+) -> None:
     for stop in stops:
         run(small(), tmp_path / "version", until=stop)
     done = run(small(), tmp_path / "version")
@@ -96,7 +98,7 @@ warm_up(settings, Path(sys.argv[2]), device=torch.device("cpu"), progress=tell)
 """
 
 
-def test_killed_by_a_signal_it_ends_in_the_same_bits_in_another_process(unbroken: Path, tmp_path: Path) -> None:
+def test_killed_by_a_signal_a_warm_up_ends_in_the_same_bits_in_another_process(unbroken: Path, tmp_path: Path) -> None:
     command = [sys.executable, "-c", PROGRAM, small().model_dump_json(), str(tmp_path / "version")]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -106,7 +108,7 @@ def test_killed_by_a_signal_it_ends_in_the_same_bits_in_another_process(unbroken
     assert weights(tmp_path / "version") == weights(unbroken)
 
 
-def test_a_version_that_was_written_just_before_the_end_only_needs_cleaning_up(unbroken: Path, tmp_path: Path) -> None:
+def test_after_an_interruption_at_the_very_end_only_cleaning_up_is_left(unbroken: Path, tmp_path: Path) -> None:
     run(small(), tmp_path / "other", until=6)
     (tmp_path / "version.training").mkdir()
     for path in (tmp_path / "other.training").iterdir():
@@ -118,13 +120,13 @@ def test_a_version_that_was_written_just_before_the_end_only_needs_cleaning_up(u
     assert weights(tmp_path / "version") == weights(unbroken)
 
 
-def test_other_settings_do_not_go_on_with_half_finished_work(tmp_path: Path) -> None:
+def test_unfinished_work_is_not_resumed_under_other_settings(tmp_path: Path) -> None:
     run(small(), tmp_path / "version", until=2)
     with pytest.raises(Conflict, match="optimiser, steps differs"):
         warm_up(small(steps=7, optimiser={"learning_rate": 1e-3}, checkpoint_every=1), tmp_path / "version", device=CPU)
 
 
-def test_a_target_that_is_taken_is_left_alone(tmp_path: Path) -> None:
+def test_an_existing_target_folder_is_left_unchanged(tmp_path: Path) -> None:
     (tmp_path / "version").mkdir()
     (tmp_path / "version" / "precious").write_text("mine")
     with pytest.raises(Conflict, match="already exists"):
@@ -132,27 +134,27 @@ def test_a_target_that_is_taken_is_left_alone(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["version"]
 
 
-def test_equal_seeds_make_equal_versions_and_others_do_not(unbroken: Path, tmp_path: Path) -> None:
+def test_equal_seeds_give_equal_versions_and_other_seeds_do_not(unbroken: Path, tmp_path: Path) -> None:
     run(small(), tmp_path / "same")
     run(small(seed=4), tmp_path / "other")
     assert version_digest(folder_files(tmp_path / "same")) == version_digest(folder_files(unbroken))
     assert weights(tmp_path / "other") != weights(unbroken)
 
 
-def test_evaluating_on_the_way_changes_nothing_that_is_learned(unbroken: Path, tmp_path: Path) -> None:
+def test_intermediate_evaluations_do_not_change_the_result(unbroken: Path, tmp_path: Path) -> None:
     told = run(small(evaluation={"prompts": 4, "every": 2, "samples": 2}), tmp_path / "version")
     assert [done.step for done in told if done.evaluation is not None] == [2, 4]
     assert weights(tmp_path / "version") == weights(unbroken)
 
 
-def test_weights_may_be_stored_in_half_the_bytes(unbroken: Path, tmp_path: Path) -> None:
+def test_weights_can_be_stored_in_bfloat16(unbroken: Path, tmp_path: Path) -> None:
     run(small(dtype="bfloat16"), tmp_path / "version")
     halved, whole = (load_file(folder / "model.safetensors") for folder in (tmp_path / "version", unbroken))
     assert all(torch.equal(halved[name], whole[name].bfloat16()) for name in whole)
     assert read_model(tmp_path / "version").config["dtype"] == "bfloat16"
 
 
-def test_the_devnets_preset_learns_from_its_first_steps_on(tmp_path: Path) -> None:
+def test_the_devnets_preset_learns_from_its_first_steps(tmp_path: Path) -> None:
     values = read_settings_file(preset_file("devnet"))
     changed = values | {"steps": 10, "examples_per_step": 48, "evaluation": {"prompts": 0}}
     told = run(check_settings(changed, source="devnet"), tmp_path / "version")
@@ -160,7 +162,7 @@ def test_the_devnets_preset_learns_from_its_first_steps_on(tmp_path: Path) -> No
     assert told[-1].loss < told[0].loss - 0.4
 
 
-def test_the_preset_for_wanted_lengths_learns_full_stops_from_the_devnets_base_on(tmp_path: Path) -> None:
+def test_the_length_preset_learns_full_stops_from_the_devnets_base(tmp_path: Path) -> None:
     values = read_settings_file(preset_file("devnet-length"))
     start = {"kind": "folder", "folder": devnet_base()}
     changed = values | {"steps": 20, "examples_per_step": 48, "evaluation": {"prompts": 0}, "start": start}
@@ -169,7 +171,7 @@ def test_the_preset_for_wanted_lengths_learns_full_stops_from_the_devnets_base_o
     assert told[-1].loss < told[0].loss - 0.8
 
 
-def test_a_model_that_was_shown_answers_gives_them(tmp_path: Path) -> None:
+def test_a_model_trained_on_answers_reproduces_them(tmp_path: Path) -> None:
     environment = {"name": "arithmetic", "version": load_environment("arithmetic", options={"digits": 1}).version}
     recipe = {"environment": environment | {"options": {"digits": 1}}, "held_out": 0.0, "count": 24}
     settings = small(
@@ -199,7 +201,7 @@ def greedy_accuracy(folder: Path, *, recipe_of: Path) -> float:
     return evaluator.evaluate(engine).greedy
 
 
-def test_the_gradient_is_that_of_the_mean_over_learned_tokens_however_they_are_packed(llama: Path) -> None:
+def test_the_gradient_is_that_of_the_mean_over_learned_tokens_in_any_packing(llama: Path) -> None:
     rng = np.random.default_rng(2)
     examples = [
         Example(tuple(rng.integers(4, 60, size=prompt)), tuple(rng.integers(4, 60, size=completion)))
@@ -222,7 +224,7 @@ def test_the_gradient_is_that_of_the_mean_over_learned_tokens_however_they_are_p
             torch.testing.assert_close(value.grad, expected[name], rtol=1e-3, atol=1e-6)
 
 
-def test_numbers_that_are_none_are_skipped_then_end_the_warm_up(tmp_path: Path) -> None:
+def test_steps_with_nan_are_skipped_and_then_end_the_warm_up(tmp_path: Path) -> None:
     folder = tiny_folder(tmp_path / "broken", kind="llama")
     tensors = load_file(folder / "model.safetensors")
     tensors["lm_head.weight"][5] = float("nan")
@@ -242,7 +244,7 @@ def test_numbers_that_are_none_are_skipped_then_end_the_warm_up(tmp_path: Path) 
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """As on a full disk, no file can grow beyond this."""
+    """Limits the size of any file, as on a full disk."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -251,7 +253,7 @@ def largest_file(size: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
-def test_a_disk_that_fills_costs_no_checkpoint(unbroken: Path, tmp_path: Path) -> None:
+def test_a_full_disk_loses_no_checkpoint(unbroken: Path, tmp_path: Path) -> None:
     run(small(), tmp_path / "version", until=3)
     state = tmp_path / "version.training" / STATE_FILE
     before = state.read_bytes()
@@ -263,7 +265,7 @@ def test_a_disk_that_fills_costs_no_checkpoint(unbroken: Path, tmp_path: Path) -
     assert weights(tmp_path / "version") == weights(unbroken)
 
 
-def test_a_disk_that_fills_while_the_version_is_written_leaves_none(unbroken: Path, tmp_path: Path) -> None:
+def test_a_disk_that_fills_while_the_version_is_written_leaves_no_version(unbroken: Path, tmp_path: Path) -> None:
     run(small(), tmp_path / "version", until=6)
     with largest_file(len(weights(unbroken)) // 2), pytest.raises(NotWritten, match="version can't be written"):
         warm_up(small(), tmp_path / "version", device=CPU)
@@ -272,7 +274,7 @@ def test_a_disk_that_fills_while_the_version_is_written_leaves_none(unbroken: Pa
     assert weights(tmp_path / "version") == weights(unbroken)
 
 
-def test_a_state_that_was_cut_off_is_told_of(tmp_path: Path) -> None:
+def test_a_truncated_state_is_reported(tmp_path: Path) -> None:
     run(small(), tmp_path / "version", until=2)
     state = tmp_path / "version.training" / STATE_FILE
     state.write_bytes(state.read_bytes()[:-100])
@@ -286,7 +288,7 @@ def test_a_tokenizer_of_another_model_is_refused(tmp_path: Path) -> None:
         warm_up(small(start={"kind": "folder", "folder": folder}), tmp_path / "version", device=CPU)
 
 
-def test_a_chat_template_and_the_end_tokens_come_along(llama: Path, tmp_path: Path) -> None:
+def test_chat_template_and_end_tokens_are_copied(llama: Path, tmp_path: Path) -> None:
     folder = tmp_path / "start"
     folder.mkdir()
     for path in llama.iterdir():
@@ -313,12 +315,12 @@ SCRATCH = small().start.model_dump()
         ({"learning_rate": 1}, "learning_rate: Extra inputs are not permitted"),
     ],
 )
-def test_settings_that_cannot_be_end_in_words(changes: dict[str, object], message: str, tmp_path: Path) -> None:
+def test_invalid_settings_are_refused(changes: dict[str, object], message: str, tmp_path: Path) -> None:
     with pytest.raises(BadSettings, match=message):
         warm_up(small(**changes), tmp_path / "version", device=CPU)
 
 
-def test_nothing_is_made_for_an_environment_that_is_not_here(tmp_path: Path) -> None:
+def test_an_unknown_environment_is_refused_before_any_work(tmp_path: Path) -> None:
     recipe = small().recipe.model_dump() | {"environment": {"name": "lettres", "version": "1"}}  # type: ignore[union-attr]
     with pytest.raises(MusterError, match="no environment called 'lettres'"):
         warm_up(small(recipe=recipe), tmp_path / "version", device=CPU)

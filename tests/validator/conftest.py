@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the validator tests."""
 
 from tests.kit.chain import development_chain, development_process
 from tests.kit.validators import pool

@@ -1,4 +1,4 @@
-"""A real Docker engine with an image made on the spot, and the worker's own places."""
+"""Fixtures: a real Docker engine with an image built here, and the worker's folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from worker.runtime.docker_arguments import LABEL_WORKER
 from worker.runtime.process import ProcessRuntime
 from worker.state import StateDirectory
 
-__all__ = ["development_chain", "development_process", "founded", "world"]  # fixtures: one chain for everything here
+__all__ = ["development_chain", "development_process", "founded", "world"]  # fixtures: one chain for all tests here
 
 
 def _skip_or_fail(part: str, message: str) -> None:
@@ -43,7 +43,7 @@ class Engine:
 
 @pytest.fixture(scope="session")
 def engine() -> Iterator[Engine]:
-    """The local Docker engine with a small image."""
+    """Returns the local Docker engine with a small image."""
     socket = engine_socket()
     try:
         client = docker.DockerClient(base_url=f"unix://{socket}", version="auto", timeout=60)
@@ -59,16 +59,17 @@ def engine() -> Iterator[Engine]:
 
 @pytest.fixture
 def node() -> Address:
-    """A node of this test's own, so that its containers are too."""
+    """Returns a node address for this test, so that its containers are separate."""
     return Key.generate().address
 
 
 @pytest.fixture
 async def docker_runtime(engine: Engine, node: Address) -> AsyncIterator[DockerRuntime]:
-    """The runtime of one worker; whatever it left is removed."""
+    """Returns the runtime of one worker; leftovers are removed."""
     runtime = DockerRuntime(node, socket=engine.socket)
     yield runtime
-    # A test that ends while a container is being made leaves the engine's call to its thread: it may appear only now.
+    # A test that ends while a container is being created leaves the engine's call to its thread: it may appear only
+    # now.
     quiet = 0
     for _ in range(100):
         for container in await runtime.containers():
@@ -85,7 +86,7 @@ async def docker_runtime(engine: Engine, node: Address) -> AsyncIterator[DockerR
 
 @pytest.fixture
 async def process_runtime(node: Address, tmp_path: Path) -> AsyncIterator[ProcessRuntime]:
-    """The sandboxed runtime of one worker."""
+    """Returns the sandboxed runtime of one worker."""
     if shutil.which("bwrap") is None:
         _skip_or_fail("sandbox", "no bubblewrap")
     runtime = ProcessRuntime(node, directory=tmp_path / "processes")
@@ -97,14 +98,16 @@ async def process_runtime(node: Address, tmp_path: Path) -> AsyncIterator[Proces
 
 @pytest.fixture
 def state(tmp_path: Path) -> StateDirectory:
-    """A prepared state directory."""
+    """Returns a prepared state directory."""
     state = StateDirectory(tmp_path / "state")
     state.prepare()
     return state
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever uses Docker's engine is marked so; elsewhere one generates, and this hook hears of all items."""
+    """Marks tests that use Docker's engine; other folders have fixtures named `engine` too, and this hook gets all
+    items.
+    """
     here = Path(__file__).parent
     for item in items:
         if item.path.is_relative_to(here) and "engine" in getattr(item, "fixturenames", ()):

@@ -1,4 +1,4 @@
-"""A whole pool as separate processes: chain, Redis, discovery, orchestrator; and workers to start and to kill."""
+"""A whole pool as separate processes: chain, Redis, discovery, orchestrator, and workers to start and kill."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class Program:
     log: Path
 
     def kill(self) -> None:
-        """`kill -9`, and waits for the end."""
+        """Sends SIGKILL, and waits for the end."""
         self.process.kill()
         self.process.wait(60)
 
     def terminate(self, timeout: float = 30) -> int:
-        """SIGTERM, and waits for the end; its exit code."""
+        """Sends SIGTERM, and waits for the end; returns the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout)
 
 
 @dataclass
 class Pool:
-    """The pool's services, and a way to ask the orchestrator as its owner."""
+    """The pool's services, and an owner's client for the orchestrator."""
 
     home: Path
     chain: ChainProcess
@@ -111,7 +111,7 @@ class Pool:
             "MUSTER_ORCHESTRATOR_DISCOVERY_EVERY_S": "0.3",
             "MUSTER_ORCHESTRATOR_LEDGER_EVERY_S": "0.3",
             "MUSTER_ORCHESTRATOR_REMOVALS_EVERY_S": "0.5",
-            # A worker that starts again on a busy machine takes many of these short intervals.
+            # A worker that restarts on a busy machine needs many of these short intervals.
             "MUSTER_ORCHESTRATOR_DEAD_AFTER": "120",
             **self.settings,
         }
@@ -175,7 +175,7 @@ class Pool:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process however it is."""
+    """Ends a process in any state."""
     if process.poll() is None:
         process.terminate()
         try:
@@ -186,7 +186,7 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
 
 async def until(question: Callable[[], Awaitable[T | bool | None]], *, what: str, within: float = 90) -> T:
-    """Asks until the answer is yes; returns it."""
+    """Asks repeatedly until the answer is true; returns it."""
     deadline = time.monotonic() + within
     while time.monotonic() < deadline:
         answer = await question()
@@ -197,7 +197,7 @@ async def until(question: Callable[[], Awaitable[T | bool | None]], *, what: str
 
 
 async def found_pool(home: Path, chain: ChainProcess, redis_url: str, stack: ExitStack) -> Pool:
-    """Deploys and founds everything but the processes; `node`, `node-2` and `node-3` are registered and staked."""
+    """Deploys and sets up the pool without the processes; `node`, `node-2` and `node-3` are registered and staked."""
     directory, pairs = DevnetDirectory(home), worker_names(3)
     economy = await found_economy(chain.url, chain.chain_id, directory, workers=pairs, on_event=lambda _: None)
     keys = dict(economy.keys)

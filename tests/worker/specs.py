@@ -1,4 +1,4 @@
-"""Container specs for tests: everything defaulted, anything overridden."""
+"""Container specs for tests: defaults with optional overrides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from worker.runtime.interface import Container, ContainerSpec, ContainerStatus, 
 
 
 def spec_for(node: Address, image: str, command: Sequence[str], **changes: Any) -> ContainerSpec:
-    """A spec of this node's."""
+    """Returns a spec for this node."""
     base = ContainerSpec(
         name=f"{name_prefix(node)}test-1",
         assignment_id="a" * 32,
@@ -35,7 +35,7 @@ def spec_for(node: Address, image: str, command: Sequence[str], **changes: Any) 
 
 
 async def run_to_end(runtime: Runtime, spec: ContainerSpec) -> tuple[Container, list[OutputLine]]:
-    """Starts a container, reads all that it writes, and returns how it ended."""
+    """Starts a container, reads all its output, and returns how it ended."""
     await runtime.start(spec)
     lines = [line async for line in runtime.output(spec.name, after_ns=0)]
     for _ in range(200):
@@ -46,5 +46,5 @@ async def run_to_end(runtime: Runtime, spec: ContainerSpec) -> tuple[Container, 
 
 
 def text_of(lines: Sequence[OutputLine]) -> str:
-    """The output as text."""
+    """Returns the output as text."""
     return "\n".join(line.text for line in lines)

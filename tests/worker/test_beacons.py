@@ -1,4 +1,4 @@
-"""What a node checks of its leases on a real chain, before it generates anything."""
+"""A node's checks of its leases on a real chain, before it generates anything."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OTHER = Digest("0x" + "cd" * 32)
 
 @pytest.fixture
 async def chain(world: World) -> AsyncIterator[LedgerChain]:
-    """The chain as the node sees it."""
+    """Returns the chain as the node sees it."""
     chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL)
     yield chain
     await chain.close()
@@ -37,7 +37,7 @@ async def announced(world: World, *, version: int = 0, attempt: int = 0, digest:
 
 
 async def joined(world: World) -> int:
-    """The block of the node's present joining."""
+    """Returns the block of the node's current joining."""
     found = await (await world.as_("owner")).pools.membership(POOL, world.keys["node"].address)
     assert found is not None
     return found.joined_block
@@ -64,7 +64,7 @@ def lease(world: World, *, block: int) -> Lease:
     )
 
 
-async def test_a_lying_orchestrator_leads_no_node_to_another_seed(world: World, chain: LedgerChain) -> None:
+async def test_a_dishonest_orchestrator_cannot_give_a_node_another_seed(world: World, chain: LedgerChain) -> None:
     await world.member()
     block = await announced(world)
     ledger, granted = await world.as_("owner"), lease(world, block=block)
@@ -79,7 +79,7 @@ async def test_a_lying_orchestrator_leads_no_node_to_another_seed(world: World, 
     assert "never joined" in await chain.fault_of(stranger, real)
 
 
-async def test_a_node_that_joined_again_may_work_on_either_of_the_blocks_that_a_validator_would_take(
+async def test_a_node_that_joined_again_may_use_either_beacon_that_a_validator_accepts(
     world: World, chain: LedgerChain
 ) -> None:
     await world.member()
@@ -95,7 +95,7 @@ async def test_a_node_that_joined_again_may_work_on_either_of_the_blocks_that_a_
     assert await chain.fault_of(old, await ledger.block_hash(newer)) == "", "an older attempt's lease"
 
 
-async def test_the_chain_is_asked_once_per_version_and_a_block_that_it_has_not_is_waited_for(
+async def test_the_chain_is_read_once_per_version_and_a_missing_block_is_waited_for(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.member()
@@ -114,9 +114,7 @@ async def test_the_chain_is_asked_once_per_version_and_a_block_that_it_has_not_i
         await chain.fault_of(granted, OTHER)
 
 
-async def test_a_lease_that_outlasts_the_notice_period_is_refused_because_escrow_and_membership_may_not(
-    world: World, chain: LedgerChain
-) -> None:
+async def test_a_lease_longer_than_the_notice_period_is_refused_by_the_node(world: World, chain: LedgerChain) -> None:
     await world.member()
     block = await announced(world)
     granted = lease(world, block=block)
@@ -129,10 +127,10 @@ async def test_a_lease_that_outlasts_the_notice_period_is_refused_because_escrow
     assert "notice period" in await chain.pay_fault_of(replace(granted, expiry=2**62), NOW)
 
 
-async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
+async def test_a_lease_that_the_escrow_may_not_cover_is_refused(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the owner has announced to withdraw counts as withdrawn: it may take that at any moment once it is ready."""
+    """An announced withdrawal counts as withdrawn, because the owner may withdraw at any moment once it is ready."""
     monkeypatch.setattr("worker.chain.ledger_chain.ESCROW_CACHE_TTL", timedelta())
     await world.member()
     block = await announced(world)
@@ -153,7 +151,7 @@ async def test_a_lease_that_the_escrow_may_not_pay_is_refused(
     [({"price_per_unit": 1}, True), ({"penalty_per_unit": 10**18}, True), ({"max_nodes": 11}, False)],
     ids=["pays less", "costs more", "neither"],
 )
-async def test_a_lease_that_may_be_used_under_worse_terms_is_refused(
+async def test_a_lease_that_may_be_settled_under_worse_terms_is_refused(
     world: World, chain: LedgerChain, change: dict[str, int], refused: bool
 ) -> None:
     await world.member()

@@ -1,4 +1,4 @@
-"""The bridge over a real unix socket: tokens, bounds, escapes, and what is handed over."""
+"""The bridge over a real unix socket: tokens, bounds, path escapes, and files that are handed over."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def never_asked(lease: Lease, beacon: Digest) -> str:
 
 
 def idle_slots(home: Path, node: Address) -> TaskSlots:
-    """The slots of a task whose worker has no orchestrator."""
+    """Returns the slots of a task whose worker has no orchestrator."""
     state = StateDirectory(home)
     domain = SigningDomain(1, node)
     return TaskSlots(
@@ -63,7 +63,7 @@ async def bridged(tmp_path: Path, node: Address) -> AsyncIterator[Bridged]:
     (volume / "link").symlink_to("/etc/passwd")
     (tmp_path / "outside").write_text("the host's")
     queue = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")
-    deep = tmp_path / ("d" * 100) / "bridge.sock"  # deeper than a socket's name may be long
+    deep = tmp_path / ("d" * 100) / "bridge.sock"  # deeper than the name of a socket may be long
     with short_path(tmp_path) as _:
         transport = httpx.AsyncHTTPTransport(uds=str(tmp_path / "s"))
     client = httpx.AsyncClient(
@@ -92,7 +92,7 @@ async def bridged(tmp_path: Path, node: Address) -> AsyncIterator[Bridged]:
     assert not deep.exists()
 
 
-async def test_a_task_hears_who_it_runs_for(bridged: Bridged, node: Address) -> None:
+async def test_a_task_can_read_its_identity(bridged: Bridged, node: Address) -> None:
     answer = await bridged.client.get("/v1/identity")
     assert answer.json() == {
         "node": node,
@@ -107,7 +107,9 @@ async def test_a_task_hears_who_it_runs_for(bridged: Bridged, node: Address) -> 
 
 @pytest.mark.parametrize("token", ["", "Bearer wrong", "right", "Bearer right2", "Basic right", "Bearer rïght"])
 @pytest.mark.parametrize(("method", "path"), [("GET", "/v1/identity"), ("POST", "/v1/metrics"), ("POST", "/v1/files")])
-async def test_without_its_token_nobody_is_heard(bridged: Bridged, token: str, method: str, path: str) -> None:
+async def test_requests_without_the_bridge_token_are_refused(
+    bridged: Bridged, token: str, method: str, path: str
+) -> None:
     body = {"metrics": {"a": 1}} if path == "/v1/metrics" else {"path": "out.bin"}
     answer = await bridged.client.request(
         method, path, json=body if method == "POST" else None, headers=[(b"Authorization", token.encode())]
@@ -118,7 +120,7 @@ async def test_without_its_token_nobody_is_heard(bridged: Bridged, token: str, m
     assert bridged.queue.items() == []
 
 
-async def test_gauges_are_taken_and_bounded(bridged: Bridged) -> None:
+async def test_gauges_are_stored_and_bounded(bridged: Bridged) -> None:
     assert (await bridged.client.post("/v1/metrics", json={"metrics": {"reward": 0.5}})).status_code == 204
     assert bridged.metrics == {"reward": 0.5}
     bad: list[Any] = [
@@ -136,7 +138,7 @@ async def test_gauges_are_taken_and_bounded(bridged: Bridged) -> None:
     assert bridged.metrics == {"reward": 0.5}
 
 
-async def test_a_file_is_taken_once_and_its_way_can_be_followed(bridged: Bridged) -> None:
+async def test_a_file_is_accepted_once_and_its_delivery_stage_can_be_queried(bridged: Bridged) -> None:
     first = await bridged.client.post("/v1/files", json={"path": "out.bin", "metadata": {"step": "3"}})
     assert first.status_code == 202
     again = await bridged.client.post("/v1/files", json={"path": "out.bin"})
@@ -150,7 +152,7 @@ async def test_a_file_is_taken_once_and_its_way_can_be_followed(bridged: Bridged
 
 
 @pytest.mark.parametrize("given_up", ["", "its lease ended"])
-async def test_a_task_hears_how_its_files_way_ended(bridged: Bridged, given_up: str) -> None:
+async def test_a_task_can_read_how_the_delivery_of_its_file_ended(bridged: Bridged, given_up: str) -> None:
     await bridged.client.post("/v1/files", json={"path": "out.bin"})
     (item,) = bridged.queue.items()
     bridged.queue.finish(item, now_ms=1, given_up=given_up)
@@ -173,14 +175,14 @@ async def test_a_task_hears_how_its_files_way_ended(bridged: Bridged, given_up: 
         ("x" * 2000, 422),
     ],
 )
-async def test_a_path_that_escapes_is_refused_with_a_problem(bridged: Bridged, path: str, status: int) -> None:
+async def test_a_path_out_of_the_volume_is_refused_with_a_problem(bridged: Bridged, path: str, status: int) -> None:
     answer = await bridged.client.post("/v1/files", json={"path": path})
     assert answer.status_code == status
     assert {"code", "detail", "hint", "retryable"} <= answer.json().keys()
     assert bridged.queue.items() == []
 
 
-async def test_what_is_too_large_or_finds_no_room_is_refused_and_leaves_nothing(bridged: Bridged) -> None:
+async def test_a_file_too_large_or_without_space_is_refused_and_not_copied(bridged: Bridged) -> None:
     (bridged.volume / "big").write_bytes(b"x" * 5001)
     assert (await bridged.client.post("/v1/files", json={"path": "big"})).status_code == 413
     (bridged.volume / "fits").write_bytes(b"x" * 5000)
@@ -192,15 +194,15 @@ async def test_what_is_too_large_or_finds_no_room_is_refused_and_leaves_nothing(
     assert len(bridged.queue.items()) == 1
 
 
-async def test_a_task_can_not_tamper_with_what_it_handed_over(bridged: Bridged) -> None:
-    """No metadata of the task's can pass for the worker's own."""
+async def test_a_task_cannot_forge_the_metadata_of_its_files(bridged: Bridged) -> None:
+    """The task's metadata must not be mistaken for the worker's own."""
     body = {"path": "out.bin", "metadata": {"task_id": "forged"}}
     answer = await bridged.client.post("/v1/files", json=body)
     assert answer.status_code in {202, 422}
     assert all(item.metadata["task_id"] == "b" * 32 for item in bridged.queue.items())
 
 
-async def test_a_task_can_not_keep_its_worker_busy(bridged: Bridged) -> None:
+async def test_a_task_cannot_keep_its_worker_busy(bridged: Bridged) -> None:
     statuses = [(await bridged.client.get("/v1/identity")).status_code for _ in range(600)]
     assert statuses[:300] == [200] * 300
     assert 429 in statuses

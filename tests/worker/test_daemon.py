@@ -1,6 +1,6 @@
-"""The worker's whole life in a real pool: joins, runs, survives, drains, leaves.
+"""The worker in a real pool: it joins, runs, survives, drains and leaves.
 
-Starting a pool takes seconds, so all tests share one. None relies on those before it: each begins with `at_work`.
+Starting a pool takes seconds, so all tests share one. No test relies on an earlier one: each begins with `at_work`.
 """
 
 from __future__ import annotations
@@ -97,12 +97,12 @@ async def in_state(pool: Pool, *states: AssignmentState, name: str = "node", tas
 
 
 async def at_work(pool: Pool, task_name: str = "", program: str = TALK) -> WorkerStatus:
-    """Brings it about that the worker lives, is a member and runs a task, whatever happened before.
+    """Makes sure that the worker is alive, is a member and runs a task, whatever happened before.
 
     Args:
         pool: The pool.
-        task_name: Which task, and no other; any will do, if empty.
-        program: What the task runs, if it has to be posted.
+        task_name: The required task; any task if empty.
+        program: The task's program, if it has to be posted.
     """
     worker = pool.programs.get("worker-node")
     if worker is None or worker.process.poll() is not None:
@@ -127,7 +127,7 @@ async def posted(owner: OrchestratorClient, name: str) -> Task:
     return found
 
 
-async def test_a_strangers_machine_joins_runs_and_is_heard(pool: Pool) -> None:
+async def test_a_new_node_joins_runs_a_task_and_reports_logs_and_metrics(pool: Pool) -> None:
     found = await at_work(pool, "talk")
     assert found.phase is Phase.MEMBER
     assert found.orchestrator == pool.orchestrator_url
@@ -151,7 +151,7 @@ async def test_a_strangers_machine_joins_runs_and_is_heard(pool: Pool) -> None:
         assert (await owner.task(talk.id)).state == "running"
 
 
-async def test_a_worker_killed_with_9_finds_its_task_again_and_does_not_restart_it(pool: Pool) -> None:
+async def test_a_worker_killed_with_9_finds_its_task_again_without_restarting_it(pool: Pool) -> None:
     before = await at_work(pool, "talk")
     assert before.assignment is not None
     process_before = _keepers(pool)
@@ -195,7 +195,7 @@ time.sleep(600)
 """
 
 
-async def test_a_task_leases_a_slot_and_its_file_is_listed_from_the_ledger_with_a_link(pool: Pool) -> None:
+async def test_a_task_leases_a_slot_and_its_file_is_listed_with_a_link(pool: Pool) -> None:
     await at_work(pool, "rolls", ROLLS)
     announced = digest(hashlib.sha256(b"a version").digest())
     async with pool.ledger("publisher") as publisher:
@@ -220,7 +220,7 @@ async def test_a_task_leases_a_slot_and_its_file_is_listed_from_the_ledger_with_
 
 
 async def first_lines(pool: Pool) -> int:
-    """How often the task began, by its own words; it has said so by now at least once."""
+    """Counts starts of the task by its first output line; waits for at least one."""
 
     async def counted() -> int:
         lines = (await asyncio.to_thread(lambda: pool.control().logs(since=0))).lines
@@ -229,7 +229,7 @@ async def first_lines(pool: Pool) -> int:
     return await until(counted, what="the task has spoken")
 
 
-async def test_an_orchestrator_killed_with_9_stops_nothing(pool: Pool) -> None:
+async def test_killing_the_orchestrator_with_9_stops_no_task(pool: Pool) -> None:
     await at_work(pool)
     before = _keepers(pool)
     pool.programs["orchestrator"].kill()
@@ -249,7 +249,7 @@ async def test_an_orchestrator_killed_with_9_stops_nothing(pool: Pool) -> None:
     await until(heard, what="the worker hears it again")
     assert _keepers(pool) == before
 
-    # At another URL, too: it leaves an invite that says where it is.
+    # At another URL, too: it posts an invite with its new URL.
     pool.programs["orchestrator"].kill()
     await until(silent, what="the worker notices")
     del pool.ports["orchestrator"]
@@ -260,7 +260,7 @@ async def test_an_orchestrator_killed_with_9_stops_nothing(pool: Pool) -> None:
     assert _keepers(pool) == before
 
 
-async def test_a_restart_that_the_owner_asks_for_replaces_the_container(pool: Pool) -> None:
+async def test_a_restart_requested_by_the_owner_replaces_the_container(pool: Pool) -> None:
     await at_work(pool)
     before = _keepers(pool)
     async with pool.owner() as owner:
@@ -274,7 +274,7 @@ async def test_a_restart_that_the_owner_asks_for_replaces_the_container(pool: Po
     await in_state(pool, AssignmentState.RUNNING)
 
 
-async def test_two_workers_on_one_machine_share_nothing(pool: Pool) -> None:
+async def test_two_workers_on_one_machine_do_not_affect_each_other(pool: Pool) -> None:
     await at_work(pool)
     first = _keepers(pool)
     pool.start_worker("node-2")
@@ -288,9 +288,9 @@ async def test_two_workers_on_one_machine_share_nothing(pool: Pool) -> None:
     assert (await member(pool)).node_state == "healthy"
 
 
-async def test_a_container_runs_on_when_its_worker_is_killed_with_9(pool: Pool, engine: Engine) -> None:
-    """The same with Docker, down to the container's own id and start time."""
-    await at_work(pool, "talk")  # one that runs on, whatever becomes of its bridge
+async def test_a_container_keeps_running_when_its_worker_is_killed_with_9(pool: Pool, engine: Engine) -> None:
+    """The same with Docker, compared by the container's id and start time."""
+    await at_work(pool, "talk")  # a task that keeps running without its bridge
     pool.start_worker("node-3", runtime="docker", MUSTER_WORKER_STATE=str(pool.home / "state-docker"))
     node = pool.keys["node-3"].address
     pool.states["node-3"] = pool.home / "state-docker"
@@ -318,7 +318,7 @@ async def test_a_second_worker_in_the_same_state_directory_is_refused(pool: Pool
     assert "another worker uses" in other.log.read_text()
 
 
-async def test_a_task_that_is_stopped_ends_and_one_that_fails_says_why(pool: Pool) -> None:
+async def test_a_stopped_task_ends_and_a_failed_one_states_the_reason(pool: Pool) -> None:
     await at_work(pool)
     async with pool.owner() as owner:
         async for each in owner.tasks():
@@ -370,7 +370,7 @@ BRIDGE = (
 )
 
 
-async def test_a_task_speaks_to_its_worker_over_the_bridge(pool: Pool) -> None:
+async def test_a_task_calls_its_worker_over_the_bridge(pool: Pool) -> None:
     await at_work(pool, "bridge", BRIDGE)
     async with pool.owner() as owner:
         created = await posted(owner, "bridge")
@@ -404,10 +404,10 @@ async def test_a_task_speaks_to_its_worker_over_the_bridge(pool: Pool) -> None:
             assert (await http.get(link.url)).content == b"x" * 5000
         logs = "".join(path.read_text() for path in pool.home.glob("worker-*.log"))
         assert "hunter2" not in logs
-        assert len(list(pool.state_of("node").bridges.iterdir())) == 1  # those of tasks before it are gone
+        assert len(list(pool.state_of("node").bridges.iterdir())) == 1  # containers of earlier tasks are gone
 
 
-async def test_a_worker_that_vanishes_is_dead_then_joins_again_by_another_invite(pool: Pool) -> None:
+async def test_a_worker_that_vanishes_is_declared_dead_and_joins_again_by_another_invite(pool: Pool) -> None:
     await at_work(pool)
     node = pool.keys["node"].address
     pool.programs["worker-node"].kill()
@@ -415,7 +415,7 @@ async def test_a_worker_that_vanishes_is_dead_then_joins_again_by_another_invite
         async with pool.owner() as owner, pool.ledger("node") as ledger:
 
             async def gone() -> bool:
-                # Its deadlines are brought forward: nobody here has time for half a minute of silence.
+                # Its deadlines are shortened, because half a minute of silence is too long for a test.
                 redis.zadd(f"muster:{{pool-{POOL}}}:deadlines", {node: 0}, xx=True)
                 return await ledger.pools.membership(POOL, node) is None
 
@@ -426,14 +426,14 @@ async def test_a_worker_that_vanishes_is_dead_then_joins_again_by_another_invite
             assert await ledger.pools.membership(POOL, node) is not None
 
 
-async def test_sigterm_hands_over_and_the_next_start_goes_on(pool: Pool) -> None:
+async def test_sigterm_hands_over_and_the_next_start_resumes(pool: Pool) -> None:
     before = await at_work(pool)
     assert pool.programs["worker-node"].terminate() == 0
     assert _keepers(pool) == {}
     assert (await at_work(pool)).task == before.task
 
 
-async def test_draining_is_said_lasts_over_a_restart_and_can_be_undone(pool: Pool) -> None:
+async def test_draining_is_reported_survives_a_restart_and_can_be_undone(pool: Pool) -> None:
     await at_work(pool)
 
     async def says(state: str) -> None:
@@ -467,7 +467,7 @@ async def test_leaving_frees_the_stake_and_ends_the_daemon(pool: Pool) -> None:
 
 
 def _keepers(pool: Pool, name: str = "node") -> dict[str, int]:
-    """The living tasks of a worker: name and process."""
+    """Returns the living tasks of a worker: name and process."""
     found = {}
     for place in pool.state_of(name).processes.glob("*/keeper.json"):
         keeper = json.loads(place.read_text())
@@ -477,7 +477,7 @@ def _keepers(pool: Pool, name: str = "node") -> dict[str, int]:
 
 
 def _environment(pool: Pool) -> dict[str, str]:
-    """The environment that the first worker was started with."""
+    """Returns the environment that the first worker was started with."""
     process = pool.programs["worker-node"].process
     content = Path(f"/proc/{process.pid}/environ").read_bytes().decode()
     pairs = dict(entry.split("=", 1) for entry in content.split("\0") if "=" in entry)

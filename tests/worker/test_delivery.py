@@ -1,4 +1,4 @@
-"""Files on their real way: a real orchestrator with its store, a real chain; only the relayer's moods are played."""
+"""Delivery of files with a real orchestrator, store and chain; only the relayer's behaviour is scripted."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ URL = "http://127.0.0.1:8002"
 
 @dataclass
 class Relay:
-    """The pool's orchestrator with a relayer in one of its moods."""
+    """The pool's orchestrator with a relayer that behaves in a chosen way."""
 
     orchestrator: OrchestratorSession
     world: World
@@ -104,7 +104,7 @@ class Relay:
 
 @dataclass
 class Scene:
-    """One worker's queue and everything that it speaks to."""
+    """One worker's queue and all services that it calls."""
 
     home: Path
     world: World
@@ -142,13 +142,13 @@ class Scene:
     async def hand_over(
         self, lease: SignedLease | None = None, *, content: bytes = CONTENT, key: str = "k", units: int = 100
     ) -> str:
-        """A file of the node's work; its id in the queue."""
+        """Hands over a file of the node's work; returns its id in the queue."""
         lease = lease or await self.leased()
         work = LeasedWork.model_construct(lease=lease, units=units, figures={"reward": 0.5})
         return self._take(content, key, {LEASED_WORK: work.model_dump_json(), "task_id": "a" * 32})
 
     def hand_over_file(self, content: bytes = CONTENT) -> str:
-        """A file that is no work."""
+        """Hands over a file that is no work."""
         return self._take(content, "file", {"task_id": "a" * 32})
 
     def _take(self, content: bytes, key: str, metadata: dict[str, str]) -> str:
@@ -174,7 +174,7 @@ class Scene:
         return QueueRunner(store or self.store, self.delivery, clock=self.clock)
 
     async def work(self, store: QueueStore | None = None, *, rounds: int = 1, pause: timedelta = LONGEST_LOOK) -> None:
-        """Rounds of the queue, with time between them."""
+        """Runs rounds of the queue, with time between them."""
         runner = self.runner(store)
         for number in range(rounds):
             if number:
@@ -195,7 +195,7 @@ class Scene:
         return item
 
     async def delivered(self) -> bool:
-        """Once: one object, one submission, nothing left."""
+        """Checks for one object, one submission and an empty queue."""
         (event,) = await self.on_ledger()
         return (event.sha256, event.units, event.node, self.objects(), self.store.items(), self.spool()) == (
             SHA,
@@ -208,7 +208,7 @@ class Scene:
 
 
 class EveryLease:
-    """The orchestrator's rows of leases, where every lease is live: how it checks them is tested over there."""
+    """The orchestrator's lease rows, in which every lease is live; the orchestrator's tests cover its checks."""
 
     async def slot(self, name: str) -> Any:
         lease = SimpleNamespace(state=SlotState.LEASED)
@@ -223,7 +223,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def world(founded: Founded, development_process: ChainProcess) -> AsyncIterator[World]:
-    """A chain on which the node is a member, with connections that stay open: each test undoes what it did."""
+    """Returns a chain on which the node is a member, with open connections: each test reverts its changes."""
     async with ChainControls(development_process.url) as controls, AsyncExitStack() as stack:
         world = World(development_process.url, controls, founded.deployment, founded.keys, stack)
         before = await controls.snapshot()
@@ -234,7 +234,7 @@ async def world(founded: Founded, development_process: ChainProcess) -> AsyncIte
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def chain(world: World) -> AsyncIterator[LedgerChain]:
-    """The ledger as the worker sees it."""
+    """Returns the ledger as the worker sees it."""
     chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL, policy=QUICK)
     yield chain
     await chain.close()
@@ -272,10 +272,10 @@ async def scene(tmp_path: Path, world: World, chain: LedgerChain, redis_url: str
     await world.controls.revert(before)
 
 
-# The way it goes
+# Successful deliveries
 
 
-async def test_work_is_stored_then_carried_and_its_copy_deleted_last(scene: Scene) -> None:
+async def test_work_is_stored_then_submitted_and_its_copy_deleted_last(scene: Scene) -> None:
     await scene.hand_over()
     await scene.work()
     assert await scene.delivered()
@@ -285,13 +285,13 @@ async def test_work_is_stored_then_carried_and_its_copy_deleted_last(scene: Scen
     assert [ticket.already_there for ticket in scene.relay.tickets] == [False, True]
 
 
-async def test_a_file_that_is_no_work_is_stored_and_not_submitted(scene: Scene) -> None:
+async def test_a_file_without_a_lease_is_stored_and_not_submitted(scene: Scene) -> None:
     scene.hand_over_file()
     await scene.work()
     assert (scene.objects(), scene.store.items(), await scene.on_ledger()) == ([SHA[2:]], [], [])
 
 
-async def test_the_same_bytes_under_another_lease_are_sent_once_and_submitted_twice(scene: Scene) -> None:
+async def test_equal_bytes_under_two_leases_are_uploaded_once_and_submitted_twice(scene: Scene) -> None:
     await scene.hand_over()
     await scene.work()
     await scene.hand_over(await scene.leased(index=1), key="again")
@@ -310,7 +310,7 @@ async def test_delivered_work_is_watched_until_it_is_paid(scene: Scene) -> None:
     assert len((scene.state.read("pay") or {})["unpaid"]) == 1
 
 
-async def test_work_that_the_ledger_refuses_for_want_of_escrow_counts_when_its_lease_has_ended(scene: Scene) -> None:
+async def test_work_refused_for_lack_of_escrow_counts_as_unpaid_after_its_lease(scene: Scene) -> None:
     owner = await scene.world.as_("owner")
     escrow = (await owner.pools.escrow(POOL)).free
     await owner.pools.announce_withdrawal(POOL, escrow)
@@ -344,7 +344,7 @@ async def test_work_that_the_relayer_has_is_waited_for_and_not_submitted_twice(s
     assert len(scene.relay.handed) == 1
 
 
-async def test_a_relayer_that_never_carries_is_passed_by_after_its_time(scene: Scene) -> None:
+async def test_after_a_time_the_node_submits_itself_if_the_relayer_does_not(scene: Scene) -> None:
     scene.relay.mood = "never"
     await scene.hand_over()
     await scene.work()
@@ -354,14 +354,14 @@ async def test_a_relayer_that_never_carries_is_passed_by_after_its_time(scene: S
 
 
 @pytest.mark.parametrize("mood", ["has no run", "refuses", "says no"])
-async def test_a_refusal_is_checked_against_the_ledger_which_has_the_last_word(scene: Scene, mood: str) -> None:
+async def test_a_refusal_by_the_relayer_is_checked_against_the_ledger(scene: Scene, mood: str) -> None:
     scene.relay.mood = mood
     await scene.hand_over()
     await scene.work()
     assert await scene.delivered()
 
 
-async def test_an_orchestrator_that_is_down_is_waited_for_and_then_passed_by(scene: Scene) -> None:
+async def test_after_an_orchestrator_outage_the_node_submits_itself(scene: Scene) -> None:
     scene.relay.mood = "is down"
     await scene.hand_over()
     await scene.work(rounds=2)
@@ -371,7 +371,7 @@ async def test_an_orchestrator_that_is_down_is_waited_for_and_then_passed_by(sce
     assert await scene.delivered()
 
 
-async def test_a_relayer_that_has_forgotten_is_told_again(scene: Scene) -> None:
+async def test_a_relayer_that_lost_the_work_is_sent_it_again(scene: Scene) -> None:
     scene.relay.mood = "takes its time"
     await scene.hand_over()
     await scene.work()
@@ -383,7 +383,7 @@ async def test_a_relayer_that_has_forgotten_is_told_again(scene: Scene) -> None:
     assert await scene.delivered()
 
 
-async def test_a_relayer_has_half_of_what_is_left_of_a_short_lease(scene: Scene) -> None:
+async def test_a_relayer_gets_half_of_the_remaining_time_of_a_short_lease(scene: Scene) -> None:
     scene.relay.mood = "never"
     await scene.hand_over(await scene.leased(expiry=int(scene.clock.now().timestamp()) + 60))
     await scene.work(rounds=2)
@@ -396,7 +396,7 @@ async def test_a_relayer_has_half_of_what_is_left_of_a_short_lease(scene: Scene)
     assert await scene.delivered()
 
 
-async def test_a_relayer_that_forgets_again_and_again_does_not_keep_work_until_its_lease_has_ended(
+async def test_a_relayer_that_loses_work_repeatedly_does_not_delay_it_beyond_the_lease(
     scene: Scene,
 ) -> None:
     scene.relay.mood = "forgets"
@@ -410,7 +410,7 @@ async def test_a_relayer_that_forgets_again_and_again_does_not_keep_work_until_i
     assert await scene.delivered()
 
 
-async def test_without_relayer_and_gas_it_says_what_is_missing_and_goes_on_trying(scene: Scene) -> None:
+async def test_without_relayer_and_gas_the_missing_funds_are_reported_and_attempts_continue(scene: Scene) -> None:
     await scene.world.controls.set_balance(scene.key.address, 0)
     scene.relay.mood, scene.relay.reason = "refuses", "because"
     await scene.hand_over()
@@ -424,10 +424,10 @@ async def test_without_relayer_and_gas_it_says_what_is_missing_and_goes_on_tryin
     assert await scene.delivered()
 
 
-# The ledger's last word
+# The ledger decides
 
 
-async def test_work_that_is_on_the_ledger_already_is_delivered_whoever_carried_it(scene: Scene) -> None:
+async def test_work_already_on_the_ledger_is_delivered_whoever_submitted_it(scene: Scene) -> None:
     lease = await scene.leased()
     scene.relay.mood = "never"
     await scene.hand_over(lease)
@@ -439,7 +439,7 @@ async def test_work_that_is_on_the_ledger_already_is_delivered_whoever_carried_i
     assert await scene.delivered()
 
 
-async def test_another_file_under_the_same_lease_is_given_up_and_its_copy_deleted(scene: Scene) -> None:
+async def test_a_second_file_under_a_used_lease_is_given_up_and_its_copy_deleted(scene: Scene) -> None:
     lease = await scene.leased()
     await scene.hand_over(lease, content=b"first")
     await scene.work()
@@ -451,7 +451,7 @@ async def test_another_file_under_the_same_lease_is_given_up_and_its_copy_delete
 
 
 @pytest.mark.parametrize("stage", [DeliveryStage.HASHED, DeliveryStage.PUT, DeliveryStage.SUBMITTED])
-async def test_work_whose_lease_has_ended_is_given_up_in_plain_words(scene: Scene, stage: DeliveryStage) -> None:
+async def test_work_whose_lease_has_ended_is_given_up_with_the_reason(scene: Scene, stage: DeliveryStage) -> None:
     scene.relay.mood = "never"
     item = await scene.hand_over()
     if stage is not DeliveryStage.HASHED:
@@ -464,7 +464,7 @@ async def test_work_whose_lease_has_ended_is_given_up_in_plain_words(scene: Scen
     assert "its lease (step 0, index 0) expired at 20" in scene.store.finished(item).given_up
 
 
-async def test_a_lease_ends_by_the_chains_time_and_not_by_ours(scene: Scene) -> None:
+async def test_a_lease_ends_by_the_chains_time_and_not_by_the_local_clock(scene: Scene) -> None:
     await scene.hand_over()
     scene.clock.jump(timedelta(hours=3))
     await scene.work()
@@ -482,7 +482,7 @@ async def test_a_lease_ends_by_the_chains_time_and_not_by_ours(scene: Scene) -> 
     ],
     ids=["node", "pool", "chain", "contract", "units"],
 )
-async def test_work_under_a_lease_that_is_not_this_nodes_is_given_up_before_anything_is_sent(
+async def test_work_under_another_nodes_lease_is_given_up_before_anything_is_sent(
     scene: Scene, changed: Callable[[SignedLease], SignedLease], words: str
 ) -> None:
     item = await scene.hand_over(changed(await scene.leased()))
@@ -491,7 +491,7 @@ async def test_work_under_a_lease_that_is_not_this_nodes_is_given_up_before_anyt
     assert (scene.relay.tickets, scene.relay.handed, scene.objects()) == ([], [], [])
 
 
-async def test_a_lease_that_nobody_of_the_pool_signed_is_given_up_because_the_ledger_says_so(scene: Scene) -> None:
+async def test_a_lease_not_signed_by_the_pool_is_given_up_after_the_ledger_refused_it(scene: Scene) -> None:
     forged = (await scene.leased()).model_copy(update={"max_units": 999})
     item = await scene.hand_over(forged)
     scene.relay.mood = "refuses"
@@ -500,7 +500,7 @@ async def test_a_lease_that_nobody_of_the_pool_signed_is_given_up_because_the_le
     assert (scene.spool(), await scene.on_ledger()) == ([], [])
 
 
-async def test_a_refusal_that_may_be_lifted_is_waited_out(scene: Scene) -> None:
+async def test_a_refusal_that_may_be_lifted_is_waited_for(scene: Scene) -> None:
     """A removed node may still use leases that end within the notice period; this one lasts longer."""
     manager = await scene.world.as_("manager")
     longer = TERMS.notice_period + timedelta(hours=1)
@@ -518,10 +518,10 @@ async def test_a_refusal_that_may_be_lifted_is_waited_out(scene: Scene) -> None:
 # The store
 
 
-async def test_a_url_that_expired_is_asked_for_again(scene: Scene) -> None:
+async def test_an_expired_url_is_requested_again(scene: Scene) -> None:
     await scene.hand_over(await scene.leased(expiry=int(scene.clock.now().timestamp()) + 10_000))
     runner = scene.runner()
-    # The first round ends with a ticket in hand: the store is not to be reached.
+    # The first round ends with a ticket: the store is unreachable.
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=httpx.MockTransport(_break)))
     await runner.work()
     assert scene.item().stage is DeliveryStage.REQUESTED
@@ -537,12 +537,12 @@ def _break(_: httpx.Request) -> httpx.Response:
 
 
 def silent(_: httpx.Request) -> httpx.Response:
-    """A store that never answers."""
+    """Returns a store that never answers."""
     raise httpx.ReadTimeout("not a word for a minute")
 
 
 def answering(status: int, code: str = "", **headers: str) -> httpx.MockTransport:
-    """A store that gives one answer to everything."""
+    """Returns a store that gives one answer to everything."""
     body = f"<Error><Code>{code}</Code></Error>".encode()
     return httpx.MockTransport(lambda _: httpx.Response(status, headers=headers, stream=httpx.ByteStream(body)))
 
@@ -558,11 +558,11 @@ def answering(status: int, code: str = "", **headers: str) -> httpx.MockTranspor
         (answering(413), DeliveryStage.REQUESTED),
         (answering(507), DeliveryStage.REQUESTED),
         (httpx.MockTransport(silent), DeliveryStage.REQUESTED),
-        (answering(200), DeliveryStage.HASHED),  # a lie: the object is not there
+        (answering(200), DeliveryStage.HASHED),  # a false answer: the object does not exist
     ],
     ids=["403", "500", "redirect", "digest", "bucket", "413", "507", "never", "lie"],
 )
-async def test_a_store_that_fails_loses_nothing_and_is_tried_again(
+async def test_a_store_failure_loses_nothing_and_is_retried(
     scene: Scene, store: httpx.MockTransport, stage: DeliveryStage
 ) -> None:
     await scene.hand_over()
@@ -578,7 +578,7 @@ async def test_a_store_that_fails_loses_nothing_and_is_tried_again(
 
 
 @pytest.mark.parametrize("status", [403, 500])
-async def test_a_store_that_always_fails_ends_with_the_lease(scene: Scene, status: int) -> None:
+async def test_a_permanently_failing_store_is_given_up_when_the_lease_ends(scene: Scene, status: int) -> None:
     item = await scene.hand_over()
     store = answering(status)
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=store))
@@ -589,11 +589,11 @@ async def test_a_store_that_always_fails_ends_with_the_lease(scene: Scene, statu
 
 
 @pytest.mark.parametrize("harm", ["damaged", "cut", "gone"])
-async def test_a_copy_that_this_machine_lost_is_given_up(scene: Scene, harm: str) -> None:
+async def test_work_whose_local_copy_is_lost_is_given_up(scene: Scene, harm: str) -> None:
     item = await scene.hand_over()
     path = scene.item().path
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=httpx.MockTransport(_break)))
-    await scene.work()  # it is hashed now
+    await scene.work()  # the file is hashed now
     scene.delivery.connect(scene.relay, ObjectTransfer(URL, clock=scene.clock, transport=scene.transport))
     if harm == "gone":
         path.unlink()
@@ -604,13 +604,13 @@ async def test_a_copy_that_this_machine_lost_is_given_up(scene: Scene, harm: str
     assert (scene.objects(), await scene.on_ledger()) == ([], [])
 
 
-async def test_a_file_that_is_too_large_for_the_pool_waits_for_a_person_if_it_is_no_work(scene: Scene) -> None:
+async def test_a_file_too_large_for_the_pool_is_parked_if_it_is_no_work(scene: Scene) -> None:
     scene.hand_over_file(b"x" * 10_001)
     await scene.work()
     assert "takes 10000" in scene.item().parked
 
 
-async def test_without_a_pool_files_wait(scene: Scene) -> None:
+async def test_files_wait_while_the_node_has_no_pool(scene: Scene) -> None:
     await scene.hand_over()
     await scene.delivery.disconnect()
     await scene.work()
@@ -620,7 +620,7 @@ async def test_without_a_pool_files_wait(scene: Scene) -> None:
     assert await scene.delivered()
 
 
-async def test_a_chain_that_is_down_holds_work_up_and_loses_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_chain_outage_delays_work_and_loses_none(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     async def down(*_: object) -> Any:
         raise Unavailable("the chain is down", code="chain-unavailable")
 
@@ -640,7 +640,7 @@ async def test_a_chain_that_is_down_holds_work_up_and_loses_none(scene: Scene, m
 
 
 class Killed(BaseException):
-    """What ends a process between two instructions; nothing in the worker catches it."""
+    """Ends a process between two instructions; the worker never catches it."""
 
 
 STAGES = [
@@ -654,10 +654,10 @@ MOODS = ["carries", "never", "refuses"]
 
 
 @pytest.mark.parametrize("mood", MOODS)
-async def test_killed_between_doing_and_writing_down_neither_loses_nor_doubles(
+async def test_a_crash_between_an_action_and_recording_it_neither_loses_nor_duplicates_work(
     scene: Scene, mood: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At every stage in turn: each run dies after one more step was done, and before it was written down."""
+    """At every stage in turn: each run dies after one more step was done, and before it was recorded."""
     scene.relay.mood = mood
     await scene.hand_over()
     died: list[DeliveryStage] = []
@@ -685,7 +685,7 @@ async def test_killed_between_doing_and_writing_down_neither_loses_nor_doubles(
 
 
 @pytest.mark.parametrize("moment", ["stored", "submitted", "copy deleted"])
-async def test_killed_in_the_middle_of_a_step_neither_loses_nor_doubles(
+async def test_a_crash_within_a_step_neither_loses_nor_duplicates_work(
     scene: Scene, moment: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scene.relay.mood = "refuses"
@@ -762,10 +762,10 @@ asyncio.run(main())
 """
 
 
-async def test_a_worker_killed_with_9_before_it_noted_that_its_work_is_on_the_ledger_submits_it_once(
+async def test_a_worker_killed_before_recording_its_submission_submits_once(
     scene: Scene, tmp_path: Path, redis_url: str
 ) -> None:
-    """A real process that speaks to a real orchestrator, store and chain; the pool has no relayer."""
+    """A real process with a real orchestrator, store and chain; the pool has no relayer."""
     scene.world.deployment.save(tmp_path / "deployment.json")
     await scene.hand_over()
     settings, service = scene.pool.dependencies.settings, scene.pool.dependencies.key

@@ -1,4 +1,4 @@
-"""A node without gas: its file goes to the pool's store, its work by the pool's relayer to the chain, and is listed."""
+"""A node without gas: its file is stored by the pool, and the pool's relayer submits and lists its work."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from worker.session.orchestrator_client import OrchestratorSession
 CONTENT = b"rollouts" * 5000
 
 
-async def test_a_nodes_file_is_stored_carried_listed_and_read_back(
+async def test_a_nodes_file_is_stored_submitted_listed_and_read_back(
     world: World, redis_url: str, tmp_path: Path
 ) -> None:
     async with orchestrating(world, redis_url, tmp_path) as run:

@@ -1,4 +1,4 @@
-"""The Docker runtime on a real engine: limits, confinement, scope, and what goes wrong."""
+"""The Docker runtime on a real engine: limits, confinement, scope and errors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ print(json.dumps({
 """
 
 
-async def test_a_task_is_confined_and_sees_what_it_was_given(
+async def test_a_task_is_confined_and_sees_only_its_mounts_and_variables(
     docker_runtime: DockerRuntime, engine: Engine, tmp_path: Path
 ) -> None:
     for name in ("data", "fixed"):
@@ -120,7 +120,9 @@ async def test_output_keeps_its_streams_and_can_be_resumed(docker_runtime: Docke
     assert resumed == lines[4:]
 
 
-async def test_stopping_asks_first_and_kills_after_the_grace(docker_runtime: DockerRuntime, engine: Engine) -> None:
+async def test_stopping_sends_sigterm_and_kills_after_the_grace_period(
+    docker_runtime: DockerRuntime, engine: Engine
+) -> None:
     polite = (
         "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(7))\nprint('up', flush=True)\ntime.sleep(60)"
     )
@@ -134,11 +136,11 @@ async def test_stopping_asks_first_and_kills_after_the_grace(docker_runtime: Doc
         (container,) = await docker_runtime.containers()
         assert (container.status, container.exit_code) == (ContainerStatus.EXITED, code)
         await docker_runtime.remove(spec.name)
-        await docker_runtime.remove(spec.name)  # again: nothing happens
+        await docker_runtime.remove(spec.name)  # a second call has no effect
     await docker_runtime.stop(spec.name, grace=timedelta())
 
 
-async def test_two_workers_on_one_engine_never_see_or_touch_each_other(
+async def test_two_workers_on_one_engine_do_not_see_each_others_containers(
     docker_runtime: DockerRuntime, engine: Engine
 ) -> None:
     other_node = Key.generate().address
@@ -163,7 +165,7 @@ async def test_two_workers_on_one_engine_never_see_or_touch_each_other(
         await other.close()
 
 
-async def test_a_gpu_without_a_driver_is_refused_in_words_and_leaves_no_container(
+async def test_a_gpu_without_a_driver_is_refused_and_leaves_no_container(
     docker_runtime: DockerRuntime, engine: Engine
 ) -> None:
     if await docker_runtime.gpus_supported():
@@ -177,7 +179,7 @@ async def test_a_gpu_without_a_driver_is_refused_in_words_and_leaves_no_containe
 
 
 @pytest.mark.parametrize("command", [["no-such-program"], ["/etc"]])
-async def test_a_command_that_can_not_be_run_is_refused_and_leaves_no_container(
+async def test_an_invalid_command_is_refused_and_leaves_no_container(
     docker_runtime: DockerRuntime, engine: Engine, command: list[str]
 ) -> None:
     with pytest.raises(LaunchRefused):
@@ -185,7 +187,7 @@ async def test_a_command_that_can_not_be_run_is_refused_and_leaves_no_container(
     assert await docker_runtime.containers() == ()
 
 
-async def test_the_hosts_network_needs_both_yes(engine: Engine, docker_runtime: DockerRuntime) -> None:
+async def test_host_networking_needs_consent_of_task_and_worker(engine: Engine, docker_runtime: DockerRuntime) -> None:
     spec = spec_for(docker_runtime._node, engine.image, ["true"], network=NetworkMode.HOST)
     with pytest.raises(LaunchRefused) as refused:
         await docker_runtime.start(spec)
@@ -196,7 +198,7 @@ async def test_the_hosts_network_needs_both_yes(engine: Engine, docker_runtime: 
     assert engine.client.containers.get(spec.name).attrs["HostConfig"]["NetworkMode"] == "host"
 
 
-async def test_bridged_tasks_get_a_network_of_their_workers_own(docker_runtime: DockerRuntime, engine: Engine) -> None:
+async def test_bridged_tasks_get_a_network_of_their_own_worker(docker_runtime: DockerRuntime, engine: Engine) -> None:
     spec = spec_for(docker_runtime._node, engine.image, ["sleep", "60"], network=NetworkMode.BRIDGE)
     await docker_runtime.start(spec)
     (name,) = engine.client.containers.get(spec.name).attrs["NetworkSettings"]["Networks"]
@@ -207,7 +209,7 @@ async def test_bridged_tasks_get_a_network_of_their_workers_own(docker_runtime: 
 
 
 class _Registry(BaseHTTPRequestHandler):
-    """A registry on loopback that has nothing, or wants a login that it never accepts."""
+    """A registry on loopback that has no image, or requires a login that it never accepts."""
 
     def do_GET(self) -> None:
         status, code = (200, "") if self.path == "/v2/" else (404, "MANIFEST_UNKNOWN")
@@ -238,9 +240,7 @@ def registry() -> Iterator[str]:
     server.server_close()
 
 
-async def test_an_image_that_does_not_exist_is_named_in_the_answer(
-    docker_runtime: DockerRuntime, registry: str
-) -> None:
+async def test_a_missing_image_is_named_in_the_error(docker_runtime: DockerRuntime, registry: str) -> None:
     said: list[str] = []
     with pytest.raises(ImageMissing) as missing:
         await docker_runtime.pull(f"{registry}/nobody/nothing:1", credentials=None, progress=said.append)
@@ -250,7 +250,7 @@ async def test_an_image_that_does_not_exist_is_named_in_the_answer(
     assert await docker_runtime.containers() == ()
 
 
-async def test_a_registry_that_denies_is_told_from_one_that_is_down(
+async def test_a_registry_that_denies_access_is_distinguished_from_an_unreachable_one(
     docker_runtime: DockerRuntime, registry: str
 ) -> None:
     login = RegistryCredentials.model_validate({"username": "u", "password": "hunter2"})
@@ -265,13 +265,13 @@ async def test_a_registry_that_denies_is_told_from_one_that_is_down(
         await docker_runtime.pull(f"127.0.0.1:{port}/a/b:1", credentials=None, progress=lambda _: None)
 
 
-async def test_an_image_that_is_here_is_not_asked_for_again(docker_runtime: DockerRuntime, engine: Engine) -> None:
+async def test_an_image_that_exists_locally_is_not_pulled(docker_runtime: DockerRuntime, engine: Engine) -> None:
     said: list[str] = []
     await docker_runtime.pull(engine.image, credentials=None, progress=said.append)
     assert said == []
 
 
-async def test_an_engine_that_is_down_is_told_from_a_bad_task(tmp_path: Path) -> None:
+async def test_an_unreachable_engine_is_distinguished_from_a_bad_task(tmp_path: Path) -> None:
     runtime = DockerRuntime(Key.generate().address, socket=tmp_path / "no.sock")
     for attempt in (runtime.check(), runtime.containers()):
         with pytest.raises(RuntimeDown):

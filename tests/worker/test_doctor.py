@@ -1,4 +1,4 @@
-"""The doctor: on machines that lack things, with services that are down, wrong or late."""
+"""The doctor on machines with missing software, and with services that are down, wrong or slow."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ RTX = InstalledGpu(gpu=Gpu(index=1, model="NVIDIA RTX 4090", memory_bytes=24 << 
 
 
 class _Service(BaseHTTPRequestHandler):
-    """A service with a clock of its own."""
+    """A service with its own clock."""
 
     skew = timedelta()
     ready = 200
@@ -70,7 +70,7 @@ async def examined(url: str) -> dict[str, DoctorFinding]:
     return {finding.check: finding for finding in found}
 
 
-async def test_a_service_that_is_well_is_measured(service: tuple[str, type[_Service]]) -> None:
+async def test_a_healthy_service_is_measured(service: tuple[str, type[_Service]]) -> None:
     found = await examined(service[0])
     assert {finding.level for finding in found.values()} == {Level.OK}
     assert "Mbit/s" in found["discovery bandwidth"].found
@@ -79,7 +79,7 @@ async def test_a_service_that_is_well_is_measured(service: tuple[str, type[_Serv
 @pytest.mark.parametrize(
     ("skew", "level"), [(0, Level.OK), (20, Level.WARNING), (-20, Level.WARNING), (100, Level.FAILURE)]
 )
-async def test_a_clock_that_is_off_is_noticed(service: tuple[str, type[_Service]], skew: int, level: Level) -> None:
+async def test_a_wrong_clock_is_reported(service: tuple[str, type[_Service]], skew: int, level: Level) -> None:
     url, kind = service
     kind.skew = timedelta(seconds=skew)
     finding = (await examined(url))["clock"]
@@ -87,7 +87,7 @@ async def test_a_clock_that_is_off_is_noticed(service: tuple[str, type[_Service]
     assert bool(finding.advice) is (level is not Level.OK)
 
 
-async def test_a_service_that_is_not_ready_down_or_no_service_is_told_apart(
+async def test_an_unready_an_unreachable_and_an_invalid_service_are_distinguished(
     service: tuple[str, type[_Service]],
 ) -> None:
     url, kind = service
@@ -109,7 +109,7 @@ async def test_a_service_that_is_not_ready_down_or_no_service_is_told_apart(
         (GpuInventory(gpus=(H200,), driver="570", trouble="GPU 1 does not answer"), [], Level.WARNING, "GPU 1"),
     ],
 )
-def test_gpus_are_counted_and_missing_drivers_noticed(
+def test_gpus_are_counted_and_missing_drivers_reported(
     tmp_path: Path, inventory: GpuInventory, devices: list[str], level: Level, words: str
 ) -> None:
     for name in devices:
@@ -128,28 +128,28 @@ def test_gpus_are_counted_and_missing_drivers_noticed(
         (GpuInventory(gpus=(H200,)), False, Level.FAILURE),
     ],
 )
-def test_the_toolkit_matters_only_with_gpus_and_an_engine(
+def test_the_nvidia_toolkit_matters_only_with_gpus_and_an_engine(
     inventory: GpuInventory, supported: bool | None, level: Level | None
 ) -> None:
     finding = software.check_toolkit(inventory, supported)
     assert (finding.level if finding else None) is level
 
 
-def test_reading_gpus_on_a_machine_without_a_driver_is_no_error() -> None:
+def test_reading_gpus_without_a_driver_is_no_error() -> None:
     inventory = read_gpus()
     if Path("/dev/nvidiactl").exists():
         pytest.skip("this machine has a driver")
     assert inventory == GpuInventory()
 
 
-async def test_an_engine_that_does_not_answer_is_a_warning_and_a_remote_one_a_failure(tmp_path: Path) -> None:
+async def test_an_unresponsive_engine_is_a_warning_and_a_remote_one_a_failure(tmp_path: Path) -> None:
     finding, gpus = await software.check_docker(f"unix://{tmp_path}/no.sock")
     assert (finding.level, gpus) == (Level.WARNING, None)
     finding, _ = await software.check_docker("tcp://10.0.0.1:2375")
     assert finding.level is Level.FAILURE
 
 
-def test_memory_and_disk_have_floors(tmp_path: Path) -> None:
+def test_memory_and_disk_have_minimums(tmp_path: Path) -> None:
     small = Hardware(cpu_model="x", cpu_cores=1, architecture="x", memory_bytes=1 << 30, disk_free_bytes=0)
     assert machine.check_memory(small).level is Level.FAILURE
     assert machine.check_processor(small).level is Level.WARNING
@@ -157,7 +157,7 @@ def test_memory_and_disk_have_floors(tmp_path: Path) -> None:
 
 
 def step_of(*arithmetic: str, announced: bool = True) -> StepAnswer:
-    """What the orchestrator says of the step."""
+    """Returns the orchestrator's answer about the step."""
     version = CheckpointRef(
         version=3, attempt=0, digest=ZERO_DIGEST, block=1, publisher=ZERO_ADDRESS, arithmetic=arithmetic
     )
@@ -189,7 +189,7 @@ def test_a_member_hears_what_the_run_pays_for(answer: StepAnswer, level: Level, 
     assert words in found.found
 
 
-async def test_an_orchestrator_that_does_not_answer_what_it_pays_for_is_a_warning() -> None:
+async def test_an_unreachable_orchestrator_is_a_warning() -> None:
     nobody = OrchestratorLocation(pool_id=7, url="http://127.0.0.1:9", orchestrator=ZERO_ADDRESS)
     within, key = timedelta(milliseconds=200), Key.generate()
     found = await check_run(nobody, key=key, clock=SystemClock(), allow_plain_http=True, has_gpu=False, within=within)
@@ -209,7 +209,7 @@ async def test_an_orchestrator_that_does_not_answer_what_it_pays_for_is_a_warnin
         (PoolRecord(leaving=5 * UNIT, free=10 * UNIT), Level.OK, "withdraws 5 of 10 MUST free escrow"),
     ],
 )
-def test_a_pool_that_does_not_pay_is_warned_of(record: PoolRecord, level: Level, words: str) -> None:
+def test_a_pool_that_does_not_pay_causes_a_warning(record: PoolRecord, level: Level, words: str) -> None:
     finding = check_record(record)
     assert finding.level is level
     assert words in finding.found
@@ -220,11 +220,11 @@ def test_a_pool_that_does_not_pay_is_warned_of(record: PoolRecord, level: Level,
     ("findings", "code"),
     [([], 0), ([ok("a", "b")], 0), ([warning("a", "b", "c"), ok("a", "b")], 1), ([failure("a", "b", "c")], 2)],
 )
-def test_the_exit_code_is_the_worst_finding(findings: list[DoctorFinding], code: int) -> None:
+def test_the_exit_code_is_that_of_the_worst_finding(findings: list[DoctorFinding], code: int) -> None:
     assert exit_code(findings) == code
 
 
-def test_on_a_fresh_machine_without_docker_and_settings_every_line_says_what_to_do(tmp_path: Path) -> None:
+def test_on_a_fresh_machine_every_failed_check_gives_advice(tmp_path: Path) -> None:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     environment |= {"DOCKER_HOST": f"unix://{tmp_path}/no.sock", "HOME": str(tmp_path)}
     told = subprocess.run(
@@ -243,6 +243,6 @@ def test_on_a_fresh_machine_without_docker_and_settings_every_line_says_what_to_
     assert "pool_id" in checks["settings"]["found"]
 
 
-def test_a_clock_that_agrees_to_the_second_is_right(clock: ManualClock) -> None:
+def test_a_clock_that_agrees_to_the_second_is_accepted(clock: ManualClock) -> None:
     finding = network._clock(format_datetime(clock.now(), usegmt=True), clock)
     assert finding.level is Level.OK

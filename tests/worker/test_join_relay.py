@@ -1,4 +1,4 @@
-"""A node without gas joins by the orchestrator's hand, and by its own where that does not help."""
+"""A node without gas joins through the orchestrator, and by itself where that fails."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POOL, NODE = Key.generate(), Key.generate()
 
 @dataclass
 class Orchestrator:
-    """Answers `POST /v1/joins` as it is told, and signs it."""
+    """Answers `POST /v1/joins` with a scripted, signed answer."""
 
     clock: ManualClock
     states: list[ReceiptState]
@@ -43,7 +43,7 @@ class Orchestrator:
 
 
 class HastyClock(ManualClock):
-    """Turns itself when somebody waits."""
+    """A clock that advances by itself whenever a caller waits."""
 
     async def sleep(self, duration: timedelta) -> None:
         self.waited = getattr(self, "waited", timedelta()) + duration
@@ -66,9 +66,16 @@ def invite(clock: ManualClock) -> SignedInvite:
         ([ReceiptState.CARRIED], 999, POOL, False),
         ([ReceiptState.CARRIED], 1, Key.generate(), False),
     ],
-    ids=["at once", "after a while", "the ledger is late", "refused", "only said so", "somebody else answered"],
+    ids=[
+        "at once",
+        "after a while",
+        "the ledger is late",
+        "refused",
+        "claimed without a membership",
+        "answered by another key",
+    ],
 )
-async def test_the_ledger_says_whether_the_orchestrator_carried_it(
+async def test_the_ledger_decides_whether_the_join_was_relayed(
     states: list[ReceiptState], member_after: int, signer: Key, *, carried: bool
 ) -> None:
     clock = HastyClock()
@@ -89,7 +96,7 @@ async def test_the_ledger_says_whether_the_orchestrator_carried_it(
     assert Join(invite_hash=joining.invite.invite.hash).signer(raw, DOMAIN) == NODE.address
 
 
-async def test_an_orchestrator_that_is_down_costs_a_word_in_the_log_only() -> None:
+async def test_an_unreachable_orchestrator_causes_only_a_log_line() -> None:
     def down(_: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("nobody there")
 

@@ -1,4 +1,4 @@
-"""A discovery service that lies costs its own service, and nothing else."""
+"""A dishonest discovery service harms only its own users' use of it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from protocol.runtime.clock import ManualClock
 from protocol.wire.base import MAX_INT64
 from protocol.wire.invites import SignedInvite
 from tests.kit.event_loop import at_rest, one_thread
-from tests.worker.test_heart import ScriptedChain
+from tests.worker.test_heartbeat import ScriptedChain
 from worker.chain.pool_record import PoolRecord
 from worker.membership.joining import Joiner
 from worker.membership.registration import Registrar
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class Newcomer(ScriptedChain):
-    """A ledger on which the node is no member yet, with a pool's record."""
+    """A ledger on which the node is not a member yet, with a pool's record."""
 
     def __init__(self, orchestrator: Address, record: PoolRecord | Unavailable) -> None:
         super().__init__(orchestrator)
@@ -50,7 +50,7 @@ class Newcomer(ScriptedChain):
 
 
 class LyingService:
-    """As much of a discovery service's client as is needed."""
+    """The part of a discovery client that joining uses."""
 
     location = SimpleNamespace(url="https://discovery.example")
 
@@ -77,7 +77,7 @@ async def turned(clock: ManualClock, seconds: float) -> None:
         await at_rest()
 
 
-async def test_forged_invites_do_not_hold_up_the_good_one_behind_them(clock: ManualClock) -> None:
+async def test_forged_invites_do_not_delay_the_valid_one(clock: ManualClock) -> None:
     pool, node, forger, situation = Key.generate(), Key.generate(), Key.generate(), Situation()
     chain, registrar, service = ScriptedChain(pool.address), registrar_of((), clock, situation), LyingService()
     expiry = int(clock.now().timestamp()) + 300
@@ -103,7 +103,7 @@ async def test_forged_invites_do_not_hold_up_the_good_one_behind_them(clock: Man
 
 
 @pytest.mark.parametrize(("expires", "seen"), [(MAX_INT64, 0), (0, MAX_INT64), (MAX_INT64, MAX_INT64)])
-async def test_a_service_with_impossible_times_is_registered_with_all_the_same(
+async def test_registration_succeeds_with_a_service_that_states_impossible_times(
     clock: ManualClock, expires: int, seen: int
 ) -> None:
     service = LyingService(expires_at_ms=expires, last_seen_ms=seen)

@@ -1,4 +1,4 @@
-"""From an assignment to a container: variables, volumes, GPUs, fingerprints."""
+"""From an assignment to a container: variables, volumes, GPUs and fingerprints."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def made(assignment: Assignment, gpus: tuple[InstalledGpu, ...] = GPUS) -> Conta
     return container_spec(assignment, placement, fingerprint="f", number=2)
 
 
-def test_every_variable_is_set_and_may_be_named() -> None:
+def test_every_variable_is_set_and_can_be_expanded() -> None:
     every = " ".join(f"${{{name}}}" for name in VARIABLES)
     spec = made(asked(command=("sh", "-c", every), environment={"ALL": every}, gpus={"count": 1}))
     assert set(VARIABLES) <= spec.environment.keys()
@@ -56,37 +56,37 @@ def test_every_variable_is_set_and_may_be_named() -> None:
     assert spec.environment[TOKEN_VARIABLE] == "token"
 
 
-def test_a_group_knows_its_places() -> None:
+def test_a_group_member_knows_the_places_of_its_group() -> None:
     spec = made(asked(group={"id": "c" * 32, "rank": 1, "size": 4}))
     assert [spec.environment[f"MUSTER_GROUP_{name}"] for name in ("ID", "RANK", "SIZE")] == ["c" * 32, "1", "4"]
 
 
-def test_a_task_can_not_pass_for_another_by_its_environment() -> None:
+def test_a_task_cannot_override_identity_variables() -> None:
     spec = made(asked(environment={"MUSTER_NODE_ADDRESS": "0x0"}, secrets={"MUSTER_BRIDGE_TOKEN": "mine"}))
     assert spec.environment["MUSTER_NODE_ADDRESS"] == NODE
     assert spec.environment[TOKEN_VARIABLE] == "token"
 
 
-def test_secrets_are_not_expanded_and_not_shown() -> None:
+def test_secrets_are_neither_expanded_nor_shown() -> None:
     spec = made(asked(secrets={"KEY": "${MUSTER_POOL_ID} hunter2"}))
     assert spec.environment["KEY"] == "${MUSTER_POOL_ID} hunter2"
     assert "hunter2" not in repr(spec)
 
 
 @pytest.mark.parametrize("text", ["${HOME}", "$MUSTER_POOL_ID", "${MUSTER", "$${x}", "100 $"])
-def test_the_tasks_own_shell_keeps_its_dollars(text: str) -> None:
+def test_dollar_signs_for_the_tasks_own_shell_are_kept(text: str) -> None:
     assert expand(text, {"MUSTER_POOL_ID": "7"}) == text
 
 
 @pytest.mark.parametrize("text", ["${MUSTER_X}", "${MUSTER_}", "${MUSTER_POOL_ID:-1}", "a${MUSTER_pool_id}b"])
-def test_a_variable_that_there_is_not_is_refused(text: str) -> None:
+def test_an_unknown_variable_is_refused(text: str) -> None:
     with pytest.raises(LaunchRefused) as refused:
         expand(text, {"MUSTER_POOL_ID": "7"})
     assert refused.value.code == "unknown-variable"
 
 
 @given(st.text(max_size=200))
-def test_expanding_never_crashes_and_never_expands_twice(text: str) -> None:
+def test_expansion_never_crashes_and_never_expands_twice(text: str) -> None:
     try:
         expanded = expand(text, {"MUSTER_A": "${MUSTER_A}"})
     except LaunchRefused:
@@ -94,7 +94,7 @@ def test_expanding_never_crashes_and_never_expands_twice(text: str) -> None:
     assert expanded == text
 
 
-def test_volumes_are_the_workers_own_and_one_is_for_data() -> None:
+def test_volumes_are_per_worker_and_one_is_the_data_volume() -> None:
     spec = made(
         asked(
             volumes=[
@@ -117,7 +117,7 @@ def test_volumes_are_the_workers_own_and_one_is_for_data() -> None:
 
 
 @pytest.mark.parametrize("target", ["/", "//", "//proc", "/proc", "/sys/fs", "/dev", "/etc/ssl", "/a/../etc"])
-def test_a_volume_hides_nothing_of_the_systems(target: str) -> None:
+def test_a_volume_over_a_system_directory_is_refused(target: str) -> None:
     with pytest.raises(LaunchRefused):
         made(asked(volumes=[{"target": target}]))
 
@@ -134,7 +134,7 @@ def test_a_volume_hides_nothing_of_the_systems(target: str) -> None:
         (GpuNeeds(count=1, models=("A100",)), None),
     ],
 )
-def test_gpus_that_fit_are_chosen_on_mixed_machines(needs: GpuNeeds, chosen: list[int] | None) -> None:
+def test_suitable_gpus_are_chosen_on_mixed_machines(needs: GpuNeeds, chosen: list[int] | None) -> None:
     if chosen is None:
         with pytest.raises(LaunchRefused):
             choose_gpus(needs, GPUS)
@@ -150,7 +150,7 @@ def test_gpus_that_fit_are_chosen_on_mixed_machines(needs: GpuNeeds, chosen: lis
         ({"replicas": 3}, True),
         ({"selector": {"labels": {"a": "b"}}}, True),
         ({"restart": {"kind": "never"}}, True),
-        ({"restart_nonce": 1}, True),  # a restart is asked for beside the content
+        ({"restart_nonce": 1}, True),  # a restart is requested besides the content
         ({"image": "image:2"}, False),
         ({"environment": {"A": "1"}}, False),
         ({"secrets": {"A": "1"}}, False),
@@ -159,23 +159,23 @@ def test_gpus_that_fit_are_chosen_on_mixed_machines(needs: GpuNeeds, chosen: lis
         ({"command": ("a", "b")}, False),
     ],
 )
-def test_only_what_the_container_is_made_of_needs_a_new_one(change: dict[str, Any], same: bool) -> None:
+def test_only_changes_to_the_containers_definition_need_a_new_container(change: dict[str, Any], same: bool) -> None:
     assert (fingerprint(asked(), secret=SECRET) == fingerprint(asked(**change), secret=SECRET)) is same
 
 
-def test_a_task_that_names_its_generation_is_made_anew_with_it() -> None:
+def test_a_task_that_refers_to_its_generation_is_recreated_with_it() -> None:
     def print_of(generation: int) -> str:
         return fingerprint(asked(generation=generation, command=("x", "${MUSTER_GENERATION}")), secret=SECRET)
 
     assert print_of(4) != print_of(5)
 
 
-def test_a_fingerprint_tells_nobody_the_secrets() -> None:
+def test_a_fingerprint_does_not_reveal_secrets() -> None:
     guess = asked(secrets={"PIN": "1234"})
     assert fingerprint(guess, secret=SECRET) != fingerprint(guess, secret=b"t" * 32)
 
 
-def test_names_are_the_workers_own_and_short_enough_for_a_host_name() -> None:
+def test_container_names_are_per_worker_and_short_enough_for_a_host_name() -> None:
     spec = made(asked())
     assert spec.name == f"muster-{NODE[2:].lower()}-aaaaaaaaaaaa-2"
     assert len(spec.name) <= 64

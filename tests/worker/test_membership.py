@@ -18,7 +18,7 @@ from protocol.identity.typed_data import SigningDomain
 from protocol.invites import LONGEST_INVITE, Invite
 from protocol.runtime.clock import ManualClock
 from protocol.wire.invites import SignedInvite
-from tests.worker.test_heart import MEMBER
+from tests.worker.test_heartbeat import MEMBER
 from worker.chain.ledger_chain import NodeStatus, WorkerChain
 from worker.membership.joining import OrchestratorLocation, check_invite, load_membership, save_membership
 from worker.membership.relocation import MOST_INVITES, Relocation
@@ -30,7 +30,7 @@ NOW = time.time()
 
 
 def invited(**changes: Any) -> SignedInvite:
-    """An invite that is right but for the changes, each of which is signed too."""
+    """Returns a valid invite except for the given changes, which are signed too."""
     fields: dict[str, Any] = {
         "pool_id": 1,
         "domain_id": 1,
@@ -48,7 +48,7 @@ def signer(invite: SignedInvite) -> str:
     return check_invite(invite, node=NODE.address, pool_id=1, domain=DOMAIN, now_s=NOW, allow_plain_http=False)
 
 
-def test_a_good_invite_names_its_signer() -> None:
+def test_a_valid_invite_names_its_signer() -> None:
     assert signer(invited()) == ORCHESTRATOR.address
 
 
@@ -64,7 +64,7 @@ def test_a_good_invite_names_its_signer() -> None:
         {"url": "https://user:pass@orchestrator.example"},
     ],
 )
-def test_an_invite_for_somebody_or_something_else_is_refused(change: dict[str, Any]) -> None:
+def test_an_invite_for_another_node_or_purpose_is_refused(change: dict[str, Any]) -> None:
     with pytest.raises(InvalidInput):
         signer(invited(**change))
 
@@ -76,7 +76,7 @@ def test_an_altered_invite_has_another_signer(change: dict[str, Any]) -> None:
     assert signer(invited().model_copy(update=change)) != ORCHESTRATOR.address
 
 
-def test_a_membership_is_remembered_for_its_pool_only(state: StateDirectory) -> None:
+def test_a_membership_is_remembered_only_for_its_pool(state: StateDirectory) -> None:
     membership = OrchestratorLocation(pool_id=1, url="https://x.example", orchestrator=ORCHESTRATOR.address)
     save_membership(state, membership)
     assert load_membership(state, 1) == membership
@@ -100,7 +100,7 @@ READY = replace(MEMBER, member=False, free_stake=10, needed_stake=10)
         (replace(READY, free_stake=9), "stake"),
     ],
 )
-def test_what_keeps_a_node_out_is_said_with_what_to_do(standing: NodeStatus, words: str | None) -> None:
+def test_obstacles_to_joining_are_reported_with_advice(standing: NodeStatus, words: str | None) -> None:
     obstacle = standing.obstacle()
     if words is None:
         assert obstacle is None
@@ -117,7 +117,7 @@ HERE = OrchestratorLocation(pool_id=1, url=OLD_URL, orchestrator=ORCHESTRATOR.ad
 
 
 class Mailbox:
-    """As much of a discovery service's client as is needed."""
+    """The part of a discovery client that finding a new URL uses."""
 
     location = SimpleNamespace(url="https://discovery.example")
 
@@ -140,7 +140,7 @@ class RoleChain:
         self.down, self.asked = down, 0
 
     async def is_orchestrator(self, who: Address) -> bool:
-        return True  # a replaced key is one, too, until its stated end
+        return True  # a replaced key is valid, too, until its stated end
 
     async def orchestrator(self) -> Address:
         self.asked += 1
@@ -196,17 +196,17 @@ async def test_a_newer_invite_names_the_new_url() -> None:
         "plain http",
     ],
 )
-async def test_an_invite_that_is_not_newer_or_not_good_moves_nothing(change: dict[str, Any]) -> None:
+async def test_an_invite_that_is_not_newer_or_not_valid_is_ignored(change: dict[str, Any]) -> None:
     mailbox = Mailbox(invited(**{"url": NEW_URL, "expiry": SOON + 20, **change}))
     assert await relocation(mailbox).find(HERE) is None
 
 
-async def test_the_newest_good_invite_decides_though_it_names_the_present_url() -> None:
+async def test_the_newest_valid_invite_decides_even_if_it_names_the_present_url() -> None:
     mailbox = Mailbox(invited(url=NEW_URL, expiry=SOON + 10), invited(url=OLD_URL, expiry=SOON + 20))
     assert await relocation(mailbox).find(HERE) is None
 
 
-async def test_a_flood_of_invites_asks_the_chain_once_and_a_chain_that_is_down_moves_nothing() -> None:
+async def test_many_invites_cause_one_chain_read_and_an_unreachable_chain_changes_nothing() -> None:
     chain = RoleChain()
     forged = [invited(url=NEW_URL, expiry=SOON + 100 + n, nonce=n, key=Key.generate()) for n in range(MOST_INVITES + 9)]
     assert await relocation(Mailbox(*forged), chain=chain).find(HERE) is None

@@ -1,4 +1,4 @@
-"""Files that a task names: everything that leads out of its volume is refused, whatever the task changes meanwhile."""
+"""Files named by a task: every path out of its volume is refused, whatever the task changes meanwhile."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def volume(tmp_path: Path) -> Path:
     return data
 
 
-def test_a_plain_file_is_opened(volume: Path) -> None:
+def test_a_regular_file_is_opened(volume: Path) -> None:
     with open_inside(volume, "out/file", most_bytes=100) as descriptor:
         assert os.read(descriptor, 100) == b"the task's"
 
@@ -57,7 +57,7 @@ def test_a_plain_file_is_opened(volume: Path) -> None:
         "a" * 300,
     ],
 )
-def test_whatever_is_not_a_plain_file_inside_is_refused(volume: Path, path: str) -> None:
+def test_anything_but_a_regular_file_inside_the_volume_is_refused(volume: Path, path: str) -> None:
     with pytest.raises(PathRefused), open_inside(volume, path, most_bytes=100):
         pass
 
@@ -75,15 +75,15 @@ def test_sockets_and_devices_are_refused(volume: Path) -> None:
             pass
 
 
-def test_what_is_absent_or_too_long_says_so(volume: Path) -> None:
+def test_a_missing_or_oversized_file_is_reported(volume: Path) -> None:
     with pytest.raises(NotFound), open_inside(volume, "nothing", most_bytes=100):
         pass
     with pytest.raises(TooLarge), open_inside(volume, "out/file", most_bytes=3):
         pass
 
 
-def test_a_directory_swapped_for_a_link_while_it_is_opened_never_leads_out(volume: Path, tmp_path: Path) -> None:
-    """The race that a check before the opening would lose."""
+def test_replacing_a_directory_by_a_link_during_opening_never_leads_outside(volume: Path, tmp_path: Path) -> None:
+    """A check before the opening would lose this race."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").write_text("the host's")
     stop = threading.Event()
@@ -109,5 +109,5 @@ def test_a_directory_swapped_for_a_link_while_it_is_opened_never_leads_out(volum
         swapper.join()
 
 
-def test_names_are_split_and_nothing_else() -> None:
+def test_a_path_is_split_into_its_names() -> None:
     assert names_of("a/b c/ü.parquet") == ("a", "b c", "ü.parquet")

@@ -67,7 +67,7 @@ def watch(state: StateDirectory, ends: Ends) -> PayWatch:
 
 
 async def ended(pay: PayWatch, ends: Ends, *how: Payment | None, first: int = 0) -> None:
-    """Pieces are delivered, and end so; None for those that the ledger refused until their lease had ended."""
+    """Delivers works that end as given; None stands for those that the ledger refused until their lease had ended."""
     for index, one in enumerate(how, first):
         if one is None:
             pay.refused(lease(index), "EscrowTooLow(1, 0, 5)")
@@ -90,7 +90,7 @@ async def ended(pay: PayWatch, ends: Ends, *how: Payment | None, first: int = 0)
         ((Payment.OPEN,) * 9, False),
     ],
 )
-async def test_three_unpaid_pieces_in_a_row_stop_a_worker_and_verdicts_against_it_do_not(
+async def test_three_unpaid_works_in_a_row_stop_a_worker_and_verdicts_against_it_do_not(
     state: StateDirectory, how: tuple[Payment | None, ...], stops: bool
 ) -> None:
     ends = Ends(time=NOW + timedelta(minutes=11))
@@ -101,7 +101,7 @@ async def test_three_unpaid_pieces_in_a_row_stop_a_worker_and_verdicts_against_i
     assert [line["event"] for line in lines if line["log_level"] == "error"] == ["leasing-stopped"] * stops
 
 
-async def test_the_reason_names_the_pieces_and_what_became_of_them(state: StateDirectory) -> None:
+async def test_the_reason_for_stopping_lists_the_unpaid_works(state: StateDirectory) -> None:
     ends = Ends(time=NOW + timedelta(minutes=11))
     pay = watch(state, ends)
     await ended(pay, ends, Payment.EXPIRED, None, Payment.EXPIRED)
@@ -111,7 +111,7 @@ async def test_the_reason_names_the_pieces_and_what_became_of_them(state: StateD
     )
 
 
-async def test_a_stop_outlives_a_restart_and_ends_when_a_person_says_so(state: StateDirectory) -> None:
+async def test_a_stop_survives_a_restart_and_ends_by_a_persons_command(state: StateDirectory) -> None:
     ends = Ends()
     pay = watch(state, ends)
     await ended(pay, ends, *[Payment.EXPIRED] * 3)
@@ -123,7 +123,7 @@ async def test_a_stop_outlives_a_restart_and_ends_when_a_person_says_so(state: S
     assert again.stopped == "", "three more are needed"
 
 
-async def test_a_stop_ends_when_a_piece_is_paid_after_all(state: StateDirectory) -> None:
+async def test_a_stop_ends_when_an_earlier_work_is_paid(state: StateDirectory) -> None:
     ends = Ends()
     pay = watch(state, ends)
     await ended(pay, ends, Payment.OPEN, *[Payment.EXPIRED] * 3)
@@ -134,7 +134,7 @@ async def test_a_stop_ends_when_a_piece_is_paid_after_all(state: StateDirectory)
     assert pay.stopped == ""
 
 
-async def test_work_that_was_refused_first_and_taken_later_is_no_loss(state: StateDirectory) -> None:
+async def test_work_that_was_refused_and_later_accepted_is_no_loss(state: StateDirectory) -> None:
     ends = Ends()
     pay = watch(state, ends)
     for index in range(3):
@@ -150,7 +150,7 @@ async def test_work_that_was_refused_first_and_taken_later_is_no_loss(state: Sta
 
 
 @pytest.mark.parametrize("reason", ["StakeTooLow(1, 2)", "LeaseExpired", "it takes too long", "", "NodeNotWilling"])
-async def test_refusals_that_do_not_lie_with_the_pool_do_not_count(state: StateDirectory, reason: str) -> None:
+async def test_refusals_not_caused_by_the_pool_do_not_count(state: StateDirectory, reason: str) -> None:
     ends = Ends(time=NOW + timedelta(hours=1))
     pay = watch(state, ends)
     for index in range(3):
@@ -159,7 +159,7 @@ async def test_refusals_that_do_not_lie_with_the_pool_do_not_count(state: StateD
     assert pay.stopped == ""
 
 
-async def test_a_chain_that_is_down_proves_nothing(state: StateDirectory) -> None:
+async def test_an_unreachable_chain_does_not_count_as_unpaid(state: StateDirectory) -> None:
     ends = Ends(down=True)
     pay = watch(state, ends)
     with pytest.raises(Unavailable):
@@ -167,7 +167,7 @@ async def test_a_chain_that_is_down_proves_nothing(state: StateDirectory) -> Non
     assert pay.stopped == ""
 
 
-async def test_looks_and_memory_are_bounded_and_every_piece_has_its_turn(state: StateDirectory) -> None:
+async def test_checks_and_memory_are_bounded_and_every_work_is_checked_in_turn(state: StateDirectory) -> None:
     ends = Ends()
     pay = watch(state, ends)
     for index in range(MOST_WATCHED + 10):
@@ -182,18 +182,18 @@ async def test_looks_and_memory_are_bounded_and_every_piece_has_its_turn(state: 
     assert pay.stopped
 
 
-async def test_a_damaged_memory_is_begun_anew(state: StateDirectory) -> None:
+async def test_a_damaged_state_file_is_replaced(state: StateDirectory) -> None:
     for saved in ({"watched": [{"step": 1}]}, {"watched": "x"}, {"unpaid": 7}):
         state.write("pay", saved)
         assert watch(state, Ends()).stopped == ""
 
 
-# On a chain
+# On a real chain
 
 
 @pytest.fixture
 async def chain(world: World) -> AsyncIterator[LedgerChain]:
-    """The chain as the node sees it."""
+    """Returns the chain as the node sees it."""
     chain = LedgerChain(rpc=world.url, deployment=world.deployment, key=world.keys["node"], pool_id=POOL, policy=QUICK)
     yield chain
     await chain.close()
@@ -205,7 +205,7 @@ async def submitted(world: World, index: int) -> Lease:
     return item.lease.lease
 
 
-async def test_silent_validators_are_noticed_also_where_nobody_marks_their_work_as_expired(
+async def test_missing_verdicts_are_noticed_even_if_no_caller_marks_the_work_as_expired(
     world: World, chain: LedgerChain, state: StateDirectory
 ) -> None:
     await world.member()
@@ -222,7 +222,7 @@ async def test_silent_validators_are_noticed_also_where_nobody_marks_their_work_
     assert pay.stopped.count("expired without a verdict") == 3
 
 
-async def test_a_verdict_is_no_silence_and_pay_is_seen(world: World, chain: LedgerChain) -> None:
+async def test_a_verdict_ends_the_wait_and_payment_is_noticed(world: World, chain: LedgerChain) -> None:
     await world.member()
     paid, rejected = await submitted(world, 0), await submitted(world, 1)
     validator = await world.as_("validator")
@@ -239,7 +239,9 @@ async def test_a_verdict_is_no_silence_and_pay_is_seen(world: World, chain: Ledg
     assert await chain.payment((await world.submission(index=9)).lease.lease.key) is None
 
 
-async def test_a_contributor_sees_a_pools_record_and_what_its_owner_takes_out(world: World, chain: LedgerChain) -> None:
+async def test_a_contributor_sees_a_pools_payment_record_and_announced_withdrawal(
+    world: World, chain: LedgerChain
+) -> None:
     await world.member()
     await (await world.as_("provider")).stake.add(100 * UNIT)
     assert (await chain.pool_record()).summary == "no work has ended lately"
@@ -263,10 +265,10 @@ async def test_a_contributor_sees_a_pools_record_and_what_its_owner_takes_out(wo
     assert f"; the owner withdraws 90 of {free} MUST free escrow" in (await chain.pool_record()).summary
 
 
-async def test_only_a_bounded_number_of_blocks_is_read(
+async def test_the_number_of_blocks_read_is_bounded(
     world: World, chain: LedgerChain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old ends are forgotten, so that a chain of years is not read again by each `doctor`."""
+    """Old results are ignored, so that each `doctor` does not read years of blocks again."""
     await world.member()
     one = await submitted(world, 0)
     await world.warp(TERMS.judge_period + SECOND)

@@ -1,4 +1,4 @@
-"""The process runtime: real sandboxes, what they keep out, and how they outlive their worker."""
+"""The process runtime: real sandboxes, their isolation, and tasks that outlive their worker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ print(json.dumps({
 """
 
 
-async def test_a_task_is_confined_and_sees_what_it_was_given(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
+async def test_a_task_is_confined_and_sees_only_its_mounts_and_variables(
+    process_runtime: ProcessRuntime, tmp_path: Path
+) -> None:
     (tmp_path / "secret").write_text("the host's")
     for name in ("data", "fixed"):
         make_volume(tmp_path / name, user=process_runtime.user)
@@ -79,7 +81,7 @@ async def test_a_task_is_confined_and_sees_what_it_was_given(process_runtime: Pr
     assert written.st_uid == (process_runtime.user or os.getuid())
 
 
-async def test_secrets_are_in_no_command_line_and_in_no_file(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
+async def test_secrets_appear_in_no_command_line_and_no_file(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
     secret = "hunter2-hunter2"
     spec = spec_for(process_runtime._node, "x", ["sleep", "30"], environment={"TOKEN": secret})
     await process_runtime.start(spec)
@@ -121,7 +123,7 @@ async def test_processes_are_limited(process_runtime: ProcessRuntime) -> None:
     assert 0 < int(text_of(lines)) <= 16
 
 
-async def test_stopping_asks_first_and_kills_after_the_grace(process_runtime: ProcessRuntime) -> None:
+async def test_stopping_sends_sigterm_and_kills_after_the_grace_period(process_runtime: ProcessRuntime) -> None:
     polite = (
         "import signal, sys, time\nsignal.signal(15, lambda *_: sys.exit(7))\nprint('up', flush=True)\ntime.sleep(60)"
     )
@@ -162,7 +164,7 @@ async def test_a_removed_task_leaves_no_process_and_no_file(process_runtime: Pro
 
 
 async def test_a_task_outlives_its_worker_and_is_found_again(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
-    """The worker that started it is killed; the next one reads on where the first one stopped."""
+    """The worker that started it is killed; the next one continues reading where the first one stopped."""
     spec_text = (
         "import asyncio, sys\n"
         "from pathlib import Path\n"
@@ -189,7 +191,7 @@ async def test_a_task_outlives_its_worker_and_is_found_again(process_runtime: Pr
     assert (container.status, container.exit_code) == (ContainerStatus.EXITED, 0)
 
 
-async def test_a_killed_keeper_takes_the_task_along_and_counts_as_a_failure(
+async def test_killing_the_keeper_ends_the_task_and_counts_as_a_failure(
     process_runtime: ProcessRuntime, tmp_path: Path
 ) -> None:
     spec = spec_for(process_runtime._node, "x", ["sleep", "303"])
@@ -205,7 +207,7 @@ async def test_a_killed_keeper_takes_the_task_along_and_counts_as_a_failure(
     assert not psutil.wait_procs(left, timeout=60)[1]
 
 
-async def test_two_workers_never_touch_each_other(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
+async def test_two_workers_do_not_affect_each_others_tasks(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
     other = ProcessRuntime(Key.generate().address, directory=tmp_path / "other")
     theirs = spec_for(other._node, "x", ["sleep", "30"])
     await other.start(theirs)
@@ -224,10 +226,11 @@ async def test_two_workers_never_touch_each_other(process_runtime: ProcessRuntim
     [
         ({"command": ()}, "launch-refused"),
         ({"network": NetworkMode.HOST}, "host-network-refused"),
-        ({"network": NetworkMode.BRIDGE}, "host-network-refused"),  # there is no bridge: it is the machine's network
+        # there is no bridge network: the task uses the machine's network
+        ({"network": NetworkMode.BRIDGE}, "host-network-refused"),
     ],
 )
-async def test_what_can_not_run_here_is_refused_in_words(
+async def test_a_task_that_cannot_run_here_is_refused_with_a_code(
     process_runtime: ProcessRuntime, changes: dict[str, Any], code: str
 ) -> None:
     with pytest.raises(LaunchRefused) as refused:
@@ -252,10 +255,10 @@ async def test_what_can_not_run_here_is_refused_in_words(
         "/data",
     ],
 )
-async def test_a_volume_replaces_nothing_that_runs_before_the_task(
+async def test_a_volume_cannot_replace_code_that_runs_before_the_task(
     process_runtime: ProcessRuntime, tmp_path: Path, target: str
 ) -> None:
-    """A worker that is root enters the sandbox as root, and would read the task owner's Python there."""
+    """A worker that is root enters the sandbox as root, and would execute the task owner's Python there."""
     module = tmp_path / "volume" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "encodings"
     module.mkdir(parents=True)
     (module / "__init__.py").write_text("import posix\nposix.write(1, b'user %d' % posix.getuid())\nposix._exit(0)\n")
@@ -269,17 +272,17 @@ async def test_a_volume_replaces_nothing_that_runs_before_the_task(
     assert await process_runtime.containers() == ()
 
 
-async def test_a_program_that_is_not_here_ends_with_127_and_says_so(process_runtime: ProcessRuntime) -> None:
+async def test_a_missing_program_ends_with_127_and_is_named(process_runtime: ProcessRuntime) -> None:
     container, lines = await run_to_end(process_runtime, spec_for(process_runtime._node, "x", ["no-such-program"]))
     assert container.exit_code == 127
     assert "no-such-program" in text_of(lines)
 
 
-async def test_the_sandbox_is_checked_by_making_one(process_runtime: ProcessRuntime) -> None:
+async def test_sandbox_support_is_checked_by_creating_one(process_runtime: ProcessRuntime) -> None:
     assert "bubblewrap" in await process_runtime.check()
 
 
-async def test_what_tasks_may_read_is_there_even_below_tmp(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
+async def test_readable_paths_are_visible_even_below_tmp(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
     shared = tmp_path / "data-set"
     shared.mkdir(mode=0o755)
     (shared / "rows").write_text("all of them")
@@ -291,10 +294,10 @@ async def test_what_tasks_may_read_is_there_even_below_tmp(process_runtime: Proc
     assert "all of them" in text_of(lines)
 
 
-async def test_an_environment_behind_links_is_there(
+async def test_an_environment_behind_symbolic_links_is_visible(
     process_runtime: ProcessRuntime, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As a checkout has it whose `.venv` is a link, on a way that is itself a link."""
+    """An example is a checkout whose `.venv` is a link below a folder that is itself a link."""
     checkout, real = tmp_path / "checkout", tmp_path / "disk" / "environments" / "one"
     for place in (checkout, real / "bin"):
         place.mkdir(parents=True)
@@ -311,7 +314,7 @@ async def test_an_environment_behind_links_is_there(
     assert (container.exit_code, "it runs" in text_of(lines)) == (0, True), text_of(lines)
 
 
-async def test_a_task_can_ask_which_processors_there_are_and_sees_nothing_else_of_sys(
+async def test_a_task_can_read_the_online_processors_and_nothing_else_in_sys(
     process_runtime: ProcessRuntime,
 ) -> None:
     look = "import os; print(open('/sys/devices/system/cpu/online').read(), sorted(os.listdir('/sys')))"
@@ -322,7 +325,7 @@ async def test_a_task_can_ask_which_processors_there_are_and_sees_nothing_else_o
     assert f"{online}\n ['devices']" in text_of(lines)
 
 
-async def test_tasks_stand_back_as_far_as_the_contributor_says(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
+async def test_tasks_run_with_the_configured_niceness(process_runtime: ProcessRuntime, tmp_path: Path) -> None:
     runtime = ProcessRuntime(process_runtime._node, directory=tmp_path / "processes", niceness=3)
     spec = spec_for(runtime._node, "ignored:1", ["python3", "-c", "import os; print('niceness', os.nice(0))"])
     container, lines = await run_to_end(runtime, spec)

@@ -28,7 +28,7 @@ CONTENT = b"rollouts" * 1000
 
 
 class Recorded:
-    """A delivery that writes down what was asked of it, and fails when told to."""
+    """A delivery that records its calls, and fails on request."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -76,7 +76,7 @@ def hand_over(store: QueueStore, tmp_path: Path, key: str = "k", *, most: int = 
         os.close(descriptor)
 
 
-async def test_an_item_goes_through_every_stage_in_order_and_its_copy_is_deleted_last(
+async def test_an_item_passes_every_stage_in_order_and_its_copy_is_deleted_last(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
@@ -88,7 +88,7 @@ async def test_an_item_goes_through_every_stage_in_order_and_its_copy_is_deleted
     assert store.counts()["delivered"] == 1
 
 
-async def test_what_the_task_changes_after_handing_over_changes_nothing(store: QueueStore, tmp_path: Path) -> None:
+async def test_later_changes_by_the_task_do_not_change_the_copy(store: QueueStore, tmp_path: Path) -> None:
     item_id = hand_over(store, tmp_path)
     with (tmp_path / "made-by-the-task").open("r+b") as file:
         file.write(b"forged")
@@ -103,7 +103,7 @@ def test_the_same_key_is_the_same_item_even_after_delivery(store: QueueStore, tm
     assert store.items() == []
 
 
-def test_limits_are_kept_and_leave_nothing_behind(store: QueueStore, tmp_path: Path) -> None:
+def test_a_file_over_a_limit_is_refused_and_not_copied(store: QueueStore, tmp_path: Path) -> None:
     with pytest.raises(TooLarge):
         hand_over(store, tmp_path, most=100)
     with pytest.raises(QueueFull):
@@ -113,7 +113,7 @@ def test_limits_are_kept_and_leave_nothing_behind(store: QueueStore, tmp_path: P
         store.get("0" * 32)
 
 
-def test_so_many_files_may_wait_however_small_they_are(
+def test_the_number_of_waiting_files_is_limited(
     store: QueueStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("worker.delivery.queue.store.MOST_ITEMS", 2)
@@ -124,7 +124,7 @@ def test_so_many_files_may_wait_however_small_they_are(
     assert len(list((tmp_path / "spool").iterdir())) == 2
 
 
-async def test_a_failure_is_retried_from_its_own_stage_after_a_growing_wait(
+async def test_a_failure_is_retried_from_its_own_stage_after_a_growing_delay(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
@@ -142,9 +142,7 @@ async def test_a_failure_is_retried_from_its_own_stage_after_a_growing_wait(
     assert delivery.calls == ["request", "put", "put", "put", "submit", "acknowledge"]
 
 
-async def test_who_is_told_when_to_ask_again_does_not_ask_before(
-    store: QueueStore, tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_retry_after_is_respected(store: QueueStore, tmp_path: Path, clock: ManualClock) -> None:
     hand_over(store, tmp_path)
     delivery = Recorded()
     delivery.fail("request", RateLimited("enough for now", retry_after=timedelta(seconds=300)))
@@ -157,7 +155,7 @@ async def test_who_is_told_when_to_ask_again_does_not_ask_before(
     assert store.items() == []
 
 
-async def test_an_expired_answer_sends_an_item_back_but_not_for_ever(
+async def test_an_expired_answer_returns_an_item_to_an_earlier_stage_a_bounded_number_of_times(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
@@ -171,7 +169,7 @@ async def test_an_expired_answer_sends_an_item_back_but_not_for_ever(
     assert "expired" in store.items()[0].parked
 
 
-async def test_what_can_never_work_is_parked_and_a_person_can_let_it_go_on(
+async def test_an_item_with_a_permanent_error_is_parked_until_a_person_releases_it(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     item_id = hand_over(store, tmp_path)
@@ -188,9 +186,7 @@ async def test_what_can_never_work_is_parked_and_a_person_can_let_it_go_on(
     assert store.items() == []
 
 
-async def test_a_clock_that_was_turned_back_holds_nothing_up(
-    store: QueueStore, tmp_path: Path, clock: ManualClock
-) -> None:
+async def test_a_backward_clock_jump_delays_no_item(store: QueueStore, tmp_path: Path, clock: ManualClock) -> None:
     hand_over(store, tmp_path)
     delivery = Recorded()
     delivery.fail("request", Unavailable("down"))
@@ -200,7 +196,7 @@ async def test_a_clock_that_was_turned_back_holds_nothing_up(
     assert await runner.work() == 1
 
 
-async def test_one_item_that_fails_holds_up_no_other(store: QueueStore, tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_failing_item_does_not_delay_others(store: QueueStore, tmp_path: Path, clock: ManualClock) -> None:
     class First(Recorded):
         async def put(self, item: QueueItem) -> Mapping[str, str]:
             if item.key == "bad":
@@ -217,7 +213,7 @@ async def test_one_item_that_fails_holds_up_no_other(store: QueueStore, tmp_path
     assert [item.key for item in store.items()] == ["bad"]
 
 
-async def test_a_file_that_takes_long_holds_up_no_other(store: QueueStore, tmp_path: Path, clock: ManualClock) -> None:
+async def test_a_slow_file_does_not_delay_others(store: QueueStore, tmp_path: Path, clock: ManualClock) -> None:
     class OneIsSlow(Recorded):
         def __init__(self) -> None:
             super().__init__()
@@ -250,7 +246,7 @@ async def test_a_file_that_takes_long_holds_up_no_other(store: QueueStore, tmp_p
     assert Counter(delivery.calls)["put"] == 7
 
 
-async def test_a_last_attempt_ignores_waits_and_counts_what_is_left(
+async def test_a_final_attempt_ignores_delays_and_counts_remaining_items(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path, "good")
@@ -263,14 +259,14 @@ async def test_a_last_attempt_ignores_waits_and_counts_what_is_left(
     assert [item.key for item in store.items()] == ["parked"]
 
 
-def test_a_copy_that_no_item_knows_is_removed(store: QueueStore, tmp_path: Path) -> None:
+def test_a_copy_without_an_item_is_removed(store: QueueStore, tmp_path: Path) -> None:
     kept = hand_over(store, tmp_path)
     (tmp_path / "spool" / ("f" * 32)).write_bytes(b"copied, then killed")
     assert store.recover() == 1
     assert [path.name for path in (tmp_path / "spool").iterdir()] == [kept]
 
 
-def test_what_an_earlier_release_delivered_is_still_known(tmp_path: Path) -> None:
+def test_items_delivered_by_an_earlier_release_are_still_known(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "queue.sqlite")) as old:
         old.execute("CREATE TABLE finished (key TEXT PRIMARY KEY, id TEXT, sha256 TEXT, at_ms INTEGER)")
         old.execute("INSERT INTO finished VALUES ('k', 'i', '0x', 1)")
@@ -280,7 +276,7 @@ def test_what_an_earlier_release_delivered_is_still_known(tmp_path: Path) -> Non
     assert (store.counts()["delivered"], store.given_up()) == (1, [])
 
 
-async def test_what_is_given_up_is_remembered_with_its_reason_and_its_copy_deleted(
+async def test_an_abandoned_item_is_recorded_with_its_reason_and_its_copy_deleted(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     item = hand_over(store, tmp_path)
@@ -291,10 +287,10 @@ async def test_what_is_given_up_is_remembered_with_its_reason_and_its_copy_delet
     (ended,) = store.given_up()
     assert (ended.id, ended.name, ended.given_up) == (item, "f", "its lease ended")
     assert (store.counts()["given_up"], store.counts()["delivered"]) == (1, 0)
-    assert hand_over(store, tmp_path) == item  # the same again is not taken up again
+    assert hand_over(store, tmp_path) == item  # the same file is not queued again
 
 
-async def test_waiting_for_somebody_else_is_looked_at_often_and_is_no_failure(
+async def test_waiting_for_an_acknowledgement_is_checked_often_and_is_no_failure(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     hand_over(store, tmp_path)
@@ -308,7 +304,7 @@ async def test_waiting_for_somebody_else_is_looked_at_often_and_is_no_failure(
     assert delivery.calls.count("acknowledge") == 6
 
 
-async def test_the_last_time_lingers_for_what_was_submitted_and_for_nothing_else(
+async def test_the_final_attempt_waits_for_submitted_items_only(
     store: QueueStore, tmp_path: Path, clock: ManualClock
 ) -> None:
     delivery = Recorded()
@@ -381,7 +377,7 @@ POINTS = [
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_a_worker_killed_at_any_point_delivers_in_the_end(tmp_path: Path, point: str) -> None:
+def test_a_worker_killed_at_any_point_delivers_eventually(tmp_path: Path, point: str) -> None:
     (tmp_path / "made").write_bytes(CONTENT)
 
     def run(die_at: str, when: str) -> int:
@@ -392,7 +388,7 @@ def test_a_worker_killed_at_any_point_delivers_in_the_end(tmp_path: Path, point:
     assert run("", "resume") == 0
     effects = Counter((tmp_path / "effects").read_text().split())
     assert set(effects) == set(STEPS)
-    # Only the step that was cut off between its effect and its being written down is done again.
+    # Only the step interrupted between its effect and its record is repeated.
     repeated = {step for step, count in effects.items() if count > 1}
     assert repeated == ({point.removeprefix("after ")} & set(STEPS) if point.startswith("after") else set())
     store = QueueStore(tmp_path / "queue.sqlite", tmp_path / "spool")

@@ -1,4 +1,4 @@
-"""What the worker shows a registry of who it is."""
+"""The identity that the worker shows to a registry."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from worker.runtime.docker import DockerRuntime
 
 
 class _Engine(BaseHTTPRequestHandler):
-    """As much of an engine as a pull needs; writes down who is said to ask."""
+    """The part of a Docker engine that a pull uses; records the login of each pull."""
 
     logins: ClassVar[list[dict[str, str]]] = []
 
@@ -34,7 +34,7 @@ class _Engine(BaseHTTPRequestHandler):
         return "unix"
 
     def log_request(self, *_: object) -> None:
-        """Nothing to log."""
+        """Does nothing."""
 
     def _answer(self, status: int, body: bytes) -> None:
         self.send_response(status)
@@ -44,10 +44,10 @@ class _Engine(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-async def test_a_strangers_image_is_never_pulled_with_the_contributors_own_login(
+async def test_an_image_of_a_pool_is_never_pulled_with_the_contributors_login(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or a pool's owner could run, and read, whatever private image the contributor may pull."""
+    """Otherwise a pool's owner could run and read any private image that the contributor may pull."""
     mine = {"auths": {"registry.example": {"auth": base64.b64encode(b"me:mine").decode()}}}
     (tmp_path / "config.json").write_text(json.dumps(mine))
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))

@@ -19,7 +19,7 @@ WHY = "3 delivered pieces of work in a row were not paid: step 3, index 0 expire
 
 
 class Daemon:
-    """As much of a daemon as its control socket shows."""
+    """The part of a daemon that its control socket shows."""
 
     def __init__(self) -> None:
         self.stopped = WHY
@@ -58,7 +58,7 @@ class Daemon:
 
 @pytest.fixture
 async def daemon(state: StateDirectory) -> AsyncIterator[Daemon]:
-    """A daemon that has stopped leasing, behind its real socket."""
+    """Runs a daemon that has stopped leasing, behind its real socket."""
     found = Daemon()
     queue = QueueStore(state.queue, state.spool)
 
@@ -80,7 +80,7 @@ async def daemon(state: StateDirectory) -> AsyncIterator[Daemon]:
     queue.close()
 
 
-async def test_a_person_sees_why_a_worker_leases_nothing_and_has_it_go_on(
+async def test_a_person_sees_why_a_worker_leases_nothing_and_resumes_it(
     daemon: Daemon, state: StateDirectory, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await asyncio.to_thread(cli.status, None, state.root, False)

@@ -41,7 +41,7 @@ POOL = 7
 
 @dataclass
 class Pool:
-    """The orchestrator's side: grants what it is asked for, with changes, or fails."""
+    """The orchestrator's side: grants requests, with changes, or fails."""
 
     node: Address
     clock: ManualClock
@@ -116,7 +116,7 @@ class Bridged:
         self.restart()
 
     def restart(self, assignment: str = TASK.assignment_id) -> None:
-        """The worker begins anew over the same directory."""
+        """Restarts the worker over the same directory."""
         task = replace(TASK, assignment_id=assignment)
         self.slots = TaskSlots(
             assignment_id=assignment,
@@ -176,7 +176,7 @@ async def bridged(tmp_path: Path, node: Address, clock: ManualClock) -> AsyncIte
     queue.close()
 
 
-async def test_a_task_hears_the_step_and_its_curiosity_is_bounded(bridged: Bridged) -> None:
+async def test_a_task_can_read_the_step_at_a_bounded_rate(bridged: Bridged) -> None:
     first = (await bridged.http.get("/v1/step")).json()
     assert (await bridged.http.get("/v1/step")).json() == first
     assert bridged.pool.steps == 1
@@ -203,7 +203,7 @@ async def test_the_worker_attaches_the_lease_that_it_obtained_for_the_task(bridg
         ({"path": "absent"}, 404, "not-found"),
     ],
 )
-async def test_a_task_can_not_invent_a_lease_or_stretch_it(
+async def test_a_task_cannot_invent_or_extend_a_lease(
     bridged: Bridged, more: dict[str, Any], status: int, code: str
 ) -> None:
     await bridged.lease()
@@ -213,7 +213,7 @@ async def test_a_task_can_not_invent_a_lease_or_stretch_it(
     assert (await bridged.hand_over()).status_code == 202, "a mistake costs nothing"
 
 
-async def test_a_slot_is_good_for_one_file_however_often_it_is_handed_over(bridged: Bridged) -> None:
+async def test_a_slot_accepts_one_file_however_often_it_is_handed_over(bridged: Bridged) -> None:
     await bridged.lease()
     first = (await bridged.hand_over()).json()
     assert (await bridged.hand_over()).json() == {"id": first["id"], "new": False}
@@ -221,14 +221,14 @@ async def test_a_slot_is_good_for_one_file_however_often_it_is_handed_over(bridg
     assert (answer.status_code, answer.json()["code"]) == (409, "slot-used")
 
 
-async def test_an_expired_lease_takes_no_file(bridged: Bridged) -> None:
+async def test_a_file_under_an_expired_lease_is_refused(bridged: Bridged) -> None:
     await bridged.lease()
     await bridged.clock.turn(timedelta(seconds=62))
     answer = await bridged.hand_over()
     assert (answer.status_code, answer.json()["code"]) == (409, "lease-expired")
 
 
-async def test_leases_outlive_the_worker_but_not_their_assignment(bridged: Bridged) -> None:
+async def test_leases_survive_the_worker_but_not_their_assignment(bridged: Bridged) -> None:
     await bridged.lease()
     bridged.restart()
     assert (await bridged.hand_over()).status_code == 202
@@ -241,7 +241,7 @@ async def test_leases_outlive_the_worker_but_not_their_assignment(bridged: Bridg
     [{"node": Key.generate().address}, {"pool_id": 8}, {"step": 5}, {"groups": 3}, {}],
     ids=["another node", "another pool", "another step", "more than asked", "another signer"],
 )
-async def test_a_lease_that_was_not_asked_for_is_not_kept(bridged: Bridged, change: dict[str, Any]) -> None:
+async def test_an_unrequested_lease_is_not_kept(bridged: Bridged, change: dict[str, Any]) -> None:
     bridged.pool.change = change
     bridged.pool.signer = None if change else Key.generate()
     answer = await bridged.lease()
@@ -249,7 +249,7 @@ async def test_a_lease_that_was_not_asked_for_is_not_kept(bridged: Bridged, chan
     assert (await bridged.hand_over()).json()["code"] == "no-lease"
 
 
-async def test_a_lease_that_the_chain_does_not_bear_out_is_refused_and_the_contributor_sees_why(
+async def test_a_lease_that_contradicts_the_chain_is_refused_and_the_contributor_is_told(
     bridged: Bridged,
 ) -> None:
     bridged.fault = "its seed is to stand on block 7"
@@ -265,7 +265,7 @@ async def test_a_lease_that_the_chain_does_not_bear_out_is_refused_and_the_contr
     assert first != second, "what was false is not asked for again"
 
 
-async def test_while_the_chain_is_down_no_task_generates_on_trust_and_no_lease_is_wasted(bridged: Bridged) -> None:
+async def test_during_a_chain_outage_no_task_generates_unverified_and_no_lease_is_wasted(bridged: Bridged) -> None:
     bridged.fault = Unavailable("the chain is down")
     asking = asyncio.ensure_future(bridged.lease())
     while not asking.done():
@@ -279,7 +279,7 @@ async def test_while_the_chain_is_down_no_task_generates_on_trust_and_no_lease_i
     assert first == second
 
 
-async def test_a_request_whose_answer_was_lost_is_asked_again_under_its_own_name(bridged: Bridged) -> None:
+async def test_a_request_with_a_lost_answer_is_repeated_under_the_same_id(bridged: Bridged) -> None:
     bridged.pool.failing = Unavailable("no answer")
     assert (await bridged.lease()).status_code == 503
     bridged.pool.failing = None
@@ -296,13 +296,13 @@ async def test_a_refusal_is_passed_on_and_not_repeated(bridged: Bridged) -> None
     assert bridged.pool.asked[0].request_id != bridged.pool.asked[1].request_id
 
 
-async def test_without_an_orchestrator_the_task_is_told_to_wait(bridged: Bridged) -> None:
+async def test_without_an_orchestrator_a_task_gets_a_retryable_error(bridged: Bridged) -> None:
     bridged.reachable = False
     for answer in (await bridged.http.get("/v1/step"), await bridged.lease()):
         assert (answer.status_code, answer.json()["retryable"]) == (503, True)
 
 
-async def test_what_is_not_delivered_is_released_in_the_end(bridged: Bridged) -> None:
+async def test_undelivered_slots_are_released_at_the_end(bridged: Bridged) -> None:
     for _ in range(3):
         await bridged.lease()
     await bridged.hand_over(index=1)
@@ -313,13 +313,13 @@ async def test_what_is_not_delivered_is_released_in_the_end(bridged: Bridged) ->
     assert bridged.pool.released == [SlotName(step=0, index=0), SlotName(step=0, index=2)]
 
 
-async def test_a_task_that_asks_for_slots_without_end_is_held_back(bridged: Bridged) -> None:
+async def test_a_task_that_requests_slots_endlessly_is_rate_limited(bridged: Bridged) -> None:
     answers = [(await bridged.lease()).status_code for _ in range(40)]
     assert set(answers) == {200, 429}
     assert len(bridged.pool.asked) < 20
 
 
-async def test_a_worker_that_is_not_paid_leases_nothing_and_says_why(bridged: Bridged) -> None:
+async def test_an_unpaid_worker_leases_nothing_and_states_the_reason(bridged: Bridged) -> None:
     bridged.stopped = "3 delivered pieces of work in a row were not paid"
     answer = await bridged.lease()
     assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (503, "not-paid", True)
@@ -329,8 +329,8 @@ async def test_a_worker_that_is_not_paid_leases_nothing_and_says_why(bridged: Br
     assert (await bridged.lease()).status_code == 200
 
 
-async def test_one_lease_at_the_most_is_lost_while_the_pool_may_not_pay(bridged: Bridged) -> None:
-    """A lease that is not taken counts as undelivered, so the next is asked for when the pool would pay the last."""
+async def test_at_most_one_lease_is_lost_while_the_pool_may_not_pay(bridged: Bridged) -> None:
+    """A refused lease counts as undelivered, so the next one is requested when the pool would pay the last."""
     bridged.unpaid = "its work may cost 5 MUST, and the pool's escrow has 1 MUST"
     for _ in range(3):
         answer = await bridged.lease()
@@ -343,8 +343,8 @@ async def test_one_lease_at_the_most_is_lost_while_the_pool_may_not_pay(bridged:
     assert bridged.slots.trouble == ""
 
 
-async def test_an_orchestrator_of_a_former_release_is_told_from_a_broken_one(bridged: Bridged) -> None:
-    """Its leases have no salt; the worker's client says so in words, and the task hears them."""
+async def test_an_orchestrator_of_a_former_release_is_distinguished_from_a_broken_one(bridged: Bridged) -> None:
+    """Its leases have no salt; the worker's client reports that, and the task gets the report."""
     grant = (await bridged.pool.slot(SlotRequest(step=0, groups=1, request_id="a" * 32))).model_dump(mode="json")
     del grant["lease"]["salt"], grant["lease"]["beacon_block"]
     key = bridged.pool.key

@@ -1,4 +1,4 @@
-"""What strangers wrote into the worker's directory goes away, however they wrote it."""
+"""Files that strangers wrote into the worker's directory are removed, however they were written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from worker.state import remove_tree
 
 
 def test_a_directory_of_any_depth_is_removed(tmp_path: Path) -> None:
-    """Deeper than Python's own removal can recurse, and with a longer path than the kernel takes."""
+    """The tree is deeper than Python's own removal can recurse, and its path longer than the kernel accepts."""
     volume = tmp_path / "volume"
     volume.mkdir()
     descriptor = os.open(volume, os.O_RDONLY)
@@ -42,7 +42,7 @@ def test_links_are_removed_and_never_followed(tmp_path: Path) -> None:
     assert outside.stat().st_mode & 0o777 == 0o755
 
 
-def test_a_link_in_place_of_the_directory_is_all_that_goes(tmp_path: Path) -> None:
+def test_a_link_in_place_of_the_directory_is_removed_without_its_target(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (tmp_path / "volume").symlink_to(outside)
@@ -51,7 +51,7 @@ def test_a_link_in_place_of_the_directory_is_all_that_goes(tmp_path: Path) -> No
     assert outside.is_dir()
 
 
-def test_what_is_closed_to_its_owner_is_removed(tmp_path: Path) -> None:
+def test_directories_without_permissions_are_removed(tmp_path: Path) -> None:
     inner = tmp_path / "volume" / "a" / "b"
     inner.mkdir(parents=True)
     (inner / "file").touch()
@@ -65,7 +65,7 @@ def test_what_is_closed_to_its_owner_is_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "identifier", ["", ".", "..", "../outside", "{tmp}/outside", "A" * 32, "a" * 32 + "\n", "b" * 32]
 )
-def test_only_a_kept_assignments_id_names_a_log(tmp_path: Path, identifier: str) -> None:
+def test_only_a_known_assignments_id_names_a_log(tmp_path: Path, identifier: str) -> None:
     """The id comes from the orchestrator, which must not choose where the worker reads and writes."""
     logs = tmp_path / "logs"
     (tmp_path / "outside").mkdir()

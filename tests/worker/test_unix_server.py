@@ -1,4 +1,4 @@
-"""The server behind the bridge: what a task can take of it."""
+"""The server behind the bridge: the resources that a task can take up."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from protocol.http.unix_server import MOST_CONNECTIONS, UnixServer
 
 
-async def test_a_task_can_not_use_up_the_workers_descriptors(tmp_path: Path) -> None:
+async def test_a_task_cannot_use_up_the_workers_file_descriptors(tmp_path: Path) -> None:
     server = UnixServer(FastAPI(), tmp_path / "s.sock", mode=0o600)
     await server.start()
     opened = [await asyncio.open_unix_connection(tmp_path / "s.sock") for _ in range(MOST_CONNECTIONS + 20)]
@@ -19,7 +19,7 @@ async def test_a_task_can_not_use_up_the_workers_descriptors(tmp_path: Path) -> 
         async with asyncio.timeout(60):
             while sum(each.done() for each in ended) < 20:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.01)
-        done, waiting = await asyncio.wait(ended, timeout=0.3)  # no more of them than had to
+        done, waiting = await asyncio.wait(ended, timeout=0.3)  # no more of them than necessary
         assert (len(done), len(waiting)) == (20, MOST_CONNECTIONS)
         opened[0][1].close()
         await opened[0][1].wait_closed()

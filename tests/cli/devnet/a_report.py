@@ -1,4 +1,4 @@
-"""A report such as a devnet's run makes, for tests of what is made of it."""
+"""A sample report of a devnet run, for tests of its output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from protocol.verdicts import Outcome
 
 
 def node(name: str, *, accepted: int, forged: int = 0, cheat: str = "", evicted: str = "") -> NodeAccount:
-    """A node with stake 100, of which forgeries cost 40 each."""
+    """Returns a node with a stake of 100, of which each forgery costs 40."""
     return NodeAccount(
         name=name,
         address="0x5AAeb6053F3E94C9b9A09f33669435E7Ef1BeAed",
@@ -41,7 +41,7 @@ def node(name: str, *, accepted: int, forged: int = 0, cheat: str = "", evicted:
 
 
 def with_lengths(report: RunReport) -> RunReport:
-    """The same report of a run whose prompts ask for a length: from 2.4 tokens off to 0.4."""
+    """Returns the same report of a run with target lengths: the distance falls from 2.4 tokens to 0.4."""
     last = max(1, len(report.steps))
 
     def off(step: int) -> float:
@@ -58,7 +58,7 @@ def with_lengths(report: RunReport) -> RunReport:
 
 
 def a_report(steps: int = 90) -> RunReport:
-    """Ninety steps of three honest workers and one that cheats."""
+    """Returns a report of ninety steps with three honest workers and one attacker."""
     learned = [
         ReportedStep(
             step=step,

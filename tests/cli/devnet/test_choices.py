@@ -1,4 +1,4 @@
-"""What `muster devnet` refuses before it starts anything, and what its presets stand for."""
+"""Options that `muster devnet` refuses before the start, and the meaning of its presets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ APP.command()(devnet)
         (["--preset", "smollm2", "--group-size", "4"], "options of an environment without --environment"),
     ],
 )
-def test_what_a_devnet_could_not_judge_is_refused_before_it_starts(
+def test_devnet_options_that_validators_cannot_judge_are_refused_before_the_start(
     options: list[str], words: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     directory = tmp_path_factory.mktemp("devnet") / "net"
@@ -55,7 +55,7 @@ def test_a_goal_has_a_distance_exactly_where_the_base_wants_lengths(name: Preset
 
 
 @pytest.mark.parametrize("name", list(AsynchronyChoice))
-def test_the_orchestrator_leases_what_the_trainers_setting_of_that_name_needs(name: AsynchronyChoice) -> None:
+def test_the_orchestrators_async_level_matches_the_trainers_setting(name: AsynchronyChoice) -> None:
     wanted = NAMED[AsynchronyName(name.value)]
     level = RunOptions(asynchrony=name.value).async_level
     assert level == wanted.max_staleness

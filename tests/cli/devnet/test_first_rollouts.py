@@ -1,4 +1,4 @@
-"""A devnet has begun when its honest nodes have handed in work, whatever becomes of one that cheats."""
+"""A devnet's run has begun when its honest nodes have delivered work, whatever the attacker does."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def view(node: Address, report: Mapping[str, object]) -> dict[str, object]:
 def orchestrator(
     worked: set[Address], folder: Path, reports: Mapping[Address, Mapping[str, object]] | None = None
 ) -> Iterator[ServicePlaces]:
-    """Lists a file of each node in `worked`, which may grow; it knows only nodes that report something."""
+    """Lists a file of each node in `worked`, which may grow, and knows only nodes that have reported."""
     app = FastAPI()
     app.state.stopping = asyncio.Event()
 
@@ -87,27 +87,27 @@ def orchestrator(
 
 
 class LeapingClock(ManualClock):
-    """Time passes thirty times as fast as it is waited for; once 150 s have passed, something happens."""
+    """A clock that runs thirty times as fast as awaited; it calls a function once 150 s have passed."""
 
     def __init__(self, happens: Callable[[], object]) -> None:
         super().__init__()
         self._happens = happens
 
     async def sleep(self, duration: timedelta) -> None:
-        """Turns itself."""
+        """Advances the clock."""
         await self.turn(duration * 30)
         if self.monotonic() >= 150:
             self._happens()
 
 
-async def test_it_waits_for_every_honest_node_and_for_no_other(tmp_path: Path) -> None:
+async def test_waiting_for_first_rollouts_ends_when_every_honest_node_has_delivered(tmp_path: Path) -> None:
     worked, clock = {CHEAT, FAST}, LeapingClock(lambda: worked.add(SLOW))
     with orchestrator(worked, tmp_path) as places:
         await await_first_rollouts(DevnetDirectory(tmp_path), places, nodes=[FAST, SLOW], on_event=print, clock=clock)
     assert 150 <= clock.monotonic() < 170
 
 
-async def test_a_node_that_is_slow_has_its_time_from_when_the_last_one_came(tmp_path: Path) -> None:
+async def test_the_timeout_for_a_slow_node_restarts_with_each_arrival(tmp_path: Path) -> None:
     worked, clock = {CHEAT}, LeapingClock(lambda: worked.add(FAST))
     words = "1 honest nodes have submitted no work: the pool does not know them"
     with orchestrator(worked, tmp_path) as places, pytest.raises(ProcessFailed, match=words):
@@ -118,7 +118,7 @@ async def test_a_node_that_is_slow_has_its_time_from_when_the_last_one_came(tmp_
 BROKEN = "ended with exit code 1\nbwrap: execvp /x/.venv/bin/python: No such file\x1b[2J"
 
 
-async def test_a_task_that_a_node_has_given_up_ends_the_waiting_with_its_last_lines(tmp_path: Path) -> None:
+async def test_a_failed_task_ends_the_wait_and_shows_its_last_log_lines(tmp_path: Path) -> None:
     reports: dict[Address, dict[str, object]] = {SLOW: {"state": "restarting", "exit_code": 1, "detail": BROKEN}}
     told: list[str] = []
     clock = LeapingClock(lambda: reports[SLOW].update(state="failed"))

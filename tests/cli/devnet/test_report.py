@@ -1,4 +1,4 @@
-"""What a devnet's report says, and when a run counts as good."""
+"""Contents of a devnet's report, and the conditions under which a run meets its goals."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ VOID = {"meta", "line", "rect", "path", "circle", "br"}
 
 
 def changed(report: RunReport, name: str, **values: object) -> RunReport:
-    """The same report, with one node another."""
+    """Returns the same report with one node changed."""
     nodes = tuple(replace(node, **values) if node.name == name else node for node in report.nodes)  # type: ignore[arg-type]
     return replace(report, nodes=nodes)
 
@@ -30,21 +30,23 @@ def changed(report: RunReport, name: str, **values: object) -> RunReport:
 @pytest.mark.parametrize(
     ("report", "missed"),
     [
-        pytest.param(a_report(), "", id="all is well"),
+        pytest.param(a_report(), "", id="all goals met"),
         pytest.param(a_report(steps=14), "measured before and after", id="never evaluated again"),
         pytest.param(replace(a_report(), evaluations=a_report().evaluations[:2]), "64.2%", id="learned too little"),
-        pytest.param(changed(a_report(), "worker-2", forged=1), "worker-2 (1)", id="an honest file called forged"),
-        pytest.param(changed(a_report(), "cheater", slashed=0), "no stake slashed", id="the cheat kept its stake"),
-        pytest.param(changed(a_report(), "cheater", evicted=""), "still a member", id="the cheat stayed"),
+        pytest.param(changed(a_report(), "worker-2", forged=1), "worker-2 (1)", id="an honest file judged forged"),
+        pytest.param(changed(a_report(), "cheater", slashed=0), "no stake slashed", id="the attacker kept its stake"),
+        pytest.param(changed(a_report(), "cheater", evicted=""), "still a member", id="the attacker stayed a member"),
         pytest.param(
             changed(a_report(), "cheater", accepted=0, forged=0, slashed=0, evicted=""),
             "it submitted nothing, so nothing was shown",
             id="the cheat came too late",
         ),
-        pytest.param(replace(a_report(), nodes=()), "none of 0 files", id="nobody worked"),
+        pytest.param(replace(a_report(), nodes=()), "none of 0 files", id="no worker delivered"),
     ],
 )
-def test_a_run_is_good_only_if_it_learned_wronged_nobody_and_caught_the_cheat(report: RunReport, missed: str) -> None:
+def test_a_run_meets_its_goals_if_it_learned_blamed_no_honest_node_and_caught_the_attack(
+    report: RunReport, missed: str
+) -> None:
     failed = [one for one in judge(report, goal=GOAL) if not one.met]
     assert [one for one in failed if missed in one.found] == failed
     assert bool(failed) == bool(missed)
@@ -53,28 +55,26 @@ def test_a_run_is_good_only_if_it_learned_wronged_nobody_and_caught_the_cheat(re
 @pytest.mark.parametrize(
     ("report", "wanted", "missed"),
     [
-        pytest.param(with_lengths(a_report()), 0.5, "", id="it came near enough"),
-        pytest.param(with_lengths(a_report()), 0.3, "from 2.40 to 0.40 tokens off", id="it did not"),
+        pytest.param(with_lengths(a_report()), 0.5, "", id="close to the target"),
+        pytest.param(with_lengths(a_report()), 0.3, "from 2.40 to 0.40 tokens off", id="far from the target"),
         pytest.param(with_lengths(a_report(steps=14)), 3.0, "measured before and after", id="measured once"),
-        pytest.param(a_report(), 3.0, "measured before and after", id="no length was wanted"),
+        pytest.param(a_report(), 3.0, "measured before and after", id="no target length"),
     ],
 )
-def test_where_a_length_is_wanted_answers_have_to_come_near_to_it(
-    report: RunReport, wanted: float, missed: str
-) -> None:
+def test_with_target_lengths_answers_have_to_come_close_to_them(report: RunReport, wanted: float, missed: str) -> None:
     criteria = judge(report, goal=Goal(rise=-1.0, distance=wanted))
     (one,) = [one for one in criteria if "wanted length" in one.name]
     assert one.met is not bool(missed)
     assert missed in one.found
 
 
-def test_a_base_that_is_near_already_has_to_come_nearer_too() -> None:
+def test_a_base_that_is_already_close_has_to_come_closer() -> None:
     report = with_lengths(a_report())
     back = replace(report, evaluations=report.evaluations[::-1])
     assert not next(one for one in judge(back, goal=Goal(rise=-1.0, distance=3.0)) if "wanted length" in one.name).met
 
 
-def test_text_and_page_tell_how_long_answers_became() -> None:
+def test_the_text_and_the_html_report_show_how_answer_lengths_changed() -> None:
     report = with_lengths(a_report())
     criteria = judge(report, goal=Goal(rise=0.3, distance=0.5))
     text, page = as_text(report, criteria), as_page(report, criteria)
@@ -96,14 +96,14 @@ def test_a_reward_below_zero_stays_inside_the_chart() -> None:
     assert "-50%" in page
 
 
-def test_without_a_cheat_none_has_to_be_caught() -> None:
+def test_without_an_attack_the_goal_of_catching_it_is_left_out() -> None:
     report = replace(a_report(), nodes=a_report().nodes[:3])
     assert all(one.met for one in judge(report, goal=GOAL))
     assert len(judge(report, goal=GOAL)) == 2
 
 
 class Balance(HTMLParser):
-    """Fails on tags that do not match, and collects the text."""
+    """Fails on mismatched tags and collects the text."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Balance(HTMLParser):
             self.open.append(tag)
 
     def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Closes itself."""
+        """Handles a self-closing tag."""
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
@@ -124,7 +124,7 @@ class Balance(HTMLParser):
         self.text.append(data)
 
 
-def test_a_cheat_that_a_door_stops_has_to_go_unpaid_and_loses_no_stake() -> None:
+def test_an_attack_stopped_before_the_verdict_must_stay_unpaid_and_keeps_its_stake() -> None:
     unpaid = {name for name, cheat in ATTACKS.items() if cheat.end is not End.SLASHED}
     assert unpaid == NEVER_SLASHED | set(NOT_SHOWN)
     refused = NodeAccount(name="cheater", address="0x" + "ab" * 20, cheat="stale-step")
@@ -135,7 +135,7 @@ def test_a_cheat_that_a_door_stops_has_to_go_unpaid_and_loses_no_stake() -> None
 
 
 @pytest.mark.parametrize("cheat", sorted(ONLY_JUDGED))
-def test_a_cheat_that_only_a_verdict_stops_must_have_handed_something_in(cheat: str) -> None:
+def test_an_attack_that_only_a_verdict_stops_must_have_submitted_work(cheat: str) -> None:
     late = NodeAccount(name="cheater", address="0x" + "ab" * 20, cheat=cheat)
     honest = tuple(node for node in a_report().nodes if not node.cheat)
     for node, met in ((late, False), (replace(late, rejected=1), True)):
@@ -144,7 +144,7 @@ def test_a_cheat_that_only_a_verdict_stops_must_have_handed_something_in(cheat: 
         assert ("nothing was shown" in last.found) is not met
 
 
-def test_the_page_needs_nothing_from_anywhere_and_nodes_can_put_no_markup_into_it() -> None:
+def test_the_html_report_is_self_contained_and_escapes_node_names() -> None:
     evil = NodeAccount(name="<script>alert(1)</script>", address="0x" + "ab" * 20, cheat="x<y", accepted=1)
     report = replace(a_report(), nodes=(*a_report().nodes, evil))
     page = as_page(report, judge(report, goal=GOAL))
@@ -158,13 +158,13 @@ def test_the_page_needs_nothing_from_anywhere_and_nodes_can_put_no_markup_into_i
         assert expected in said
 
 
-def test_files_that_nobody_could_judge_are_counted() -> None:
+def test_expired_files_are_counted_in_the_report() -> None:
     report = changed(a_report(), "cheater", cheat="no-upload", expired=5, open=2)
     (line,) = [line for line in as_text(report, ()).splitlines() if line.startswith("cheater (no-upload)")]
     assert line.split()[2:7] == ["13", "4", "0", "2", "7"]
 
 
-def test_text_and_page_are_made_of_any_report_also_an_empty_one() -> None:
+def test_the_text_and_the_html_report_accept_any_report_including_an_empty_one() -> None:
     empty = RunReport(
         about={},
         wall_seconds=0.0,

@@ -1,4 +1,4 @@
-"""A report is made of what the ledger, the store, the orchestrator and the trainer left behind, whatever is missing."""
+"""A report is made from the ledger, store, orchestrator and trainer records, whichever of them are missing."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ EVENTS: tuple[LedgerEvent, ...] = (
     judged(2, CHEAT, Outcome.FORGED, block=4, reason=int(ReasonCode.SAMPLING_REPLAY)),
     CheckpointAnnounced(log=log(6), pool_id=1, run=RUN, version=1, attempt=0, digest=name(901)),
     submitted(3, HONEST, step=1, block=8),
-    submitted(4, VALIDATOR, step=1, block=8),  # somebody whom the devnet does not run
+    submitted(4, VALIDATOR, step=1, block=8),  # a node that the devnet does not run
     WorkExpired(log=log(30), pool_id=1, node=HONEST, key=name(3)),
     final(1, HONEST, Outcome.ACCEPTED, paid=7),
     final(2, CHEAT, Outcome.FORGED, slashed=30),
@@ -180,14 +180,14 @@ RECORD = RunRecord(
 )
 
 
-def test_a_report_tells_who_did_what_and_what_became_of_it() -> None:
+def test_a_report_summarises_nodes_verdicts_and_goals() -> None:
     report = assemble(RECORD)
     honest, cheat = report.nodes
     assert (honest.accepted, honest.expired, honest.forged, honest.earned, honest.tokens) == (1, 1, 0, 7, 200)
     assert (cheat.forged, cheat.slashed, cheat.evicted, cheat.stake_after) == (1, 30, "forged work", 70)
     assert report.greedy == (0.4, 0.8)
     assert report.staleness == {0: 12, 1: 4}
-    assert [(step.step, step.reward) for step in report.steps] == [(0, 0.25)]  # the last line of a step counts
+    assert [(step.step, step.reward) for step in report.steps] == [(0, 0.25)]  # the last line of a step is used
     assert {(one.outcome, one.reason): (one.honest, one.cheating) for one in report.verdicts} == {
         (Outcome.ACCEPTED, "passed"): (1, 0),
         (Outcome.FORGED, "sampling-replay"): (0, 1),
@@ -195,7 +195,7 @@ def test_a_report_tells_who_did_what_and_what_became_of_it() -> None:
     assert all(one.met for one in judge(report, goal=Goal(rise=0.3)))
 
 
-def test_times_are_those_of_the_files_way() -> None:
+def test_latencies_follow_the_files_from_upload_to_verdict() -> None:
     report = assemble(RECORD)
     ways = {one.name: one.p50 for one in report.latencies}
     assert ways["upload to provisional verdict"] == pytest.approx(1.6)
@@ -211,11 +211,11 @@ def test_times_are_those_of_the_files_way() -> None:
     assert begins == sorted(begins)
     training = next(stage for stage in report.stages if stage.name == "training")
     assert training.idle == pytest.approx(1 - 0.5 / 2.9, abs=1e-3)
-    assert training.predicted_idle == pytest.approx(1 - 0.5 / 1.0, abs=1e-3)  # the way, 3 s, shared by 3 steps
+    assert training.predicted_idle == pytest.approx(1 - 0.5 / 1.0, abs=1e-3)  # a latency of 3 s, shared by 3 steps
     assert [lane.name for lane in report.timeline] == ["worker-1", "cheater", "verification", "trainer", "broadcast"]
 
 
-def test_a_kept_run_counts_earlier_steps_apart_and_out_of_its_times() -> None:
+def test_with_keep_earlier_steps_are_counted_separately_and_excluded_from_times() -> None:
     later = {"kind": "step", "at_ms": (START + 30) * 1000, "step": 1, "reward": 0.5, "tokens": 10, "seconds": {}}
     report = assemble(replace(RECORD, began=START + 20, progress=(*RECORD.progress, later)))
     assert (len(report.steps), report.steps_before) == (2, 1)
@@ -227,21 +227,23 @@ def test_a_kept_run_counts_earlier_steps_apart_and_out_of_its_times() -> None:
 @given(
     st.sets(st.sampled_from(["events", "blocks", "progress", "rollouts", "leases", "stored", "arrivals"])),
 )
-def test_whatever_is_missing_there_is_a_report(missing: set[str]) -> None:
+def test_a_report_is_made_whichever_part_of_the_record_is_missing(missing: set[str]) -> None:
     empty: dict[str, object] = {one: type(getattr(RECORD, one))() for one in missing}
     report = assemble(replace(RECORD, **empty))  # type: ignore[arg-type]
     assert len(report.nodes) == 2
 
 
 @given(st.lists(st.floats(0, 100), min_size=1), st.floats(0.01, 1))
-def test_a_quantile_is_the_least_value_that_so_many_do_not_exceed(values: list[float], share: float) -> None:
+def test_a_quantile_is_the_least_value_that_covers_the_given_share(values: list[float], share: float) -> None:
     ordered = sorted(values)
     found = quantile(ordered, share)
     assert sum(value <= found for value in ordered) >= share * len(ordered) - 1e-6
     assert sum(value < found for value in ordered) < share * len(ordered) + 1e-6
 
 
-async def test_versions_are_seen_as_they_come_and_stay_known_when_they_go(tmp_path: Path, clock: ManualClock) -> None:
+async def test_versions_are_recorded_on_arrival_and_stay_recorded_after_removal(
+    tmp_path: Path, clock: ManualClock
+) -> None:
     folder = tmp_path / "checkpoints"
     watch = ArrivalWatch({"worker-1": tmp_path}, clock=clock)
     watching = asyncio.create_task(watch.run())
@@ -258,7 +260,7 @@ async def test_versions_are_seen_as_they_come_and_stay_known_when_they_go(tmp_pa
     assert watch.seen[name(1)]["worker-1"] == pytest.approx(clock.now().timestamp() - 6, abs=0.2)
 
 
-def test_files_that_are_half_there_are_no_trouble(tmp_path: Path) -> None:
+def test_partial_and_missing_files_are_ignored(tmp_path: Path) -> None:
     assert read_progress(tmp_path / "none") == []
     lines = tmp_path / "progress.jsonl"
     lines.write_text(json.dumps({"kind": "started"}) + '\n{"kind": "st')

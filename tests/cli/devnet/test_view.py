@@ -1,4 +1,4 @@
-"""What the live view draws of a run, and what plain lines say."""
+"""Output of the live view and of plain lines."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.devnet.a_report import a_report, with_lengths
 
 
 def a_dashboard(steps: int = 40) -> Dashboard:
-    """A run in its middle; the cheat is caught."""
+    """Returns a dashboard in the middle of a run, after the attack was detected."""
     report = a_report(steps)
     return Dashboard(
         wanted_steps=90,
@@ -28,7 +28,7 @@ def a_dashboard(steps: int = 40) -> Dashboard:
     )
 
 
-def test_the_live_view_shows_where_a_run_is_and_who_lost_what() -> None:
+def test_the_live_view_shows_progress_and_evicted_nodes() -> None:
     console = Console(file=io.StringIO(), width=110, height=40, force_terminal=True, color_system=None)
     view = LiveView(console=console, clock=ManualClock())
     view.facts({"pool": "1 active, 4 members"})
@@ -42,10 +42,10 @@ def test_the_live_view_shows_where_a_run_is_and_who_lost_what() -> None:
     assert len(low.render_lines(view.render())) <= 24
     for expected in ("40 of 90", "1.6 s each, 80 s to go", "43% → 77% right", "previous-checkpoint", "evicted"):
         assert expected in said
-    assert "cheater: evicted (forged work)" in said  # among the recent events too
+    assert "cheater: evicted (forged work)" in said  # also listed among the recent events
 
 
-def test_where_a_length_is_wanted_view_and_lines_say_how_near_answers_are() -> None:
+def test_with_target_lengths_the_view_and_the_lines_show_the_distance() -> None:
     shown = replace(a_dashboard(), evaluations=with_lengths(a_report()).evaluations)
     console = Console(file=io.StringIO(), width=130, height=40, force_terminal=True, color_system=None)
     view = LiveView(console=console, clock=ManualClock())
@@ -58,7 +58,7 @@ def test_where_a_length_is_wanted_view_and_lines_say_how_near_answers_are() -> N
     assert any(line.endswith("answered right, 2.40 tokens off; wanted 1: 3.4, 7: 4.6") for line in lines)
 
 
-def test_lines_say_each_thing_once() -> None:
+def test_plain_lines_report_each_event_once() -> None:
     lines = news(None, a_dashboard(2))
     assert lines[:2] == ["step 1 of 90: reward 0.30", "step 2 of 90: reward 0.37"]
     assert "cheater: 2 of its files called forged" in lines

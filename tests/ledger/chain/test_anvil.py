@@ -1,4 +1,4 @@
-"""What only anvil's side of the interface promises: it is found, and it keeps its state."""
+"""Behaviour specific to anvil: it is found, and it keeps its state."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from tests.kit import gadget
 from tests.kit.json_rpc import Wire
 
 
-def test_a_named_binary_comes_first_and_must_be_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_an_anvil_binary_named_by_variable_is_preferred_and_must_exist(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     binary = tmp_path / "anvil"
     monkeypatch.setenv(ANVIL_VARIABLE, str(binary))
     with pytest.raises(AnvilMissing, match="is not an executable file"):

@@ -1,4 +1,4 @@
-"""What every development chain must do, run against each kind."""
+"""Behaviour that every development chain must have, run against each kind."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def test_a_legacy_transaction_is_mined_too(chain: LiveChain, wire: Wire) -
     assert (await wire("eth_getTransactionByHash", mined))["from"].lower() == alice.address.lower()
 
 
-async def test_contracts_store_emit_and_answer(chain: LiveChain, wire: Wire) -> None:
+async def test_contracts_store_values_emit_events_and_answer_calls(chain: LiveChain, wire: Wire) -> None:
     alice = chain.accounts[0]
     contract = await wire.deploy_gadget(alice)
     await wire.transact(alice, to=contract, data=gadget.store(3, 99))
@@ -47,7 +47,7 @@ async def test_contracts_store_emit_and_answer(chain: LiveChain, wire: Wire) -> 
     assert await wire("eth_getCode", contract, "latest") == "0x" + gadget.RUNTIME.hex()
 
 
-async def test_a_call_at_an_older_block_sees_the_older_state(chain: LiveChain, wire: Wire) -> None:
+async def test_a_call_at_an_older_block_sees_that_blocks_state(chain: LiveChain, wire: Wire) -> None:
     alice = chain.accounts[0]
     contract = await wire.deploy_gadget(alice)
     await wire.transact(alice, to=contract, data=gadget.store(1, 10))
@@ -58,7 +58,7 @@ async def test_a_call_at_an_older_block_sees_the_older_state(chain: LiveChain, w
     assert int(await wire("eth_call", call, "latest"), 16) == 20
 
 
-async def test_a_revert_carries_code_3_and_the_contracts_own_data(chain: LiveChain, wire: Wire) -> None:
+async def test_a_revert_carries_code_3_and_the_contracts_error_data(chain: LiveChain, wire: Wire) -> None:
     alice = chain.accounts[0]
     contract = await wire.deploy_gadget(alice)
     reason = bytes.fromhex("08c379a0") + encode(["string"], ["no such lease"])
@@ -81,7 +81,7 @@ async def test_a_reverted_transaction_is_mined_with_status_0_and_uses_the_nonce(
     assert count == int((await wire("eth_getTransactionByHash", mined))["nonce"], 16) + 1
 
 
-async def test_estimated_gas_suffices(chain: LiveChain, wire: Wire) -> None:
+async def test_the_estimated_gas_is_sufficient(chain: LiveChain, wire: Wire) -> None:
     alice = chain.accounts[0]
     contract = await wire.deploy_gadget(alice)
     data = gadget.store(5, 5)
@@ -127,7 +127,7 @@ async def test_events_are_found_by_address_topic_and_range(chain: LiveChain, wir
         ({"gas": 20_000}, "intrinsic gas"),
     ],
 )
-async def test_a_transaction_that_can_never_be_mined_is_refused_in_the_usual_words(
+async def test_an_invalid_transaction_is_refused_with_the_usual_message(
     chain: LiveChain, wire: Wire, fields: dict[str, int], words: str
 ) -> None:
     alice, bob = chain.accounts[:2]
@@ -136,10 +136,10 @@ async def test_a_transaction_that_can_never_be_mined_is_refused_in_the_usual_wor
         await wire.transact(alice, to=bob.address, **fields)
 
 
-async def test_estimates_cover_the_least_that_data_costs(chain: LiveChain, wire: Wire) -> None:
+async def test_gas_estimates_cover_the_floor_price_of_call_data(chain: LiveChain, wire: Wire) -> None:
     alice, bob = chain.accounts[:2]
     data = b"\xff" * 2_000 + b"\0" * 1_000
-    least = 21_000 + 10 * (4 * 2_000 + 1_000)  # EIP-7623: more than what they cost as calldata of old
+    least = 21_000 + 10 * (4 * 2_000 + 1_000)  # EIP-7623: more than their former price as calldata
     call = {"from": alice.address, "to": bob.address, "data": "0x" + data.hex()}
     assert int(await wire("eth_estimateGas", call), 16) == least
     receipt = await wire.mined(await wire.submit(alice, to=bob.address, data=data, gas=least))
@@ -165,11 +165,11 @@ async def test_a_later_nonce_waits_for_the_earlier_one(chain: LiveChain, wire: W
     assert (await wire("eth_getTransactionReceipt", later))["status"] == "0x1"
 
 
-async def test_a_replacement_must_pay_clearly_more(chain: LiveChain, wire: Wire) -> None:
+async def test_a_replacement_must_pay_a_higher_fee(chain: LiveChain, wire: Wire) -> None:
     alice, bob = chain.accounts[:2]
     nonce = int(await wire("eth_getTransactionCount", alice.address, "latest"), 16) + 1
     await wire.submit(alice, to=bob.address, nonce=nonce)
-    if chain.kind is ChainKind.EMBEDDED:  # anvil takes any higher fee
+    if chain.kind is ChainKind.EMBEDDED:  # anvil accepts any higher fee
         with pytest.raises(Refusal, match="underpriced"):
             await wire.submit(alice, to=bob.address, nonce=nonce, value=1, maxFeePerGas=5 * GWEI + 1)
     bumped = await wire.submit(
@@ -180,7 +180,7 @@ async def test_a_replacement_must_pay_clearly_more(chain: LiveChain, wire: Wire)
     assert (await wire("eth_getTransactionReceipt", bumped))["status"] == "0x1"
 
 
-async def test_going_back_to_a_snapshot_undoes_blocks_events_and_time(chain: LiveChain, wire: Wire) -> None:
+async def test_reverting_to_a_snapshot_undoes_blocks_events_and_time(chain: LiveChain, wire: Wire) -> None:
     alice = chain.accounts[0]
     contract = await wire.deploy_gadget(alice)
     head, time = await wire("eth_blockNumber"), await chain.controls.timestamp()
@@ -197,7 +197,7 @@ async def test_going_back_to_a_snapshot_undoes_blocks_events_and_time(chain: Liv
         await chain.controls.revert(snapshot)
 
 
-async def test_the_clock_can_be_moved_for_contracts(chain: LiveChain, wire: Wire) -> None:
+async def test_the_block_time_can_be_moved_forward(chain: LiveChain, wire: Wire) -> None:
     contract = await wire.deploy_gadget(chain.accounts[0])
     before = await chain.controls.timestamp()
     await chain.controls.warp(timedelta(hours=2))
@@ -208,7 +208,7 @@ async def test_the_clock_can_be_moved_for_contracts(chain: LiveChain, wire: Wire
     assert await chain.controls.timestamp() == before + 10_000
 
 
-async def test_a_balance_can_be_given(chain: LiveChain, wire: Wire) -> None:
+async def test_an_account_balance_can_be_set(chain: LiveChain, wire: Wire) -> None:
     alice, bob = chain.accounts[:2]
     await chain.controls.set_balance(bob.address, 5)
     assert int(await wire("eth_getBalance", bob.address, "latest"), 16) == 5
@@ -226,14 +226,14 @@ async def test_fee_history_ends_with_the_next_blocks_base_fee(chain: LiveChain, 
     assert int(latest["baseFeePerGas"], 16) == int(history["baseFeePerGas"][-1], 16)
 
 
-async def test_batches_are_answered_in_one_go(chain: LiveChain, wire: Wire) -> None:
+async def test_batch_requests_are_answered_in_one_response(chain: LiveChain, wire: Wire) -> None:
     batch = [{"jsonrpc": "2.0", "id": index, "method": "eth_chainId", "params": []} for index in range(3)]
     answers = (await wire.client.post("/", json=batch)).json()
     assert sorted(answer["id"] for answer in answers) == [0, 1, 2]
     assert {answer["result"] for answer in answers} == {"0x7a69"}
 
 
-async def test_an_unknown_method_is_said_to_be_one(chain: LiveChain, wire: Wire) -> None:
+async def test_an_unknown_method_is_reported_as_unknown(chain: LiveChain, wire: Wire) -> None:
     with pytest.raises(Refusal) as refusal:
         await wire("eth_makeMeRich")
     assert refusal.value.code in {-32601, -32602}

@@ -1,4 +1,4 @@
-"""What only the embedded chain promises: its file, its mining, its limits."""
+"""Behaviour specific to the embedded chain: its file, mining and limits."""
 
 from __future__ import annotations
 
@@ -56,14 +56,14 @@ async def test_state_receipts_and_events_survive_a_kill(tmp_path: Path) -> None:
         assert int(await wire("eth_call", call, "latest"), 16) == 43
 
 
-async def test_no_transaction_is_charged_more_gas_than_it_allows(embedded: LiveChain) -> None:
+async def test_no_transaction_is_charged_more_gas_than_its_limit(embedded: LiveChain) -> None:
     alice, bob = embedded.accounts[:2]
     async with Wire(embedded.url) as wire:
         with pytest.raises(Refusal, match="minimum needed 61000"):  # though only 37,000 are used
             await wire.transact(alice, to=bob.address, data=b"\xff" * 1_000, gas=60_999)
 
 
-async def test_the_chains_clock_keeps_its_lead_over_a_restart(tmp_path: Path) -> None:
+async def test_the_chains_clock_keeps_its_offset_over_a_restart(tmp_path: Path) -> None:
     file = tmp_path / "chain.sqlite"
     async with start_chain(state=file) as chain, ChainControls(chain.url) as controls:
         await controls.warp(timedelta(days=2))
@@ -73,7 +73,7 @@ async def test_the_chains_clock_keeps_its_lead_over_a_restart(tmp_path: Path) ->
         assert 0 <= await controls.timestamp() - before < 60
 
 
-async def test_a_file_belongs_to_one_chain_and_one_process(tmp_path: Path) -> None:
+async def test_a_chain_file_is_locked_to_one_chain_and_one_process(tmp_path: Path) -> None:
     file = tmp_path / "chain.sqlite"
     async with start_chain(state=file):
         with pytest.raises(ChainUnavailable, match="stop the other chain"):
@@ -84,7 +84,7 @@ async def test_a_file_belongs_to_one_chain_and_one_process(tmp_path: Path) -> No
             pass
 
 
-async def test_blocks_come_on_time_and_the_chains_clock_does_not_run_ahead() -> None:
+async def test_blocks_come_on_time_and_the_chains_clock_stays_in_step() -> None:
     async with start_chain(block_time=timedelta(milliseconds=100)) as chain, ChainControls(chain.url) as controls:
         since, began, start = time.monotonic(), await controls.block_number(), await controls.timestamp()
         async with asyncio.timeout(60):
@@ -96,7 +96,7 @@ async def test_blocks_come_on_time_and_the_chains_clock_does_not_run_ahead() -> 
     assert seconds <= passed + 1
 
 
-async def test_a_transaction_waits_for_others_and_not_for_the_blocks_time() -> None:
+async def test_a_transaction_waits_for_others_but_not_for_the_block_time() -> None:
     hour, moment = timedelta(hours=1), timedelta(seconds=1)
     async with start_chain(block_time=hour, gather=moment) as chain, Wire(chain.url) as wire:
         for _ in range(2):
@@ -106,10 +106,10 @@ async def test_a_transaction_waits_for_others_and_not_for_the_blocks_time() -> N
             ]
             receipts = [await wire.mined(each) for each in sent]
             assert {int(receipt["blockNumber"], 16) for receipt in receipts} == {before + 1}
-        assert int(await wire("eth_blockNumber"), 16) == before + 1  # and no empty ones behind it
+        assert int(await wire("eth_blockNumber"), 16) == before + 1  # and no empty blocks after it
 
 
-async def test_what_cannot_be_mined_yet_makes_one_empty_block_and_no_more() -> None:
+async def test_a_transaction_that_cannot_be_mined_yet_causes_at_most_one_empty_block() -> None:
     hour, moment = timedelta(hours=1), timedelta(milliseconds=10)
     async with start_chain(block_time=hour, gather=moment) as chain, Wire(chain.url) as wire:
         alice = chain.accounts[0]
@@ -131,7 +131,7 @@ async def test_many_senders_share_a_block_when_blocks_come_on_time() -> None:
     assert len({receipt["blockNumber"] for receipt in receipts}) <= sent_in / 0.3 + 2
 
 
-async def test_a_revert_and_other_transactions_make_a_reorg(embedded: LiveChain) -> None:
+async def test_reverting_and_sending_other_transactions_makes_a_reorg(embedded: LiveChain) -> None:
     async with Wire(embedded.url) as wire:
         snapshot = await embedded.controls.snapshot()
         await embedded.controls.mine()
@@ -144,7 +144,7 @@ async def test_a_revert_and_other_transactions_make_a_reorg(embedded: LiveChain)
         assert await wire("eth_getBlockByHash", first["hash"], False) is None
 
 
-async def test_too_many_events_at_once_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_query_for_too_many_events_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(methods, "MAX_LOGS", 1)
     alice = development_accounts(1)[0]
     node = EmbeddedChain(ChainStore(None), chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21})
@@ -163,7 +163,7 @@ async def test_too_many_events_at_once_are_refused(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize(("longest", "turns"), [(timedelta(hours=1), 0), (timedelta(), 3)], ids=["short", "long"])
-async def test_questions_have_their_turn_while_a_block_takes_long_and_a_short_one_is_made_at_once(
+async def test_a_long_block_yields_to_requests_and_a_short_one_does_not(
     monkeypatch: pytest.MonkeyPatch, longest: timedelta, turns: int
 ) -> None:
     alice, asked = development_accounts(1)[0], 0
@@ -186,7 +186,7 @@ async def test_questions_have_their_turn_while_a_block_takes_long_and_a_short_on
     assert asked == turns
 
 
-async def test_a_full_disk_costs_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_loses_no_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
     alice = development_accounts(1)[0]
     store = ChainStore(None)
     node = EmbeddedChain(store, chain_id=31337, balances={bytes.fromhex(alice.address[2:]): 10**21}, automine=False)
@@ -200,7 +200,7 @@ async def test_a_full_disk_costs_no_transaction(monkeypatch: pytest.MonkeyPatch)
         with pytest.raises(RpcError, match="disk is full"):
             await node.mine()
         assert all(node.pool.get(each) is not None for each in sent)
-        with pytest.raises(RpcError, match="disk is full"):  # said at once to whoever would wait in vain
+        with pytest.raises(RpcError, match="disk is full"):  # reported at once instead of after a useless wait
             await node.submit(bytes.fromhex(signed(alice, to=alice.address, nonce=2, value=1)[2:]))
     await node.mine()
     assert [record.hash for record in store.transactions_of(1)] == sent
@@ -222,19 +222,19 @@ async def test_a_full_disk_costs_no_transaction(monkeypatch: pytest.MonkeyPatch)
         (b"[" * 100_000, -32700),
     ],
 )
-async def test_what_makes_no_sense_gets_a_json_rpc_error(embedded: LiveChain, body: bytes, code: int) -> None:
+async def test_a_malformed_request_gets_a_json_rpc_error(embedded: LiveChain, body: bytes, code: int) -> None:
     async with httpx.AsyncClient(trust_env=False) as client:
         answer = await client.post(embedded.url, content=body)
         assert answer.json()["error"]["code"] == code
 
 
-async def test_a_request_beyond_the_limit_is_cut_off(embedded: LiveChain) -> None:
+async def test_an_oversized_request_is_refused(embedded: LiveChain) -> None:
     async with httpx.AsyncClient(trust_env=False) as client:
         answer = await client.post(embedded.url, content=b" " * (MAX_BODY + 1))
         assert answer.status_code == 413
 
 
-async def test_endless_loops_end_with_their_gas(embedded: LiveChain) -> None:
+async def test_an_endless_loop_ends_when_its_gas_runs_out(embedded: LiveChain) -> None:
     async with Wire(embedded.url) as wire:
         contract = await wire.deploy_gadget(embedded.accounts[0])
         with pytest.raises(Refusal, match="OutOfGas"):
@@ -242,9 +242,9 @@ async def test_endless_loops_end_with_their_gas(embedded: LiveChain) -> None:
 
 
 @pytest.mark.parametrize("depth", [0, 1, 3, 30])
-async def test_estimated_gas_reaches_the_deepest_of_nested_calls(embedded: LiveChain, depth: int) -> None:
-    # Takes n, calls itself with n - 1 and passes on all the gas that it may; at 0 it stores a 1; a call that fails is
-    # swallowed, so that too little gas shows in the state only.
+async def test_estimated_gas_suffices_for_deeply_nested_calls(embedded: LiveChain, depth: int) -> None:
+    # Takes n, calls itself with n - 1 and all the gas it may pass on; at 0 it stores a 1. A failed call is
+    # ignored, so that too little gas shows in the state only.
     code = bytes.fromhex("6000358015601d576001900360005260006000602060006000305af1005b600160005500")
     creation = bytes([0x60, len(code), 0x80, 0x60, 11, 0x60, 0, 0x39, 0x60, 0, 0xF3]) + code
     async with Wire(embedded.url) as wire:
@@ -256,7 +256,7 @@ async def test_estimated_gas_reaches_the_deepest_of_nested_calls(embedded: LiveC
         assert int(await wire("eth_getStorageAt", contract, "0x0", "latest"), 16) == 1
 
 
-async def test_a_call_that_was_tried_leaves_no_trace(embedded: LiveChain) -> None:
+async def test_a_simulated_call_changes_no_state(embedded: LiveChain) -> None:
     async with Wire(embedded.url) as wire:
         alice = embedded.accounts[0]
         contract = await wire.deploy_gadget(alice)
@@ -266,45 +266,45 @@ async def test_a_call_that_was_tried_leaves_no_trace(embedded: LiveChain) -> Non
         for _ in range(2):
             await wire("eth_call", store, "latest")
             assert int(await wire("eth_call", load, "latest"), 16) == 0
-        assert len(estimates) == 1  # and none of them found warm what another one had touched
+        assert len(estimates) == 1  # and no call had warm storage from an earlier one
         assert estimates == {await wire("eth_estimateGas", store)}
 
 
-async def test_a_port_that_is_taken_is_said_to_be(embedded: LiveChain) -> None:
+async def test_a_port_that_is_in_use_is_reported(embedded: LiveChain) -> None:
     port = int(embedded.url.rsplit(":", 1)[1])
     with pytest.raises(ChainUnavailable, match=f"port {port} is in use already"):
         async with start_chain(port=port):
             pass
 
 
-async def test_a_chain_that_ends_early_is_reported_with_the_end_of_its_log(tmp_path: Path) -> None:
+async def test_a_chain_process_that_exits_early_is_reported_with_the_tail_of_its_log(tmp_path: Path) -> None:
     (tmp_path / "taken").mkdir()
     with pytest.raises(ChainUnavailable, match=r"ended with code [12](?s:.*)unable to open"):
         async with start_chain(state=tmp_path / "taken"):
             pass
 
 
-async def test_nothing_is_left_running(tmp_path: Path) -> None:
+async def test_the_chain_process_ends_with_its_context(tmp_path: Path) -> None:
     async with start_chain() as chain:
         pass
     with pytest.raises(ProcessLookupError):
         os.kill(chain.pid, 0)
 
 
-def test_free_ports_differ_and_are_none_that_the_system_gives_away_meanwhile() -> None:
+def test_free_ports_differ_and_lie_below_the_systems_ephemeral_range() -> None:
     found = [free_port() for _ in range(300)]
     assert len(set(found)) == len(found)
     lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
     assert max(found) < max(lowest, 32_768)
 
 
-def test_when_all_ports_are_taken_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_names_the_range_when_all_ports_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     first = free_port()
     monkeypatch.setattr(chain_process, "_PORTS", range(first, first + 2))
     with contextlib.ExitStack() as stack:
         for port in (first, first + 1):
             listener = stack.enter_context(socket.socket())
-            with contextlib.suppress(OSError):  # somebody else has it: as well
+            with contextlib.suppress(OSError):  # another process has it, which serves as well
                 listener.bind(("127.0.0.1", port))
         with pytest.raises(NoFreePort, match=f"none of the ports {first} to {first + 1}"):
             free_port()

@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the ledger client's tests."""
 
 from tests.kit.world import founded, world
 

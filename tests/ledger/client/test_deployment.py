@@ -1,4 +1,4 @@
-"""Deployments of another contract version are refused in words, on disk and on the chain."""
+"""Deployments of another contract version are refused, on disk and on the chain."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.world import World
 FILE = Deployment(chain_id=5, block=1, contracts=dict.fromkeys(Contract, ZERO_ADDRESS))
 
 
-def test_a_saved_deployment_names_its_version(tmp_path: Path) -> None:
+def test_a_saved_deployment_contains_its_version(tmp_path: Path) -> None:
     FILE.save(tmp_path / "deployment.json")
     assert json.loads((tmp_path / "deployment.json").read_text())["version"] == "2"
     assert Deployment.load(tmp_path / "deployment.json") == FILE

@@ -1,4 +1,4 @@
-"""Nodes: registered, invited, in, out, banned and back, through the typed client on a real chain."""
+"""Nodes through the typed client on a real chain: registration, invites, membership, bans and return."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def test_a_node_is_registered_updated_retired_and_registered_again(world: 
     assert await provider.registry.provider_of(node) == provider.address
 
 
-async def test_both_consents_can_be_carried_so_that_nobody_needs_gas(world: World) -> None:
+async def test_a_third_party_can_submit_both_consents_so_that_provider_and_node_need_no_gas(world: World) -> None:
     carrier, provider, node = await world.as_("owner"), world.keys["provider"], world.keys["node"]
     deadline = await carrier.now() + timedelta(minutes=5)
     nonce, until = await carrier.registry.consent_nonce(node.address), int(deadline.timestamp())
@@ -58,14 +58,14 @@ async def test_both_consents_can_be_carried_so_that_nobody_needs_gas(world: Worl
     assert await carrier.registry.provider_of(node.address) == provider.address
 
 
-async def test_a_revoked_consent_is_worthless(world: World) -> None:
+async def test_a_revoked_consent_is_refused(world: World) -> None:
     node = await world.as_("node")
     before = await node.registry.consent_nonce(node.address)
     await node.registry.revoke_consent()
     assert await node.registry.consent_nonce(node.address) == before + 1
 
 
-async def test_joining_binds_stake_and_leaving_frees_it(world: World) -> None:
+async def test_joining_locks_stake_and_leaving_frees_it(world: World) -> None:
     await world.member()
     provider, node = await world.as_("provider"), world.keys["node"].address
     membership = await provider.pools.membership(POOL, node)
@@ -79,7 +79,7 @@ async def test_joining_binds_stake_and_leaving_frees_it(world: World) -> None:
     assert [event.node for event in await provider.history(MemberJoined, pool_id=POOL)] == [node]
 
 
-async def test_an_invite_is_good_once_for_one_node_from_the_orchestrator(world: World) -> None:
+async def test_an_invite_is_valid_once_for_one_node_and_signed_by_the_orchestrator(world: World) -> None:
     await world.member()
     node, other = await world.as_("node"), await world.as_("node-2")
     invite, signature = await world.invite(nonce=1)
@@ -99,7 +99,7 @@ async def test_an_invite_is_good_once_for_one_node_from_the_orchestrator(world: 
         await node.pools.join(cancelled, orchestrator_signature=cancelled_signature)
 
 
-async def test_too_little_stake_keeps_a_node_out_and_the_invite_stays_good(world: World) -> None:
+async def test_a_node_with_too_little_stake_cannot_join_and_its_invite_stays_valid(world: World) -> None:
     await world.register()
     with pytest.raises(TransactionReverted, match="only 0 MUST is free"):
         await world.join()
@@ -107,7 +107,7 @@ async def test_too_little_stake_keeps_a_node_out_and_the_invite_stays_good(world
     await world.join()
 
 
-async def test_a_batch_of_joins_names_those_that_were_refused_and_takes_the_others(world: World) -> None:
+async def test_a_batch_of_joins_reports_refused_items_and_takes_the_others(world: World) -> None:
     await (await world.as_("provider")).stake.add(100 * UNIT)
     await world.register("node")
     carrier, items = await world.as_("orchestrator"), []
@@ -122,7 +122,7 @@ async def test_a_batch_of_joins_names_those_that_were_refused_and_takes_the_othe
     assert await carrier.pools.membership(POOL, world.keys["node"].address) is not None
 
 
-async def test_a_node_without_gas_leaves_by_somebody_elses_hand(world: World) -> None:
+async def test_a_node_without_gas_leaves_through_a_third_partys_transaction(world: World) -> None:
     await world.member()
     carrier, node = await world.as_("owner"), world.keys["node"]
     deadline = await carrier.now() + timedelta(minutes=5)
@@ -137,7 +137,7 @@ async def test_a_node_without_gas_leaves_by_somebody_elses_hand(world: World) ->
     assert await carrier.pools.membership(POOL, node.address) is None
 
 
-async def test_dead_nodes_are_removed_without_blame_and_may_come_back(world: World) -> None:
+async def test_dead_nodes_are_removed_without_blame_and_can_return(world: World) -> None:
     await world.member()
     orchestrator = await world.as_("orchestrator")
     await orchestrator.pools.remove(POOL, [world.keys["node-2"].address, world.keys["node"].address], "no heartbeat")
@@ -145,7 +145,7 @@ async def test_dead_nodes_are_removed_without_blame_and_may_come_back(world: Wor
     await world.join(nonce=2)
 
 
-async def test_a_ban_sticks_until_it_is_lifted(world: World) -> None:
+async def test_a_ban_lasts_until_it_is_lifted(world: World) -> None:
     await world.member()
     manager, node = await world.as_("manager"), world.keys["node"].address
     await manager.pools.ban(POOL, node, "no manners")
@@ -156,7 +156,7 @@ async def test_a_ban_sticks_until_it_is_lifted(world: World) -> None:
     await world.join(nonce=3)
 
 
-async def test_a_providers_ban_covers_all_its_nodes(world: World) -> None:
+async def test_a_ban_of_a_provider_covers_all_its_nodes(world: World) -> None:
     await world.member()
     manager, provider = await world.as_("manager"), world.keys["provider"].address
     await manager.pools.ban_provider(POOL, provider, "many names, one cheat")
@@ -164,12 +164,12 @@ async def test_a_providers_ban_covers_all_its_nodes(world: World) -> None:
     longer = await world.submission(lasts=int(TERMS.notice_period.total_seconds()) + 60)
     (refusal,) = await (await world.as_("orchestrator")).work.submit_batch([longer])
     assert refusal.reason.startswith("Banned")
-    await world.submitted(index=1)  # its lease was signed before, and ends within the notice period
+    await world.submitted(index=1)  # its lease was signed earlier and ends within the notice period
     await manager.pools.unban_provider(POOL, provider)
     await world.submitted()
 
 
-async def test_an_evicted_node_may_be_invited_again(world: World) -> None:
+async def test_an_evicted_node_can_be_invited_again(world: World) -> None:
     await world.member()
     manager = await world.as_("manager")
     await manager.pools.evict(POOL, world.keys["node"].address, "slow")

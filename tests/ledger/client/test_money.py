@@ -1,4 +1,4 @@
-"""Token, stake, domains, pools: everything that holds money, through the typed client on a real chain."""
+"""Token, stake, domains and pools through the typed client on a real chain."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from protocol.identifiers import ZERO_ADDRESS
 from tests.kit.world import POOL, TERMS, UNBONDING, World
 
 
-async def test_a_client_without_a_key_reads_and_can_not_write(world: World) -> None:
+async def test_a_client_without_a_key_can_read_and_cannot_write(world: World) -> None:
     async with Ledger.connect(world.url, world.deployment) as ledger:
         assert await ledger.token.balance_of(world.keys["provider"].address) == 1_000 * UNIT
         with pytest.raises(ReadOnly):
             await ledger.token.transfer(ZERO_ADDRESS, 1)
 
 
-async def test_tokens_move_and_only_the_governor_mints(world: World) -> None:
+async def test_tokens_can_be_transferred_and_only_the_governor_mints(world: World) -> None:
     provider, owner = await world.as_("provider"), world.keys["owner"].address
     before = await provider.token.balance_of(owner)
     await provider.token.transfer(owner, 5 * UNIT)
@@ -35,7 +35,7 @@ async def test_tokens_move_and_only_the_governor_mints(world: World) -> None:
     assert caught.value.hint == "use the governor's key"
 
 
-async def test_stake_goes_in_unbonds_matures_and_comes_out(world: World) -> None:
+async def test_stake_is_added_unbonded_matured_and_withdrawn(world: World) -> None:
     provider = await world.as_("provider")
     await provider.stake.add(100 * UNIT)
     await provider.stake.unbond(40 * UNIT)
@@ -53,27 +53,27 @@ async def test_stake_goes_in_unbonds_matures_and_comes_out(world: World) -> None
     assert await provider.stake.unbonding_period() == UNBONDING
 
 
-async def test_a_number_that_no_contract_takes_is_refused_in_words(world: World) -> None:
+async def test_a_number_out_of_a_contracts_range_is_refused(world: World) -> None:
     provider = await world.as_("provider")
     for asked in (provider.stake.unbond(2**128), provider.pools.get(2**256), provider.stake.cancel_unbond(-1)):
         with pytest.raises(InvalidInput, match="out of range"):
             await asked
 
 
-async def test_stake_can_be_given_by_somebody_else(world: World) -> None:
+async def test_a_third_party_can_add_stake(world: World) -> None:
     owner = await world.as_("owner")
     await owner.stake.add_for(world.keys["provider"].address, 3 * UNIT)
     assert (await owner.stake.of(world.keys["provider"].address)).active == 3 * UNIT
 
 
-async def test_more_than_the_free_stake_is_refused_with_both_numbers(world: World) -> None:
+async def test_a_stake_request_above_the_free_amount_is_refused_with_both_amounts(world: World) -> None:
     provider = await world.as_("provider")
     await provider.stake.add(UNIT)
     with pytest.raises(TransactionReverted, match=r"2 MUST of the stake .* only 1 MUST is free"):
         await provider.stake.unbond(2 * UNIT)
 
 
-async def test_domains_are_made_changed_closed_and_opened_by_the_governor(world: World) -> None:
+async def test_the_governor_creates_changes_closes_and_opens_domains(world: World) -> None:
     governor = await world.as_("governor")
     reserve = world.keys["manager"].address
     domain = await governor.domains.create(name="code", uri="ipfs://x", reserve=reserve)
@@ -88,7 +88,7 @@ async def test_domains_are_made_changed_closed_and_opened_by_the_governor(world:
     assert await governor.domains.count() == 2
 
 
-async def test_a_pool_is_as_it_was_made(world: World) -> None:
+async def test_a_new_pool_has_the_values_it_was_created_with(world: World) -> None:
     owner = await world.as_("owner")
     pool = await owner.pools.get(POOL)
     assert (pool.owner, pool.status, pool.domain_id, pool.data_uri) == (
@@ -103,7 +103,7 @@ async def test_a_pool_is_as_it_was_made(world: World) -> None:
     assert await owner.pools.validators(POOL) == [world.keys[name].address for name in ("validator", "second", "third")]
 
 
-async def test_escrow_is_funded_and_what_is_free_can_be_taken_out(world: World) -> None:
+async def test_escrow_is_funded_and_its_free_part_can_be_withdrawn(world: World) -> None:
     owner = await world.as_("owner")
     with pytest.raises(TransactionReverted, match="0 MUST was announced, from"):
         await owner.pools.withdraw_escrow(POOL, 30 * UNIT, world.keys["manager"].address)
@@ -120,7 +120,7 @@ async def test_escrow_is_funded_and_what_is_free_can_be_taken_out(world: World) 
         await owner.pools.withdraw_escrow(POOL, 71 * UNIT, owner.address)
 
 
-async def test_new_terms_wait_for_the_notice_period(world: World) -> None:
+async def test_new_terms_take_effect_after_the_notice_period(world: World) -> None:
     owner = await world.as_("owner")
     cheaper = Terms.deterring(replace(TERMS, price_per_unit=1))
     await owner.pools.set_terms(POOL, cheaper)
@@ -132,13 +132,13 @@ async def test_new_terms_wait_for_the_notice_period(world: World) -> None:
     assert await owner.pools.terms(POOL) == cheaper
 
 
-async def test_terms_that_do_not_deter_are_refused(world: World) -> None:
+async def test_terms_with_too_low_a_penalty_are_refused(world: World) -> None:
     owner = await world.as_("owner")
     with pytest.raises(TransactionReverted, match=r"does not deter .* least is 0.01 MUST"):
         await owner.pools.set_terms(POOL, replace(TERMS, penalty_per_unit=TERMS.least_penalty - 1))
 
 
-async def test_a_role_rotates_and_the_former_key_counts_until_its_time(world: World) -> None:
+async def test_a_former_role_key_stays_valid_until_its_stated_time(world: World) -> None:
     owner, new = await world.as_("owner"), world.keys["second"].address
     old = world.keys["orchestrator"].address
     until = await owner.now() + timedelta(hours=1)
@@ -153,7 +153,7 @@ async def test_a_role_rotates_and_the_former_key_counts_until_its_time(world: Wo
     assert await owner.pools.is_publisher(POOL, world.keys["publisher"].address)
 
 
-async def test_validators_come_and_go(world: World) -> None:
+async def test_validators_are_added_and_removed(world: World) -> None:
     owner, third = await world.as_("owner"), world.keys["third"].address
     await owner.pools.remove_validator(POOL, third, until=await owner.now())
     assert third not in await owner.pools.validators(POOL)

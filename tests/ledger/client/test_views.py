@@ -1,4 +1,4 @@
-"""Questions to view functions: the bytes that web3 would send, and its values."""
+"""View functions: the bytes that web3 would send, and the values that it would decode."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SAMPLES: dict[str, object] = {
 
 
 @pytest.mark.parametrize("contract", list(Contract), ids=lambda each: each.name)
-def test_a_question_is_the_one_that_web3_asks(contract: Contract) -> None:
+def test_view_calls_encode_like_web3(contract: Contract) -> None:
     theirs = Web3().eth.contract(abi=list(artifact(contract).abi))
     simple = [view for view in views_of(artifact(contract)).values() if not any("(" in each for each in view.inputs)]
     for view in simple:
@@ -30,7 +30,7 @@ def test_a_question_is_the_one_that_web3_asks(contract: Contract) -> None:
     assert simple or contract is Contract.MUSTER
 
 
-def test_one_output_is_given_as_it_is_and_several_as_a_tuple() -> None:
+def test_a_single_output_is_returned_bare_and_several_as_a_tuple() -> None:
     one = ViewCall("one", b"\0\0\0\0", (), ("(uint256,address)",))
     two = ViewCall("two", b"\0\0\0\0", (), ("uint256", "bytes32[]"))
     answer = encode(["uint256", "address"], [7, "0x" + "11" * 20])
@@ -39,17 +39,17 @@ def test_one_output_is_given_as_it_is_and_several_as_a_tuple() -> None:
 
 
 @pytest.mark.parametrize("output", ["0x", "0x00", "0xzz", "0x" + "ff" * 32 + "00"])
-def test_what_is_no_answer_is_a_trouble_of_the_chain(output: str) -> None:
+def test_an_undecodable_answer_is_a_chain_error(output: str) -> None:
     with pytest.raises(ChainUnavailable, match="gave no answer of one"):
         ViewCall("one", b"\0\0\0\0", (), ("uint256", "uint256")).answer(output)
 
 
-def test_a_value_that_does_not_fit_is_refused() -> None:
+def test_a_value_of_the_wrong_type_is_refused() -> None:
     with pytest.raises(EncodingError):
         ViewCall("one", b"\0\0\0\0", ("uint8",), ()).call_data([256])
 
 
-def test_a_string_that_is_not_utf8_is_an_answer() -> None:
+def test_a_string_that_is_not_utf8_is_decoded_with_replacement() -> None:
     view = ViewCall("one", b"\0\0\0\0", (), ("uint256", "string"))
-    answer = encode(["uint256", "bytes"], [7, b"a\xff\xfe"])  # laid out as a string is
+    answer = encode(["uint256", "bytes"], [7, b"a\xff\xfe"])  # encoded as a string is
     assert view.answer("0x" + answer.hex()) == (7, "a\ufffd\ufffd")

@@ -1,4 +1,4 @@
-"""Work from the lease to the money, through the typed client on a real chain."""
+"""Work from the lease to the payment, through the typed client on a real chain."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PENALTY = 100 * TERMS.penalty_per_unit
 SECOND = timedelta(seconds=1)
 
 
-async def test_accepted_work_is_paid_when_nobody_disputes_it(world: World) -> None:
+async def test_undisputed_accepted_work_is_paid_after_the_challenge_window(world: World) -> None:
     await world.member()
     key = await world.submitted()
     provider, validator = await world.as_("provider"), await world.as_("validator")
@@ -63,14 +63,14 @@ async def test_accepted_work_is_paid_when_nobody_disputes_it(world: World) -> No
         await provider.work.claim([POOL], provider.address)
 
 
-async def test_forged_work_costs_stake_and_the_place_in_the_pool(world: World) -> None:
+async def test_forged_work_costs_stake_and_the_membership(world: World) -> None:
     await world.member()
     key = await world.submitted()
     validator, provider = await world.as_("validator"), world.keys["provider"].address
     supply = await validator.token.total_supply()
     other_model = ReasonCode.COMPUTATION_OTHER_MODEL
     await validator.work.judge([await verdict_on(validator, key, Outcome.FORGED, reason=other_model)])
-    assert (await validator.stake.of(provider)).active == 100 * UNIT  # not before it is final
+    assert (await validator.stake.of(provider)).active == 100 * UNIT  # not before the work is final
     await world.warp(TERMS.challenge_period + SECOND)
     await validator.work.finalize([key])
     work = await validator.work.get(key)
@@ -81,7 +81,8 @@ async def test_forged_work_costs_stake_and_the_place_in_the_pool(world: World) -
         ReasonCode.COMPUTATION_OTHER_MODEL,
     )
     assert (await validator.stake.of(provider)).active == 100 * UNIT - PENALTY
-    assert await validator.token.total_supply() == supply - PENALTY  # the domain has no reserve: it is burned
+    # the domain has no reserve, so the penalty is burned
+    assert await validator.token.total_supply() == supply - PENALTY
     assert await validator.pools.membership(POOL, world.keys["node"].address) is None
     assert (await validator.pools.escrow(POOL)).free == 100 * UNIT - FEE
     (slashed,) = await validator.history(Slashed)
@@ -100,7 +101,7 @@ async def test_rejected_work_is_unpaid_and_costs_nothing(world: World) -> None:
     assert await validator.pools.membership(POOL, world.keys["node"].address) is not None
 
 
-async def test_a_node_disputes_and_a_second_validator_decides_for_it(world: World) -> None:
+async def test_a_node_disputes_and_a_second_validator_decides_in_its_favour(world: World) -> None:
     await world.member()
     key = await world.submitted()
     first, second = await world.as_("validator"), await world.as_("second")
@@ -111,7 +112,8 @@ async def test_a_node_disputes_and_a_second_validator_decides_for_it(world: Worl
     await carrier.work.dispute(key, ZERO_DIGEST, deadline=deadline, node_signature=word.sign(node, carrier.work.domain))
     (refused,) = await first.work.judge([await verdict_on(first, key, Outcome.FORGED, decisive=True)])
     assert refused.reason.startswith("ConflictOfInterest")
-    assert await second.work.turn_of(key, second.address) is None  # nobody can read the hash that orders them yet
+    # the block hash that decides the order is not readable yet
+    assert await second.work.turn_of(key, second.address) is None
     await second.work.draw_juries([key])
     await second.work.draw_juries([key])
     assert await first.work.turn_of(key, first.address) is None
@@ -129,8 +131,8 @@ async def test_a_node_disputes_and_a_second_validator_decides_for_it(world: Worl
     assert await second.work.accrued(POOL, world.keys["provider"].address) == REWARD
 
 
-async def test_a_first_verdict_that_comes_late_does_not_decide_a_dispute(world: World) -> None:
-    """Its validator never heard of the dispute; nothing but the verdict itself can tell the two apart."""
+async def test_a_late_first_verdict_does_not_decide_a_dispute(world: World) -> None:
+    """The validator never learned of the dispute; only the verdict itself can tell the two apart."""
     await world.member()
     key = await world.submitted()
     first, second, third = [await world.as_(name) for name in ("validator", "second", "third")]
@@ -148,7 +150,7 @@ async def test_a_first_verdict_that_comes_late_does_not_decide_a_dispute(world: 
 
 
 @pytest.mark.parametrize("wrong", [{"sha256": Digest("0x" + "ee" * 32)}, {"units": 99}], ids=["file", "units"])
-async def test_a_verdict_on_another_submission_is_refused(world: World, wrong: dict[str, Any]) -> None:
+async def test_a_verdict_on_a_replaced_submission_is_refused(world: World, wrong: dict[str, Any]) -> None:
     await world.member()
     key = await world.submitted()
     validator = await world.as_("validator")
@@ -158,7 +160,7 @@ async def test_a_verdict_on_another_submission_is_refused(world: World, wrong: d
     assert await validator.work.judge([right]) == []
 
 
-async def test_a_validator_disputes_what_another_accepted_and_a_third_decides(world: World) -> None:
+async def test_a_validator_disputes_an_acceptance_and_a_third_validator_decides(world: World) -> None:
     await world.member()
     key = await world.submitted()
     first, second, third = [await world.as_(name) for name in ("validator", "second", "third")]
@@ -171,7 +173,7 @@ async def test_a_validator_disputes_what_another_accepted_and_a_third_decides(wo
     assert (await second.stake.of(world.keys["provider"].address)).active == 100 * UNIT - PENALTY
 
 
-async def test_a_second_look_that_agrees_is_recorded_and_paid(world: World) -> None:
+async def test_a_confirming_second_look_is_recorded_and_paid(world: World) -> None:
     await world.member()
     owner = await world.as_("owner")
     await owner.pools.set_terms(POOL, replace(TERMS, look_bps=10_000))
@@ -179,7 +181,7 @@ async def test_a_second_look_that_agrees_is_recorded_and_paid(world: World) -> N
     key = await world.submitted()
     first, second = await world.as_("validator"), await world.as_("second")
     await first.work.judge([await verdict_on(first, key, Outcome.ACCEPTED)])
-    assert not await second.work.look_wanted(key)  # the block that draws it is not there yet
+    assert not await second.work.look_wanted(key)  # the block that decides the draw is not mined yet
     await world.warp(SECOND)
     await world.warp(SECOND)
     assert await second.work.look_wanted(key)
@@ -197,7 +199,7 @@ async def test_a_second_look_that_agrees_is_recorded_and_paid(world: World) -> N
 
 
 @pytest.mark.parametrize(("first", "paid"), [(Outcome.FORGED, 0), (Outcome.REJECTED, 0), (Outcome.ACCEPTED, REWARD)])
-async def test_without_a_second_verdict_the_first_stands_and_the_penalty_is_released(
+async def test_without_a_second_verdict_the_first_one_stands_and_the_penalty_is_released(
     world: World, first: Outcome, paid: int
 ) -> None:
     await world.member()
@@ -214,7 +216,7 @@ async def test_without_a_second_verdict_the_first_stands_and_the_penalty_is_rele
     assert await second.pools.membership(POOL, world.keys["node"].address) is not None
 
 
-async def test_a_dispute_of_a_rejection_costs_the_provider_what_was_told_if_the_rejection_stands(world: World) -> None:
+async def test_a_lost_dispute_of_a_rejection_costs_the_announced_amount(world: World) -> None:
     await world.member()
     key, provider = await world.submitted(), await world.as_("provider")
     first, second = await world.as_("validator"), await world.as_("second")
@@ -231,7 +233,7 @@ async def test_a_dispute_of_a_rejection_costs_the_provider_what_was_told_if_the_
     assert (stake.active, stake.work_lock) == (100 * UNIT - work.lost_dispute_cost, 0)
 
 
-async def test_work_that_nobody_judges_expires_without_blame(world: World) -> None:
+async def test_work_without_a_verdict_expires_without_blame(world: World) -> None:
     await world.member()
     key = await world.submitted()
     anybody = await world.as_("owner")
@@ -248,7 +250,7 @@ async def test_work_that_nobody_judges_expires_without_blame(world: World) -> No
     assert (await anybody.pools.escrow(POOL)).reserved == 0
 
 
-async def test_a_lease_is_good_once_and_a_batch_names_what_it_refused(world: World) -> None:
+async def test_a_lease_is_valid_once_and_a_batch_reports_refused_items(world: World) -> None:
     await world.member()
     good, other = await world.submission(index=0), await world.submission(index=1)
     forged = await world.submission(index=2, signer="manager")
@@ -266,7 +268,7 @@ async def test_a_lease_is_good_once_and_a_batch_names_what_it_refused(world: Wor
     assert submitted[0].run == run_id("main")
 
 
-async def test_a_node_with_gas_submits_for_itself(world: World) -> None:
+async def test_a_node_with_gas_submits_its_own_work(world: World) -> None:
     await world.member()
     item = await world.submission()
     node = await world.as_("node")
@@ -275,11 +277,11 @@ async def test_a_node_with_gas_submits_for_itself(world: World) -> None:
         await node.work.submit(item.lease, sha256=item.sha256, units=item.units)
 
 
-async def test_unknown_work_is_none(world: World) -> None:
+async def test_unknown_work_is_returned_as_none(world: World) -> None:
     assert await (await world.as_("owner")).work.get(Digest("0x" + "11" * 32)) is None
 
 
-async def test_checkpoints_are_announced_and_never_go_back(world: World) -> None:
+async def test_checkpoint_announcements_only_move_forward(world: World) -> None:
     publisher, run = await world.as_("publisher"), run_id("main")
     assert await publisher.checkpoints.latest(POOL, run) is None
     one, two = Digest("0x" + "01" * 32), Digest("0x" + "02" * 32)
@@ -299,7 +301,7 @@ async def test_checkpoints_are_announced_and_never_go_back(world: World) -> None
     assert (first.version, first.log.block_number) == (1, found.block)
 
 
-async def test_an_audit_secret_is_committed_before_and_revealed_after_its_epoch(world: World) -> None:
+async def test_an_audit_secret_is_committed_before_its_epoch_and_revealed_after_it(world: World) -> None:
     validator = await world.as_("validator")
     secret, me = b"\x07" * 32, validator.address
     commitment = commitment_of(pool_id=POOL, validator=me, epoch=1, secret=secret)
@@ -317,7 +319,7 @@ async def test_an_audit_secret_is_committed_before_and_revealed_after_its_epoch(
     assert await validator.audits.get(pool_id=POOL, validator=ZERO_ADDRESS, epoch=1) is None
 
 
-async def test_versions_are_needed_while_work_that_names_them_can_still_be_judged_or_disputed(world: World) -> None:
+async def test_versions_are_needed_while_their_work_can_still_be_judged_or_disputed(world: World) -> None:
     await world.member()
     clock, run = ManualClock(), run_id("main")
     validator, publisher = await world.as_("validator"), await world.as_("publisher")
@@ -348,13 +350,13 @@ async def test_versions_are_needed_while_work_that_names_them_can_still_be_judge
     second = await world.as_("second")
     assert await second.work.judge([await verdict_on(second, disputed, Outcome.REJECTED, decisive=True)]) == []
     assert await work() == set()
-    # The other reader does not hear of it: the last period ends all the same.
+    # The other reader does not learn of the change: the last period ends all the same.
     again._next = 1 << 40
     await clock.turn(TERMS.judge_period + TERMS.challenge_period + TERMS.dispute_period + CLOCKS_DIFFER + SECOND)
     assert (await again.read([1, 2])).work == set()
 
 
-async def test_work_under_former_terms_keeps_its_version_for_their_periods(world: World) -> None:
+async def test_work_under_former_terms_keeps_its_version_for_those_terms_periods(world: World) -> None:
     await world.member()
     clock, owner, publisher = ManualClock(), await world.as_("owner"), await world.as_("publisher")
     await publisher.checkpoints.announce(pool_id=POOL, run=run_id("main"), version=1, attempt=0, digest=AUDIT)

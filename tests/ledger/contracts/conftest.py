@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the contract tests."""
 
 from tests.kit.contract_chain import ledger_process, shared_world, world
 

@@ -1,4 +1,4 @@
-"""Audit secrets: bound before the draw, shown after it."""
+"""Audit secrets: committed before the draw, revealed after it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def commit(world: World, epoch: int, by: str = "validator") -> Receipt:
     )
 
 
-def test_a_secret_is_bound_and_shown_when_the_next_epoch_has_begun(world: World) -> None:
+def test_a_secret_is_committed_and_revealed_when_the_next_epoch_has_begun(world: World) -> None:
     first = commit(world, 1)
     assert first.only("SecretCommitted")["commitment"] == commitment(world, 1)
     commit(world, 2)
@@ -35,12 +35,12 @@ def test_a_secret_is_bound_and_shown_when_the_next_epoch_has_begun(world: World)
     assert world.chain.refusal(SECRETS, "reveal", world.pool, 1, SECRET, sender=world.validator) == "RevealedAlready"
 
 
-def test_a_secret_must_wait_while_its_epoch_lasts(world: World) -> None:
+def test_a_secret_cannot_be_revealed_during_its_epoch(world: World) -> None:
     commit(world, 1)
     assert world.chain.refusal(SECRETS, "reveal", world.pool, 1, SECRET, sender=world.validator) == "EpochNotOver"
 
 
-def test_one_who_is_no_validator_any_more_can_still_show_the_last_secret(world: World) -> None:
+def test_a_removed_validator_can_still_reveal_its_last_secret(world: World) -> None:
     commit(world, 1)
     world.chain.send(POOLS, "removeValidator", world.pool, world.validator.address, 0, sender=world.owner)
     world.chain.send(SECRETS, "reveal", world.pool, 1, SECRET, sender=world.validator)
@@ -48,7 +48,7 @@ def test_one_who_is_no_validator_any_more_can_still_show_the_last_secret(world: 
     assert world.chain.refusal(SECRETS, "commit", *late, sender=world.validator) == "NotValidator"
 
 
-def test_another_secret_or_anothers_secret_is_not_taken(world: World) -> None:
+def test_a_wrong_secret_or_another_validators_secret_is_refused(world: World) -> None:
     commit(world, 1)
     commit(world, 2)
     assert world.chain.refusal(SECRETS, "reveal", world.pool, 1, SHA256, sender=world.validator) == "WrongSecret"
@@ -56,7 +56,7 @@ def test_another_secret_or_anothers_secret_is_not_taken(world: World) -> None:
     assert world.chain.refusal(SECRETS, "reveal", world.pool, 3, SECRET, sender=world.validator) == "WrongSecret"
 
 
-def test_epochs_count_up_from_one_for_each_validator(world: World) -> None:
+def test_epochs_are_numbered_from_one_per_validator(world: World) -> None:
     commit(world, 5)
     for epoch in (0, 4, 5):
         arguments = (world.pool, epoch, commitment(world, epoch))
@@ -64,7 +64,7 @@ def test_epochs_count_up_from_one_for_each_validator(world: World) -> None:
     commit(world, 1, by="validator2")
 
 
-def test_only_validators_commit_and_never_to_nothing(world: World) -> None:
+def test_only_validators_commit_and_an_empty_commitment_is_refused(world: World) -> None:
     for name in ("owner", "manager", "stranger"):
         arguments = (world.pool, 1, DIGEST)
         assert world.chain.refusal(SECRETS, "commit", *arguments, sender=world.people[name]) == "NotValidator"

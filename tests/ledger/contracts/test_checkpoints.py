@@ -1,4 +1,4 @@
-"""Checkpoints: only forward, only by the publisher."""
+"""Checkpoints: announced by the publisher only, with increasing versions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.kit.contract_world import CHECKPOINTS, DIGEST, RUN, SHA256, World
 MAX_ADVANCE = 256
 
 
-def test_an_announcement_is_the_latest_with_its_block(world: World) -> None:
+def test_the_latest_announcement_is_returned_with_its_block(world: World) -> None:
     receipt = world.announce(4, 1)
     assert receipt.only("CheckpointAnnounced")["version"] == 4
     expected = {
@@ -36,7 +36,7 @@ def test_the_first_announcement_may_be_of_version_zero(world: World) -> None:
     ("version", "attempt", "fine"),
     [(5, 0, True), (9, 0, True), (4, 2, True), (4, 1, False), (4, 0, False), (3, 9, False), (0, 0, False)],
 )
-def test_version_and_attempt_only_go_forward(world: World, version: int, attempt: int, fine: bool) -> None:
+def test_version_and_attempt_only_increase(world: World, version: int, attempt: int, fine: bool) -> None:
     world.announce(4, 1)
     if fine:
         world.announce(version, attempt)
@@ -48,7 +48,7 @@ def test_version_and_attempt_only_go_forward(world: World, version: int, attempt
 
 
 @pytest.mark.parametrize("version", [MAX_ADVANCE + 1, 1_000_000, 2**64 - 1])
-def test_no_announcement_is_far_ahead_of_the_latest(world: World, version: int) -> None:
+def test_an_announcement_far_ahead_of_the_latest_is_refused(world: World, version: int) -> None:
     def refusal(version: int, attempt: int = 0) -> str:
         arguments = (world.pool, RUN, version, attempt, DIGEST)
         return str(world.chain.refusal(CHECKPOINTS, "announce", *arguments, sender=world.publisher))
@@ -61,14 +61,14 @@ def test_no_announcement_is_far_ahead_of_the_latest(world: World, version: int) 
     assert (latest.version, latest.attempt) == (2 * MAX_ADVANCE, 0)
 
 
-def test_every_version_that_a_trainer_can_publish_next_is_near_enough(world: World) -> None:
+def test_every_version_that_a_trainer_can_publish_next_may_be_announced(world: World) -> None:
     assert world.chain.call(CHECKPOINTS, "MAX_ADVANCE") == MAX_ADVANCE
     bounds = OrchestratorSettings.model_fields["run_async_level"].metadata
     (most_ahead,) = (bound.le for bound in bounds if hasattr(bound, "le"))
     assert most_ahead + 1 <= MAX_ADVANCE
 
 
-def test_runs_and_pools_count_for_themselves(world: World) -> None:
+def test_announcements_are_kept_per_run_and_per_pool(world: World) -> None:
     world.announce(4, 1)
     other = (world.pool, SHA256, 0, 0, DIGEST)
     world.chain.send(CHECKPOINTS, "announce", *other, sender=world.publisher)
@@ -76,7 +76,7 @@ def test_runs_and_pools_count_for_themselves(world: World) -> None:
     assert world.chain.call(CHECKPOINTS, "latestOf", world.pool + 1, RUN).digest == bytes(32)
 
 
-def test_nobody_else_announces_and_nobody_announces_nothing(world: World) -> None:
+def test_only_the_publisher_announces_and_an_empty_digest_is_refused(world: World) -> None:
     arguments = (world.pool, RUN, 4, 1, DIGEST)
     for name in ("owner", "manager", "orchestrator", "stranger"):
         caller = world.people[name]

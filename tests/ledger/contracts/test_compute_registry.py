@@ -1,4 +1,4 @@
-"""Nodes and who answers for them: both sign, nothing is replayed, nobody takes another's node."""
+"""Nodes and their providers: both sign, no signature can be replayed, and a node has one provider."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.kit.contract_client import ZERO
 from tests.kit.contract_world import DIGEST, FAR, MUSTER, ONE, POOLS, REGISTRY, SHA256, WORK, World
 
 
-def test_a_provider_registers_a_node_that_consents(world: World) -> None:
+def test_a_provider_registers_a_node_that_has_signed_its_consent(world: World) -> None:
     receipt = world.register("provider", "node2", capacity=4)
     assert receipt.only("NodeRegistered")["capacity"] == 4
     node = world.chain.call(REGISTRY, "nodeOf", world.node2.address)
@@ -30,7 +30,7 @@ def test_a_provider_registers_a_node_that_consents(world: World) -> None:
         ("without capacity", "NoCapacity"),
     ],
 )
-def test_a_node_is_not_registered_by_a_consent_that_is(world: World, flaw: str, error: str) -> None:
+def test_registration_is_refused_with_a_consent_that_is(world: World, flaw: str, error: str) -> None:
     deadline = world.chain.now() - 1 if flaw == "too old" else FAR
     consent = {
         "signed by another key": lambda: world.node_consent(world.provider.address, world.stranger),
@@ -43,13 +43,13 @@ def test_a_node_is_not_registered_by_a_consent_that_is(world: World, flaw: str, 
     assert world.chain.refusal(REGISTRY, "registerNode", *arguments, sender=world.provider) == error
 
 
-def test_a_provider_can_not_be_its_own_node(world: World) -> None:
+def test_a_provider_cannot_register_itself_as_a_node(world: World) -> None:
     consent = world.node_consent(world.provider.address, world.provider)
     arguments = (world.provider.address, DIGEST, 4, FAR, consent)
     assert world.chain.refusal(REGISTRY, "registerNode", *arguments, sender=world.provider) == "KeysNotApart"
 
 
-def test_anyone_carries_the_consents_of_both(world: World) -> None:
+def test_anyone_can_submit_the_signed_consents_of_provider_and_node(world: World) -> None:
     arguments = (world.provider.address, world.node2.address, DIGEST, 10, FAR)
     signed = world.provider_consent(world.provider, world.node2.address)
     consent = world.node_consent(world.provider.address, world.node2)
@@ -57,7 +57,7 @@ def test_anyone_carries_the_consents_of_both(world: World) -> None:
     assert world.chain.call(REGISTRY, "providerOf", world.node2.address) == world.provider.address
 
 
-def test_what_is_carried_must_be_what_the_provider_signed(world: World) -> None:
+def test_a_registration_that_differs_from_the_providers_signature_is_refused(world: World) -> None:
     signed = world.provider_consent(world.provider, world.node2.address)
     consent = world.node_consent(world.provider.address, world.node2)
     altered = (world.provider.address, world.node2.address, DIGEST, 11, FAR)
@@ -68,20 +68,20 @@ def test_what_is_carried_must_be_what_the_provider_signed(world: World) -> None:
     assert world.chain.refusal(REGISTRY, "registerNodeFor", *arguments, signed, b"") == "BadConsent"
 
 
-def test_a_contract_wallet_that_knows_no_signature_is_no_provider(world: World) -> None:
+def test_a_contract_wallet_without_erc1271_cannot_be_a_provider(world: World) -> None:
     wallet = world.chain.address(MUSTER)
     consent = world.node_consent(wallet, world.node2)
     arguments = (wallet, world.node2.address, DIGEST, 10, FAR, b"\x01" * 65, consent)
     assert world.chain.refusal(REGISTRY, "registerNodeFor", *arguments) == "BadConsent"
 
 
-def test_a_node_in_service_belongs_to_one_provider(world: World) -> None:
+def test_a_registered_node_belongs_to_one_provider(world: World) -> None:
     consent = world.node_consent(world.provider2.address, world.node, nonce=1)
     arguments = (world.node.address, DIGEST, 10, FAR, consent)
     assert world.chain.refusal(REGISTRY, "registerNode", *arguments, sender=world.provider2) == "NodeTaken"
 
 
-def test_a_provider_describes_its_node_anew(world: World) -> None:
+def test_a_provider_updates_the_description_of_its_node(world: World) -> None:
     world.chain.send(REGISTRY, "updateNode", world.node.address, SHA256, 20, sender=world.provider)
     node = world.chain.call(REGISTRY, "nodeOf", world.node.address)
     assert (node.capacity, node.specsHash) == (20, SHA256)
@@ -96,7 +96,7 @@ def test_only_its_provider_updates_or_retires_a_node(world: World) -> None:
     assert world.chain.refusal(REGISTRY, "retireNode", world.node.address, sender=world.stranger) == "NotProvider"
 
 
-def test_a_retired_node_neither_works_nor_joins_but_is_still_paid_for(world: World) -> None:
+def test_a_retired_node_cannot_work_or_join_but_is_still_paid_for_earlier_work(world: World) -> None:
     world.chain.send(REGISTRY, "retireNode", world.node.address, sender=world.provider)
     assert world.chain.call(REGISTRY, "providerOf", world.node.address) == ZERO
     assert world.chain.call(REGISTRY, "payeeOf", world.node.address) == world.provider.address
@@ -107,7 +107,7 @@ def test_a_retired_node_neither_works_nor_joins_but_is_still_paid_for(world: Wor
     assert world.chain.refusal(REGISTRY, "retireNode", world.node.address, sender=world.provider) == "NotProvider"
 
 
-def test_a_retired_node_comes_back_to_its_provider_by_a_fresh_consent_only(world: World) -> None:
+def test_a_retired_node_returns_to_its_provider_only_with_a_new_consent(world: World) -> None:
     first = world.node_consent(world.provider.address, world.node)
     world.chain.send(REGISTRY, "retireNode", world.node.address, sender=world.provider)
     replay = (world.node.address, DIGEST, 10, FAR, first)
@@ -119,7 +119,7 @@ def test_a_retired_node_comes_back_to_its_provider_by_a_fresh_consent_only(world
     assert world.chain.call(REGISTRY, "nodeCountOf", world.provider.address) == 1
 
 
-def test_a_node_takes_back_a_consent_that_was_not_used(world: World) -> None:
+def test_a_node_can_revoke_an_unused_consent(world: World) -> None:
     world.chain.transfer(world.node2.address, ONE)
     consent = world.node_consent(world.provider.address, world.node2)
     world.chain.send(REGISTRY, "revokeConsent", sender=world.node2)

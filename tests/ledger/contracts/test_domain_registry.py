@@ -1,4 +1,4 @@
-"""Domains: opened, described and closed by the governor alone."""
+"""Domains: opened, described and closed only by the governor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.kit.contract_client import ZERO
 from tests.kit.contract_world import DIGEST, DOMAINS, POOLS, SHA256, TERMS, World
 
 
-def test_the_governor_opens_and_describes_domains(world: World) -> None:
+def test_the_governor_creates_and_updates_domains(world: World) -> None:
     domain = world.create_domain()
     assert domain == world.domain + 1 == world.chain.call(DOMAINS, "domainCount")
     assert world.chain.call(DOMAINS, "isActive", domain)
@@ -34,7 +34,7 @@ def test_the_governor_opens_and_describes_domains(world: World) -> None:
         ("setDomainActive", (1, False)),
     ],
 )
-def test_nobody_else_does(world: World, function: str, arguments: tuple[Any, ...]) -> None:
+def test_only_the_governor_changes_domains(world: World, function: str, arguments: tuple[Any, ...]) -> None:
     refusal = world.chain.refusal(DOMAINS, function, *arguments, sender=world.owner)
     assert refusal == "OwnableUnauthorizedAccount"
 
@@ -42,13 +42,13 @@ def test_nobody_else_does(world: World, function: str, arguments: tuple[Any, ...
 @pytest.mark.parametrize(
     ("name", "uri", "error"), [("", "u", "NoName"), ("n" * 513, "u", "TextTooLong"), ("n", "u" * 513, "TextTooLong")]
 )
-def test_a_domain_has_a_name_and_short_texts(world: World, name: str, uri: str, error: str) -> None:
+def test_a_domain_needs_a_name_and_its_texts_are_bounded(world: World, name: str, uri: str, error: str) -> None:
     assert world.chain.refusal(DOMAINS, "createDomain", name, uri, DIGEST, ZERO, sender=world.governor) == error
     changed = (world.domain, name, uri, DIGEST, ZERO)
     assert world.chain.refusal(DOMAINS, "updateDomain", *changed, sender=world.governor) == error
 
 
-def test_what_does_not_exist_can_not_be_read_or_changed(world: World) -> None:
+def test_an_unknown_domain_cannot_be_read_or_changed(world: World) -> None:
     for domain in (0, 99):
         assert world.chain.refusal(DOMAINS, "domainOf", domain) == "NoSuchDomain"
         changed = (domain, "a", "b", DIGEST, ZERO)
@@ -58,7 +58,7 @@ def test_what_does_not_exist_can_not_be_read_or_changed(world: World) -> None:
         assert world.chain.call(DOMAINS, "isActive", domain) is False
 
 
-def test_a_closed_domain_takes_no_pools_and_no_members_until_it_is_opened_again(world: World) -> None:
+def test_a_closed_domain_admits_no_pools_or_members_until_it_is_reopened(world: World) -> None:
     world.register("provider", "node2")
     pending = world.create_pool(world.domain, active=False)
     world.chain.send(DOMAINS, "setDomainActive", world.domain, False, sender=world.governor)

@@ -12,7 +12,7 @@ from tests.kit.contract_world import ACTIVE, DAY, ENDED, PENDING, POOLS, TERMS, 
 WEEK = 7 * DAY
 
 
-def test_whoever_creates_a_pool_owns_it_and_holds_no_other_role(world: World) -> None:
+def test_the_creator_of_a_pool_owns_it_and_holds_no_other_role(world: World) -> None:
     pool = world.create_pool(world.domain, active=False)
     entry = world.chain.call(POOLS, "poolOf", pool)
     assert (entry.owner, entry.status, entry.domainId) == (world.owner.address, PENDING, world.domain)
@@ -41,7 +41,7 @@ def test_whoever_creates_a_pool_owns_it_and_holds_no_other_role(world: World) ->
         ({"noticePeriod": 2**32 - 1}, "PeriodsTooLong"),
     ],
 )
-def test_unsound_terms_are_refused(world: World, changes: dict[str, int], error: str) -> None:
+def test_invalid_terms_are_refused(world: World, changes: dict[str, int], error: str) -> None:
     new = (world.domain, world.roles(), TERMS | changes, "")
     assert world.chain.refusal(POOLS, "createPool", *new, sender=world.owner) == error
     pending = world.create_pool(world.domain, active=False)
@@ -57,7 +57,7 @@ def test_unsound_terms_are_refused(world: World, changes: dict[str, int], error:
         {"judgePeriod": 7 * DAY - 1_200 - 1_800 - 3_600 - 1},
     ],
 )
-def test_terms_at_the_edge_are_sound(world: World, changes: dict[str, int]) -> None:
+def test_terms_at_the_limits_are_valid(world: World, changes: dict[str, int]) -> None:
     world.create_pool(world.domain, active=True, funds=0, **changes)
 
 
@@ -65,13 +65,13 @@ def test_terms_at_the_edge_are_sound(world: World, changes: dict[str, int]) -> N
     ("changes", "error"),
     [({"domain": 99}, "DomainClosed"), ({"uri": "u" * 513}, "TextTooLong"), ({"manager": ZERO}, "NoKey")],
 )
-def test_a_pool_needs_a_domain_short_texts_and_keys(world: World, changes: dict[str, Any], error: str) -> None:
+def test_a_pool_needs_a_domain_role_keys_and_bounded_texts(world: World, changes: dict[str, Any], error: str) -> None:
     roles = world.roles() | {"manager": changes.get("manager", world.manager.address)}
     new = (changes.get("domain", world.domain), roles, TERMS, changes.get("uri", ""))
     assert world.chain.refusal(POOLS, "createPool", *new, sender=world.owner) == error
 
 
-def test_a_pool_goes_from_pending_to_active_to_ended_and_never_back(world: World) -> None:
+def test_a_pool_moves_from_pending_to_active_to_ended_and_never_back(world: World) -> None:
     pool = world.create_pool(world.domain, active=False)
     world.chain.send(POOLS, "activate", pool, sender=world.owner)
     assert world.chain.call(POOLS, "poolOf", pool).status == ACTIVE
@@ -96,19 +96,19 @@ def test_a_pool_goes_from_pending_to_active_to_ended_and_never_back(world: World
         ("withdrawEscrow", (1, ZERO)),
     ],
 )
-def test_what_is_the_owners_is_nobody_elses(world: World, function: str, arguments: tuple[Any, ...]) -> None:
+def test_owner_functions_are_refused_to_other_callers(world: World, function: str, arguments: tuple[Any, ...]) -> None:
     for name in ("manager", "orchestrator", "stranger", "governor"):
         caller = world.people[name]
         assert world.chain.refusal(POOLS, function, world.pool, *arguments, sender=caller) == "NotOwner"
 
 
-def test_a_pool_describes_itself_anew(world: World) -> None:
+def test_a_pools_description_can_be_updated(world: World) -> None:
     world.chain.send(POOLS, "setDataUri", world.pool, "ipfs://new", sender=world.owner)
     assert world.chain.call(POOLS, "poolOf", world.pool).dataUri == "ipfs://new"
     assert world.chain.refusal(POOLS, "setDataUri", world.pool, "u" * 513, sender=world.owner) == "TextTooLong"
 
 
-def test_a_pool_changes_hands_when_the_new_owner_accepts(world: World) -> None:
+def test_ownership_changes_when_the_new_owner_accepts(world: World) -> None:
     world.chain.send(POOLS, "transferPool", world.pool, world.provider2.address, sender=world.owner)
     assert world.chain.refusal(POOLS, "acceptPool", world.pool, sender=world.stranger) == "NotOffered"
     assert world.chain.call(POOLS, "poolOf", world.pool).owner == world.owner.address
@@ -118,13 +118,13 @@ def test_a_pool_changes_hands_when_the_new_owner_accepts(world: World) -> None:
     assert world.chain.refusal(POOLS, "acceptPool", world.pool, sender=world.provider2) == "NotOffered"
 
 
-def test_an_offer_can_be_withdrawn(world: World) -> None:
+def test_an_ownership_offer_can_be_withdrawn(world: World) -> None:
     world.chain.send(POOLS, "transferPool", world.pool, world.provider2.address, sender=world.owner)
     world.chain.send(POOLS, "transferPool", world.pool, ZERO, sender=world.owner)
     assert world.chain.refusal(POOLS, "acceptPool", world.pool, sender=world.provider2) == "NotOffered"
 
 
-def test_new_terms_bind_nobody_before_the_notice_has_passed(world: World) -> None:
+def test_new_terms_take_effect_only_after_the_notice_period(world: World) -> None:
     receipt = world.chain.send(POOLS, "setTerms", world.pool, TERMS | {"pricePerUnit": 9}, sender=world.owner)
     due = receipt.only("TermsSet")["effectiveAt"]
     assert due == world.chain.now() + TERMS["noticePeriod"]
@@ -141,7 +141,7 @@ def test_new_terms_bind_nobody_before_the_notice_has_passed(world: World) -> Non
     assert world.chain.call(POOLS, "termsAt", world.pool, 2).pricePerUnit == 9
 
 
-def test_terms_that_are_not_in_force_yet_are_replaced(world: World) -> None:
+def test_terms_that_are_not_yet_in_force_are_replaced(world: World) -> None:
     for price in (9, 8):
         world.chain.send(POOLS, "setTerms", world.pool, TERMS | {"pricePerUnit": price}, sender=world.owner)
     world.chain.warp(TERMS["noticePeriod"])
@@ -152,13 +152,13 @@ def test_terms_that_are_not_in_force_yet_are_replaced(world: World) -> None:
     assert world.chain.call(POOLS, "termsOf", world.pool).pricePerUnit == 7
 
 
-def test_terms_of_a_pending_pool_change_at_once(world: World) -> None:
+def test_terms_of_a_pending_pool_change_immediately(world: World) -> None:
     pool = world.create_pool(world.domain, active=False)
     world.chain.send(POOLS, "setTerms", pool, TERMS | {"pricePerUnit": 9}, sender=world.owner)
     assert world.chain.call(POOLS, "termsOf", pool).pricePerUnit == 9
 
 
-def test_a_pool_that_does_not_exist_can_not_be_read(world: World) -> None:
+def test_an_unknown_pool_cannot_be_read(world: World) -> None:
     for function in ("poolOf", "termsOf"):
         assert world.chain.refusal(POOLS, function, 99) == "NoSuchPool"
     assert world.chain.call(POOLS, "domainOf", 99) == 0
@@ -192,7 +192,7 @@ def test_a_replaced_key_stays_valid_until_its_stated_time(world: World, function
 
 
 @pytest.mark.parametrize("function", ["setManager", "setOrchestrator", "setPublisher"])
-def test_a_key_is_rotated_by_owner_or_holder_within_limits(world: World, function: str) -> None:
+def test_owner_or_holder_rotate_a_key_within_limits(world: World, function: str) -> None:
     new = world.node2.address
     assert world.chain.refusal(POOLS, function, world.pool, new, 0, sender=world.stranger) == "NotHolder"
     assert world.chain.refusal(POOLS, function, 99, new, 0, sender=world.owner) == "NotHolder"
@@ -201,7 +201,7 @@ def test_a_key_is_rotated_by_owner_or_holder_within_limits(world: World, functio
     assert world.chain.refusal(POOLS, function, world.pool, new, late, sender=world.owner) == "GraceTooLong"
 
 
-def test_a_second_rotation_ends_the_grace_of_the_first(world: World) -> None:
+def test_a_second_rotation_ends_the_grace_period_of_the_first(world: World) -> None:
     until = world.chain.now() + WEEK - 60
     world.chain.send(POOLS, "setManager", world.pool, world.node2.address, until, sender=world.owner)
     world.chain.send(POOLS, "setManager", world.pool, world.reserve.address, until, sender=world.owner)
@@ -211,7 +211,7 @@ def test_a_second_rotation_ends_the_grace_of_the_first(world: World) -> None:
     assert seat == {"holder": world.reserve.address, "previous": world.node2.address, "previousUntil": until}
 
 
-def test_validators_come_and_go(world: World) -> None:
+def test_validators_are_added_and_removed(world: World) -> None:
     who = world.validator3.address
     assert not world.chain.call(POOLS, "isValidator", world.pool, who)
     world.chain.send(POOLS, "addValidator", world.pool, who, sender=world.owner)
@@ -225,7 +225,7 @@ def test_validators_come_and_go(world: World) -> None:
     assert world.chain.call(POOLS, "isValidator", world.pool, who)
 
 
-def test_validators_are_addresses_that_were_added(world: World) -> None:
+def test_only_added_addresses_are_validators(world: World) -> None:
     late = world.chain.now() + WEEK + 60
     pool, known, unknown = world.pool, world.validator.address, world.stranger.address
     assert world.chain.refusal(POOLS, "addValidator", pool, ZERO, sender=world.owner) == "NoKey"
@@ -234,7 +234,7 @@ def test_validators_are_addresses_that_were_added(world: World) -> None:
 
 
 def test_the_notice_period_of_an_active_pool_never_becomes_shorter(world: World) -> None:
-    """Else an owner could shorten it first, and then withdraw or evict under leases that were signed before."""
+    """Otherwise an owner could shorten it first, and then withdraw or evict under leases signed earlier."""
     shorter = TERMS | {"noticePeriod": TERMS["noticePeriod"] - 1}
     refused = world.chain.refused(POOLS, "setTerms", world.pool, shorter, sender=world.owner)
     assert (refused.name, refused.values) == ("NoticeTooShort", (TERMS["noticePeriod"] - 1, TERMS["noticePeriod"]))
@@ -242,7 +242,8 @@ def test_the_notice_period_of_an_active_pool_never_becomes_shorter(world: World)
     world.chain.send(POOLS, "setTerms", pending, shorter, sender=world.owner)
     longer = TERMS | {"noticePeriod": TERMS["noticePeriod"] + 1}
     world.chain.send(POOLS, "setTerms", world.pool, longer, sender=world.owner)
-    world.chain.send(POOLS, "setTerms", world.pool, TERMS, sender=world.owner)  # what is not in force binds nobody
+    # terms that are not in force have no effect
+    world.chain.send(POOLS, "setTerms", world.pool, TERMS, sender=world.owner)
     world.chain.send(POOLS, "setTerms", world.pool, longer, sender=world.owner)
     world.chain.warp(TERMS["noticePeriod"])
     assert world.chain.refusal(POOLS, "setTerms", world.pool, TERMS, sender=world.owner) == "NoticeTooShort"

@@ -1,4 +1,4 @@
-"""Escrow: anybody funds, open work reserves, the owner takes back what is free."""
+"""Escrow: any account can fund, open work reserves, and the owner withdraws the free part."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.kit.contract_client import ZERO
 from tests.kit.contract_world import ACCEPTED, FAR, FEES, MUSTER, POOLS, STAKE, TERMS, WORK, World
 
 
-def test_anybody_funds_a_pool(world: World) -> None:
+def test_anyone_can_fund_a_pool(world: World) -> None:
     world.chain.send(POOLS, "fund", world.pool, 500, sender=world.stranger)
     assert world.escrow() == {"balance": 100_500, "reserved": 0}
 
 
-def test_funding_needs_a_pool_an_amount_and_the_tokens(world: World) -> None:
+def test_funding_needs_an_existing_pool_a_positive_amount_and_the_tokens(world: World) -> None:
     assert world.chain.refusal(POOLS, "fund", 99, 5, sender=world.owner) == "NoSuchPool"
     assert world.chain.refusal(POOLS, "fund", world.pool, 0, sender=world.owner) == "NothingAsked"
     assert world.chain.refusal(POOLS, "fund", world.pool, 5, sender=world.node) == "ERC20InsufficientAllowance"
@@ -24,7 +24,9 @@ def test_funding_needs_a_pool_an_amount_and_the_tokens(world: World) -> None:
 
 
 @pytest.mark.parametrize("carried", [False, True])
-def test_funding_under_a_permit_needs_no_approval_even_if_somebody_carried_it(world: World, carried: bool) -> None:
+def test_funding_by_permit_needs_no_approval_even_if_the_permit_was_already_submitted(
+    world: World, carried: bool
+) -> None:
     where = world.chain.address(POOLS)
     world.chain.send(MUSTER, "approve", where, 0, sender=world.owner)
     permit = world.permit("owner", where, 60)
@@ -35,7 +37,7 @@ def test_funding_under_a_permit_needs_no_approval_even_if_somebody_carried_it(wo
     assert world.escrow().balance == 100_060
 
 
-def test_a_wrong_permit_funds_nothing(world: World) -> None:
+def test_a_permit_of_another_signer_funds_nothing(world: World) -> None:
     where = world.chain.address(POOLS)
     world.chain.send(MUSTER, "approve", where, 0, sender=world.owner)
     arguments = (world.pool, 60, FAR, *world.permit("provider", where, 60))
@@ -44,7 +46,7 @@ def test_a_wrong_permit_funds_nothing(world: World) -> None:
     )
 
 
-def test_the_owner_withdraws_what_nothing_reserves_after_its_notice(world: World) -> None:
+def test_the_owner_withdraws_unreserved_escrow_after_the_notice_period(world: World) -> None:
     world.submit()
     free = 99_000 - FEES
     announced = world.chain.send(POOLS, "announceWithdrawal", world.pool, 200_000, sender=world.owner)
@@ -78,7 +80,7 @@ def test_the_owner_withdraws_what_nothing_reserves_after_its_notice(world: World
     assert world.chain.refusal(POOLS, "withdrawEscrow", *none, sender=world.owner) == "NothingAsked"
 
 
-def test_only_the_owner_announces_and_a_new_announcement_replaces_the_old_one(world: World) -> None:
+def test_only_the_owner_announces_and_a_new_announcement_replaces_the_former(world: World) -> None:
     for name in ("manager", "stranger"):
         arguments = (world.pool, 5)
         assert world.chain.refusal(POOLS, "announceWithdrawal", *arguments, sender=world.people[name]) == "NotOwner"
@@ -92,7 +94,7 @@ def test_only_the_owner_announces_and_a_new_announcement_replaces_the_old_one(wo
     assert world.chain.refusal(POOLS, "withdrawEscrow", *taken, sender=world.owner) == "NotAnnounced"
 
 
-def test_an_announcement_lapses_so_that_no_owner_keeps_one_ready_for_ever(world: World) -> None:
+def test_an_announced_withdrawal_lapses(world: World) -> None:
     taken = (world.pool, 500, world.owner.address)
     world.chain.send(POOLS, "announceWithdrawal", world.pool, 500, sender=world.owner)
     world.chain.warp(2 * TERMS["noticePeriod"])
@@ -102,7 +104,7 @@ def test_an_announcement_lapses_so_that_no_owner_keeps_one_ready_for_ever(world:
     assert world.chain.refusal(POOLS, "withdrawEscrow", *taken, sender=world.owner) == "NotAnnounced"
 
 
-def test_what_was_announced_before_the_pool_was_active_needs_its_notice_afterwards(world: World) -> None:
+def test_an_announcement_made_while_the_pool_was_pending_is_void_once_it_is_active(world: World) -> None:
     pool = world.create_pool(world.domain, active=False, funds=700)
     world.chain.send(POOLS, "announceWithdrawal", pool, 700, sender=world.owner)
     world.chain.send(POOLS, "activate", pool, sender=world.owner)
@@ -110,7 +112,7 @@ def test_what_was_announced_before_the_pool_was_active_needs_its_notice_afterwar
     assert world.chain.refusal(POOLS, "withdrawEscrow", *taken, sender=world.owner) == "NotAnnounced"
 
 
-def test_work_under_a_lease_that_ends_within_the_notice_is_still_paid(world: World) -> None:
+def test_work_under_a_lease_that_ends_within_the_notice_period_is_still_paid(world: World) -> None:
     """The owner announces a withdrawal and ends the pool between the lease and its work, in either order."""
     item = world.submission(world.lease(expiry=world.chain.now() + TERMS["noticePeriod"]))
     steps: list[tuple[str, tuple[int, ...]]] = [("announceWithdrawal", (world.pool, 100_000)), ("end", (world.pool,))]
@@ -125,7 +127,7 @@ def test_work_under_a_lease_that_ends_within_the_notice_is_still_paid(world: Wor
             assert world.earned("provider") == 1_000
 
 
-def test_the_owner_takes_all_out_of_an_ended_pool_and_at_once_out_of_one_that_was_never_active(world: World) -> None:
+def test_an_ended_or_never_activated_pool_pays_its_whole_escrow_to_the_owner_at_once(world: World) -> None:
     pending = world.create_pool(world.domain, active=False, funds=700)
     world.chain.send(POOLS, "withdrawEscrow", pending, 700, world.node2.address, sender=world.owner)
     world.chain.send(POOLS, "end", world.pool, sender=world.owner)
@@ -142,7 +144,7 @@ def test_the_owner_takes_all_out_of_an_ended_pool_and_at_once_out_of_one_that_wa
         ("expel", (1, ZERO, ZERO)),
     ],
 )
-def test_only_the_work_ledger_moves_reserved_money_and_expels(
+def test_only_the_work_ledger_moves_reserved_escrow_and_expels_members(
     world: World, function: str, arguments: tuple[Any, ...]
 ) -> None:
     for caller in (world.owner.address, world.governor.address, world.chain.address(STAKE)):

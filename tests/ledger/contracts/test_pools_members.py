@@ -1,4 +1,4 @@
-"""Membership: by invite, once; everyone can leave, and everyone who was put out can come back."""
+"""Membership: an invite is used once, every member can leave, and every removed node can return."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.kit.contract_world import (
 )
 
 
-def test_a_node_joins_by_an_invite_that_anyone_carries(world: World) -> None:
+def test_anyone_can_submit_a_nodes_invite_and_the_node_joins(world: World) -> None:
     world.register("provider", "node2", capacity=4)
     receipt = world.join("node2")
     assert receipt.only("MemberJoined")["provider"] == world.provider.address
@@ -57,7 +57,7 @@ def test_a_node_that_calls_itself_needs_no_signature(world: World) -> None:
         ("with a long URL", "TextTooLong"),
     ],
 )
-def test_an_invite_is_refused_that_is(world: World, flaw: str, error: str) -> None:
+def test_joining_is_refused_with_an_invite_that_is(world: World, flaw: str, error: str) -> None:
     world.leave("node")
     flaws: dict[str, dict[str, Any]] = {
         "expired": {"expiry": world.chain.now() - 1},
@@ -91,7 +91,7 @@ def test_an_invite_is_used_once(world: World) -> None:
     assert world.chain.refusal(POOLS, "join", *item.values()) == "InviteUsed"
 
 
-def test_a_cancelled_invite_is_worthless(world: World) -> None:
+def test_a_cancelled_invite_is_refused(world: World) -> None:
     world.leave("node")
     for name in ("owner", "manager", "orchestrator"):
         item = world.joining("node")
@@ -102,7 +102,7 @@ def test_a_cancelled_invite_is_worthless(world: World) -> None:
         assert world.chain.refusal(POOLS, "cancelInvite", world.pool, nonce, sender=world.owner) == "InviteUsed"
 
 
-def test_an_invite_of_a_replaced_orchestrator_ends_with_its_grace(world: World) -> None:
+def test_an_invite_of_a_replaced_orchestrator_is_valid_until_the_grace_period_ends(world: World) -> None:
     world.leave("node")
     item = world.joining("node")
     until = world.chain.now() + 100
@@ -124,7 +124,7 @@ def test_an_invite_of_a_replaced_orchestrator_ends_with_its_grace(world: World) 
         ("ended", "WrongStatus"),
     ],
 )
-def test_a_node_does_not_join_if(world: World, case: str, error: str) -> None:
+def test_joining_is_refused_if(world: World, case: str, error: str) -> None:
     if case == "member already":
         assert world.chain.refusal(POOLS, "join", *world.joining("node").values()) == error
         return
@@ -139,7 +139,7 @@ def test_a_node_does_not_join_if(world: World, case: str, error: str) -> None:
     assert world.chain.refusal(POOLS, "join", *world.joining("node2").values()) == error
 
 
-def test_one_bad_invite_does_not_stop_a_batch(world: World) -> None:
+def test_one_refused_invite_does_not_stop_a_batch(world: World) -> None:
     world.register("provider", "node2")
     bad = world.joining("node")
     good = world.joining("node2")
@@ -149,7 +149,7 @@ def test_one_bad_invite_does_not_stop_a_batch(world: World) -> None:
     assert receipt.only("MemberJoined")["node"] == world.node2.address
 
 
-def test_a_batch_is_bounded(world: World) -> None:
+def test_the_size_of_a_batch_is_limited(world: World) -> None:
     item = world.joining("node")
     assert world.chain.refusal(POOLS, "joinBatch", [item] * 257) == "BatchTooLong"
     nodes = [world.node.address] * 257
@@ -157,7 +157,7 @@ def test_a_batch_is_bounded(world: World) -> None:
 
 
 @pytest.mark.parametrize("who", ["node", "provider"])
-def test_the_node_and_its_provider_leave_at_will_and_the_stake_is_free(world: World, who: str) -> None:
+def test_node_and_provider_can_leave_at_any_time_and_the_stake_is_freed(world: World, who: str) -> None:
     leaving = (world.pool, world.node.address, 0, b"")
     receipt = world.chain.send(POOLS, "leavePool", *leaving, sender=world.people[who])
     assert receipt.only("MemberLeft")["cause"] == LEFT
@@ -174,7 +174,7 @@ def test_the_node_and_its_provider_leave_at_will_and_the_stake_is_free(world: Wo
     assert world.chain.refusal(POOLS, "leavePool", *leaving, sender=world.people[who]) == "NotMember"
 
 
-def test_anyone_carries_a_signed_leave_for_that_membership_only(world: World) -> None:
+def test_anyone_can_submit_a_signed_leave_for_one_membership(world: World) -> None:
     node = world.node.address
     signature = world.sign_leave("node", nonce=1)
     late = (world.pool, node, 1, world.sign_leave("node", nonce=1, deadline=1))
@@ -187,13 +187,13 @@ def test_anyone_carries_a_signed_leave_for_that_membership_only(world: World) ->
     assert world.chain.refusal(POOLS, "leavePool", world.pool, node, FAR, signature) == "NotNodeNorProvider"
 
 
-def test_leaving_works_in_an_ended_pool_and_unlocks(world: World) -> None:
+def test_leaving_an_ended_pool_unlocks_the_stake(world: World) -> None:
     world.chain.send(POOLS, "end", world.pool, sender=world.owner)
     world.leave("node")
     assert world.stake().membershipLock == 0
 
 
-def test_a_membership_unlocks_what_it_locked_whatever_changed_since(world: World) -> None:
+def test_leaving_unlocks_the_amount_that_joining_locked_despite_later_changes(world: World) -> None:
     world.chain.send(REGISTRY, "updateNode", world.node.address, DIGEST, 50, sender=world.provider)
     world.chain.send(POOLS, "setTerms", world.pool, TERMS | {"stakePerCapacity": 5}, sender=world.owner)
     world.chain.warp(TERMS["noticePeriod"])
@@ -213,7 +213,7 @@ def test_dead_nodes_are_removed_without_blame_and_invited_again(world: World, wh
     world.join("node")
 
 
-def test_only_orchestrator_and_manager_remove(world: World) -> None:
+def test_only_orchestrator_and_manager_remove_dead_nodes(world: World) -> None:
     for name in ("owner", "stranger", "validator"):
         arguments = (world.pool, [world.node.address], "")
         assert world.chain.refusal(POOLS, "remove", *arguments, sender=world.people[name]) == "NotOperator"
@@ -229,7 +229,7 @@ def test_an_evicted_node_can_be_invited_again(world: World) -> None:
     world.join("node")
 
 
-def test_a_ban_puts_a_node_out_and_keeps_it_out_until_it_is_lifted(world: World) -> None:
+def test_a_ban_removes_a_node_and_blocks_it_until_lifted(world: World) -> None:
     receipt = world.chain.send(POOLS, "ban", world.pool, world.node.address, "forger", sender=world.manager)
     assert receipt.only("MemberLeft")["cause"] == BANNED
     assert receipt.only("NodeBanned")["reason"] == "forger"
@@ -242,14 +242,14 @@ def test_a_ban_puts_a_node_out_and_keeps_it_out_until_it_is_lifted(world: World)
     world.join("node")
 
 
-def test_a_node_can_be_banned_before_it_ever_joined(world: World) -> None:
+def test_a_node_can_be_banned_before_it_has_joined(world: World) -> None:
     world.register("provider", "node2")
     receipt = world.chain.send(POOLS, "ban", world.pool, world.node2.address, "", sender=world.manager)
     assert receipt.names() == ["NodeBanned"]
     assert world.chain.refusal(POOLS, "join", *world.joining("node2").values()) == "Banned"
 
 
-def test_a_banned_providers_nodes_neither_join_nor_submit_but_leave(world: World) -> None:
+def test_nodes_of_a_banned_provider_cannot_join_or_submit_but_can_leave(world: World) -> None:
     provider = world.provider.address
     world.register("provider", "node2")
     world.chain.send(POOLS, "banProvider", world.pool, provider, "farm", sender=world.manager)

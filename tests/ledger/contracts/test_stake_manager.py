@@ -1,4 +1,4 @@
-"""Stake: what binds it, how it comes back, how it is taken."""
+"""Stake: how it is locked, unbonded and slashed."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def test_staking_moves_tokens_into_active_stake(world: World) -> None:
     assert world.balance("provider") == before - 500
 
 
-def test_nothing_and_what_one_does_not_have_can_not_be_staked(world: World) -> None:
+def test_zero_or_more_than_the_balance_cannot_be_staked(world: World) -> None:
     assert world.chain.refusal(STAKE, "stake", 0, sender=world.provider) == "NothingAsked"
     assert world.chain.refusal(STAKE, "stake", 5, sender=world.node) == "ERC20InsufficientAllowance"
     assert world.chain.refusal(STAKE, "stake", 2_000_000, sender=world.provider) == "ERC20InsufficientBalance"
 
 
-def test_anyone_adds_to_a_providers_stake(world: World) -> None:
+def test_anyone_can_add_to_a_providers_stake(world: World) -> None:
     world.chain.send(STAKE, "stakeFor", world.provider2.address, 70, sender=world.stranger)
     assert world.stake("provider2").active == 70
     assert world.chain.refusal(STAKE, "stakeFor", ZERO, 70, sender=world.stranger) == "NoRecipient"
@@ -42,7 +42,7 @@ def test_staking_under_a_permit_needs_no_approval(world: World) -> None:
     assert world.stake("provider2").active == 60
 
 
-def test_a_permit_that_somebody_carried_first_does_not_stop_the_staking(world: World) -> None:
+def test_a_permit_that_was_already_submitted_does_not_stop_the_staking(world: World) -> None:
     world.chain.send(MUSTER, "approve", world.chain.address(STAKE), 0, sender=world.provider2)
     permit = world.permit("provider2", world.chain.address(STAKE), 60)
     arguments = (world.provider2.address, world.chain.address(STAKE), 60, FAR, *permit)
@@ -51,14 +51,14 @@ def test_a_permit_that_somebody_carried_first_does_not_stop_the_staking(world: W
     assert world.stake("provider2").active == 60
 
 
-def test_a_wrong_permit_stakes_nothing(world: World) -> None:
+def test_a_permit_of_another_signer_stakes_nothing(world: World) -> None:
     world.chain.send(MUSTER, "approve", world.chain.address(STAKE), 0, sender=world.provider2)
     permit = world.permit("provider", world.chain.address(STAKE), 60)
     refusal = world.chain.refusal(STAKE, "stakeWithPermit", 60, FAR, *permit, sender=world.provider2)
     assert refusal == "ERC20InsufficientAllowance"
 
 
-def test_unbonded_stake_comes_back_after_the_period_and_not_before(world: World) -> None:
+def test_unbonded_stake_can_be_withdrawn_only_after_the_period(world: World) -> None:
     before = world.balance("provider")
     receipt = world.chain.send(STAKE, "beginUnbond", 1_000, sender=world.provider)
     started = receipt.only("UnbondStarted")
@@ -75,7 +75,7 @@ def test_unbonded_stake_comes_back_after_the_period_and_not_before(world: World)
     assert world.chain.refusal(STAKE, "withdraw", sender=world.provider) == "NothingMatured"
 
 
-def test_matured_stake_may_go_to_another_address_but_not_to_none(world: World) -> None:
+def test_matured_stake_can_be_withdrawn_to_another_address_but_not_to_zero(world: World) -> None:
     world.chain.send(STAKE, "beginUnbond", 1_000, sender=world.provider)
     world.chain.warp(UNBONDING)
     assert world.chain.refusal(STAKE, "withdraw", ZERO, sender=world.provider) == "NoRecipient"
@@ -83,7 +83,7 @@ def test_matured_stake_may_go_to_another_address_but_not_to_none(world: World) -
     assert world.balance("node2") == 1_000
 
 
-def test_stake_that_a_membership_or_open_work_binds_can_not_unbond(world: World) -> None:
+def test_stake_locked_by_a_membership_or_open_work_cannot_unbond(world: World) -> None:
     world.submit()
     free = STAKED - MEMBERSHIP - 100 * TERMS["penaltyPerUnit"]
     refused = world.chain.refused(STAKE, "beginUnbond", free + 1, sender=world.provider)
@@ -93,7 +93,7 @@ def test_stake_that_a_membership_or_open_work_binds_can_not_unbond(world: World)
     assert world.chain.refusal(STAKE, "beginUnbond", 0, sender=world.provider) == "NothingAsked"
 
 
-def test_a_cancelled_unbonding_is_active_again_and_its_neighbours_stay(world: World) -> None:
+def test_a_cancelled_unbonding_is_active_again_and_other_entries_stay(world: World) -> None:
     for amount in (1, 2, 3):
         world.chain.send(STAKE, "beginUnbond", amount, sender=world.provider)
     world.chain.send(STAKE, "cancelUnbond", 1, sender=world.provider)
@@ -105,7 +105,7 @@ def test_a_cancelled_unbonding_is_active_again_and_its_neighbours_stay(world: Wo
     assert receipt.only("Withdrawn")["amount"] == 4
 
 
-def test_the_queue_is_bounded_and_gets_room_again(world: World) -> None:
+def test_the_unbonding_queue_is_bounded_and_frees_places(world: World) -> None:
     for _ in range(32):
         world.chain.send(STAKE, "beginUnbond", 1, sender=world.provider)
     assert world.chain.refusal(STAKE, "beginUnbond", 1, sender=world.provider) == "TooManyUnbonds"
@@ -133,7 +133,7 @@ def test_only_the_work_ledger_slashes(world: World) -> None:
         assert world.chain.refusal(STAKE, "slash", *arguments, sender=caller) == "NotAllowed"
 
 
-def test_a_slash_takes_active_stake_first_then_the_queue_and_never_fails_for_too_little(world: World) -> None:
+def test_a_slash_takes_active_stake_then_the_queue_and_takes_less_if_there_is_less(world: World) -> None:
     with world.bare_stake_manager():
         world.chain.send(STAKE, "stakeFor", world.provider2.address, 100, sender=world.stranger)
         for amount in (30, 30):
@@ -151,7 +151,7 @@ def test_a_slash_takes_active_stake_first_then_the_queue_and_never_fails_for_too
         assert world.chain.refusal(STAKE, "withdraw", sender=world.provider2) == "NothingMatured"
 
 
-def test_what_a_slash_leaves_in_the_queue_is_still_withdrawn(world: World) -> None:
+def test_unbonding_stake_left_by_a_slash_can_be_withdrawn(world: World) -> None:
     with world.bare_stake_manager():
         world.chain.send(STAKE, "stakeFor", world.provider2.address, 60, sender=world.stranger)
         for amount in (30, 30):
@@ -161,7 +161,7 @@ def test_what_a_slash_leaves_in_the_queue_is_still_withdrawn(world: World) -> No
         assert world.chain.send(STAKE, "withdraw", sender=world.provider2).only("Withdrawn")["amount"] == 15
 
 
-def test_there_is_no_deployment_without_an_unbonding_period(world: World) -> None:
+def test_deployment_without_an_unbonding_period_is_refused(world: World) -> None:
     where = [world.chain.address(contract) for contract in (MUSTER, POOLS, WORK)]
     with pytest.raises(RevertedCall, match="NoUnbondingPeriod"):
         world.chain.simulate_create(STAKE, *where, 0)

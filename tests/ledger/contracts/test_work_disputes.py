@@ -1,4 +1,4 @@
-"""Disputes: who decides them and when, what several validators come to, and who is paid for looking."""
+"""Disputes: the deciding validators and their turns, the combined outcome, and fees for second looks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def refusals(receipt: Receipt) -> list[str]:
 
 
 def disputed(world: World, *, first: int, by: str = "") -> bytes:
-    """Work whose first verdict is disputed."""
+    """Returns work whose first verdict is disputed."""
     key = world.submit()
     world.judge(key, outcome=first)
     world.dispute(key, by=by)
@@ -47,7 +47,7 @@ def disputed(world: World, *, first: int, by: str = "") -> bytes:
 
 
 def jury(world: World, key: bytes, names: list[str]) -> list[str]:
-    """Those that may decide, in the order of their turns."""
+    """Returns the validators that may decide, in the order of their turns."""
     turns = {name: world.turn(key, name) for name in names}
     return sorted((name for name in names if turns[name]), key=lambda name: turns[name])
 
@@ -59,7 +59,7 @@ def decide(world: World, key: bytes, by: str, outcome: int) -> Receipt:
 # Turns
 
 
-def test_validators_decide_in_the_order_of_a_hash_that_nobody_knew_at_the_dispute(world: World) -> None:
+def test_the_order_of_deciding_validators_comes_from_a_block_hash_after_the_dispute(world: World) -> None:
     names = world.add_validators(5)
     key = disputed(world, first=FORGED)
     since, block = world.work(key).since, world.chain.block() - 2
@@ -78,7 +78,7 @@ def test_validators_decide_in_the_order_of_a_hash_that_nobody_knew_at_the_disput
     assert world.turn(key, "stranger") == 0
 
 
-def test_a_validator_that_answers_out_of_turn_is_refused_until_its_turn(world: World) -> None:
+def test_a_verdict_out_of_turn_is_refused_until_the_validators_turn(world: World) -> None:
     names = world.add_validators(3)
     key = disputed(world, first=FORGED)
     first, second = jury(world, key, names)
@@ -91,7 +91,7 @@ def test_a_validator_that_answers_out_of_turn_is_refused_until_its_turn(world: W
     assert refusals(decide(world, key, first, FORGED)) == ["WrongStatus"]
 
 
-def test_nobody_decides_before_the_block_that_orders_them(world: World) -> None:
+def test_no_validator_can_decide_before_the_ordering_block_is_mined(world: World) -> None:
     key = world.submit()
     world.judge(key, outcome=FORGED)
     world.chain.send(WORK, "dispute", key, DIGEST, 0, b"", sender=world.provider)
@@ -102,7 +102,7 @@ def test_nobody_decides_before_the_block_that_orders_them(world: World) -> None:
     assert decide(world, key, "validator2", ACCEPTED).only("WorkFinal")["outcome"] == ACCEPTED
 
 
-def test_an_order_that_was_not_recorded_in_time_is_drawn_anew(world: World) -> None:
+def test_an_order_that_was_not_recorded_in_time_is_drawn_again(world: World) -> None:
     key, recorded = world.submit(), world.submit(index=1)
     world.judge(key, recorded, outcome=FORGED)
     world.dispute(key)
@@ -120,7 +120,7 @@ def test_an_order_that_was_not_recorded_in_time_is_drawn_anew(world: World) -> N
     assert decide(world, recorded, "validator2", ACCEPTED).only("WorkFinal")["outcome"] == ACCEPTED
 
 
-def test_the_last_turn_begins_while_there_is_time_to_use_it(world: World) -> None:
+def test_the_last_turn_lasts_at_least_one_share_of_the_dispute_period(world: World) -> None:
     names = world.add_validators(5)
     key = disputed(world, first=FORGED)
     last = jury(world, key, names)[-1]
@@ -131,7 +131,9 @@ def test_the_last_turn_begins_while_there_is_time_to_use_it(world: World) -> Non
 
 
 @pytest.mark.parametrize(("count", "final"), [(2, True), (3, True), (4, False), (5, False)])
-def test_from_four_validators_on_one_alone_overturns_nothing(world: World, count: int, final: bool) -> None:
+def test_with_four_or_more_validators_one_vote_does_not_overturn_a_verdict(
+    world: World, count: int, final: bool
+) -> None:
     names = world.add_validators(count)
     key = disputed(world, first=FORGED)
     receipt = decide(world, key, jury(world, key, names)[0], ACCEPTED)
@@ -148,7 +150,7 @@ def test_from_four_validators_on_one_alone_overturns_nothing(world: World, count
         )
 
 
-def test_one_that_agrees_with_the_first_verdict_ends_the_dispute_alone(world: World) -> None:
+def test_one_vote_that_agrees_with_the_first_verdict_ends_the_dispute(world: World) -> None:
     names = world.add_validators(4)
     key = disputed(world, first=FORGED)
     assert decide(world, key, jury(world, key, names)[0], FORGED).only("WorkFinal")["outcome"] == FORGED
@@ -174,7 +176,7 @@ def test_a_contradicted_verdict_ends_in_the_median_of_three(world: World, first:
     assert world.stake().active == 100_000 - final["slashed"] - lost
     paid = {name: found for name, found in (("validator", first), (one, second), (other, third)) if found == median}
     if (first, median) in {(ACCEPTED, REJECTED), (ACCEPTED, FORGED)}:
-        paid["validator3"] = median  # its dispute was right
+        paid["validator3"] = median  # its dispute was successful
     assert {name: world.earned(name) for name in names if world.earned(name)} == dict.fromkeys(paid, FEE)
     assert world.escrow().reserved == 0
 
@@ -183,7 +185,7 @@ def test_a_contradicted_verdict_ends_in_the_median_of_three(world: World, first:
     ("first", "opinion", "last"),
     [(FORGED, ACCEPTED, REJECTED), (FORGED, REJECTED, REJECTED), (ACCEPTED, FORGED, ACCEPTED)],
 )
-def test_a_contradiction_that_nobody_follows_leaves_the_first_verdict_without_its_penalty(
+def test_a_contradiction_without_a_second_vote_leaves_the_first_verdict_without_its_penalty(
     world: World, first: int, opinion: int, last: int
 ) -> None:
     names = world.add_validators(4)
@@ -195,7 +197,7 @@ def test_a_contradiction_that_nobody_follows_leaves_the_first_verdict_without_it
     assert world.escrow().reserved == 0
 
 
-def test_a_validator_whose_dispute_overturns_a_verdict_is_paid_and_its_judge_is_not(world: World) -> None:
+def test_a_validator_whose_dispute_overturns_a_verdict_is_paid_and_the_first_judge_is_not(world: World) -> None:
     names = world.add_validators(4)
     key = disputed(world, first=ACCEPTED, by="validator2")
     one, other = jury(world, key, names)
@@ -209,12 +211,12 @@ def test_a_validator_whose_dispute_overturns_a_verdict_is_paid_and_its_judge_is_
     }
 
 
-# What a dispute costs
+# Costs of a dispute
 
 
 @pytest.mark.parametrize("burned", [True, False])
 @pytest.mark.parametrize("by", ["node", "provider"])
-def test_a_node_that_disputes_a_rejection_in_vain_loses_a_tenth_of_the_penalty(
+def test_a_node_that_loses_a_dispute_of_a_rejection_loses_a_tenth_of_the_penalty(
     world: World, by: str, burned: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if burned:
@@ -254,7 +256,7 @@ def test_a_node_that_disputes_a_rejection_in_vain_loses_a_tenth_of_the_penalty(
         ("nobody decides", REJECTED, None, 0),
     ],
 )
-def test_no_other_dispute_costs_more_than_the_verdict(
+def test_other_lost_disputes_cost_no_more_than_the_verdict(
     world: World, case: str, first: int, decision: int | None, slashed: int
 ) -> None:
     world.add_validators(3)
@@ -287,7 +289,7 @@ def test_the_stake_covers_every_lost_dispute_of_open_work(world: World) -> None:
 
 
 def drawn(world: World, share: int, *, first: int = ACCEPTED) -> bytes:
-    """Judged work of a pool that pays for looks at a share of them, and the block that draws it."""
+    """Returns judged work of a pool that pays for second looks at a share of work, and the block that draws it."""
     world.chain.send(POOLS, "setTerms", world.pool, TERMS | {"lookBps": share}, sender=world.owner)
     world.chain.warp(TERMS["noticePeriod"])
     key = world.submit()
@@ -299,7 +301,7 @@ def drawn(world: World, share: int, *, first: int = ACCEPTED) -> bytes:
 
 
 @pytest.mark.parametrize("outcome", [ACCEPTED, REJECTED, FORGED])
-def test_a_second_look_that_agrees_is_paid_once_when_the_work_is_final(world: World, outcome: int) -> None:
+def test_a_confirming_second_look_is_paid_once_when_the_work_is_final(world: World, outcome: int) -> None:
     world.add_validators(3)
     key = drawn(world, 10_000, first=outcome)
     assert world.chain.call(WORK, "lookWanted", key)
@@ -327,7 +329,7 @@ def test_a_second_look_that_agrees_is_paid_once_when_the_work_is_final(world: Wo
         ("disputed", "WrongStatus"),
     ],
 )
-def test_a_look_is_refused_with(world: World, case: str, error: str) -> None:
+def test_a_second_look_is_refused_with(world: World, case: str, error: str) -> None:
     key = drawn(world, 10_000)
     by = {"the judge itself": "validator", "no validator": "stranger", "the provider as validator": "provider"}
     if case == "the provider as validator":
@@ -344,7 +346,7 @@ def test_a_look_is_refused_with(world: World, case: str, error: str) -> None:
     assert refusals(world.confirm(key, by=by.get(case, "validator2"), outcome=outcome, **sha256)) == [error]
 
 
-def test_looks_are_paid_for_the_share_that_the_terms_name(world: World) -> None:
+def test_the_share_of_paid_looks_is_that_of_the_terms(world: World) -> None:
     world.chain.send(POOLS, "setTerms", world.pool, TERMS | {"lookBps": 2_500}, sender=world.owner)
     world.chain.warp(TERMS["noticePeriod"])
     keys = []
@@ -363,14 +365,14 @@ def test_looks_are_paid_for_the_share_that_the_terms_name(world: World) -> None:
     assert [world.chain.call(WORK, "lookWanted", key) for key in keys] == expected
 
 
-def test_a_pool_that_pays_for_no_looks_wants_none(world: World) -> None:
+def test_with_a_look_share_of_zero_no_look_is_paid(world: World) -> None:
     key = drawn(world, 0)
     assert refusals(world.confirm(key, by="validator2")) == ["NoLookWanted"]
     too_many = TERMS | {"lookBps": 10_001}
     assert world.chain.refusal(POOLS, "setTerms", world.pool, too_many, sender=world.owner) == "LookShareOutOfRange"
 
 
-def test_who_confirmed_a_verdict_does_not_decide_its_dispute_and_is_not_paid_if_it_is_overturned(world: World) -> None:
+def test_a_validator_that_confirmed_cannot_decide_the_dispute_and_is_unpaid_if_overturned(world: World) -> None:
     names = world.add_validators(5)
     key = drawn(world, 10_000)
     world.confirm(key, by="validator2")
@@ -389,7 +391,7 @@ def test_who_confirmed_a_verdict_does_not_decide_its_dispute_and_is_not_paid_if_
 # Seats
 
 
-def test_a_removed_validators_seat_is_given_away_only_when_no_open_work_can_name_it(world: World) -> None:
+def test_a_removed_validators_seat_is_reused_only_when_no_open_work_can_name_it(world: World) -> None:
     key = world.submit()
     world.judge(key)
     world.chain.send(POOLS, "removeValidator", world.pool, world.validator.address, 1, sender=world.owner)
@@ -408,7 +410,7 @@ def test_a_removed_validators_seat_is_given_away_only_when_no_open_work_can_name
     assert world.chain.call(POOLS, "seatNumberOf", world.pool, world.validator.address) == 4
 
 
-def test_a_pool_has_a_bounded_number_of_seats(world: World) -> None:
+def test_the_number_of_validator_seats_is_limited(world: World) -> None:
     for number in range(3, 65):
         who = "0x" + number.to_bytes(20, "big").hex()
         world.chain.send(POOLS, "addValidator", world.pool, who, sender=world.owner)

@@ -1,4 +1,4 @@
-"""Submission: under a lease, once, by the node or whoever carries its signature."""
+"""Submission: under a lease, once, by the node or by the sender of its signature."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.kit.contract_world import (
 )
 
 
-def test_submitted_work_is_kept_with_its_reward_and_penalty_set_aside(world: World) -> None:
+def test_submitted_work_reserves_its_reward_and_penalty(world: World) -> None:
     lease = world.lease()
     item = world.submission(lease, units=40)
     receipt = world.chain.send(WORK, "submitWork", *item.values(), sender=world.stranger)
@@ -97,7 +97,7 @@ def test_a_node_that_calls_itself_needs_no_signature(world: World) -> None:
         ("a pool that does not exist", "WrongStatus"),
     ],
 )
-def test_work_is_refused_that_comes_with(world: World, flaw: str, error: str) -> None:
+def test_a_submission_is_refused_with(world: World, flaw: str, error: str) -> None:
     flaws: dict[str, dict[str, Any]] = {
         "an expired lease": {"expiry": world.chain.now() - 1},
         "more units than fit": {"maxUnits": 2**40},
@@ -128,7 +128,7 @@ def test_work_is_refused_that_comes_with(world: World, flaw: str, error: str) ->
     assert world.chain.refusal(WORK, "submitWork", *item.values(), sender=sender) == error
 
 
-def test_a_slot_is_submitted_once_whatever_the_lease_says(world: World) -> None:
+def test_a_slot_can_be_submitted_only_once_even_under_another_lease(world: World) -> None:
     world.submit()
     again = world.submission(world.lease(version=9, maxUnits=5), units=5)
     assert world.chain.refusal(WORK, "submitWork", *again.values()) == "WorkExists"
@@ -136,7 +136,7 @@ def test_a_slot_is_submitted_once_whatever_the_lease_says(world: World) -> None:
     world.submit(step=4)
 
 
-def test_a_lease_of_a_replaced_orchestrator_ends_with_its_grace(world: World) -> None:
+def test_a_lease_of_a_replaced_orchestrator_is_valid_until_the_grace_period_ends(world: World) -> None:
     item = world.submission(world.lease())
     world.chain.send(POOLS, "setOrchestrator", world.pool, world.node2.address, 0, sender=world.owner)
     assert world.chain.refusal(WORK, "submitWork", *item.values()) == "NotOrchestrator"
@@ -153,8 +153,8 @@ ENDS: dict[str, tuple[str, str, tuple[Any, ...]]] = {
 
 
 @pytest.mark.parametrize("end", list(ENDS))
-def test_a_lease_that_was_signed_before_still_holds_after(world: World, end: str) -> None:
-    """One that expires within the notice period, counted from the end; a longer one is refused."""
+def test_a_lease_that_was_signed_before_still_counts_after(world: World, end: str) -> None:
+    """The lease expires within the notice period, counted from the end; a longer one is refused."""
     who, function, arguments = ENDS[end]
     subject: tuple[Any, ...] = (world.node.address,)
     subject = {"remove": ([world.node.address],), "banProvider": (world.provider.address,), "end": ()}.get(
@@ -173,7 +173,7 @@ def test_a_lease_that_was_signed_before_still_holds_after(world: World, end: str
     assert world.stake().workLock == 9_000
 
 
-def test_a_node_that_was_evicted_for_forged_work_submits_no_more(world: World) -> None:
+def test_a_node_evicted_for_forged_work_cannot_submit(world: World) -> None:
     forged = world.submit()
     world.judge(forged, outcome=FORGED)
     world.chain.warp(TERMS["challengePeriod"] + 1)
@@ -182,7 +182,7 @@ def test_a_node_that_was_evicted_for_forged_work_submits_no_more(world: World) -
     assert world.chain.refusal(WORK, "submitWork", *item.values()) == "NotMember"
 
 
-def test_work_stops_when_the_escrow_can_not_cover_it(world: World) -> None:
+def test_a_submission_is_refused_if_the_escrow_cannot_cover_it(world: World) -> None:
     world.withdraw(99_001 - FEES)
     item = world.submission(world.lease())
     assert world.chain.refusal(WORK, "submitWork", *item.values()) == "EscrowTooLow"
@@ -190,7 +190,7 @@ def test_work_stops_when_the_escrow_can_not_cover_it(world: World) -> None:
     world.submit()
 
 
-def test_work_stops_when_the_stake_can_not_cover_it(world: World) -> None:
+def test_a_submission_is_refused_if_the_stake_cannot_cover_it(world: World) -> None:
     world.chain.send(STAKE, "beginUnbond", 90_000 - 8_999, sender=world.provider)
     item = world.submission(world.lease())
     assert world.chain.refusal(WORK, "submitWork", *item.values()) == "StakeTooLow"
@@ -198,7 +198,7 @@ def test_work_stops_when_the_stake_can_not_cover_it(world: World) -> None:
     world.submit()
 
 
-def test_one_bad_submission_does_not_stop_a_batch(world: World) -> None:
+def test_one_refused_submission_does_not_stop_a_batch(world: World) -> None:
     first = world.submission(world.lease(index=1))
     stale = world.submission(world.lease(index=2, expiry=1))
     last = world.submission(world.lease(index=3))
@@ -209,7 +209,7 @@ def test_one_bad_submission_does_not_stop_a_batch(world: World) -> None:
     assert world.escrow().reserved == 2 * (1_000 + FEES)
 
 
-def test_a_batch_is_bounded(world: World) -> None:
+def test_the_size_of_a_batch_is_limited(world: World) -> None:
     item = world.submission(world.lease())
     assert world.chain.refusal(WORK, "submitBatch", [item] * 257) == "BatchTooLong"
     assert world.chain.refusal(WORK, "judge", [world.verdict(DIGEST)] * 257) == "BatchTooLong"
@@ -217,6 +217,6 @@ def test_a_batch_is_bounded(world: World) -> None:
     assert world.chain.refusal(WORK, "expire", [DIGEST] * 257) == "BatchTooLong"
 
 
-def test_work_that_was_never_submitted_is_nothing(world: World) -> None:
+def test_work_that_was_never_submitted_has_an_empty_record(world: World) -> None:
     assert world.work(DIGEST).status == 0
     assert world.work(DIGEST).deadline == 0

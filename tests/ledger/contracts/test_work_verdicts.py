@@ -1,4 +1,4 @@
-"""Verdicts, disputes and what becomes of work in the end."""
+"""Verdicts, disputes and the final state of work."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ JUDGE, CHALLENGE, DISPUTE = (TERMS[name] for name in ("judgePeriod", "challengeP
 
 
 def settled(world: World) -> bool:
-    """Whether nothing is set aside any more."""
+    """Returns whether nothing is reserved any more."""
     return bool(world.escrow().reserved == 0 and world.stake().workLock == 0)
 
 
@@ -48,7 +48,7 @@ def refusals(receipt: Receipt) -> list[str]:
     return [error_name(event.args["reason"]) for event in receipt.events if event.name == "VerdictRefused"]
 
 
-def test_accepted_work_is_paid_when_the_challenge_window_has_ended(world: World) -> None:
+def test_accepted_work_is_paid_after_the_challenge_window(world: World) -> None:
     key = world.submit()
     verdict = world.judge(key).only("VerdictGiven")
     assert (verdict["outcome"], verdict["reason"], verdict["auditHash"]) == (ACCEPTED, 7, DIGEST)
@@ -76,7 +76,7 @@ def test_rejected_work_is_unpaid_and_costs_nothing(world: World) -> None:
     assert world.member("node")
 
 
-def test_forged_work_costs_stake_and_membership_and_the_reserve_gets_it(world: World) -> None:
+def test_forged_work_costs_stake_and_membership_and_the_reserve_receives_the_penalty(world: World) -> None:
     key = world.submit()
     world.judge(key, outcome=FORGED)
     world.chain.warp(CHALLENGE + 1)
@@ -89,7 +89,7 @@ def test_forged_work_costs_stake_and_membership_and_the_reserve_gets_it(world: W
     assert not world.member("node")
 
 
-def test_no_node_of_a_provider_joins_before_everything_is_decided_that_was_open_when_one_forged(world: World) -> None:
+def test_after_a_forgery_the_provider_joins_no_node_until_all_its_open_work_is_decided(world: World) -> None:
     world.register("provider", "node2")
     world.finish(world.submit(), FORGED)
     until = world.chain.now() + JUDGE + CHALLENGE + DISPUTE
@@ -101,7 +101,7 @@ def test_no_node_of_a_provider_joins_before_everything_is_decided_that_was_open_
     world.join("node2")
 
 
-def test_claiming_one_unit_of_a_lease_does_not_make_forging_cheap(world: World) -> None:
+def test_claiming_one_unit_does_not_reduce_the_penalty_of_the_lease(world: World) -> None:
     item = world.submission(world.lease(), units=1)
     key = world.chain.send(WORK, "submitWork", *item.values(), sender=world.stranger).only("WorkSubmitted")["key"]
     assert (world.work(key).reward, world.work(key).penalty) == (10, 9_000)
@@ -110,7 +110,7 @@ def test_claiming_one_unit_of_a_lease_does_not_make_forging_cheap(world: World) 
     assert world.finalize(key).only("WorkFinal")["slashed"] == 9_000
 
 
-def test_a_domain_without_reserve_burns_penalties(world: World) -> None:
+def test_a_domain_without_a_reserve_burns_penalties(world: World) -> None:
     world.chain.send(DOMAINS, "updateDomain", world.domain, "n", "", DIGEST, ZERO, sender=world.governor)
     supply = world.chain.call(MUSTER, "totalSupply")
     key = world.submit()
@@ -120,7 +120,7 @@ def test_a_domain_without_reserve_burns_penalties(world: World) -> None:
     assert world.chain.call(MUSTER, "totalSupply") == supply - 9_000
 
 
-def test_forged_work_of_one_who_left_is_still_slashed(world: World) -> None:
+def test_forged_work_of_a_node_that_left_is_still_slashed(world: World) -> None:
     key = world.submit()
     world.leave("node")
     world.chain.send(REGISTRY, "retireNode", world.node.address, sender=world.provider)
@@ -131,7 +131,7 @@ def test_forged_work_of_one_who_left_is_still_slashed(world: World) -> None:
     assert "MemberLeft" not in receipt.names()
 
 
-def test_work_in_an_ended_pool_goes_its_way(world: World) -> None:
+def test_work_in_an_ended_pool_is_still_judged_and_paid(world: World) -> None:
     key = world.submit()
     world.chain.send(POOLS, "end", world.pool, sender=world.owner)
     world.judge(key)
@@ -154,7 +154,7 @@ def test_work_keeps_the_terms_of_its_submission(world: World) -> None:
     assert world.work(world.submit(index=1)).reward == 100
 
 
-def test_nobody_judges_work_after_the_deadline_and_it_expires_blameless(world: World) -> None:
+def test_work_cannot_be_judged_after_the_deadline_and_expires_without_blame(world: World) -> None:
     key, later = world.submit(), world.submit(index=1)
     deadline = world.work(key).deadline
     world.chain.at(deadline)
@@ -172,14 +172,14 @@ def test_nobody_judges_work_after_the_deadline_and_it_expires_blameless(world: W
     assert world.finalize(key).names() == []
 
 
-def test_a_verdict_in_the_last_second_counts(world: World) -> None:
+def test_a_verdict_in_the_last_second_is_valid(world: World) -> None:
     key = world.submit()
     world.chain.at(world.work(key).deadline)
     assert world.judge(key).names() == ["VerdictGiven"]
     assert world.chain.send(WORK, "expire", [key], sender=world.stranger).names() == []
 
 
-def test_one_bad_verdict_does_not_stop_a_batch(world: World) -> None:
+def test_one_refused_verdict_does_not_stop_a_batch(world: World) -> None:
     first, last = world.submit(), world.submit(index=1)
     verdicts = [world.verdict(first), world.verdict(DIGEST), world.verdict(last, 0)]
     verdicts += [world.verdict(first, FORGED), world.verdict(last, REJECTED)]
@@ -188,7 +188,7 @@ def test_one_bad_verdict_does_not_stop_a_batch(world: World) -> None:
     assert (world.work(first).outcome, world.work(last).outcome) == (ACCEPTED, REJECTED)
 
 
-def test_a_batch_over_pools_keeps_their_seats_and_terms_apart(world: World) -> None:
+def test_a_batch_over_several_pools_applies_each_pools_seats_and_terms(world: World) -> None:
     second = world.create_pool(world.domain, pricePerUnit=3, penaltyPerUnit=27, challengePeriod=5_000)
     world.join("node", poolId=second)
     here, there = [world.submit(index=1), world.submit(index=2)], world.submit(poolId=second)
@@ -211,7 +211,7 @@ def test_only_the_pools_validators_judge(world: World, who: str) -> None:
 
 
 @pytest.mark.parametrize("who", ["node", "provider"])
-def test_a_validator_judges_no_work_of_its_own(world: World, who: str) -> None:
+def test_a_validator_cannot_judge_its_own_work(world: World, who: str) -> None:
     key = world.submit()
     world.chain.send(POOLS, "addValidator", world.pool, world.people[who].address, sender=world.owner)
     assert refusals(world.judge(key, by=who)) == ["ConflictOfInterest"]
@@ -265,7 +265,7 @@ def test_a_decisive_verdict_needs_a_dispute(world: World) -> None:
 @pytest.mark.parametrize("decisive", [False, True], ids=["first", "decisive"])
 @pytest.mark.parametrize("wrong", [{"sha256": DIGEST}, {"units": 99}, {"units": 0}, {"units": 100 + 2**40}], ids=str)
 def test_a_verdict_on_another_file_or_other_units_is_refused(world: World, wrong: Any, decisive: bool) -> None:
-    """Which a validator gives that judged what a reorganisation has replaced."""
+    """Such verdicts come from a validator that judged work which a reorg has since replaced."""
     key = world.submit()
     if decisive:
         world.judge(key)
@@ -280,7 +280,7 @@ def test_a_verdict_on_another_file_or_other_units_is_refused(world: World, wrong
 
 
 @pytest.mark.parametrize(("first", "last"), [(ACCEPTED, ACCEPTED), (REJECTED, REJECTED), (FORGED, REJECTED)])
-def test_a_dispute_that_nobody_decides_takes_the_penalty_off(world: World, first: int, last: int) -> None:
+def test_an_undecided_dispute_removes_the_penalty(world: World, first: int, last: int) -> None:
     key = world.submit()
     world.judge(key, outcome=first)
     world.dispute(key)
@@ -295,7 +295,7 @@ def test_a_dispute_that_nobody_decides_takes_the_penalty_off(world: World, first
     assert accrued(world) == (1_000 if last == ACCEPTED else 0)
 
 
-def test_the_first_judge_and_the_disputer_do_not_decide(world: World) -> None:
+def test_the_first_judge_and_the_disputing_validator_cannot_decide(world: World) -> None:
     world.add_validators(3)
     key = world.submit()
     world.judge(key)
@@ -307,7 +307,7 @@ def test_the_first_judge_and_the_disputer_do_not_decide(world: World) -> None:
 
 
 @pytest.mark.parametrize("who", ["node", "provider", "validator2"])
-def test_node_provider_and_other_validators_dispute(world: World, who: str) -> None:
+def test_node_provider_and_other_validators_can_dispute(world: World, who: str) -> None:
     key = world.submit()
     world.judge(key, outcome=FORGED)
     world.dispute(key, by=who)
@@ -315,8 +315,8 @@ def test_node_provider_and_other_validators_dispute(world: World, who: str) -> N
 
 
 @pytest.mark.parametrize("who", ["node", "provider"])
-def test_nobody_disputes_own_work_that_was_accepted(world: World, who: str) -> None:
-    """A dispute has all of it computed again, for a second fee and at no cost to the node."""
+def test_a_node_cannot_dispute_its_own_accepted_work(world: World, who: str) -> None:
+    """A dispute has the whole file recomputed for a second fee, at no cost to the node."""
     key = world.submit()
     world.judge(key)
     carried = (key, SHA256, FAR, world.sign_dispute(key))
@@ -326,14 +326,14 @@ def test_nobody_disputes_own_work_that_was_accepted(world: World, who: str) -> N
 
 
 @pytest.mark.parametrize("who", ["validator", "owner", "manager", "stranger"])
-def test_nobody_else_disputes_nor_the_judge_itself(world: World, who: str) -> None:
+def test_other_parties_and_the_judge_cannot_dispute(world: World, who: str) -> None:
     key = world.submit()
     world.judge(key)
     arguments = (key, SHA256, 0, b"")
     assert world.chain.refusal(WORK, "dispute", *arguments, sender=world.people[who]) == "NotDisputant"
 
 
-def test_anyone_carries_the_nodes_dispute(world: World) -> None:
+def test_anyone_can_submit_a_dispute_that_the_node_signed(world: World) -> None:
     key = world.submit()
     world.judge(key, outcome=REJECTED)
     signature = world.sign_dispute(key)
@@ -349,7 +349,7 @@ def test_anyone_carries_the_nodes_dispute(world: World) -> None:
     assert world.work(key).disputer == world.node.address
 
 
-def test_there_is_one_dispute_and_only_within_the_window(world: World) -> None:
+def test_work_can_be_disputed_once_and_only_within_the_challenge_window(world: World) -> None:
     key, other = world.submit(), world.submit(index=1)
     arguments = (key, SHA256, 0, b"")
     assert world.chain.refusal(WORK, "dispute", *arguments, sender=world.node) == "WrongStatus"
@@ -362,7 +362,7 @@ def test_there_is_one_dispute_and_only_within_the_window(world: World) -> None:
     assert world.chain.refusal(WORK, "dispute", *late, sender=world.node) == "TooLate"
 
 
-def test_a_provider_claims_all_it_earned_in_the_pools_it_names(world: World) -> None:
+def test_a_provider_claims_its_rewards_in_the_pools_it_names(world: World) -> None:
     second = world.create_pool(world.domain)
     world.join("node", poolId=second)
     keys = [world.submit(), world.submit(index=1), world.submit(poolId=second)]
@@ -381,7 +381,7 @@ def test_a_provider_claims_all_it_earned_in_the_pools_it_names(world: World) -> 
     assert world.chain.refusal(WORK, "claim", pools, world.node2.address, sender=world.provider) == "NothingToClaim"
 
 
-def test_nobody_claims_anothers_rewards_nor_to_nowhere(world: World) -> None:
+def test_only_the_provider_claims_its_rewards_and_not_to_the_zero_address(world: World) -> None:
     key = world.submit()
     world.judge(key)
     world.chain.warp(CHALLENGE + 1)
@@ -392,7 +392,7 @@ def test_nobody_claims_anothers_rewards_nor_to_nowhere(world: World) -> None:
     assert world.chain.refusal(WORK, "claim", [world.pool], ZERO, sender=world.provider) == "NoRecipient"
 
 
-def test_twenty_pieces_of_work_go_through_in_batches(world: World) -> None:
+def test_twenty_works_are_submitted_judged_and_finalised_in_batches(world: World) -> None:
     world.chain.send(STAKE, "stake", 900_000, sender=world.provider)
     items = [world.submission(world.lease(index=index)) for index in range(20)]
     submitted = world.chain.send(WORK, "submitBatch", items, sender=world.stranger)

@@ -1,4 +1,4 @@
-"""The world of the histories, built once per chain."""
+"""Fixture: the world of the histories, built once per chain."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Invents histories and holds the contracts to the model and to what must always be true of money."""
+"""Generates histories and compares the contracts with the model and with invariants of money."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ amounts = st.sampled_from([1, 500, 9_000, 40_000]) | st.integers(1, 120_000)
 
 
 def known_terms(changes: dict[str, int]) -> Terms:
-    """What the model needs of a pool's terms."""
+    """Returns the terms that the model needs."""
     terms = TERMS | changes
     return Terms(
         price=terms["pricePerUnit"],
@@ -71,7 +71,7 @@ def known_terms(changes: dict[str, int]) -> Terms:
 
 
 class Histories(RuleBasedStateMachine):
-    """One history: Hypothesis chooses what happens, the model says what must come of it."""
+    """One history: Hypothesis chooses the actions, the model predicts the results."""
 
     world: ClassVar[World]
 
@@ -87,11 +87,11 @@ class Histories(RuleBasedStateMachine):
         self.model = self.beginning()
 
     def second_pool(self) -> int:
-        """A pool whose domain burns penalties."""
+        """Returns a pool whose domain burns penalties."""
         return int(self.world.chain.call(POOLS, "poolCount"))
 
     def beginning(self) -> Economy:
-        """The model of the world as it was built."""
+        """Returns the model of the world as it was built."""
         pools = self.pools
         balances = {name: self.world.balance(name) for name in ("owner", "provider", "provider2", *VALIDATORS)}
         made = Economy(
@@ -116,11 +116,11 @@ class Histories(RuleBasedStateMachine):
         return made
 
     def hash_of(self, block: int) -> bytes:
-        """The hash of a block of the chain."""
+        """Returns the hash of a block of the chain."""
         return bytes.fromhex(self.chain.rpc("eth_getBlockByNumber", hex(block), False)["hash"][2:])
 
     def teardown(self) -> None:
-        """Everybody goes home: nothing may stay behind in any contract."""
+        """Withdraws all funds of all parties: no contract may keep any."""
         try:
             self.everybody_goes_home()
         finally:
@@ -128,7 +128,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data(), provider=providers, amount=amounts)
     def a_provider_moves_its_stake(self, data: st.DataObject, provider: str, amount: int) -> None:
-        """Puts stake in, asks for it back, thinks better of it, or takes what has matured."""
+        """Adds stake, begins to unbond, cancels the unbonding, or withdraws what has matured."""
         match data.draw(st.sampled_from(["stake", "stake", "unbond", "unbond", "cancel", "withdraw"])):
             case "stake":
                 self.stake(provider, amount)
@@ -143,7 +143,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data(), which=first_or_second, amount=amounts)
     def the_owner_moves_money_and_terms(self, data: st.DataObject, which: int, amount: int) -> None:
-        """Funds, takes free money out, sets terms, seldom ends a pool."""
+        """Funds, withdraws free escrow, sets terms, and rarely ends a pool."""
         acts = ["fund", "fund", "fund", "announce", "announce", "take", "take", "terms", "terms", "end"]
         match data.draw(st.sampled_from(acts)):
             case "fund":
@@ -163,7 +163,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data(), which=first_or_second, node=nodes)
     def a_membership_changes(self, data: st.DataObject, which: int, node: str) -> None:
-        """A node joins, leaves, is put out, banned, taken back, retired or registered again."""
+        """Has a node join, leave, be evicted, banned, unbanned, retired or registered again."""
         acts = ["join", "join", "join", "leave", "evict", "ban", "unban", "retire", "register", "register"]
         match data.draw(st.sampled_from(acts)):
             case "join":
@@ -184,7 +184,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data(), which=first_or_second, units=st.integers(1, 100), count=st.integers(1, 3))
     def a_node_submits(self, data: st.DataObject, which: int, units: int, count: int) -> None:
-        """Some work, mostly of a member."""
+        """Submits work, mostly of a member."""
         node = data.draw(st.sampled_from(sorted(self.model.pools[self.pools[which]].members) or ["node"]) | nodes)
         notice = self.model.terms(self.pools[which]).notice
         lasts = data.draw(st.sampled_from([FAR, notice // 2]))
@@ -197,7 +197,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(data=st.data(), which=first_or_second, units=st.integers(1, 100), outcome=st.integers(1, 3))
     def work_runs_its_course(self, data: st.DataObject, which: int, units: int, outcome: int) -> None:
-        """From submission to the end, disputed or not, in or out of time."""
+        """Takes work from submission to its end, with or without disputes, on time or late."""
         pool = self.pools[which]
         node = data.draw(st.sampled_from(sorted(self.model.pools[pool].members) or ["node"]))
         index = data.draw(st.integers(100, 10_000))
@@ -230,7 +230,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.model.works)
     @rule(data=st.data(), outcome=st.integers(1, 3), place=places)
     def a_validator_judges(self, data: st.DataObject, outcome: int, place: int) -> None:
-        """The first verdict, the second, one in place of the other, or one on another submission."""
+        """Gives a first verdict, a second one, one of the wrong kind, or one on another submission."""
         for key in data.draw(st.lists(st.sampled_from(self.some_works()), min_size=1, max_size=3)):
             fitting = self.fitting(key, outcome)
             stale = {
@@ -244,7 +244,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: any(work.status == "provisional" for work in self.model.works.values()))
     @rule(data=st.data(), validator=st.sampled_from(VALIDATORS), decided=st.booleans(), outcome=st.integers(1, 3))
     def somebody_disputes(self, data: st.DataObject, validator: str, decided: bool, outcome: int) -> None:
-        """The provider or a validator, and perhaps another validator decides."""
+        """Has the provider or a validator dispute, and perhaps another validator decide."""
         works = self.model.works
         key = data.draw(st.sampled_from(sorted(key for key, work in works.items() if work.status == "provisional")))
         provider = OWNERS[works[key].node]
@@ -257,7 +257,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.model.works)
     @rule(data=st.data(), outcome=st.integers(1, 3), validator=st.sampled_from(VALIDATORS))
     def a_validator_looks_again(self, data: st.DataObject, outcome: int, validator: str) -> None:
-        """It agrees with the first verdict, or says so of something else."""
+        """Records a second look that agrees with the first verdict, or that differs from it."""
         key = data.draw(st.sampled_from(self.some_works()))
         found = data.draw(st.sampled_from([self.model.works[key].outcome or outcome, outcome]))
         self.confirm(key, found, validator)
@@ -269,7 +269,7 @@ class Histories(RuleBasedStateMachine):
         claims=st.booleans(),
     )
     def what_is_due_is_settled(self, wait: int, claimant: str, claims: bool) -> None:
-        """Work expires or becomes final, and its provider may claim."""
+        """Expires or finalises due work; its provider may claim."""
         self.model.now += wait
         self.settle("expire", "WorkExpired")
         self.settle("finalize", "WorkFinal")
@@ -278,13 +278,13 @@ class Histories(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([60, 3_600, UNBONDING]))
     def time_passes(self, seconds: int) -> None:
-        """Nobody does anything."""
+        """Lets time pass without an action."""
         self.model.now += seconds
 
     @precondition(lambda self: any(work.open for work in self.model.works.values()))
     @rule(data=st.data(), late=st.integers(-1, 0), settled=st.booleans())
     def a_deadline_comes(self, data: st.DataObject, late: int, settled: bool) -> None:
-        """The next action comes in the last second of a window, or in the first one after it."""
+        """Moves time so that the next action is in the last second of a window, or in the first one after it."""
         deadlines = sorted({work.deadline for work in self.model.works.values() if work.open})
         self.model.now = max(self.model.now, data.draw(st.sampled_from(deadlines)) + late)
         if settled:
@@ -389,7 +389,7 @@ class Histories(RuleBasedStateMachine):
         self.say("judge", item, validator, lambda: self.model.judge(key, verdict, validator))
 
     def decide(self, data: st.DataObject, key: bytes) -> None:
-        """A validator whose turn it may be decides a dispute."""
+        """Has a validator whose turn it may be decide a dispute."""
         work = self.model.works[key]
         if work.status == "disputed":
             self.model.now += data.draw(st.sampled_from([0, work.terms.dispute // 5, work.terms.dispute // 2]))
@@ -397,7 +397,7 @@ class Histories(RuleBasedStateMachine):
             self.judge(key, verdict, data.draw(st.just(0) | places))
 
     def uphold(self, key: bytes) -> None:
-        """Validators agree with the disputed verdict, late enough that it is the turn of each."""
+        """Has validators agree with the disputed verdict, late enough for the turn of each."""
         work = self.model.works[key]
         for place in range(len(VALIDATORS) - 1):
             if work.status == "disputed":
@@ -409,7 +409,7 @@ class Histories(RuleBasedStateMachine):
         self.say("confirm", look, validator, lambda: self.model.confirm(key, outcome, validator))
 
     def say(self, function: str, item: dict[str, Any], validator: str, model: Callable[[], None]) -> None:
-        """Has a validator say one thing, which the contract takes or refuses as the model does."""
+        """Has a validator give one verdict, which contract and model must accept or refuse alike."""
         refused = ""
         self.step()
         try:
@@ -421,7 +421,7 @@ class Histories(RuleBasedStateMachine):
         assert given == ([keccak(text=SIGNATURES[refused])[:4]] if refused else [])
 
     def fitting(self, key: bytes, outcome: int) -> Verdict:
-        """The verdict that the work waits for, on what was submitted."""
+        """Returns the kind of verdict that the work waits for, on the submitted file."""
         work = self.model.works[key]
         return Verdict(outcome, work.file, work.units, decisive=work.status == "disputed")
 
@@ -433,12 +433,12 @@ class Histories(RuleBasedStateMachine):
         self.do(WORK, "claim", self.pools, to, by=provider, model=lambda m: m.claim(provider))
 
     def some_works(self) -> list[bytes]:
-        """The keys of submitted work, the open ones first."""
+        """Returns the keys of submitted work, open work first."""
         works = self.model.works
         return sorted(works, key=lambda key: (not works[key].open, works[key].since, key))[:6]
 
     def settle(self, function: str, event: str) -> None:
-        """Expires or finalizes everything that is due."""
+        """Expires or finalises all due work."""
         self.step()
         expected = getattr(self.model, function)()
         receipt = self.sent(WORK, function, sorted(self.model.works), by="stranger")
@@ -450,7 +450,7 @@ class Histories(RuleBasedStateMachine):
         self.model.block += 1
 
     def do(self, contract: Contract, function: str, *arguments: Any, by: str, model: Any) -> bool:
-        """Does one thing in the world and in the model, and compares; returns whether it was done."""
+        """Does one action in the world and in the model, and compares; returns whether it succeeded."""
         self.step()
         refused = ""
         try:
@@ -463,7 +463,7 @@ class Histories(RuleBasedStateMachine):
         return not refused
 
     def sent(self, contract: Contract, function: str, *arguments: Any, by: str) -> Receipt:
-        """Sends what must go through."""
+        """Sends a transaction that must succeed."""
         result = self.chain.attempt(contract, function, *arguments, sender=self.people[by], at=self.model.now)
         assert isinstance(result, Receipt), result
         assert result.block == self.model.block, "each action has a block of its own"
@@ -472,7 +472,7 @@ class Histories(RuleBasedStateMachine):
 
     @invariant()
     def everything_holds(self) -> None:
-        """Compares the chain with the model, and both with what must always be true."""
+        """Compares the chain with the model, and both with the invariants."""
         model, address = self.model, self.chain.address
         names, earners = sorted(model.providers), [*sorted(model.providers), *VALIDATORS]
         people = [*earners, "owner", "stranger", "reserve"]
@@ -530,7 +530,7 @@ class Histories(RuleBasedStateMachine):
         }
 
     def everybody_goes_home(self) -> None:
-        """Whatever happened, all work ends, all stake and all rewards come back, and the escrow is free again."""
+        """Ends all work, returns all stake and rewards, and checks that the escrow is free again."""
         model = self.model
         for function, event in (("expire", "WorkExpired"), ("finalize", "WorkFinal")):
             model.now += DAY
@@ -559,7 +559,7 @@ class Histories(RuleBasedStateMachine):
 
 
 def work_key(pool: int, node: str, index: int) -> bytes:
-    """The key of a slot in the world's run and step."""
+    """Returns the key of a slot in the world's run and step."""
     return keccak(encode(["uint256", "bytes32", "address", "uint64", "uint32"], [pool, RUN, node, 3, index]))
 
 
@@ -576,7 +576,7 @@ SIGNATURES = {
 
 
 def prepare(world: World) -> None:
-    """Adds to the world what histories need: three nodes that pay their own gas, two stakes, a pool that burns."""
+    """Adds to the world three nodes that pay their own gas, two stakes, and a pool that burns penalties."""
     domain = world.create_domain(ZERO)
     world.create_pool(domain, funds=60_000, **SECOND)
     for pool, seats in zip((1, 2), SEATS, strict=True):

@@ -1,7 +1,7 @@
-"""The economy in plain Python: what every action does, and the name of the error that refuses it.
+"""The economy in plain Python: the effect of every action, and the name of the error that refuses it.
 
-Written from the design, not from the contracts: no storage layout, no batches, no signatures. Time is that of the block
-in which an action happens.
+Written from the design instead of the contracts: there is no storage layout, no batches and no signatures. Time is that
+of the block in which an action happens.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READABLE_BLOCKS = 256
 
 
 class Refused(Exception):
-    """The action is refused by the error of this name."""
+    """An action refused with the error of this name."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
@@ -31,7 +31,7 @@ class Refused(Exception):
 
 @dataclass(slots=True)
 class Provider:
-    """Stake, what binds it, and the queue of stake on its way back: id to (amount, matures at)."""
+    """Stake, its locks, and the unbonding queue: id to (amount, matures at)."""
 
     active: int = 0
     membership_lock: int = 0
@@ -41,12 +41,12 @@ class Provider:
 
     @property
     def unbonding(self) -> int:
-        """What is in the queue."""
+        """Returns the stake in the queue."""
         return sum(amount for amount, _ in self.queue.values())
 
     @property
     def free(self) -> int:
-        """Active stake that nothing binds."""
+        """Returns active stake that is not locked."""
         return self.active - self.membership_lock - self.work_lock
 
 
@@ -95,7 +95,7 @@ class Pool:
 
 @dataclass(slots=True)
 class Work:
-    """A piece of work and the terms that it was submitted under."""
+    """A work record and the terms under which it was submitted."""
 
     pool: int
     node: str
@@ -117,34 +117,34 @@ class Work:
 
     @property
     def reward(self) -> int:
-        """What it pays."""
+        """Returns the reward of the work."""
         return self.units * self.terms.price
 
     @property
     def penalty(self) -> int:
-        """What it costs if forged: claiming few of the lease's units does not lower it."""
+        """Returns the penalty if forged; claiming fewer units than the lease allows does not lower it."""
         return self.max_units * self.terms.penalty
 
     @property
     def reserved(self) -> int:
-        """What the escrow sets aside for it."""
+        """Returns the escrow reserved for the work."""
         return self.reward + MAX_FEES * self.terms.fee
 
     @property
     def open(self) -> bool:
-        """Whether its reward and penalty are set aside."""
+        """Returns whether reward and penalty are still reserved."""
         return self.status in {"submitted", "provisional", "disputed"}
 
     @property
     def deadline(self) -> int:
-        """The last second of the next step."""
+        """Returns the last second of the next step."""
         periods = {"submitted": self.terms.judge, "provisional": self.terms.challenge, "disputed": self.terms.dispute}
         return self.since + periods[self.status]
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What a validator says, and of which submission."""
+    """A validator's finding and the submission it refers to."""
 
     outcome: int
     file: bytes
@@ -154,7 +154,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class Economy:
-    """Everything that money depends on."""
+    """The complete state of the economy."""
 
     unbonding_period: int
     owners: dict[str, str]
@@ -194,7 +194,7 @@ class Economy:
         account = self.providers[provider]
         _unless(entry in account.queue, "NoSuchUnbond")
         account.active += account.queue.pop(entry)[0]
-        # The numbers of cancelled entries at the end are given again, unless that empties the queue.
+        # The numbers of cancelled entries at the end are reused, unless cancelling empties the queue.
         account.next_id = max(account.queue, default=account.next_id - 1) + 1
 
     def withdraw(self, provider: str) -> None:
@@ -218,7 +218,7 @@ class Economy:
         entry.lapses_at = 2 * entry.ready_at - self.now
 
     def withdraw_escrow(self, pool: int, amount: int) -> None:
-        """Gives free money back to the owner, after its notice."""
+        """Withdraws free escrow to the owner, after its notice."""
         entry = self.pools[pool]
         _unless(amount <= entry.announced and entry.ready_at <= self.now <= entry.lapses_at, "NotAnnounced")
         _unless(amount <= entry.balance - entry.reserved, "EscrowTooLow")
@@ -232,24 +232,24 @@ class Economy:
         self.pools[pool].ended, self.pools[pool].held_until = True, self._notice_end(pool)
 
     def set_terms(self, pool: int, terms: Terms) -> None:
-        """Sets terms that come into force after the notice."""
+        """Sets terms that take effect after the notice period."""
         entry = self.pools[pool]
         _unless(not entry.ended, "WrongStatus")
         entry.terms = self.terms(pool)
         entry.pending, entry.pending_at = terms, self.now + entry.terms.notice
 
     def terms(self, pool: int) -> Terms:
-        """The terms in force now."""
+        """Returns the terms in force now."""
         entry = self.pools[pool]
         return entry.pending if entry.pending and entry.pending_at <= self.now else entry.terms
 
     def retire(self, node: str) -> None:
-        """Takes a node out of service."""
+        """Retires a node."""
         _unless(node not in self.retired, "NotProvider")
         self.retired.add(node)
 
     def register(self, node: str) -> None:
-        """Puts a retired node into service again."""
+        """Registers a retired node again."""
         _unless(node in self.retired, "NodeTaken")
         self.retired.discard(node)
 
@@ -274,7 +274,7 @@ class Economy:
         self._depart(pool, node)
 
     def ban(self, pool: int, who: str) -> None:
-        """Bans a node, which puts it out, or a provider."""
+        """Bans a provider, or a node, which is also removed."""
         _unless(who not in self.pools[pool].banned, "BanUnchanged")
         self.pools[pool].banned[who] = self._notice_end(pool)
         self._depart(pool, who)
@@ -285,7 +285,7 @@ class Economy:
         del self.pools[pool].banned[who]
 
     def submit(self, key: bytes, work: Work, *, expiry: int) -> None:
-        """Submits work under a lease that ends at `expiry` and sets its reward, fees and penalty aside."""
+        """Submits work under a lease that ends at `expiry`, and reserves its reward, fees and penalty."""
         entry, node, provider = self.pools[work.pool], work.node, self.owners[work.node]
         _unless(key not in self.works, "WorkExists")
         _unless(not entry.ended or expiry <= entry.held_until, "WrongStatus")
@@ -299,7 +299,7 @@ class Economy:
         self.works[key] = work
 
     def judge(self, key: bytes, verdict: Verdict, validator: str) -> None:
-        """Gives a verdict, the first or the one that decides."""
+        """Gives a verdict, the first or a decisive one."""
         work, outcome = self.works[key], verdict.outcome
         _unless(work.status == ("disputed" if verdict.decisive else "submitted"), "WrongStatus")
         _unless((verdict.file, verdict.units) == (work.file, work.units), "OtherSubmission")
@@ -345,7 +345,7 @@ class Economy:
         work.disputed_block, work.seed = self.block, 0
 
     def expire(self) -> int:
-        """Closes all work that nobody judged in time; returns how much."""
+        """Expires all work that was not judged in time; returns the number."""
         due = [work for work in self.works.values() if work.status == "submitted" and work.deadline < self.now]
         for work in due:
             self._release(work)
@@ -353,7 +353,7 @@ class Economy:
         return len(due)
 
     def finalize(self) -> int:
-        """Makes all work final that is due; returns how much."""
+        """Finalises all due work; returns the number."""
         waiting = {"provisional", "disputed"}
         due = [work for work in self.works.values() if work.status in waiting and work.deadline < self.now]
         for work in due:
@@ -362,7 +362,7 @@ class Economy:
         return len(due)
 
     def claim(self, provider: str) -> None:
-        """Pays a provider all that it earned."""
+        """Pays a provider all its rewards."""
         owed = {pool: self.accrued.pop((pool, provider), 0) for pool in self.pools}
         _unless(any(owed.values()), "NothingToClaim")
         for pool, amount in owed.items():
@@ -394,7 +394,7 @@ class Economy:
             pool.may_join[provider] = self.now + terms.judge + terms.challenge + terms.dispute
 
     def _slash(self, work: Work, amount: int) -> None:
-        """Takes stake. Open work is always covered: a slash never has to reach into the queue."""
+        """Takes stake. Open work is always covered, so a slash never has to take from the queue."""
         self.providers[self.owners[work.node]].active -= amount
         if self.pools[work.pool].burns:
             self.burned += amount
@@ -407,10 +407,11 @@ class Economy:
         self.accrued[pool, who] = self.accrued.get((pool, who), 0) + amount
 
     def turns(self, key: bytes, names: tuple[str, ...]) -> list[str]:
-        """Orders validators by their turns in a dispute, as the next block will see it; those without a turn are last.
+        """Orders validators by their turns in a dispute as of the next block; those without a turn are last.
 
-        Histories choose validators by their place in this order, which block hashes decide, and not by their names:
-        a chain that is put back gives its blocks other hashes, and the same choices must lead to the same history.
+        Histories choose validators by their place in this order instead of by name, because block hashes decide the
+        order:
+        a chain reverted to a snapshot has other hashes, and the same choices must lead to the same history.
         """
         work = self.works[key]
         if work.status != "disputed" or not (seed := self._seed(work, self.block + 1)):
@@ -419,20 +420,20 @@ class Economy:
         return [*jury, *(name for name in names if name not in jury)]
 
     def _seed(self, work: Work, block: int) -> int:
-        """The seed of a dispute's order as a transaction in this block finds it; 0 if there is none."""
+        """Returns the seed of a dispute's order for a transaction in this block; 0 if there is none."""
         if work.seed or not 0 < block - work.disputed_block - 1 <= READABLE_BLOCKS:
             return work.seed
         return int.from_bytes(self.hash_of(work.disputed_block + 1), "big") % 2**56 | 1
 
     def _drawn(self, work: Work) -> bool:
-        """Whether the order of a dispute's validators is known; records it."""
+        """Returns whether the order of a dispute's validators is known; records the order."""
         work.seed = self._seed(work, self.block)
         if not work.seed and self.block - work.disputed_block - 1 > READABLE_BLOCKS:
             work.disputed_block = self.block
         return work.seed != 0
 
     def _jury(self, key: bytes, work: Work, seed: int) -> list[str]:
-        """The validators that may decide a dispute, in the order of their turns."""
+        """Returns the validators that may decide a dispute, in the order of their turns."""
         out = {work.judge, work.looker, work.disputer, work.juror}
         return sorted(
             (name for name in self.pools[work.pool].validators if name not in out),

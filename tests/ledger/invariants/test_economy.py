@@ -1,4 +1,4 @@
-"""Whatever people do, no token is lost or made, nothing is paid twice, and everybody can go home.
+"""Under any actions no token is lost or created, no work is paid twice, and all funds can be withdrawn.
 
 `MUSTER_HISTORIES=2000 python -m pytest tests/ledger/invariants` tries other and more histories than every run does.
 """
@@ -20,8 +20,8 @@ STEPS = 50
 """Long histories: everybody goes home after each, and that takes as long as ten steps do."""
 
 
-@pytest.mark.timeout(3600)  # as many histories as are asked for, on a machine as slow as it may be
-def test_every_history_keeps_to_the_model_and_lets_everybody_go_home(
+@pytest.mark.timeout(3600)  # the requested number of histories, however slow the machine is
+def test_every_history_matches_the_model_and_ends_with_all_funds_withdrawn(
     economy: World, ledger_process: ChainProcess
 ) -> None:
     asked = os.environ.get("MUSTER_HISTORIES")

@@ -1,4 +1,4 @@
-"""Tests that histories depend on the choices of Hypothesis only, and not on the chain that they run on."""
+"""Histories depend only on the choices of Hypothesis, not on the chain that they run on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ KEY = keccak(text="work")
 
 
 @pytest.mark.parametrize("seats", SEATS, ids=["four validators", "three validators"])
-def test_the_same_choices_lead_to_the_same_dispute_whatever_the_hashes_of_blocks_are(seats: tuple[str, ...]) -> None:
+def test_the_same_choices_lead_to_the_same_dispute_under_any_block_hashes(seats: tuple[str, ...]) -> None:
     for choices in range(20):
         assert len({str(dispute(seats, chain, random.Random(choices))) for chain in range(8)}) == 1
 

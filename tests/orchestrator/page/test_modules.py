@@ -1,4 +1,4 @@
-"""The page's modules: in node what they do, and here what stands in them."""
+"""The page's JavaScript modules: their own tests in node, and checks of their text."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FORBIDDEN = (
 
 
 @pytest.mark.needs_node
-def test_the_modules_do_what_they_promise() -> None:
+def test_the_javascript_tests_of_the_modules_pass() -> None:
     node = shutil.which("node")
     if node is None:
         pytest.skip("there is no node: `make tools` installs it")
@@ -41,24 +41,24 @@ def test_the_modules_do_what_they_promise() -> None:
 
 
 @pytest.mark.parametrize("pattern", FORBIDDEN, ids=["markup", "code", "keeping", "elsewhere", "style"])
-def test_no_module_makes_markup_or_code_of_text_keeps_things_or_speaks_to_others(pattern: str) -> None:
+def test_no_module_creates_markup_or_code_from_text_stores_data_or_calls_other_hosts(pattern: str) -> None:
     assert [name for name, text in MODULES.items() if re.search(pattern, text)] == []
 
 
 def test_the_token_is_named_in_two_modules_only() -> None:
-    """What takes it from the storage, and what sends it; a view sees it as somebody types it in, and no more."""
+    """One module reads the token from storage and one sends it; a view handles it only while it is typed in."""
     assert {name for name, text in MODULES.items() if re.search(r"\.token\b", text)} == {"core/api.mjs", "main.mjs"}
     assert [name for name, text in MODULES.items() if "sessionStorage" in text] == ["main.mjs"]
 
 
-def test_every_module_that_is_imported_is_served() -> None:
+def test_every_imported_module_is_served() -> None:
     for name, text in MODULES.items():
         for wanted in re.findall(r"from \"(\.[^\"]+)\"", text):
             path = Path("/", name).parent / wanted
             assert str(path.resolve()).lstrip("/") in MODULES, (name, wanted)
 
 
-def test_the_words_of_the_page_are_those_of_the_protocol() -> None:
+def test_the_pages_names_match_the_protocols_enumerations() -> None:
     reasons = dict(re.findall(r"^  (\d+): \"([a-z ]+)\",$", MODULES["rows/reasons.mjs"], re.MULTILINE))
     assert reasons == {str(reason.value): reason.name.lower().replace("_", " ") for reason in ReasonCode}
     outcomes = re.findall(r"(\d): \"(\w+)\"", MODULES["rows/reasons.mjs"].split("REASONS")[0])

@@ -1,4 +1,4 @@
-"""The page as a browser gets it: which files, under which rules, and what is in none of them."""
+"""The page as served to a browser: its files, their headers, and what no file may contain."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ async def ask(pool: PoolUnderTest, path: str, *, method: str = "GET", **headers:
         return await http.request(method, path, headers=headers)
 
 
-async def test_the_address_of_the_orchestrator_leads_to_the_page(pool: PoolUnderTest) -> None:
+async def test_the_orchestrators_root_redirects_to_the_page(pool: PoolUnderTest) -> None:
     for path, method in (("/", "GET"), ("/", "HEAD"), ("/page", "GET"), ("/page", "HEAD")):
         answer = await ask(pool, path, method=method)
         assert (answer.status_code, answer.headers["location"]) == (307, "page/"), "relative: a proxy may be before it"
@@ -54,7 +54,7 @@ async def test_the_address_of_the_orchestrator_leads_to_the_page(pool: PoolUnder
         assert (page.url.path, page.headers["content-type"]) == ("/page/", "text/html; charset=utf-8")
 
 
-async def test_every_file_comes_without_a_token_and_with_strict_rules(pool: PoolUnderTest) -> None:
+async def test_every_file_is_served_without_a_token_and_with_strict_security_headers(pool: PoolUnderTest) -> None:
     for name in ("", *page_files()):
         answer = await ask(pool, f"/page/{name}")
         assert answer.status_code == 200, name
@@ -66,7 +66,7 @@ async def test_every_file_comes_without_a_token_and_with_strict_rules(pool: Pool
         assert (head.status_code, head.content, head.headers["etag"]) == (200, b"", answer.headers["etag"])
 
 
-async def test_a_file_that_a_browser_has_is_not_sent_again_and_one_that_changed_is(pool: PoolUnderTest) -> None:
+async def test_an_unchanged_file_is_not_sent_again(pool: PoolUnderTest) -> None:
     tag = (await ask(pool, "/page/main.mjs")).headers["etag"]
     again = await ask(pool, "/page/main.mjs", **{"If-None-Match": f'W/"x", {tag}'})
     assert (again.status_code, again.content, again.headers["etag"]) == (304, b"", tag)
@@ -74,7 +74,7 @@ async def test_a_file_that_a_browser_has_is_not_sent_again_and_one_that_changed_
     assert (await ask(pool, "/page/main.mjs", **{"If-None-Match": '"another"'})).status_code == 200
 
 
-async def test_nothing_else_is_served(pool: PoolUnderTest) -> None:
+async def test_no_file_outside_the_page_is_served(pool: PoolUnderTest) -> None:
     for name in OUTSIDE:
         answer = await ask(pool, f"/page/{name}")
         assert (answer.status_code, answer.headers["content-type"]) == (404, "application/problem+json"), name
@@ -94,7 +94,7 @@ class _Reading(HTMLParser):
         self.tags.append((tag, dict(attrs)))
 
 
-def test_the_html_has_no_code_no_style_and_nothing_from_elsewhere() -> None:
+def test_the_html_has_no_inline_code_no_styles_and_no_external_resources() -> None:
     reading = _Reading()
     reading.feed(page_files()["index.html"].body.decode())
     for tag, attributes in reading.tags:
@@ -106,7 +106,7 @@ def test_the_html_has_no_code_no_style_and_nothing_from_elsewhere() -> None:
             assert wanted is None or wanted.startswith("#") or wanted in page_files(), wanted
 
 
-def test_no_file_of_the_page_loads_anything_from_elsewhere_or_holds_a_token() -> None:
+def test_no_file_of_the_page_loads_external_resources_or_contains_a_token() -> None:
     for name, file in page_files().items():
         text = file.body.decode()
         assert re.search(r"@import|\burl\([\"'h]|mst_[0-9a-f]{8}_", text) is None, name
@@ -114,8 +114,8 @@ def test_no_file_of_the_page_loads_anything_from_elsewhere_or_holds_a_token() ->
         assert elsewhere <= {"http://www.w3.org/2000/svg"}, name
 
 
-async def test_the_page_finds_everything_that_it_asks_for(pool: PoolUnderTest) -> None:
-    """Paths and parameters of the page's own modules, asked with the token that only reads."""
+async def test_every_request_of_the_pages_modules_is_answered(pool: PoolUnderTest) -> None:
+    """Paths and parameters of the page's own modules, requested with a read-only token."""
     paths = (await ask(pool, "/openapi.json")).json()["paths"]
     text = "\n".join(file.body.decode() for name, file in page_files().items() if name.endswith(".mjs"))
     asked = set(re.findall(r"\"(/v1/[a-z/]+)\"", text)) - {"/v1/nodes"}
@@ -141,7 +141,7 @@ async def test_the_page_finds_everything_that_it_asks_for(pool: PoolUnderTest) -
 
 
 @pytest.mark.parametrize("token", [TOKEN, READER], ids=["admin", "read"])
-async def test_a_node_that_writes_markup_is_told_as_it_is_and_never_as_a_page(pool: PoolUnderTest, token: str) -> None:
+async def test_markup_in_node_data_is_returned_as_json_with_nosniff(pool: PoolUnderTest, token: str) -> None:
     markup = "<img src=x onerror=alert(1)>"
     key = await pool.member(labels={"zone": markup})
     await pool.beat(key, worker_version=markup)

@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the run tests."""
 
 from tests.kit.runs import make_run, run
 

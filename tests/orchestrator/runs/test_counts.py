@@ -1,4 +1,4 @@
-"""The counters in Redis against the slots they count, over long histories drawn from fixed seeds."""
+"""Counters in Redis compared with the counted slots, over long histories drawn from fixed seeds."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class Walk:
             await self.run.demand(self.version, self.draw.randint(0, 20), closed=self.draw.random() < 0.2)
 
     async def again(self) -> None:
-        self.run.chain.read = 0  # everything comes again, as after a restart
+        self.run.chain.read = 0  # all events are replayed, as after a restart
 
     async def check(self) -> None:
-        """What is counted is what there is."""
+        """Checks that each counter equals the number of slots."""
         store = self.run.leasing.store
         open_units = open_leases = 0
         for step, row in (await store.steps(list(STEPS))).items():
@@ -117,7 +117,7 @@ class Walk:
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_what_is_counted_is_what_there_is(make_run: MakeRun, seed: int) -> None:
+async def test_counters_match_the_slots_after_random_histories(make_run: MakeRun, seed: int) -> None:
     run = make_run(run_rest_s=0, run_max_rounds=2, node_rate_per_s=1000, node_burst=1000)
     await run.sync.round()
     await run.publish(0)

@@ -1,4 +1,4 @@
-"""The run's pure decisions: which step, what a slot counts for, who rests; as tables and over any history."""
+"""Pure decisions of the run as tables and over any history: the open step, counters of a slot, throttled nodes."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ S, H, C = SlotState, SlotEvent, Counted
         ({step: StepCount(demand=0) for step in (3, 4, 5)}, Choice(5, 0)),
     ],
     ids=[
-        "nothing yet",
+        "no rollouts yet",
         "has enough",
         "lacks one",
-        "on its way",
-        "rejected is nothing",
+        "pending",
+        "rejected counts zero",
         "late counts half",
-        "half of one is none",
-        "nothing is wanted",
+        "half of one rounds to zero",
+        "no demand",
     ],
 )
 def test_the_smallest_step_with_too_few_rollouts_is_chosen(counts: dict[int, StepCount], choice: Choice) -> None:
@@ -63,13 +63,13 @@ def test_the_smallest_step_with_too_few_rollouts_is_chosen(counts: dict[int, Ste
     ("floor", "version", "level", "steps"),
     [(0, 0, 2, [0, 1, 2]), (2, 1, 2, [2, 3]), (0, 4, 0, [4]), (5, 2, 2, []), (0, 3, 1, [3, 4])],
 )
-def test_the_window_ends_so_far_ahead_of_the_newest_version(
+def test_the_window_ends_at_the_async_level_ahead_of_the_newest_version(
     floor: int, version: int, level: int, steps: list[int]
 ) -> None:
     assert list(Window.of(floor=floor, version=version, async_level=level).steps) == steps
 
 
-def test_an_empty_window_wants_nothing() -> None:
+def test_an_empty_window_needs_no_rollouts() -> None:
     assert choose_step(Window(5, 4), {}, default_demand=8) == Choice(5, 0)
 
 
@@ -84,9 +84,9 @@ def test_an_empty_window_wants_nothing() -> None:
         ((8, 3), 9, False, True, Asked(8, 3, 3)),
         ((8, 0), 0, True, True, Asked(8, 0, 3)),
     ],
-    ids=["first", "first, lower", "again", "lower", "raised", "once too often", "closed"],
+    ids=["first", "first, lower", "again", "lower", "raised", "one round too many", "closed"],
 )
-def test_what_the_trainer_may_ask(
+def test_demand_requests_of_the_trainer_are_validated(
     now: tuple[int, int], groups: int, asked: Asked | None, *, closed: bool, stated: bool
 ) -> None:
     count = StepCount(demand=now[0], rounds=now[1])
@@ -152,11 +152,11 @@ FORGED = Slot(S.PROVISIONAL, C.REJECTED, Outcome.FORGED)
         (LEASED, H.JUDGED, Outcome.ACCEPTED, LEASED),
     ],
 )
-def test_the_life_of_a_slot(before: Slot, event: SlotEvent, outcome: Outcome | None, then: Slot) -> None:
+def test_slot_state_transitions(before: Slot, event: SlotEvent, outcome: Outcome | None, then: Slot) -> None:
     assert after(before, event, outcome) == then
 
 
-def test_what_the_ledger_shows_after_a_reorg_is_what_counts() -> None:
+def test_the_ledgers_state_replaces_the_slots_state_after_a_reorg() -> None:
     assert as_on_ledger(S.SUBMITTED, None) == SUBMITTED
     assert as_on_ledger(S.PROVISIONAL, Outcome.FORGED) == FORGED
     assert as_on_ledger(S.EXPIRED, None) == Slot(S.EXPIRED, C.NOTHING)
@@ -167,8 +167,8 @@ NEWS = st.lists(st.tuples(st.sampled_from(SlotEvent), VERDICTS), max_size=12)
 
 
 @given(history=NEWS, again=st.integers(1, 3))
-def test_events_that_come_again_in_order_change_nothing(history: list[tuple[SlotEvent, Outcome]], again: int) -> None:
-    """At least once, in order, from anywhere before: that is what a cursor promises."""
+def test_replayed_events_in_order_change_nothing(history: list[tuple[SlotEvent, Outcome]], again: int) -> None:
+    """A cursor promises events at least once, in order, from any earlier position."""
     ledger = [
         news for news in history if news[0] not in {H.LEASE_OVER, H.RELEASED, H.LAPSED, H.PENDING_OVER, H.WAIT_OVER}
     ]
@@ -187,7 +187,7 @@ def test_events_that_come_again_in_order_change_nothing(history: list[tuple[Slot
 
 
 class RunMachine(RuleBasedStateMachine):
-    """Slots of a few steps that are leased, submitted, judged and lost in any order, as a trainer closes steps."""
+    """Slots of a few steps that are leased, submitted, judged and lost in any order, while a trainer closes steps."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class RunMachine(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_leased_twice_over(self) -> None:
-        """Leases never go beyond the demand; late submissions and new verdicts may."""
+        """Checks that leases never exceed the demand; late submissions and new verdicts may."""
         for count in self.counts().values():
             assert count.need == max(0, count.demand - count.accepted - count.pending - count.leased)
 
@@ -321,7 +321,7 @@ def test_delivery_record(past: str, delivered: int, undelivered: int, *, rests: 
     assert (rested.resting_until_ms, rested.on_trial) == (None, rests)
 
 
-def test_a_rest_begins_with_the_newest_failure_and_ends_in_the_very_millisecond() -> None:
+def test_throttling_begins_with_the_newest_failure_and_ends_exactly_on_time() -> None:
     leases = [PastLease(PAST["u"], ended) for ended in (5_000, 7_000, 3_000)]
     assert judge_deliveries(leases, terms=TERMS, now_ms=16_999).resting_until_ms == 17_000
     assert judge_deliveries(leases, terms=TERMS, now_ms=17_000).resting_until_ms is None
@@ -338,7 +338,7 @@ def test_a_rest_begins_with_the_newest_failure_and_ends_in_the_very_millisecond(
         (Outcome.ACCEPTED, ReasonCode.PASSED, 0),
     ],
 )
-def test_bad_verdicts_count_as_not_delivered_beyond_the_free_ones(
+def test_bad_verdicts_beyond_the_free_ones_count_as_undelivered(
     outcome: Outcome, reason: ReasonCode, failures: int
 ) -> None:
     slot = Slot(S.FINAL, C.NOTHING, outcome)
@@ -349,13 +349,13 @@ def test_bad_verdicts_count_as_not_delivered_beyond_the_free_ones(
 @pytest.mark.parametrize(
     ("letter", "undelivered"), [("s", 3), ("p", 3), ("d", 3), ("X", 3), ("b", 3), ("l", 0), (" ", 0), ("g", 3)]
 )
-def test_late_work_counts_as_not_delivered_and_none_is_free(letter: str, undelivered: int) -> None:
+def test_late_work_counts_as_undelivered_without_free_ones(letter: str, undelivered: int) -> None:
     leases = [PastLease(PAST[letter], 5_000, late=True)] * 3
     judged = judge_deliveries(leases, terms=TERMS, now_ms=6_000)
     assert (judged.undelivered, judged.on_trial) == (undelivered, undelivered > 0)
 
 
-def test_a_provider_is_judged_by_a_longer_window_with_free_rejections_in_proportion() -> None:
+def test_a_provider_has_a_longer_window_and_proportionally_more_free_rejections() -> None:
     terms = TERMS.of_provider()
     assert (terms.newest, terms.rejections, terms.least, terms.threshold) == (8, 2, 2, 0.5)
     spread = [PastLease(PAST[letter], 5_000) for letter in "uususuus"]
@@ -373,13 +373,13 @@ def test_a_provider_is_judged_by_a_longer_window_with_free_rejections_in_proport
         (S.SUBMITTED, None, False),
     ],
 )
-def test_work_is_accused_while_forgery_is_not_final(
+def test_work_is_accused_while_a_forgery_verdict_is_not_final(
     state: SlotState, outcome: Outcome | None, *, accused: bool
 ) -> None:
     assert Slot(state, C.NOTHING, outcome).accused is accused
 
 
-# How long leases are, and what the escrow covers
+# Lease durations, and what the escrow covers
 
 LEAST, MOST = timedelta(seconds=30), timedelta(seconds=600)
 
@@ -396,7 +396,16 @@ LEAST, MOST = timedelta(seconds=30), timedelta(seconds=600)
         ([(20_000, 8)] * 5 + [(1_200_000, 8)] * 4, 80),
         ([(20_000, 8)] * 4 + [(60_000, 8)] * 6, 240),
     ],
-    ids=["none", "too few", "4 medians", "least", "most", "quick small slots", "a slow minority", "most are late"],
+    ids=[
+        "no deliveries",
+        "too few",
+        "4 medians",
+        "least",
+        "most",
+        "quick small slots",
+        "a slow minority",
+        "most are late",
+    ],
 )
 def test_a_lease_is_four_times_the_median_delivery(times: list[tuple[int, int]], seconds: int) -> None:
     found = lease_length([DeliveryTime(*each) for each in times], least=LEAST, most=MOST)
@@ -404,7 +413,7 @@ def test_a_lease_is_four_times_the_median_delivery(times: list[tuple[int, int]],
 
 
 @given(times=st.lists(st.builds(DeliveryTime, st.integers(0, 10**9), st.integers(1, 4096)), max_size=50))
-def test_a_lease_is_never_shorter_or_longer_than_it_may_be(times: list[DeliveryTime]) -> None:
+def test_the_lease_duration_is_bounded(times: list[DeliveryTime]) -> None:
     assert LEAST <= lease_length(times, least=LEAST, most=MOST) <= MOST
     assert lease_length(times, least=2 * MOST, most=MOST) == MOST, "the longest binds: escrow holds for no more"
 
@@ -412,9 +421,9 @@ def test_a_lease_is_never_shorter_or_longer_than_it_may_be(times: list[DeliveryT
 @pytest.mark.parametrize(
     ("took", "known", "late"),
     [(50_000, 8, False), (50_001, 8, True), (99_000, 8, True), (99_000, 7, False), (0, 50, False)],
-    ids=["at half", "past half", "at the end", "too little known", "at once"],
+    ids=["at half", "past half", "at the end", "too few deliveries", "at once"],
 )
-def test_work_is_late_once_its_step_does_not_wait_for_it(took: int, known: int, *, late: bool) -> None:
+def test_work_is_late_once_its_step_no_longer_waits_for_it(took: int, known: int, *, late: bool) -> None:
     lease, times = timedelta(seconds=100), [DeliveryTime(1_000, 1)] * known
     assert wait_length(lease) == timedelta(seconds=50)
     assert is_late(timedelta(milliseconds=took), times, lease=lease) is late
@@ -423,7 +432,7 @@ def test_work_is_late_once_its_step_does_not_wait_for_it(took: int, known: int, 
 @given(
     free=st.integers(0, 10**24), price=st.integers(0, 10**18), fees=st.integers(0, 10**18), units=st.integers(1, 10**9)
 )
-def test_the_escrow_covers_what_is_leased_with_its_fees(free: int, price: int, fees: int, units: int) -> None:
+def test_the_escrow_budget_covers_leased_units_with_their_fees(free: int, price: int, fees: int, units: int) -> None:
     budget = Budget.of(free=free, price=price, fees=fees, most=1 << 52)
     leases, open_units = 0, 0
     while leases < 50 and budget.covers(units, open_units=open_units, open_leases=leases):
@@ -448,7 +457,7 @@ def test_the_escrow_covers_what_is_leased_with_its_fees(free: int, price: int, f
         (60_000, "NodeNotWilling", False),
     ],
 )
-def test_work_that_was_not_carried_is_excused_if_it_came_in_time_and_the_ledger_blames_somebody_else(
+def test_unrelayed_work_is_excused_if_it_was_timely_and_the_error_was_not_the_nodes(
     before_the_end_ms: int, error: str, *, excused: bool
 ) -> None:
     assert tried_in_time(handed_in_ms=100_000 - before_the_end_ms, expiry_s=100, error=error) == excused

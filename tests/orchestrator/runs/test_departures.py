@@ -1,4 +1,4 @@
-"""Leases of nodes that left, were put out or banned: what the ledger still takes, the orchestrator carries."""
+"""Leases of nodes that left, were evicted or banned: the orchestrator relays what the ledger still accepts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def ticket(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int = 1
 
 
 async def depart(run: RunUnderTest, key: Key, grant: SlotGrant, *, expelled: bool = True, forged: bool = False) -> None:
-    """Ends a membership on both of the orchestrator's views of the ledger, and has that read."""
+    """Ends a membership in both of the orchestrator's views of the ledger, and has the event read."""
     run.chain.unseat_node(key.address, held_until=0 if forged else grant.lease.expiry, expelled=expelled)
     standing = run.pool.ledger.nodes[key.address]
     run.pool.ledger.nodes[key.address] = replace(standing, member=False, banned=expelled)
@@ -38,12 +38,12 @@ async def record(run: RunUnderTest, key: Key) -> Any:
 
 
 async def over(run: RunUnderTest) -> None:
-    """Lets a lease and the grace after it pass."""
+    """Advances the clock past a lease and its grace period."""
     await run.pool.clock.turn(timedelta(seconds=111))
     await run.sync.round()
 
 
-async def test_a_node_that_is_evicted_in_its_work_uploads_hands_in_and_is_paid(run: RunUnderTest) -> None:
+async def test_a_node_evicted_during_its_work_can_upload_submit_and_is_paid(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     await depart(run, key, grant)
@@ -57,7 +57,7 @@ async def test_a_node_that_is_evicted_in_its_work_uploads_hands_in_and_is_paid(r
     assert (await run.ask(key)).status_code == 403, "but it leases nothing more"
 
 
-async def test_no_step_waits_for_a_node_that_is_gone(run: RunUnderTest) -> None:
+async def test_no_step_waits_for_a_departed_node(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key, groups=8)
     await depart(run, key, grant, expelled=False)
@@ -65,7 +65,7 @@ async def test_no_step_waits_for_a_node_that_is_gone(run: RunUnderTest) -> None:
     assert (view["leased"], view["spare"], view["need"]) == (8, 8, 8)
 
 
-async def test_an_eviction_for_forged_work_ends_leases_at_once(run: RunUnderTest) -> None:
+async def test_an_eviction_for_forged_work_ends_the_nodes_leases_at_once(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     await depart(run, key, grant, forged=True)
@@ -75,20 +75,20 @@ async def test_an_eviction_for_forged_work_ends_leases_at_once(run: RunUnderTest
     assert [each["state"] for each in told["leases"]] == ["undelivered"]
 
 
-async def test_work_that_turns_out_forged_after_its_node_left_ends_its_other_leases(run: RunUnderTest) -> None:
+async def test_a_forgery_verdict_after_departure_ends_the_nodes_other_leases(run: RunUnderTest) -> None:
     key = await run.member()
     first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
     work = await run.delivered(key, first)
     await depart(run, key, second, expelled=False)
     assert (await ticket(run, key, second, file=2)).status_code == 200
-    run.chain.held[key.address] = 0  # no further event says that
+    run.chain.held[key.address] = 0  # no further event reports that
     run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.FORGED)
     run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.FORGED)
     await run.sync.round()
     assert (await ticket(run, key, second, file=3)).json()["code"] == "no-lease"
 
 
-async def test_final_forgery_ends_no_leases_of_a_member(run: RunUnderTest) -> None:
+async def test_a_final_forgery_verdict_ends_no_leases_of_a_current_member(run: RunUnderTest) -> None:
     key = await run.member()
     first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
     work = await run.delivered(key, first)
@@ -99,7 +99,7 @@ async def test_final_forgery_ends_no_leases_of_a_member(run: RunUnderTest) -> No
 
 
 @pytest.mark.parametrize(("expelled", "state", "undelivered"), [(True, "lapsed", 0), (False, "undelivered", 1)])
-async def test_what_a_node_does_not_deliver_counts_unless_the_pool_put_it_out(
+async def test_undelivered_slots_are_excused_if_the_pool_evicted_the_node(
     run: RunUnderTest, state: str, undelivered: int, *, expelled: bool
 ) -> None:
     key = await run.member()
@@ -110,7 +110,7 @@ async def test_what_a_node_does_not_deliver_counts_unless_the_pool_put_it_out(
     assert ([each["state"] for each in told["leases"]], told["undelivered"]) == ([state], undelivered)
 
 
-async def test_a_node_that_was_put_out_may_give_its_slots_up(run: RunUnderTest) -> None:
+async def test_an_evicted_node_can_release_its_slots(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     await depart(run, key, grant)
@@ -118,7 +118,7 @@ async def test_a_node_that_was_put_out_may_give_its_slots_up(run: RunUnderTest) 
     assert (answer.json()["leases"][0]["state"], answer.json()["undelivered"]) == ("lapsed", 0)
 
 
-async def test_a_refusal_of_the_ledger_is_not_held_against_a_node_that_was_put_out(run: RunUnderTest) -> None:
+async def test_a_ledger_refusal_does_not_count_against_an_evicted_node(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     await depart(run, key, grant)
@@ -129,7 +129,7 @@ async def test_a_refusal_of_the_ledger_is_not_held_against_a_node_that_was_put_o
     assert (await record(run, key))["undelivered"] == 0
 
 
-async def test_a_ban_of_a_provider_sets_the_leases_of_its_nodes_aside(run: RunUnderTest) -> None:
+async def test_a_ban_of_a_provider_suspends_the_leases_of_its_nodes(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key, groups=8)
     run.chain.emit(ProviderBanned, provider=PROVIDER.address, reason="")
@@ -140,13 +140,13 @@ async def test_a_ban_of_a_provider_sets_the_leases_of_its_nodes_aside(run: RunUn
     assert (await record(run, key))["undelivered"] == 0
 
 
-async def test_others_without_a_lease_upload_nothing(run: RunUnderTest) -> None:
+async def test_a_non_member_without_a_lease_cannot_upload(run: RunUnderTest) -> None:
     key, stranger = await run.member(), Key.generate()
     refused = await ticket(run, stranger, await run.lease(key))
     assert (refused.status_code, refused.json()["code"]) == (403, "not-a-member")
 
 
-async def test_a_reorg_brings_a_lease_back_that_no_step_waits_for(run: RunUnderTest) -> None:
+async def test_a_reorg_restores_a_lease_that_no_step_waits_for(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key, groups=8)
     work = await run.delivered(key, grant)

@@ -1,4 +1,4 @@
-"""Disputes that nodes have carried: checked before they cost gas, carried once, and tried again with another word."""
+"""Disputes that nodes send through the relayer: checked before they cost gas, relayed once, and renewable."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.kit.memory_run_ledger import RunUnderTest, sha
 
 
 async def judged(run: RunUnderTest, outcome: Outcome = Outcome.FORGED) -> tuple[Key, Digest]:
-    """A node and its work, with a provisional verdict."""
+    """Returns a node and its work, with a provisional verdict."""
     key = await run.member()
     work = await run.delivered(key, await run.lease(key))
     run.chain.happen(work, key.address, SlotEvent.JUDGED, outcome)
@@ -28,7 +28,7 @@ async def judged(run: RunUnderTest, outcome: Outcome = Outcome.FORGED) -> tuple[
 
 
 def word(run: RunUnderTest, key: Key, work: Digest, *, valid: timedelta = timedelta(minutes=10)) -> dict[str, Any]:
-    """A signed dispute."""
+    """Returns a signed dispute."""
     deadline = int((run.pool.clock.now() + valid).timestamp())
     signature = Dispute(key=work, evidence_hash=sha(5), deadline=deadline).sign(key, run.chain.domain)
     return {"key": work, "evidence_hash": sha(5), "deadline": deadline, "signature": "0x" + signature.hex()}
@@ -40,7 +40,7 @@ async def said(run: RunUnderTest, key: Key, body: dict[str, Any]) -> tuple[str, 
     return answer.json()["state"], answer.json()["reason"]
 
 
-async def test_a_dispute_is_carried_once_however_often_it_is_sent(run: RunUnderTest) -> None:
+async def test_a_dispute_sent_repeatedly_is_relayed_once(run: RunUnderTest) -> None:
     key, work = await judged(run)
     run.chain.batches.clear()
     body = word(run, key, work)
@@ -55,7 +55,7 @@ async def test_a_dispute_is_carried_once_however_often_it_is_sent(run: RunUnderT
     assert (await run.rollouts(status="all"))[0]["status"] == "disputed"
 
 
-async def test_one_that_was_carried_before_a_crash_is_found_on_the_ledger(run: RunUnderTest) -> None:
+async def test_a_dispute_relayed_before_a_crash_is_found_on_the_ledger(run: RunUnderTest) -> None:
     key, work = await judged(run)
     run.chain.batches.clear()
     await said(run, key, word(run, key, work))
@@ -68,7 +68,7 @@ async def test_one_that_was_carried_before_a_crash_is_found_on_the_ledger(run: R
     assert await said(run, key, word(run, key, work)) == ("carried", "")
 
 
-async def test_a_word_that_ran_out_while_the_chain_was_down_can_be_given_again(run: RunUnderTest) -> None:
+async def test_a_dispute_signature_that_expired_during_an_outage_can_be_renewed(run: RunUnderTest) -> None:
     key, work = await judged(run)
     await said(run, key, word(run, key, work))
     run.chain.down = True
@@ -81,7 +81,7 @@ async def test_a_word_that_ran_out_while_the_chain_was_down_can_be_given_again(r
     assert await run.relayer.round() == 1
 
 
-async def test_what_the_ledger_refuses_is_told(run: RunUnderTest) -> None:
+async def test_a_refusal_by_the_ledger_is_recorded_with_its_reason(run: RunUnderTest) -> None:
     key, work = await judged(run)
     run.chain.refuse[work] = "TooLate"
     await said(run, key, word(run, key, work))
@@ -92,12 +92,12 @@ async def test_what_the_ledger_refuses_is_told(run: RunUnderTest) -> None:
 
 
 @pytest.mark.parametrize("valid", [timedelta(seconds=-1), timedelta(0), timedelta(days=2)])
-async def test_a_word_holds_for_a_day_at_the_most(run: RunUnderTest, valid: timedelta) -> None:
+async def test_a_dispute_signature_is_valid_for_a_day_at_most(run: RunUnderTest, valid: timedelta) -> None:
     key, work = await judged(run)
     assert (await run.pool.send(key, "/v1/disputes", word(run, key, work, valid=valid))).status_code == 422
 
 
-async def test_nobody_disputes_for_another_or_without_a_reason(run: RunUnderTest) -> None:
+async def test_a_dispute_for_another_node_or_of_final_work_is_refused(run: RunUnderTest) -> None:
     key, work = await judged(run)
     other = await run.member()
     assert (await run.pool.send(other, "/v1/disputes", word(run, other, work))).status_code == 404
@@ -110,7 +110,7 @@ async def test_nobody_disputes_for_another_or_without_a_reason(run: RunUnderTest
     assert await run.relayer.round() == 0
 
 
-async def test_an_acceptance_is_not_disputed_at_the_pools_cost(run: RunUnderTest) -> None:
+async def test_an_acceptance_cannot_be_disputed_at_the_pools_cost(run: RunUnderTest) -> None:
     key, work = await judged(run, Outcome.ACCEPTED)
     answer = await run.pool.send(key, "/v1/disputes", word(run, key, work))
     assert (answer.status_code, answer.json()["code"]) == (409, "nothing-to-dispute")

@@ -1,4 +1,4 @@
-"""What nodes say of accepted files, step by step: a curve that no single node can bend out of shape."""
+"""Statistics that nodes report about accepted files, per step: no single node can distort the curve."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def told(run: RunUnderTest, first: int | None = None) -> list[StepFigures]
 async def judged(
     run: RunUnderTest, key: Key, file: int, outcome: Outcome | None, *, groups: int = 2, step: int = 0, **said: float
 ) -> Digest:
-    """A file of so many groups with figures of its own, and its verdict."""
+    """Adds a file of a number of groups with its statistics and verdict."""
     grant = await run.lease(key, step=step, groups=groups)
     assert (await run.hand_in(key, run.signed(key, grant, file=file), uploaded=True, **said)).status_code == 200
     await run.relayer.round()
@@ -41,7 +41,7 @@ async def judged(
     return work
 
 
-async def test_means_are_over_accepted_groups_whatever_samples_a_node_counted(run: RunUnderTest) -> None:
+async def test_means_weight_accepted_groups_and_ignore_reported_sample_counts(run: RunUnderTest) -> None:
     key = await run.member()
     assert await told(run) == []
     await judged(run, key, 1, Outcome.ACCEPTED, groups=3, reward=0.5, length=10, samples=1e300)
@@ -55,7 +55,7 @@ async def test_means_are_over_accepted_groups_whatever_samples_a_node_counted(ru
 
 
 @pytest.mark.parametrize("said", [1e308, -1e308, 1e9])
-async def test_a_figure_that_nothing_can_have_counts_for_nothing(run: RunUnderTest, said: float) -> None:
+async def test_an_impossible_statistic_is_ignored(run: RunUnderTest, said: float) -> None:
     key = await run.member()
     await judged(run, key, 1, Outcome.ACCEPTED, reward=said, length=said)
     assert await told(run) == [StepFigures(step=0, closed=False, files=1)]
@@ -64,7 +64,7 @@ async def test_a_figure_that_nothing_can_have_counts_for_nothing(run: RunUnderTe
 
 
 @pytest.mark.parametrize("far", [9.9e8, -9.9e8, 50.0])
-async def test_who_has_less_than_half_of_the_groups_can_not_bend_the_curve(run: RunUnderTest, far: float) -> None:
+async def test_a_minority_of_the_groups_cannot_shift_the_curve(run: RunUnderTest, far: float) -> None:
     key = await run.member()
     await judged(run, key, 1, Outcome.ACCEPTED, groups=2, reward=0.25, length=90)
     await judged(run, key, 2, Outcome.ACCEPTED, groups=3, reward=far, length=far)
@@ -75,7 +75,7 @@ async def test_who_has_less_than_half_of_the_groups_can_not_bend_the_curve(run: 
     assert 50 <= step.length <= 150
 
 
-async def test_honest_figures_count_however_they_are_spread(run: RunUnderTest) -> None:
+async def test_honest_statistics_are_used_with_any_spread(run: RunUnderTest) -> None:
     key = await run.member()
     rewards = [0.0, 1.0, 0.0, 1.0, 0.0, 0.5]
     for file, reward in enumerate(rewards):
@@ -106,7 +106,7 @@ async def test_a_step_is_read_again_only_when_its_counts_change(
     assert await told(run) == [], "a verdict that was turned over takes its file out"
 
 
-async def test_a_very_large_step_is_read_as_far_as_its_first_files(
+async def test_only_the_first_files_of_a_very_large_step_are_read(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = await run.member()
@@ -119,7 +119,7 @@ async def test_a_very_large_step_is_read_as_far_as_its_first_files(
     assert [each.files for each in await ReportedMetrics(run.leasing.store).of([0], floor=0)] == [2]
 
 
-async def test_rollouts_are_listed_without_asking_the_store(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_listing_rollouts_does_not_call_the_store(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     key = await run.member()
     await judged(run, key, 1, Outcome.ACCEPTED)
 

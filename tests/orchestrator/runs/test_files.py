@@ -1,4 +1,4 @@
-"""Where listed work can be read: its file, and the audit file of its verdict."""
+"""Links of listed work to its file and to the audit file of its verdict."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _local(url: str) -> str:
 
 
 async def judged(run: RunUnderTest) -> dict[str, Any]:
-    """Work that was uploaded, delivered and accepted; as it is listed."""
+    """Adds work that was uploaded, delivered and accepted; returns its listing."""
     key = await run.member()
     grant = await run.lease(key)
     words = WorkClaim(lease_hash=grant.lease.lease.hash, sha256=sha256(FILE), units=7)
@@ -77,7 +77,7 @@ async def test_listed_work_carries_links_to_its_file_and_its_audit_file(run: Run
     assert await get(run, item["audit_url"]) == AUDIT
 
 
-async def test_a_store_that_is_down_costs_the_links_and_not_the_list(
+async def test_while_the_store_is_down_work_is_listed_without_links(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def down(_: ObjectKey) -> None:
@@ -89,7 +89,7 @@ async def test_a_store_that_is_down_costs_the_links_and_not_the_list(
     assert item == before | {"size": None, "file_url": None, "audit_url": None}
 
 
-async def test_a_validator_reads_one_piece_of_work_by_its_key_and_its_node_does_not(run: RunUnderTest) -> None:
+async def test_a_validator_can_read_one_work_by_its_key_and_its_node_cannot(run: RunUnderTest) -> None:
     item = await judged(run)
     path = f"/v1/run/rollouts/{item['key']}"
     link = ("file_url", "audit_url")
@@ -100,10 +100,10 @@ async def test_a_validator_reads_one_piece_of_work_by_its_key_and_its_node_does_
     assert (unknown.status_code, unknown.json()["code"]) == (404, "not-found")
 
 
-async def test_who_works_for_all_nodes_may_ask_more_often_than_one_of_them(make_run: MakeRun) -> None:
+async def test_role_holders_have_a_higher_request_rate_than_nodes(make_run: MakeRun) -> None:
     run = make_run(node_rate_per_s=1, node_burst=2, role_rate_per_s=1, role_burst=5)
     await run.sync.round()
-    for who, first_refused in ((VALIDATOR, 5), (await run.pool.member(), 1)):  # its heartbeat counts
+    for who, first_refused in ((VALIDATOR, 5), (await run.pool.member(), 1)):  # its heartbeat counts towards the rate
         path = "/v1/run/rollouts?status=all" if who is VALIDATOR else "/v1/nodes/me"
         statuses = [(await run.pool.send_unsigned_answer(who, path)).status_code for _ in range(6)]
         assert statuses == [200] * first_refused + [429] * (6 - first_refused)

@@ -1,4 +1,4 @@
-"""Work that is submitted without a file: it holds up no step, and it counts against its node."""
+"""Work submitted without a file does not occupy its step, and counts against its node."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ async def test_a_submission_with_its_file_is_pending(run: RunUnderTest) -> None:
     assert (await deliveries(run, key))["delivered"] == 1
 
 
-async def test_a_file_that_is_larger_than_its_lease_admits_counts_as_absent(run: RunUnderTest) -> None:
-    """A node can upload one as a file of another kind; validators find it forged, so it must not occupy its step."""
+async def test_a_file_larger_than_its_lease_allows_counts_as_absent(run: RunUnderTest) -> None:
+    """A node can upload such a file as another kind; validators judge it forged, so it must not occupy its step."""
     key, _ = await ghost(run)
     place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1), size=1 << 30)
     await after(run, 2)
@@ -57,7 +57,7 @@ async def test_a_file_that_is_larger_than_its_lease_admits_counts_as_absent(run:
     assert (await deliveries(run, key))["undelivered"] == 1
 
 
-async def test_a_file_that_comes_later_makes_its_work_pending(run: RunUnderTest) -> None:
+async def test_a_file_that_arrives_later_makes_its_work_pending(run: RunUnderTest) -> None:
     key, _ = await ghost(run)
     place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1))
     await after(run, 2)
@@ -65,7 +65,7 @@ async def test_a_file_that_comes_later_makes_its_work_pending(run: RunUnderTest)
     assert (await deliveries(run, key))["undelivered"] == 0
 
 
-async def test_a_file_that_comes_after_the_step_stopped_waiting_is_not_waited_for(run: RunUnderTest) -> None:
+async def test_a_file_that_arrives_after_the_steps_wait_does_not_make_its_work_pending(run: RunUnderTest) -> None:
     key, _ = await ghost(run)
     await after(run, 901)
     place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1))
@@ -74,7 +74,7 @@ async def test_a_file_that_comes_after_the_step_stopped_waiting_is_not_waited_fo
     assert (await deliveries(run, key))["undelivered"] == 0, "but it is there"
 
 
-async def test_the_store_is_asked_less_and_less_often_and_not_beyond_the_judge_period(
+async def test_the_store_is_checked_with_growing_pauses_until_the_judge_period_ends(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, grant = await ghost(run)
@@ -100,7 +100,7 @@ async def _down(*_: object) -> None:
     raise StorageUnavailable("the store is down")
 
 
-async def test_while_the_store_is_down_work_counts_as_pending_and_nobody_is_blamed(
+async def test_while_the_store_is_down_work_is_pending_and_no_node_is_blamed(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
@@ -115,7 +115,7 @@ async def test_while_the_store_is_down_work_counts_as_pending_and_nobody_is_blam
     assert ((await deliveries(run, key))["delivered"], (await deliveries(run, key))["undelivered"]) == (0, 0)
 
 
-async def test_a_store_that_comes_back_is_asked_again(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_after_an_outage_the_store_is_checked_again(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(run.pool.dependencies.objects, "head", _down)
         await ghost(run)
@@ -126,9 +126,9 @@ async def test_a_store_that_comes_back_is_asked_again(run: RunUnderTest, monkeyp
 @pytest.mark.parametrize(
     ("uploaded", "later", "counts"),
     [(True, False, 0), (False, False, 1), (False, True, 0)],
-    ids=["file was there", "no file", "the file came while nobody looked"],
+    ids=["file was there", "no file", "file arrived between checks"],
 )
-async def test_expired_work_counts_against_its_node_if_its_file_never_came(
+async def test_expired_work_counts_as_undelivered_only_if_its_file_never_arrived(
     run: RunUnderTest, counts: int, *, uploaded: bool, later: bool
 ) -> None:
     key, grant = await ghost(run, uploaded=uploaded)
@@ -140,7 +140,7 @@ async def test_expired_work_counts_against_its_node_if_its_file_never_came(
     assert (told["delivered"], told["undelivered"]) == (0, counts)
 
 
-async def test_ghosts_rest(make_run: MakeRun) -> None:
+async def test_nodes_that_submit_without_files_are_throttled(make_run: MakeRun) -> None:
     run = make_run(run_delivery_least=3, run_rest_s=300)
     await run.sync.round()
     await run.publish(0)
@@ -153,7 +153,7 @@ async def test_ghosts_rest(make_run: MakeRun) -> None:
     assert "no slots for another" in answer.json()["detail"]
 
 
-async def test_a_verdict_counts_whatever_the_store_says(run: RunUnderTest) -> None:
+async def test_a_verdict_counts_even_without_a_file_in_the_store(run: RunUnderTest) -> None:
     key, grant = await ghost(run)
     run.chain.happen(grant.lease.lease.key.hash, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     await run.sync.round()

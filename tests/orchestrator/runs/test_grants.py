@@ -1,4 +1,4 @@
-"""What bounds a grant in the moment it is written: money, steps, the version, whose request it is, earlier leases."""
+"""Limits of a lease at the moment it is written: funds, steps, version, request ids and earlier leases."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def refused(run: RunUnderTest, key: Key, *, step: int = 0) -> str:
     return str(answer.json()["detail"])
 
 
-async def test_a_stake_answers_for_all_open_leases_of_its_provider_together(run: RunUnderTest) -> None:
+async def test_one_stake_covers_all_open_leases_of_its_provider(run: RunUnderTest) -> None:
     first, second = await run.member(), await run.member()
     run.chain.stake = 600  # at a penalty of 2 for each of 100 units: three groups
     assert (await run.lease(first, groups=2)).lease.groups == 2
@@ -31,7 +31,7 @@ async def test_a_stake_answers_for_all_open_leases_of_its_provider_together(run:
     assert "does not cover more open work" in await refused(run, second), "the first could still submit under its lease"
 
 
-async def test_groups_that_wait_for_a_verdict_or_have_a_good_one_are_not_leased_again(run: RunUnderTest) -> None:
+async def test_pending_and_accepted_groups_are_not_leased_again(run: RunUnderTest) -> None:
     key = await run.member()
     work = await run.delivered(key, await run.lease(key, groups=8))
     assert "has all the rollouts that it needs" in await refused(run, key)
@@ -41,7 +41,7 @@ async def test_groups_that_wait_for_a_verdict_or_have_a_good_one_are_not_leased_
     assert (await run.lease(key, step=1)).lease.step == 1
 
 
-async def test_a_step_that_closed_with_too_little_holds_up_no_later_one(run: RunUnderTest) -> None:
+async def test_a_step_closed_with_too_few_rollouts_does_not_delay_later_steps(run: RunUnderTest) -> None:
     key = await run.member()
     await run.demand(0, 0, closed=True)
     assert (await run.view())["accepted"] == 0
@@ -49,11 +49,11 @@ async def test_a_step_that_closed_with_too_little_holds_up_no_later_one(run: Run
 
 
 @pytest.mark.parametrize(("version", "attempt", "step"), [(1, 0, 1), (0, 1, 0)], ids=["version", "attempt"])
-async def test_a_version_that_changes_under_a_request_is_the_one_that_is_leased(
+async def test_a_version_that_changes_during_a_request_is_the_leased_one(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch, version: int, attempt: int, step: int
 ) -> None:
     key = await run.member()
-    await run.lease(key, groups=1)  # its stake is known from now on, so that nothing else asks a second time
+    await run.lease(key, groups=1)  # the stake is cached from here on, so that no later request reads it again
     before, store = await run.leasing.store.state(), run.leasing.store
     await run.publish(version, attempt=attempt)
     real, told = store.state, [before]
@@ -67,14 +67,14 @@ async def test_a_version_that_changes_under_a_request_is_the_one_that_is_leased(
     assert not told
 
 
-async def test_the_same_request_id_of_another_node_is_another_request(run: RunUnderTest) -> None:
+async def test_the_same_request_id_from_another_node_is_a_new_request(run: RunUnderTest) -> None:
     first, second = await run.member(), await run.member()
     for key in (first, second):
         assert (await run.ask(key, request="a" * 32)).json()["lease"]["node"] == key.address
     assert (await run.view())["leased"] == 8
 
 
-async def test_a_node_that_was_a_member_gets_no_slot_though_its_seat_is_remembered(run: RunUnderTest) -> None:
+async def test_a_former_member_gets_no_slot_despite_a_cached_seat(run: RunUnderTest) -> None:
     key = await run.member()
     await run.lease(key, groups=1)
     await run.pool.dependencies.nodes.learn(key.address, {"member": "0"})
@@ -82,14 +82,14 @@ async def test_a_node_that_was_a_member_gets_no_slot_though_its_seat_is_remember
     assert (answer.status_code, answer.json()["code"]) == (403, "not-active")
 
 
-async def test_a_request_is_remembered_as_long_as_its_lease_lasts(run: RunUnderTest) -> None:
+async def test_a_request_id_is_remembered_until_its_lease_ends(run: RunUnderTest) -> None:
     key = await run.member()
     await run.ask(key, request="a" * 32)
     name = run.pool.dependencies.database.key("run", "request", key.address, "a" * 32)
     assert 90_000 < await run.pool.dependencies.redis.pttl(name) <= 100_000
 
 
-async def test_the_last_index_is_never_reached(run: RunUnderTest) -> None:
+async def test_slot_indices_stop_before_the_limit(run: RunUnderTest) -> None:
     key = await run.member()
     await run.pool.dependencies.redis.hset(
         run.pool.dependencies.database.key("run", "next", "0"), key.address, str(2**32 - 1)
@@ -97,7 +97,7 @@ async def test_the_last_index_is_never_reached(run: RunUnderTest) -> None:
     assert "all its indices" in await refused(run, key)
 
 
-async def test_what_an_earlier_life_of_redis_leased_is_not_leased_again_to_a_node_that_delivered(
+async def test_after_a_loss_of_redis_earlier_slot_indices_are_not_leased_again(
     make_run: MakeRun,
 ) -> None:
     run = make_run(run_units_per_group=100)
@@ -119,7 +119,7 @@ async def test_what_an_earlier_life_of_redis_leased_is_not_leased_again_to_a_nod
     assert (await run.view())["leased"] == 1
 
 
-async def test_a_lease_ends_on_the_whole_second_before_its_time_is_over(run: RunUnderTest) -> None:
+async def test_a_leases_expiry_is_rounded_down_to_a_whole_second(run: RunUnderTest) -> None:
     key = await run.member()
     await run.pool.clock.turn(timedelta(milliseconds=700))
     now = run.pool.clock.now().timestamp()
@@ -136,7 +136,7 @@ async def test_escrow_for_just_one_group_is_offered_and_leased(run: RunUnderTest
     assert "escrow" in (await run.step(key)).reason
 
 
-async def test_a_pool_that_pays_and_asks_nothing_is_bounded_by_neither(run: RunUnderTest) -> None:
+async def test_without_price_and_penalty_neither_escrow_nor_stake_limits_leases(run: RunUnderTest) -> None:
     key = await run.member()
     run.chain.money, run.chain.stake = funds(free=0, price=0, penalty=0), 0
     await run.pool.clock.turn(timedelta(seconds=11))
@@ -144,7 +144,7 @@ async def test_a_pool_that_pays_and_asks_nothing_is_bounded_by_neither(run: RunU
     assert (await run.lease(key, groups=4)).lease.groups == 4
 
 
-async def test_a_lease_of_a_step_that_was_forgotten_binds_no_money_any_more(make_run: MakeRun) -> None:
+async def test_a_lease_of_a_forgotten_step_no_longer_reserves_escrow(make_run: MakeRun) -> None:
     run = make_run(run_kept_steps=1, run_slots_per_node=1)
     await run.sync.round()
     await run.publish(0)

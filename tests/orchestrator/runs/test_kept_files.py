@@ -1,4 +1,4 @@
-"""Which files of work are let into the store, and which are deleted from it."""
+"""Which work files the store accepts, and which are deleted."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ async def turn(run: RunUnderTest, time: timedelta) -> None:
 # Tickets
 
 
-async def test_a_live_lease_lets_its_work_in(run: RunUnderTest) -> None:
+async def test_a_live_lease_permits_its_upload(run: RunUnderTest) -> None:
     key = await run.member()
     assert told(await ask(run, key, await run.lease(key))) == (200, "")
 
@@ -56,19 +56,21 @@ async def test_a_live_lease_lets_its_work_in(run: RunUnderTest) -> None:
     ],
     ids=["work without a slot", "another file with a slot", "an audit file with a slot"],
 )
-async def test_work_names_its_slot_and_no_other_file_does(run: RunUnderTest, change: dict[str, Any]) -> None:
+async def test_rollout_files_must_name_a_slot_and_other_files_must_not(
+    run: RunUnderTest, change: dict[str, Any]
+) -> None:
     key = await run.member()
     await run.lease(key)
     body = {"kind": "rollout", "sha256": sha(1), "size": 10, "slot": {"step": 0, "index": 0}} | change
     assert told(await run.pool.send(key, "/v1/uploads", body)) == (422, "unprocessable")
 
 
-async def test_anothers_lease_lets_nothing_in(run: RunUnderTest) -> None:
+async def test_an_upload_under_another_nodes_lease_is_refused(run: RunUnderTest) -> None:
     key, other = await run.member(), await run.member()
     assert told(await ask(run, other, await run.lease(key))) == (409, "no-lease")
 
 
-async def test_a_lease_that_is_over_lets_nothing_in(run: RunUnderTest) -> None:
+async def test_an_upload_under_a_released_or_expired_lease_is_refused(run: RunUnderTest) -> None:
     key = await run.member()
     released, expired = await run.lease(key, groups=1), await run.lease(key, groups=1)
     await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": released.lease.index}]})
@@ -78,7 +80,7 @@ async def test_a_lease_that_is_over_lets_nothing_in(run: RunUnderTest) -> None:
     assert told(await ask(run, key, expired, file=2)) == (409, "no-lease"), "though nobody has looked at it yet"
 
 
-async def test_only_the_file_that_was_submitted_may_still_come_after_its_submission(run: RunUnderTest) -> None:
+async def test_after_submission_only_the_submitted_file_can_be_uploaded(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     run.submit_alone(grant, uploaded=False)
@@ -87,7 +89,7 @@ async def test_only_the_file_that_was_submitted_may_still_come_after_its_submiss
     assert told(await ask(run, key, grant, file=1)) == (200, "")
 
 
-async def test_what_is_there_already_needs_no_lease(run: RunUnderTest) -> None:
+async def test_a_file_that_is_already_stored_needs_no_lease(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     place_file(run.pool.dependencies.objects, node=key.address, sha256=sha(1)).write_bytes(bytes(1000))
@@ -109,7 +111,7 @@ async def test_a_file_larger_than_its_lease_allows_is_refused(make_run: MakeRun)
     assert str(most) in refused.json()["detail"]
 
 
-async def test_few_different_files_are_let_in_under_one_lease(run: RunUnderTest) -> None:
+async def test_the_number_of_different_files_under_one_lease_is_limited(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     for file in (1, 2, 3, 4, 1):
@@ -118,7 +120,7 @@ async def test_few_different_files_are_let_in_under_one_lease(run: RunUnderTest)
     assert told(await ask(run, key, grant, file=2)) == (200, "")
 
 
-async def test_other_files_of_a_node_have_an_account_of_their_own(make_run: MakeRun) -> None:
+async def test_other_files_of_a_node_have_a_separate_quota(make_run: MakeRun) -> None:
     run = make_run(upload_other_bytes_per_hour=1000)
     await run.sync.round()
     await run.publish(0)
@@ -129,11 +131,11 @@ async def test_other_files_of_a_node_have_an_account_of_their_own(make_run: Make
     assert told(await ask(run, key, await run.lease(key), file=3)) == (200, ""), "work does not go on that account"
 
 
-# What is deleted
+# Deletion of files
 
 
 def aged(run: RunUnderTest, path: Path, age: timedelta = AGE + timedelta(seconds=1)) -> Path:
-    """Makes a file as old as that."""
+    """Sets the age of a file."""
     at = (run.pool.clock.now() - age).timestamp()
     os.utime(path, (at, at))
     return path
@@ -144,7 +146,7 @@ def put(run: RunUnderTest, key: Key, file: int, age: timedelta = AGE + timedelta
 
 
 @pytest.mark.parametrize("end", ["released", "expired"])
-async def test_the_files_of_a_slot_that_ends_without_work_are_deleted(run: RunUnderTest, end: str) -> None:
+async def test_files_of_a_slot_that_ends_without_work_are_deleted(run: RunUnderTest, end: str) -> None:
     key = await run.member()
     grant = await run.lease(key)
     await ask(run, key, grant)
@@ -159,7 +161,7 @@ async def test_the_files_of_a_slot_that_ends_without_work_are_deleted(run: RunUn
     assert await run.pool.dependencies.redis.keys("*run:uploads:*") == []
 
 
-async def test_a_submission_that_is_read_late_keeps_its_file(run: RunUnderTest) -> None:
+async def test_a_submission_that_is_read_late_protects_its_file(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     await ask(run, key, grant)
@@ -171,7 +173,7 @@ async def test_a_submission_that_is_read_late_keeps_its_file(run: RunUnderTest) 
     assert path.exists()
 
 
-async def test_old_files_that_no_work_names_are_deleted_and_no_others(run: RunUnderTest) -> None:
+async def test_only_old_files_without_work_are_deleted(run: RunUnderTest) -> None:
     key = await run.member()
     await run.delivered(key, await run.lease(key), file=1)
     used, young, old = put(run, key, 1), put(run, key, 2, AGE - timedelta(seconds=1)), put(run, key, 3)
@@ -187,7 +189,7 @@ async def test_old_files_that_no_work_names_are_deleted_and_no_others(run: RunUn
     assert [path.exists() for path in (used, young, old, foreign, audit)] == [True, True, False, False, True]
 
 
-async def test_files_are_kept_for_as_long_as_their_work_can_be_open(make_run: MakeRun) -> None:
+async def test_files_are_kept_as_long_as_their_work_can_be_open(make_run: MakeRun) -> None:
     run = make_run(upload_kept_s=60)
     await run.sync.round()
     await run.publish(0)
@@ -198,14 +200,14 @@ async def test_files_are_kept_for_as_long_as_their_work_can_be_open(make_run: Ma
     assert (young.exists(), old.exists()) == (True, False)
 
 
-async def test_after_the_loss_of_redis_nothing_is_deleted_that_is_needed(make_run: MakeRun) -> None:
+async def test_after_a_loss_of_redis_no_needed_file_is_deleted(make_run: MakeRun) -> None:
     run = make_run(run_units_per_group=100)
     await run.sync.round()
     await run.publish(0)
     key = await run.member()
     work = await run.delivered(key, await run.lease(key), file=1)
     needed, unused = put(run, key, 1), put(run, key, 2)
-    held = put(run, key, 3, timedelta(minutes=1))  # of a lease that Redis forgets
+    held = put(run, key, 3, timedelta(minutes=1))  # of a lease that Redis loses
     await run.pool.dependencies.redis.flushall()
     run.chain.read = 0
     assert await run.sweeper.round() == 0, "the ledger was not read to its end"
@@ -217,7 +219,7 @@ async def test_after_the_loss_of_redis_nothing_is_deleted_that_is_needed(make_ru
     assert await run.sweeper.round() == 0
 
 
-async def test_another_file_in_its_place_after_a_reorg_leaves_the_first_unnamed(run: RunUnderTest) -> None:
+async def test_a_file_replaced_by_a_reorg_no_longer_belongs_to_the_work(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     work = await run.delivered(key, grant, file=1)
@@ -230,7 +232,7 @@ async def test_another_file_in_its_place_after_a_reorg_leaves_the_first_unnamed(
     assert (first.exists(), second.exists()) == (False, True)
 
 
-async def test_a_forgotten_step_leaves_its_files_to_their_age(make_run: MakeRun) -> None:
+async def test_files_of_a_forgotten_step_are_deleted_by_age(make_run: MakeRun) -> None:
     run = make_run(run_kept_steps=1)
     await run.sync.round()
     await run.publish(0)
@@ -245,7 +247,7 @@ async def test_a_forgotten_step_leaves_its_files_to_their_age(make_run: MakeRun)
     assert (old.exists(), young.exists()) == (False, True)
 
 
-async def test_nothing_is_deleted_where_the_settings_say_so(make_run: MakeRun) -> None:
+async def test_no_file_is_deleted_if_the_retention_setting_is_zero(make_run: MakeRun) -> None:
     run = make_run(upload_kept_s=0)
     await run.sync.round()
     await run.publish(0)
@@ -254,7 +256,9 @@ async def test_nothing_is_deleted_where_the_settings_say_so(make_run: MakeRun) -
     assert path.exists()
 
 
-async def test_a_store_that_is_down_is_swept_later(run: RunUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_in_an_unavailable_store_are_deleted_later(
+    run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     key = await run.member()
     path = put(run, key, 3)
 
@@ -269,7 +273,7 @@ async def test_a_store_that_is_down_is_swept_later(run: RunUnderTest, monkeypatc
     assert await run.sweeper.round() == 1
 
 
-async def test_the_store_is_listed_page_by_page(run: RunUnderTest) -> None:
+async def test_the_store_is_listed_in_pages(run: RunUnderTest) -> None:
     store = run.pool.dependencies.objects
     nodes = [Key.generate() for _ in range(3)]
     expected = {(node.address, sha(file << 248)) for node in nodes for file in range(1, 6)}

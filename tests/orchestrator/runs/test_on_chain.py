@@ -1,4 +1,4 @@
-"""A run on a real chain: joined, leased, carried, judged and read, and rebuilt after Redis was lost."""
+"""A run on a real chain: join, lease, submission and verdict, and recovery after a loss of Redis."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def hand_in(run: RunUnderTest, key: Key, grant: SlotGrant, *, file: int) -
     return grant.lease.lease.key.hash
 
 
-async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledger_alone(
+async def test_a_node_without_gas_joins_submits_and_its_work_is_restored_from_the_ledger(
     world: World, redis_url: str, tmp_path: Path
 ) -> None:
     async with orchestrating(world, redis_url, tmp_path) as run:
@@ -70,7 +70,7 @@ async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledge
         assert (rejected["key"], rejected["reason"], rejected["outcome"]) == (bad, 900, 3)
         listed = await run.rollouts(status="all")
 
-        # Redis is lost, and everything with it.
+        # Redis is lost with all its data.
         await run.pool.dependencies.redis.flushall()
         run.chain.forget_position()
         await run.sync.round()
@@ -82,7 +82,7 @@ async def test_from_joining_without_gas_to_accepted_work_and_back_from_the_ledge
         assert [_without(item, forgotten) for item in again] == [_without(item, forgotten) for item in listed]
 
 
-async def test_a_version_names_the_key_that_announced_it_while_both_of_the_publishers_count(
+async def test_a_version_names_its_announcing_key_while_both_publisher_keys_are_valid(
     world: World, redis_url: str, tmp_path: Path
 ) -> None:
     async with orchestrating(world, redis_url, tmp_path) as run:
@@ -99,7 +99,7 @@ async def test_a_version_names_the_key_that_announced_it_while_both_of_the_publi
         assert await chain.publisher_of(announced) == world.keys["validator"].address
 
 
-async def test_a_node_without_gas_defends_itself(world: World, redis_url: str, tmp_path: Path) -> None:
+async def test_a_node_without_gas_disputes_through_the_relayer(world: World, redis_url: str, tmp_path: Path) -> None:
     async with orchestrating(world, redis_url, tmp_path) as run:
         await run.sync.round()
         key = await join_by_relay(run, world)
@@ -122,7 +122,7 @@ async def test_a_node_without_gas_defends_itself(world: World, redis_url: str, t
         assert (await run.pool.send(key, "/v1/disputes", body)).json()["state"] == "carried"
 
 
-async def test_a_relayer_that_dies_after_the_transaction_carries_nothing_twice(
+async def test_a_relayer_that_crashes_after_its_transaction_submits_nothing_twice(
     world: World, redis_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with orchestrating(world, redis_url, tmp_path) as run:
@@ -146,7 +146,7 @@ async def test_a_relayer_that_dies_after_the_transaction_carries_nothing_twice(
         assert answer.json()["state"] == "carried"
 
 
-async def test_an_announced_withdrawal_is_leased_no_more(world: World, redis_url: str, tmp_path: Path) -> None:
+async def test_escrow_announced_for_withdrawal_is_not_leased(world: World, redis_url: str, tmp_path: Path) -> None:
     async with orchestrating(world, redis_url, tmp_path) as run:
         await run.sync.round()
         key = await join_by_relay(run, world)
@@ -166,7 +166,7 @@ async def test_an_announced_withdrawal_is_leased_no_more(world: World, redis_url
         assert (await run.lease(key, groups=1)).lease.groups == 1
 
 
-async def test_work_of_a_node_that_was_evicted_is_carried_and_of_a_forger_is_not(
+async def test_work_of_an_evicted_node_is_relayed_and_work_of_a_forger_is_not(
     world: World, redis_url: str, tmp_path: Path
 ) -> None:
     async with orchestrating(world, redis_url, tmp_path) as run:
@@ -197,7 +197,7 @@ async def test_work_of_a_node_that_was_evicted_is_carried_and_of_a_forger_is_not
         assert (await run.view())["spare"] == 0
 
 
-async def test_a_banned_providers_leases_are_set_aside(world: World, redis_url: str, tmp_path: Path) -> None:
+async def test_leases_of_a_banned_provider_are_suspended(world: World, redis_url: str, tmp_path: Path) -> None:
     async with orchestrating(world, redis_url, tmp_path) as run:
         await run.sync.round()
         key = await join_by_relay(run, world)
@@ -212,7 +212,7 @@ async def test_a_banned_providers_leases_are_set_aside(world: World, redis_url: 
 
 
 class _Killed(BaseException):
-    """As `kill -9`: nothing after it runs."""
+    """Simulates `kill -9`: no later code runs."""
 
 
 async def _die(*_: object, **__: object) -> None:

@@ -1,4 +1,4 @@
-"""The relayer's queue in Redis: what is remembered of something from one try to the next."""
+"""The relayer's queue in Redis: an item's state from one attempt to the next."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.kit.memory_run_ledger import RunUnderTest
 WORK = RelayedKind.WORK
 
 
-async def test_what_is_handed_in_again_is_as_old_as_the_first_time(run: RunUnderTest) -> None:
-    """When its lease ends its node is judged by that; and no gas is paid again for what was refused, before a look."""
+async def test_a_resubmission_keeps_the_time_of_the_first_submission(run: RunUnderTest) -> None:
+    """The time of the first submission decides when the lease ends, and refused work costs no gas before a dry run."""
     queue = run.pool.dependencies.relayer.store
     await queue.put(WORK, "a", "body", now_ms=1_000)
     await queue.settle(WORK, "a", ReceiptState.REFUSED, lease="", reason="EscrowTooLow", passing=True)
@@ -20,7 +20,7 @@ async def test_what_is_handed_in_again_is_as_old_as_the_first_time(run: RunUnder
     assert await queue.waiting(WORK) == 1
 
 
-async def test_what_is_settled_stays_so_and_is_forgotten_in_time(run: RunUnderTest) -> None:
+async def test_a_settled_item_does_not_change_and_expires(run: RunUnderTest) -> None:
     queue, redis = run.pool.dependencies.relayer.store, run.pool.dependencies.redis
     await queue.put(WORK, "a", "body", now_ms=1_000)
     await queue.settle(WORK, "a", ReceiptState.CARRIED, lease="")
@@ -35,7 +35,7 @@ async def test_what_is_settled_stays_so_and_is_forgotten_in_time(run: RunUnderTe
     assert not await queue.requeue(WORK, "a", now_ms=4_000), "it was not carried"
 
 
-async def test_a_loop_that_lost_its_lease_settles_nothing(run: RunUnderTest) -> None:
+async def test_a_loop_without_the_leader_lease_settles_nothing(run: RunUnderTest) -> None:
     queue = run.pool.dependencies.relayer.store
     await queue.put(WORK, "a", "body", now_ms=1_000)
     await queue.settle(WORK, "a", ReceiptState.CARRIED, lease="somebody#1")

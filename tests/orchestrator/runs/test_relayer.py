@@ -1,4 +1,4 @@
-"""Work and joins that the orchestrator carries to the ledger: checked before they cost gas, carried once."""
+"""Work and joins that the orchestrator relays to the ledger: checked before they cost gas, relayed once."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def receipt(answer: Any) -> tuple[str, str]:
     return body["state"], body["reason"]
 
 
-async def test_handed_in_work_is_carried_and_counted(run: RunUnderTest) -> None:
+async def test_submitted_work_is_relayed_and_counted(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     work = run.signed(key, grant)
     assert receipt(await run.hand_in(key, work, reward=0.5)) == ("queued", "")
@@ -63,7 +63,7 @@ async def test_handed_in_work_is_carried_and_counted(run: RunUnderTest) -> None:
     assert (item["units"], item["groups"], item["figures"]) == (7, 4, {"reward": 0.5})
 
 
-async def test_work_whose_file_nobody_can_read_is_not_carried(run: RunUnderTest) -> None:
+async def test_work_without_an_uploaded_file_is_not_relayed(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     answer = await run.hand_in(key, run.signed(key, grant), uploaded=False)
     assert (answer.status_code, answer.json()["code"], answer.json()["retryable"]) == (409, "no-file", True)
@@ -71,7 +71,7 @@ async def test_work_whose_file_nobody_can_read_is_not_carried(run: RunUnderTest)
     assert receipt(await run.hand_in(key, run.signed(key, grant)))[0] == "queued"
 
 
-async def test_many_go_in_one_transaction(run: RunUnderTest) -> None:
+async def test_many_works_are_sent_in_one_transaction(run: RunUnderTest) -> None:
     await run.demand(0, 100)
     keys = [await run.member() for _ in range(3)]
     for key in keys:
@@ -83,7 +83,7 @@ async def test_many_go_in_one_transaction(run: RunUnderTest) -> None:
 
 
 def _signed_by(world: RunUnderTest, key: Key, grant: SlotGrant, /, **change: Any) -> SignedWorkClaim:
-    """Work under a lease that was changed after it was signed, or signed by somebody else."""
+    """Returns work under a lease that was altered after signing, or signed by another key."""
     lease = grant.lease.model_copy(update=change)
     words = WorkClaim(lease_hash=lease.lease.hash, sha256=sha(1), units=7)
     return SignedWorkClaim(
@@ -124,10 +124,10 @@ def _resigned(run: RunUnderTest, key: Key, grant: SlotGrant) -> SignedWorkClaim:
         "another chain",
         "the lease of another node",
         "no signature of the lease",
-        "a lease of its own making",
+        "a lease signed by the node",
     ],
 )
-async def test_what_the_ledger_would_not_take_is_refused_before_it_costs_gas(
+async def test_work_that_the_ledger_would_refuse_is_refused_before_it_costs_gas(
     run: RunUnderTest, make: Callable[..., SignedWorkClaim], status: int, code: str
 ) -> None:
     key, grant = await leased(run)
@@ -137,7 +137,7 @@ async def test_what_the_ledger_would_not_take_is_refused_before_it_costs_gas(
     assert run.chain.batches == []
 
 
-async def test_nobody_hands_in_for_another(run: RunUnderTest) -> None:
+async def test_a_node_can_neither_submit_nor_read_another_nodes_work(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     other = await run.member()
     assert (await run.hand_in(other, run.signed(key, grant))).status_code == 403
@@ -147,14 +147,14 @@ async def test_nobody_hands_in_for_another(run: RunUnderTest) -> None:
     assert (await run.pool.send(key, path, None, method="GET")).json()["state"] == "queued"
 
 
-async def test_an_expired_lease_takes_no_work(run: RunUnderTest) -> None:
+async def test_work_under_an_expired_lease_is_refused(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.pool.clock.turn(timedelta(seconds=102))
     answer = await run.hand_in(key, run.signed(key, grant))
     assert (answer.status_code, answer.json()["code"]) == (409, "lease-expired")
 
 
-async def test_the_first_file_under_a_lease_counts(run: RunUnderTest) -> None:
+async def test_a_second_file_under_one_lease_is_refused(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant, file=1))
     answer = await run.hand_in(key, run.signed(key, grant, file=2))
@@ -165,7 +165,7 @@ async def test_the_first_file_under_a_lease_counts(run: RunUnderTest) -> None:
     assert receipt(await run.hand_in(key, run.signed(key, grant, file=1)))[0] == "carried"
 
 
-async def test_work_that_the_node_carried_itself_is_not_carried_again(run: RunUnderTest) -> None:
+async def test_work_that_the_node_submitted_itself_is_not_relayed_again(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     run.submit_alone(grant, file=1, units=7)
     await run.sync.round()
@@ -173,7 +173,7 @@ async def test_work_that_the_node_carried_itself_is_not_carried_again(run: RunUn
     assert await run.relayer.round() == 0
 
 
-async def test_killed_between_carrying_and_writing_it_down_nothing_is_doubled(run: RunUnderTest) -> None:
+async def test_a_crash_after_the_transaction_and_before_recording_it_relays_nothing_twice(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     work = run.signed(key, grant)
     await run.hand_in(key, work)
@@ -188,16 +188,16 @@ async def test_killed_between_carrying_and_writing_it_down_nothing_is_doubled(ru
     assert receipt(await run.hand_in(key, work)) == ("carried", "")
 
 
-async def test_the_word_of_the_ledger_counts_when_somebody_else_was_faster(run: RunUnderTest) -> None:
+async def test_work_that_the_node_submitted_first_is_recorded_as_carried(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
-    run.submit_alone(grant, file=1, units=7)  # by the node itself; nobody has read it yet
+    run.submit_alone(grant, file=1, units=7)  # submitted by the node itself and not yet read from the ledger
     await run.relayer.round()
     await run.relayer.round()
     assert receipt(await run.hand_in(key, run.signed(key, grant))) == ("carried", "")
 
 
-async def test_while_the_chain_is_down_work_waits_and_nobody_is_blamed(run: RunUnderTest) -> None:
+async def test_while_the_chain_is_down_work_waits_and_no_node_is_blamed(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
     run.chain.down = True
@@ -216,7 +216,7 @@ async def test_while_the_chain_is_down_work_waits_and_nobody_is_blamed(run: RunU
     assert (mine["delivered"], mine["undelivered"]) == (0, 0)
 
 
-async def test_a_chain_that_comes_back_in_time_takes_what_waited(run: RunUnderTest) -> None:
+async def test_waiting_work_is_relayed_when_the_chain_returns_in_time(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
     run.chain.down = True
@@ -227,7 +227,7 @@ async def test_a_chain_that_comes_back_in_time_takes_what_waited(run: RunUnderTe
     assert await run.relayer.round() == 1
 
 
-async def test_money_that_is_missing_may_come_and_then_the_work_is_carried(run: RunUnderTest) -> None:
+async def test_work_refused_for_missing_funds_is_relayed_once_funds_arrive(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     work = run.signed(key, grant)
     run.chain.refuse[work.lease.lease.key.hash] = "EscrowTooLow"
@@ -241,7 +241,7 @@ async def test_money_that_is_missing_may_come_and_then_the_work_is_carried(run: 
     assert await run.relayer.round() == 1
 
 
-async def test_what_the_ledger_refused_once_costs_no_gas_again_however_often_it_is_handed_in(make_run: MakeRun) -> None:
+async def test_resubmitting_refused_work_costs_no_gas_until_a_dry_run_succeeds(make_run: MakeRun) -> None:
     run = make_run(run_lease_s=3600)
     await run.sync.round()
     await run.publish(0)
@@ -259,7 +259,7 @@ async def test_what_the_ledger_refused_once_costs_no_gas_again_however_often_it_
     assert run.chain.batches == [1, 1]
 
 
-async def test_what_the_ledger_refuses_for_good_is_told_in_words(run: RunUnderTest) -> None:
+async def test_a_permanent_refusal_by_the_ledger_is_reported_with_its_reason(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     work = run.signed(key, grant)
     run.chain.refuse[work.lease.lease.key.hash] = "NotMember"
@@ -271,7 +271,7 @@ async def test_what_the_ledger_refuses_for_good_is_told_in_words(run: RunUnderTe
     assert run.chain.batches == [1]
 
 
-async def test_of_two_orchestrators_one_carries(make_run: MakeRun) -> None:
+async def test_two_orchestrators_relay_a_work_once(make_run: MakeRun) -> None:
     first, second = make_run(), make_run()
     await first.sync.round()
     await first.publish(0)
@@ -281,7 +281,7 @@ async def test_of_two_orchestrators_one_carries(make_run: MakeRun) -> None:
     assert await second.relayer.round() == 0
 
 
-async def test_a_transaction_that_takes_long_keeps_the_loops_lease(make_run: MakeRun) -> None:
+async def test_a_slow_transaction_renews_the_leader_lease(make_run: MakeRun) -> None:
     first, second = make_run(), make_run()
     await first.sync.round()
     await first.publish(0)
@@ -310,7 +310,7 @@ async def test_a_transaction_that_takes_long_keeps_the_loops_lease(make_run: Mak
     assert first.chain.batches == [1]
 
 
-async def test_rounds_that_overlap_hold_one_lease_together(run: RunUnderTest) -> None:
+async def test_overlapping_rounds_share_one_leader_lease(run: RunUnderTest) -> None:
     lease = run.relayer._lease
     for _ in range(3):
         assert await asyncio.gather(*[lease.hold() for _ in range(4)]) == [True] * 4
@@ -318,7 +318,7 @@ async def test_rounds_that_overlap_hold_one_lease_together(run: RunUnderTest) ->
 
 
 async def under_way(run: RunUnderTest) -> tuple[asyncio.Task[int], asyncio.Event]:
-    """A round whose transaction has left, and what lets it be mined; what others submit is mined at once."""
+    """Starts a round whose transaction is pending, and returns an event that mines it; others are mined at once."""
     mined, taken, submit = asyncio.Event(), asyncio.Event(), run.chain.submit_work
 
     async def slowly(works: Any) -> Any:
@@ -333,7 +333,7 @@ async def under_way(run: RunUnderTest) -> tuple[asyncio.Task[int], asyncio.Event
     return first, mined
 
 
-async def test_what_comes_in_while_a_transaction_waits_for_its_block_is_carried_beside_it(run: RunUnderTest) -> None:
+async def test_work_that_arrives_during_a_transaction_is_relayed_in_parallel(run: RunUnderTest) -> None:
     await run.sync.round()
     await run.publish(0)
     key, grant = await leased(run)
@@ -348,7 +348,7 @@ async def test_what_comes_in_while_a_transaction_waits_for_its_block_is_carried_
     assert run.chain.batches == [1, 1]
 
 
-async def test_what_waits_long_for_its_block_is_not_carried_again_beside_itself(run: RunUnderTest) -> None:
+async def test_work_in_a_slow_transaction_is_not_relayed_a_second_time(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
     first, mined = await under_way(run)
@@ -360,7 +360,7 @@ async def test_what_waits_long_for_its_block_is_not_carried_again_beside_itself(
     assert run.chain.batches == [1]
 
 
-async def test_what_could_not_be_carried_is_taken_again(run: RunUnderTest) -> None:
+async def test_work_that_failed_to_relay_is_retried(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
     submit = run.chain.submit_work
@@ -376,7 +376,7 @@ async def test_what_could_not_be_carried_is_taken_again(run: RunUnderTest) -> No
     assert await run.relayer.round() == 1
 
 
-async def test_rounds_that_wake_at_the_same_news_carry_it_once(run: RunUnderTest) -> None:
+async def test_concurrent_rounds_relay_new_work_once(run: RunUnderTest) -> None:
     key, grant = await leased(run)
     await run.hand_in(key, run.signed(key, grant))
     assert sorted(await asyncio.gather(*(run.relayer.round() for _ in range(4)))) == [0, 0, 0, 1]
@@ -396,7 +396,7 @@ def joining(run: RunUnderTest, key: Key, *, signer: Key | None = None, nonce: in
     return JoinRequest(invite=signed, signature="0x" + Join(invite_hash=invite.hash).sign(signer or key, domain).hex())
 
 
-async def test_a_node_without_gas_joins_by_the_orchestrators_hand(run: RunUnderTest) -> None:
+async def test_a_node_without_gas_joins_through_the_orchestrator(run: RunUnderTest) -> None:
     key = Key.generate()
     body = joining(run, key).model_dump(mode="json")
     assert receipt(await run.pool.send(key, "/v1/joins", body))[0] == "queued"
@@ -405,7 +405,7 @@ async def test_a_node_without_gas_joins_by_the_orchestrators_hand(run: RunUnderT
     assert receipt(await run.pool.send(key, "/v1/joins", body))[0] == "carried"
 
 
-async def test_a_join_that_was_carried_before_a_crash_is_not_carried_again(run: RunUnderTest) -> None:
+async def test_a_join_relayed_before_a_crash_is_not_relayed_again(run: RunUnderTest) -> None:
     key = Key.generate()
     body = joining(run, key).model_dump(mode="json")
     await run.pool.send(key, "/v1/joins", body)
@@ -438,9 +438,16 @@ def _for_another_contract(run: RunUnderTest, key: Key) -> JoinRequest:
         (_of_another, 403),
         (_for_another_contract, 403),
     ],
-    ids=["another node", "another pool", "another's signature", "expired", "not our invite", "another contract"],
+    ids=[
+        "another node",
+        "another pool",
+        "another's signature",
+        "expired",
+        "an invite of another signer",
+        "another contract",
+    ],
 )
-async def test_only_an_invite_of_this_pool_is_carried_for_its_own_node(
+async def test_only_this_pools_invites_are_relayed_and_only_for_their_own_node(
     run: RunUnderTest, make: Callable[..., JoinRequest], status: int
 ) -> None:
     key = Key.generate()
@@ -458,7 +465,7 @@ async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
 
 @pytest.fixture
 async def behind(run: RunUnderTest, line: CutLine) -> AsyncIterator[tuple[Relayer, RelayerStore]]:
-    """A relayer and its queue behind the line, whose client of Redis tries everything once."""
+    """Sets up a relayer and its queue behind the proxy, with a Redis client that does not retry."""
     redis = connect_redis(line.url, retries=0)
     database = Database(redis, keys=RedisKeys(f"pool-{POOL}"))
     lease, store = LoopLease(database, "relayer", lifetime=timedelta(hours=1)), RelayerStore(database)
@@ -478,7 +485,7 @@ async def _queued(run: RunUnderTest, key: Key, grant: SlotGrant, indices: range)
 
 
 @pytest.mark.parametrize("cut", Cut)
-async def test_a_redis_that_goes_away_within_a_batch_costs_no_work_and_none_is_paid_for_twice(
+async def test_losing_redis_within_a_batch_loses_no_work_and_pays_for_none_twice(
     run: RunUnderTest, line: CutLine, behind: tuple[Relayer, RelayerStore], cut: Cut
 ) -> None:
     relayer, store = behind
@@ -493,7 +500,8 @@ async def test_a_redis_that_goes_away_within_a_batch_costs_no_work_and_none_is_p
         reached, line.at = line.at < 0, -1
         for _ in range(2):
             await run.pool.clock.turn(RETRY_PAUSE + timedelta(seconds=1))
-            await run.pool.dependencies.redis.delete(f"{RedisKeys(f'pool-{POOL}').prefix}lease:relayer")  # it ran out
+            # the leader lease expired
+            await run.pool.dependencies.redis.delete(f"{RedisKeys(f'pool-{POOL}').prefix}lease:relayer")
             await relayer.round()
         rows = [await store.get(RelayedKind.WORK, name) for name in names]
         assert [row.state if row else None for row in rows] == [ReceiptState.CARRIED] * 3, at
@@ -502,7 +510,7 @@ async def test_a_redis_that_goes_away_within_a_batch_costs_no_work_and_none_is_p
     assert at > 12
 
 
-async def test_a_batch_takes_a_few_round_trips_to_redis_however_large_it_is(
+async def test_a_batch_takes_few_redis_round_trips_at_any_size(
     run: RunUnderTest, line: CutLine, behind: tuple[Relayer, RelayerStore]
 ) -> None:
     relayer, _ = behind

@@ -1,4 +1,4 @@
-"""Nodes hear of live relays with the checkpoint, beside those that the trainer or the settings name."""
+"""Nodes get live relays with the checkpoint, beside those named by trainer or settings."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.kit.runs import MakeRun
 NAMED = "https://named.example"
 
 
-async def test_a_checkpoint_names_given_relays_first_and_each_live_one_once(make_run: MakeRun) -> None:
+async def test_a_checkpoint_names_configured_relays_first_and_each_live_relay_once(make_run: MakeRun) -> None:
     run = make_run(run_relays=(NAMED,))
     node, first, second = await run.member(), Key.generate(), Key.generate()
     for key in (first, second):
@@ -22,7 +22,7 @@ async def test_a_checkpoint_names_given_relays_first_and_each_live_one_once(make
     assert checkpoint.relays == (NAMED, "https://live.example")
 
 
-async def test_a_checkpoint_never_names_more_relays_than_its_form_allows(make_run: MakeRun) -> None:
+async def test_a_checkpoint_never_names_more_relays_than_allowed(make_run: MakeRun) -> None:
     run = make_run(run_relays=tuple(f"https://named{number}.example" for number in range(MOST_RELAYS)))
     node, key = await run.member(), Key.generate()
     await run.pool.owner("PUT", f"/v1/relays/{key.address}")

@@ -1,4 +1,4 @@
-"""How much of a step one node or provider may hold, for how long, and who gets no leases at all."""
+"""Shares of a step: how much one node or provider may hold, for how long, and which nodes get no lease."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.kit.runs import MakeRun
 
 
 async def member_of(run: RunUnderTest, provider: Key) -> Key:
-    """A member whose provider is another than that of the usual ones."""
+    """Returns a member of another provider than the usual one."""
     key = await run.member()
     run.chain.seats[key.address] = replace(run.chain.seats[key.address], provider=provider.address)
     await run.leasing.store.drop_cached_seats([key.address])
@@ -36,7 +36,7 @@ async def refused(run: RunUnderTest, key: Key, *, step: int = 0, groups: int = 8
 async def judged(
     run: RunUnderTest, key: Key, outcome: Outcome, *, file: int = 1, reason: int = 0, what: SlotEvent = SlotEvent.JUDGED
 ) -> str:
-    """A slot whose work was submitted and judged; its work key."""
+    """Adds a slot whose work was submitted and judged; returns its work key."""
     grant = await run.lease(key, step=(await run.step(key)).step, groups=1)
     run.submit_alone(grant, file=file)
     work = grant.lease.lease.key.hash
@@ -48,16 +48,16 @@ async def judged(
     return work
 
 
-# A provider's part of a step
+# A provider's share of a step
 
 
-async def test_a_provider_alone_may_hold_a_whole_step(run: RunUnderTest) -> None:
+async def test_a_provider_without_competitors_can_hold_a_whole_step(run: RunUnderTest) -> None:
     key, other = await run.member(), await run.member()
     assert (await run.lease(key, groups=4)).lease.groups == 4
     assert (await run.lease(other, groups=4)).lease.groups == 4, "both are of one provider"
 
 
-async def test_while_others_ask_a_provider_holds_a_third_of_a_step(run: RunUnderTest) -> None:
+async def test_while_others_request_slots_a_provider_holds_at_most_a_third_of_a_step(run: RunUnderTest) -> None:
     slow = await member_of(run, Key.generate())
     honest = await member_of(run, Key.generate())
     assert (await run.lease(honest, groups=1)).lease.groups == 1
@@ -67,7 +67,7 @@ async def test_while_others_ask_a_provider_holds_a_third_of_a_step(run: RunUnder
     assert (await run.lease(slow, groups=2)).lease.groups == 2, "what it gave back counts no more"
 
 
-async def test_others_count_as_asking_for_as_long_as_a_lease_lasts(run: RunUnderTest) -> None:
+async def test_other_providers_count_as_requesting_for_one_lease_duration(run: RunUnderTest) -> None:
     slow, honest = await member_of(run, Key.generate()), await member_of(run, Key.generate())
     await run.lease(honest, groups=1)
     await run.pool.clock.turn(timedelta(seconds=99))
@@ -88,7 +88,7 @@ async def test_a_provider_gets_at_least_one_group_of_a_small_step(run: RunUnderT
 # Slow leases
 
 
-async def test_no_step_waits_for_a_slot_past_half_of_its_lease(run: RunUnderTest) -> None:
+async def test_no_step_waits_for_a_slot_beyond_half_of_its_lease(run: RunUnderTest) -> None:
     key, other = await run.member(), await run.member()
     grant = await run.lease(key, groups=8)
     await run.pool.clock.turn(timedelta(seconds=49))
@@ -124,7 +124,7 @@ async def test_no_step_waits_for_a_slot_past_half_of_its_lease(run: RunUnderTest
         {"demand": 0},
     ],
 )
-async def test_the_script_and_the_step_count_agree_on_what_is_needed(make_run: MakeRun, count: dict[str, int]) -> None:
+async def test_the_lua_script_and_step_count_compute_the_same_need(make_run: MakeRun, count: dict[str, int]) -> None:
     run = make_run(run_groups_per_slot=4096)
     await run.sync.round()
     await run.publish(0)
@@ -137,7 +137,7 @@ async def test_the_script_and_the_step_count_agree_on_what_is_needed(make_run: M
 
 
 async def settled(make_run: MakeRun, **settings: Any) -> RunUnderTest:
-    """A run whose leases follow deliveries: those of its nodes take 25 s, so a lease lasts 100 s."""
+    """Returns a run whose nodes deliver in 25 s, so that a lease lasts 100 s."""
     run = make_run(run_groups=100, **settings)
     await run.sync.round()
     await run.publish(0)
@@ -156,7 +156,7 @@ async def states(run: RunUnderTest, key: Key) -> list[str]:
     return [each["state"] for each in (await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases"))["leases"]]
 
 
-async def test_work_that_comes_past_half_of_its_lease_counts_against_its_node(make_run: MakeRun) -> None:
+async def test_work_delivered_after_half_of_its_lease_counts_against_its_node(make_run: MakeRun) -> None:
     run = await settled(make_run, run_delivery_least=2, run_free_rejections=2, run_rest_s=300)
     key = await run.member()
     for file in (1, 2):
@@ -169,7 +169,7 @@ async def test_work_that_comes_past_half_of_its_lease_counts_against_its_node(ma
     assert "the node delivered too few" in await refused(run, key)
 
 
-async def test_work_in_the_first_half_of_its_lease_is_in_time(make_run: MakeRun) -> None:
+async def test_work_delivered_in_the_first_half_of_its_lease_is_on_time(make_run: MakeRun) -> None:
     run = await settled(make_run)
     key = await run.member()
     grant = await run.lease(key, groups=1)
@@ -191,17 +191,17 @@ async def test_work_that_waits_for_the_relayer_is_not_late(make_run: MakeRun) ->
     assert await states(run, key) == ["submitted"]
 
 
-async def test_no_work_is_late_by_a_ledger_that_could_not_be_read(make_run: MakeRun) -> None:
+async def test_work_is_not_late_because_the_ledger_could_not_be_read(make_run: MakeRun) -> None:
     run = await settled(make_run)
     key = await run.member()
     grant = await run.lease(key, groups=1)
     await run.pool.clock.turn(timedelta(seconds=90))
     run.submit_alone(grant)
-    await run.sync.round()  # the first since the lease began
+    await run.sync.round()  # the first one since the lease began
     assert await states(run, key) == ["submitted"]
 
 
-async def test_no_work_is_late_by_a_reorg(make_run: MakeRun) -> None:
+async def test_work_is_not_late_because_of_a_reorg(make_run: MakeRun) -> None:
     run = await settled(make_run)
     key = await run.member()
     grant = await run.lease(key, groups=1)
@@ -215,7 +215,7 @@ async def test_no_work_is_late_by_a_reorg(make_run: MakeRun) -> None:
     assert await states(run, key) == ["submitted"]
 
 
-async def test_no_step_waits_for_a_node_on_trial(make_run: MakeRun) -> None:
+async def test_no_step_waits_for_a_node_on_probation(make_run: MakeRun) -> None:
     run = make_run(run_delivery_least=1, run_rest_s=0)
     await run.sync.round()
     await run.publish(0)
@@ -235,7 +235,7 @@ async def test_no_step_waits_for_a_node_on_trial(make_run: MakeRun) -> None:
     assert (view["pending"], view["spare"], view["need"]) == (2, 0, 6), "what it delivers counts"
 
 
-async def test_leases_follow_what_the_pools_nodes_take(make_run: MakeRun) -> None:
+async def test_lease_durations_follow_the_pools_delivery_times(make_run: MakeRun) -> None:
     run = make_run(run_lease_s=600, run_lease_least_s=20, run_groups=100)
     await run.sync.round()
     await run.publish(0)
@@ -251,7 +251,7 @@ async def test_leases_follow_what_the_pools_nodes_take(make_run: MakeRun) -> Non
     assert (await run.lease(key, groups=1)).lease.expiry == int(run.pool.clock.now().timestamp()) + 60
 
 
-async def test_leases_that_are_too_short_grow_again(make_run: MakeRun) -> None:
+async def test_lease_durations_that_are_too_short_grow_again(make_run: MakeRun) -> None:
     run = make_run(run_lease_s=600, run_lease_least_s=20, run_delivery_least=100, run_groups=100)
     await run.sync.round()
     await run.publish(0)
@@ -267,7 +267,7 @@ async def test_leases_that_are_too_short_grow_again(make_run: MakeRun) -> None:
     assert (lengths[0], lengths[-1]) == (20, 600)
 
 
-async def test_unaccepted_work_does_not_make_leases_shorter(run: RunUnderTest) -> None:
+async def test_only_accepted_work_shortens_lease_durations(run: RunUnderTest) -> None:
     key = await run.member()
     await judged(run, key, Outcome.REJECTED)
     assert await run.leasing.store.times() == []
@@ -285,7 +285,7 @@ async def test_unaccepted_work_does_not_make_leases_shorter(run: RunUnderTest) -
         (Outcome.ACCEPTED, ReasonCode.PASSED_UNDECIDED),
     ],
 )
-async def test_bad_work_rests_its_node_beyond_the_free_ones(
+async def test_bad_work_beyond_the_free_ones_throttles_its_node(
     make_run: MakeRun, outcome: Outcome, reason: ReasonCode
 ) -> None:
     run = make_run(run_delivery_least=3, run_free_rejections=2, run_rest_s=300, run_groups=100)
@@ -297,7 +297,7 @@ async def test_bad_work_rests_its_node_beyond_the_free_ones(
     assert "the node delivered too few" in await refused(run, key, step=(await run.step(key)).step)
 
 
-async def test_a_rest_for_bad_work_begins_with_its_verdict(make_run: MakeRun) -> None:
+async def test_throttling_for_bad_work_begins_with_its_verdict(make_run: MakeRun) -> None:
     run = make_run(run_delivery_least=1, run_free_rejections=0, run_rest_s=300)
     await run.sync.round()
     await run.publish(0)
@@ -312,7 +312,7 @@ async def test_a_rest_for_bad_work_begins_with_its_verdict(make_run: MakeRun) ->
     assert "no slots for another 300 s" in await refused(run, key)
 
 
-async def test_a_node_that_is_accused_of_forgery_gets_no_slots_until_that_is_settled(run: RunUnderTest) -> None:
+async def test_a_node_accused_of_forgery_gets_no_slots_until_the_verdict_is_final(run: RunUnderTest) -> None:
     key = await run.member()
     work = await judged(run, key, Outcome.FORGED)
     assert "was judged forged" in await refused(run, key)
@@ -333,7 +333,7 @@ async def test_an_accusation_ends_with_its_verdict(run: RunUnderTest) -> None:
     assert (await run.lease(key, groups=1)).lease.groups == 1, "whether it is a member still is the ledger's to say"
 
 
-async def test_nodes_of_one_provider_are_judged_together(make_run: MakeRun) -> None:
+async def test_nodes_of_one_provider_share_a_delivery_record(make_run: MakeRun) -> None:
     run = make_run(run_delivery_least=4, run_rest_s=300, run_groups=100)
     await run.sync.round()
     await run.publish(0)
@@ -351,7 +351,7 @@ async def test_nodes_of_one_provider_are_judged_together(make_run: MakeRun) -> N
     assert "one slot at a time" in await refused(run, another)
 
 
-# Money and terms
+# Funds and terms
 
 
 async def _money(run: RunUnderTest, **money: Any) -> None:
@@ -372,7 +372,7 @@ async def _money(run: RunUnderTest, **money: Any) -> None:
         ({"free": 49, "price": 0, "fees": 50}, []),
     ],
 )
-async def test_each_lease_takes_its_fees_of_the_escrow(
+async def test_each_lease_reserves_its_fees_from_the_escrow(
     make_run: MakeRun, money: dict[str, int], groups: list[int]
 ) -> None:
     run = make_run(run_groups=8)
@@ -387,7 +387,7 @@ async def test_each_lease_takes_its_fees_of_the_escrow(
     assert got == groups
 
 
-async def test_a_lease_that_took_the_last_money_is_answered_again(run: RunUnderTest) -> None:
+async def test_a_repeated_request_returns_the_lease_that_took_the_last_funds(run: RunUnderTest) -> None:
     key = await run.member()
     await _money(run, free=400)
     await run.pool.beat(key)
@@ -397,7 +397,7 @@ async def test_a_lease_that_took_the_last_money_is_answered_again(run: RunUnderT
     assert again.json() == first.json()
 
 
-async def test_leases_longer_than_the_notice_period_are_refused_in_words(run: RunUnderTest) -> None:
+async def test_leases_longer_than_the_notice_period_are_refused_with_both_durations(run: RunUnderTest) -> None:
     key = await run.member()
     await _money(run, notice=timedelta(seconds=99))
     await run.pool.beat(key)
@@ -411,7 +411,7 @@ async def test_leases_longer_than_the_notice_period_are_refused_in_words(run: Ru
 # Seeds
 
 
-async def test_a_salt_is_known_with_the_lease_only(run: RunUnderTest) -> None:
+async def test_a_salt_is_disclosed_only_with_its_lease(run: RunUnderTest) -> None:
     key = await run.member()
     first, second = await run.lease(key, groups=1), await run.lease(key, groups=1)
     assert first.lease.salt != second.lease.salt

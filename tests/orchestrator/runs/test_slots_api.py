@@ -1,4 +1,4 @@
-"""Leasing slots over the orchestrator's API: who gets one, for what, and who does not."""
+"""Leasing slots over the orchestrator's API: eligible nodes, the content of a lease, and refusals."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def _unseat(run: RunUnderTest, key: Key) -> None:
     del run.chain.seats[key.address]
 
 
-async def test_a_member_leases_a_slot_that_the_pools_key_signed(run: RunUnderTest) -> None:
+async def test_a_member_leases_a_slot_signed_by_the_pools_key(run: RunUnderTest) -> None:
     key = await run.member()
     step = await run.step(key)
     assert (step.step, step.need, step.reason, step.run_id) == (0, 8, "", MAIN)
@@ -44,7 +44,7 @@ async def test_a_member_leases_a_slot_that_the_pools_key_signed(run: RunUnderTes
     assert (await run.step(key)).need == 4
 
 
-async def test_the_seed_stands_on_the_later_of_announcement_and_joining(run: RunUnderTest) -> None:
+async def test_the_beacon_is_the_later_block_of_announcement_and_joining(run: RunUnderTest) -> None:
     announced = run.chain.versions[0].block
     key = await run.member()
     joined = run.chain.seats[key.address].block
@@ -56,7 +56,7 @@ async def test_the_seed_stands_on_the_later_of_announcement_and_joining(run: Run
     assert later.lease.beacon_block == run.chain.versions[1].block > joined
 
 
-async def test_there_is_no_slot_before_the_beacons_block_is_confirmed(run: RunUnderTest) -> None:
+async def test_no_slot_is_leased_before_the_beacon_block_is_confirmed(run: RunUnderTest) -> None:
     run.chain.confirmations = 3
     key = await run.member()
     status, code, detail = problem(await run.ask(key))
@@ -66,7 +66,7 @@ async def test_there_is_no_slot_before_the_beacons_block_is_confirmed(run: RunUn
     assert (await run.lease(key)).lease.index == 0
 
 
-async def test_a_request_that_is_sent_again_gets_the_same_slot(run: RunUnderTest) -> None:
+async def test_a_repeated_request_returns_the_same_slot(run: RunUnderTest) -> None:
     key = await run.member()
     first = await run.ask(key, request="a" * 32)
     assert (await run.ask(key, request="a" * 32)).json() == first.json()
@@ -74,14 +74,14 @@ async def test_a_request_that_is_sent_again_gets_the_same_slot(run: RunUnderTest
     assert (await run.ask(key, request="b" * 32)).json()["lease"]["index"] == 1
 
 
-async def test_a_request_whose_slot_is_over_gets_none_in_its_place(run: RunUnderTest) -> None:
+async def test_a_repeated_request_for_a_finished_slot_gets_no_new_slot(run: RunUnderTest) -> None:
     key = await run.member()
     await run.ask(key, request="a" * 32)
     await run.pool.send(key, "/v1/slots/release", {"slots": [{"step": 0, "index": 0}]})
     assert problem(await run.ask(key, request="a" * 32))[1] == "no-slot"
 
 
-async def test_indices_are_a_nodes_own_and_are_never_given_twice(run: RunUnderTest) -> None:
+async def test_slot_indices_are_per_node_and_never_reused(run: RunUnderTest) -> None:
     first, second = await run.member(), await run.member()
     assert [(await run.lease(first, groups=1)).lease.index for _ in range(2)] == [0, 1]
     assert (await run.lease(second, groups=1)).lease.index == 0
@@ -89,7 +89,7 @@ async def test_indices_are_a_nodes_own_and_are_never_given_twice(run: RunUnderTe
     assert (await run.lease(first, groups=1)).lease.index == 2
 
 
-async def test_a_slot_has_no_more_groups_than_the_step_needs_and_the_pool_allows(make_run: MakeRun) -> None:
+async def test_a_slot_is_bounded_by_the_steps_need_and_the_pools_limit(make_run: MakeRun) -> None:
     run = make_run(run_groups_per_slot=6)
     await run.sync.round()
     await run.publish(0)
@@ -117,7 +117,7 @@ async def test_a_slot_has_no_more_groups_than_the_step_needs_and_the_pool_allows
         (_unseat, 0, 403, "not-a-member", "is not a member"),
     ],
 )
-async def test_who_can_have_no_slot_is_told_why(
+async def test_a_refused_slot_request_states_the_reason(
     run: RunUnderTest, change: Callable[..., Any] | None, step: int, status: int, code: str, words: str
 ) -> None:
     key = await run.member()
@@ -132,7 +132,7 @@ async def test_who_can_have_no_slot_is_told_why(
         assert words in problem(answer)[2]
 
 
-async def test_open_leases_bind_escrow_and_stake_until_they_are_over(run: RunUnderTest) -> None:
+async def test_open_leases_reserve_escrow_and_stake_until_they_end(run: RunUnderTest) -> None:
     await _money(run, free=400)
     key = await run.member()
     await run.lease(key, groups=4)
@@ -145,12 +145,12 @@ async def test_open_leases_bind_escrow_and_stake_until_they_are_over(run: RunUnd
     assert (await run.lease(key, groups=4)).lease.groups == 4
 
 
-async def test_a_stranger_gets_no_slot_and_costs_no_question_to_the_chain(run: RunUnderTest) -> None:
+async def test_a_stranger_gets_no_slot_and_causes_no_chain_read(run: RunUnderTest) -> None:
     run.chain.down = True
     assert problem(await run.ask(Key.generate()))[:2] == (403, "not-active")
 
 
-async def test_a_node_holds_so_many_slots_and_no_more(make_run: MakeRun) -> None:
+async def test_the_number_of_slots_per_node_is_limited(make_run: MakeRun) -> None:
     run = make_run(run_slots_per_node=2)
     await run.sync.round()
     await run.publish(0)
@@ -160,14 +160,14 @@ async def test_a_node_holds_so_many_slots_and_no_more(make_run: MakeRun) -> None
     assert "holds 2 slots already" in problem(await run.ask(key, groups=1))[2]
 
 
-async def test_without_a_run_everything_says_so(make_run: MakeRun) -> None:
+async def test_without_a_run_the_step_endpoint_answers_404(make_run: MakeRun) -> None:
     run = make_run()
     object.__setattr__(run.pool.dependencies, "slot_leasing", None)
     key = Key.generate()
     assert problem(await run.pool.send(key, "/v1/run/step", None, method="GET"))[:2] == (404, "no-run")
 
 
-async def test_nobody_leases_before_the_ledger_was_read_to_its_end(make_run: MakeRun) -> None:
+async def test_no_slot_is_leased_before_the_ledger_was_read_completely(make_run: MakeRun) -> None:
     run = make_run()
     key = await run.pool.member()
     run.chain.seat_node(key.address)
@@ -175,10 +175,10 @@ async def test_nobody_leases_before_the_ledger_was_read_to_its_end(make_run: Mak
     assert "has not read the ledger" in problem(await run.ask(key))[2]
 
 
-# Leases that are over
+# Expired and released leases
 
 
-async def test_an_expired_lease_frees_its_groups_and_burns_its_index(run: RunUnderTest) -> None:
+async def test_an_expired_lease_frees_its_groups_but_not_its_index(run: RunUnderTest) -> None:
     key = await run.member()
     await run.lease(key)
     await run.pool.clock.turn(timedelta(seconds=105))
@@ -195,7 +195,7 @@ async def test_an_expired_lease_frees_its_groups_and_burns_its_index(run: RunUnd
     assert await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases") == mine
 
 
-async def test_nobody_is_called_undelivered_while_the_chain_is_down(run: RunUnderTest) -> None:
+async def test_no_slot_counts_as_undelivered_while_the_chain_is_down(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     run.submit_alone(grant, file=1, units=7)
@@ -209,7 +209,7 @@ async def test_nobody_is_called_undelivered_while_the_chain_is_down(run: RunUnde
     assert (await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases"))["delivered"] == 1
 
 
-async def test_a_lease_that_ends_while_the_ledger_is_being_read_is_looked_at_with_the_next_reading(
+async def test_a_lease_that_expires_during_a_ledger_read_is_decided_at_the_next_read(
     run: RunUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = await run.member()
@@ -218,7 +218,7 @@ async def test_a_lease_that_ends_while_the_ledger_is_being_read_is_looked_at_wit
 
     async def slowly() -> Any:
         found = await read()
-        run.submit_alone(grant, file=1, units=7)  # in time, and after what this reading told
+        run.submit_alone(grant, file=1, units=7)  # submitted in time, but after this read
         await run.pool.clock.turn(timedelta(seconds=500))
         return found
 
@@ -230,7 +230,7 @@ async def test_a_lease_that_ends_while_the_ledger_is_being_read_is_looked_at_wit
     assert (await run.view())["pending"] == 4
 
 
-async def test_a_rest_begins_when_the_lease_ended_and_not_when_somebody_looked(make_run: MakeRun) -> None:
+async def test_throttling_begins_at_the_leases_expiry_whenever_it_is_noticed(make_run: MakeRun) -> None:
     run = make_run(run_delivery_least=1, run_rest_s=300)
     await run.sync.round()
     await run.publish(0)
@@ -242,7 +242,7 @@ async def test_a_rest_begins_when_the_lease_ended_and_not_when_somebody_looked(m
     assert told["resting_until_ms"] == (expiry + 300) * 1000
 
 
-async def test_who_delivers_too_little_rests_and_may_then_try_again(make_run: MakeRun) -> None:
+async def test_a_node_with_a_low_delivery_rate_is_throttled_and_then_put_on_probation(make_run: MakeRun) -> None:
     run = make_run(run_delivery_window=2, run_delivery_least=2, run_rest_s=300, run_slots_per_node=2)
     await run.sync.round()
     await run.publish(0)
@@ -259,7 +259,7 @@ async def test_who_delivers_too_little_rests_and_may_then_try_again(make_run: Ma
     assert "one slot at a time" in problem(await run.ask(key, groups=1))[2]
 
 
-async def test_who_hands_in_at_the_last_moment_again_and_again_has_to_rest(make_run: MakeRun) -> None:
+async def test_a_node_that_submits_at_the_last_moment_repeatedly_is_throttled(make_run: MakeRun) -> None:
     run = make_run(run_delivery_least=2, run_grace_s=1)
     await run.sync.round()
     await run.publish(0)
@@ -276,7 +276,7 @@ async def test_who_hands_in_at_the_last_moment_again_and_again_has_to_rest(make_
     assert "no slots for another" in problem(await run.ask(key))[2]
 
 
-async def test_a_node_can_not_release_what_is_anothers_or_over(run: RunUnderTest) -> None:
+async def test_a_node_cannot_release_another_nodes_slot_or_a_delivered_one(run: RunUnderTest) -> None:
     key, other = await run.member(), await run.member()
     grant = await run.lease(key)
     await run.delivered(key, grant)

@@ -1,4 +1,4 @@
-"""What the ledger's events do to a run, over verdicts, reorgs and the loss of Redis."""
+"""Effects of ledger events on a run, over verdicts, reorgs and the loss of Redis."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_verdicts_move_a_slots_groups_to_accepted_and_rejected(run: RunUnd
     assert (rejected["node"], rejected["outcome"]) == (second.address, 3)
 
 
-async def test_the_step_moves_on_when_it_has_enough_and_back_when_work_is_rejected(run: RunUnderTest) -> None:
+async def test_the_step_advances_when_complete_and_returns_when_work_is_rejected(run: RunUnderTest) -> None:
     key, work = await delivered(run, groups=8)
     other = await run.member()
     assert (await run.step(other)).step == 1
@@ -43,7 +43,7 @@ async def test_the_step_moves_on_when_it_has_enough_and_back_when_work_is_reject
     assert ((await run.step(other)).step, (await run.step(other)).need) == (0, 8)
 
 
-async def test_a_verdict_that_is_turned_over_counts_as_it_ends(run: RunUnderTest) -> None:
+async def test_an_overturned_verdict_counts_as_its_final_outcome(run: RunUnderTest) -> None:
     key, work = await delivered(run)
     for what, outcome in (
         (SlotEvent.JUDGED, Outcome.FORGED),
@@ -58,7 +58,7 @@ async def test_a_verdict_that_is_turned_over_counts_as_it_ends(run: RunUnderTest
     assert (await run.rollouts())[0]["status"] == "final"
 
 
-async def test_work_without_a_verdict_stops_counting_and_counts_again_when_it_comes(run: RunUnderTest) -> None:
+async def test_work_without_a_timely_verdict_stops_counting_until_the_verdict_comes(run: RunUnderTest) -> None:
     key, work = await delivered(run)
     await run.pool.clock.turn(timedelta(seconds=901))
     await run.sync.round()
@@ -68,18 +68,18 @@ async def test_work_without_a_verdict_stops_counting_and_counts_again_when_it_co
     assert (await run.view())["accepted"] == 4
 
 
-async def test_a_late_submission_is_no_longer_undelivered(run: RunUnderTest) -> None:
+async def test_a_late_submission_no_longer_counts_as_undelivered(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     await run.pool.clock.turn(timedelta(seconds=120))
     await run.sync.round()
-    run.submit_alone(grant, file=1, units=7)  # mined before the lease's end, seen late
+    run.submit_alone(grant, file=1, units=7)  # mined before the lease's end and read late
     await run.sync.round()
     assert (await run.view())["pending"] == 4
     assert (await run.pool.owner("GET", f"/v1/nodes/{key.address}/leases"))["delivered"] == 1
 
 
-async def test_a_node_that_is_no_member_any_more_holds_up_no_step(run: RunUnderTest) -> None:
+async def test_no_step_waits_for_work_of_a_former_member(run: RunUnderTest) -> None:
     key, stays = await run.member(), await run.member()
     await run.lease(key)
     await run.lease(stays)
@@ -89,7 +89,7 @@ async def test_a_node_that_is_no_member_any_more_holds_up_no_step(run: RunUnderT
     assert (await run.view())["leased"] == 4, "the other's stands"
 
 
-async def test_a_submission_that_the_chain_takes_back_is_a_lease_again(run: RunUnderTest) -> None:
+async def test_a_submission_removed_by_a_reorg_becomes_a_lease_again(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     work = await run.delivered(key, grant)
@@ -103,7 +103,7 @@ async def test_a_submission_that_the_chain_takes_back_is_a_lease_again(run: RunU
     assert (item["sha256"], item["units"]) == (sha(2), 9)
 
 
-async def test_work_that_the_chain_takes_back_is_carried_again(run: RunUnderTest) -> None:
+async def test_work_removed_by_a_reorg_is_relayed_again(run: RunUnderTest) -> None:
     key = await run.member()
     work = await run.delivered(key, await run.lease(key))
     run.chain.take_back(work)
@@ -113,7 +113,7 @@ async def test_work_that_the_chain_takes_back_is_carried_again(run: RunUnderTest
     assert (await run.view())["pending"] == 4
 
 
-async def test_work_that_vanishes_before_anybody_read_of_it_is_carried_again_while_its_lease_lasts(
+async def test_work_lost_before_it_was_read_is_relayed_again_while_its_lease_lasts(
     run: RunUnderTest,
 ) -> None:
     key = await run.member()
@@ -129,7 +129,7 @@ async def test_work_that_vanishes_before_anybody_read_of_it_is_carried_again_whi
     assert (await run.view())["pending"] == 4
 
 
-async def test_after_the_loss_of_redis_everything_is_read_from_the_ledger_again(make_run: MakeRun) -> None:
+async def test_after_a_loss_of_redis_the_run_is_restored_from_the_ledger(make_run: MakeRun) -> None:
     run = make_run(run_units_per_group=100, run_groups_per_slot=4)
     await run.sync.round()
     await run.publish(0)
@@ -158,7 +158,7 @@ async def test_after_the_loss_of_redis_everything_is_read_from_the_ledger_again(
     assert (await run.lease(key, step=step, groups=1)).lease.index >= 1024, "what was leased before is not leased again"
 
 
-async def test_events_that_come_twice_change_nothing(run: RunUnderTest) -> None:
+async def test_replayed_events_change_nothing(run: RunUnderTest) -> None:
     key, work = await delivered(run)
     run.chain.happen(work, key.address, SlotEvent.JUDGED, Outcome.ACCEPTED)
     run.chain.happen(work, key.address, SlotEvent.FINAL, Outcome.ACCEPTED)
@@ -169,7 +169,7 @@ async def test_events_that_come_twice_change_nothing(run: RunUnderTest) -> None:
     assert await run.view() == before
 
 
-async def test_another_run_reads_on_where_one_stopped_and_nothing_is_written_twice(make_run: MakeRun) -> None:
+async def test_a_second_instance_resumes_reading_and_writes_nothing_twice(make_run: MakeRun) -> None:
     first, second = make_run(), make_run()
     await first.sync.round()
     await first.publish(0)
@@ -178,13 +178,13 @@ async def test_another_run_reads_on_where_one_stopped_and_nothing_is_written_twi
     assert await second.sync.round() == 0, "the first has the loop's lease"
     await first.pool.dependencies.redis.delete(
         first.pool.dependencies.database.key("lease", "run")
-    )  # it hung for too long
+    )  # the loop hung for too long
     await second.sync.round()
     assert (await second.view())["accepted"] == 4
     assert await first.sync.round() == 0
 
 
-async def test_old_steps_are_forgotten_with_everything_in_them(make_run: MakeRun) -> None:
+async def test_old_steps_are_deleted_with_their_data(make_run: MakeRun) -> None:
     run = make_run(run_kept_steps=1)
     await run.sync.round()
     await run.publish(0)
@@ -201,7 +201,7 @@ async def test_old_steps_are_forgotten_with_everything_in_them(make_run: MakeRun
 # Versions and demand
 
 
-async def test_a_version_must_stand_on_the_ledger_with_its_digest(run: RunUnderTest) -> None:
+async def test_a_version_must_be_announced_on_the_ledger_with_its_digest(run: RunUnderTest) -> None:
     announced = run.chain.announce(1)
     right = {"version": 1, "digest": announced.digest, "units_per_group": 5, "relays": ["http://relay:1"]}
     for wrong in ({"digest": sha(9)}, {"attempt": 1}, {"version": 2}):
@@ -215,7 +215,7 @@ async def test_a_version_must_stand_on_the_ledger_with_its_digest(run: RunUnderT
     assert adopted["publisher"] == PUBLISHER.address
 
 
-async def test_nodes_hear_with_the_step_what_the_version_is_paid_for(run: RunUnderTest) -> None:
+async def test_the_step_tells_nodes_which_arithmetic_the_version_pays_for(run: RunUnderTest) -> None:
     await run.sync.round()
     announced = run.chain.announce(1)
     told = {"version": 1, "digest": announced.digest, "units_per_group": 5, "arithmetic": ["vllm/float32"]}
@@ -230,7 +230,7 @@ async def test_nodes_hear_with_the_step_what_the_version_is_paid_for(run: RunUnd
     assert checkpoint.arithmetic == (), "what was said of one version is not said of the next"
 
 
-async def test_versions_never_go_back(run: RunUnderTest) -> None:
+async def test_the_version_never_decreases(run: RunUnderTest) -> None:
     await run.publish(2)
     old = run.chain.versions[0]
     async with run.pool.http() as http:
@@ -244,7 +244,7 @@ async def test_versions_never_go_back(run: RunUnderTest) -> None:
     assert (await run.step(key)).step == 2, "a version closes the steps below it"
 
 
-async def test_a_version_that_is_announced_anew_is_not_leased_until_the_trainer_says_so(run: RunUnderTest) -> None:
+async def test_a_version_announced_again_is_not_leased_until_the_trainer_confirms_it(run: RunUnderTest) -> None:
     key = await run.member()
     run.chain.announce(0, attempt=1)
     await run.sync.round()
@@ -254,7 +254,7 @@ async def test_a_version_that_is_announced_anew_is_not_leased_until_the_trainer_
     assert (await run.lease(key)).lease.digest == run.chain.versions[0].digest
 
 
-async def test_demand_may_be_raised_so_often_and_then_the_step_closes_with_what_it_has(make_run: MakeRun) -> None:
+async def test_after_the_maximum_of_demand_raises_the_step_closes(make_run: MakeRun) -> None:
     run = make_run(run_max_rounds=2)
     await run.sync.round()
     await run.publish(0)
@@ -265,7 +265,7 @@ async def test_demand_may_be_raised_so_often_and_then_the_step_closes_with_what_
     assert (await run.demand(0, 99))["demand"] == 8, "closed is closed"
 
 
-async def test_a_step_that_closes_early_still_takes_what_was_leased(run: RunUnderTest) -> None:
+async def test_a_step_closed_early_still_accepts_leased_work(run: RunUnderTest) -> None:
     key = await run.member()
     grant = await run.lease(key)
     await run.demand(0, 0, closed=True)
@@ -275,7 +275,7 @@ async def test_a_step_that_closes_early_still_takes_what_was_leased(run: RunUnde
     assert [item["key"] for item in await run.rollouts(step="0")] == [work]
 
 
-async def test_a_step_that_has_not_begun_can_not_be_closed_by_a_slip_of_the_finger(run: RunUnderTest) -> None:
+async def test_a_step_that_has_not_begun_cannot_be_closed_by_accident(run: RunUnderTest) -> None:
     async with run.pool.http() as http:
         body, token = {"step": 30, "groups": 0, "closed": True}, {"Authorization": f"Bearer {run.pool.token}"}
         answer = await http.put("/v1/run/demand", json=body, headers=token)
@@ -283,7 +283,7 @@ async def test_a_step_that_has_not_begun_can_not_be_closed_by_a_slip_of_the_fing
     assert (await run.step(await run.member())).need == 8
 
 
-async def test_generation_waits_when_it_is_too_far_ahead(run: RunUnderTest) -> None:
+async def test_no_slots_are_leased_beyond_the_async_window(run: RunUnderTest) -> None:
     key = await run.member()
     await run.demand(2, 0, closed=True)
     step = await run.step(key)
@@ -298,14 +298,16 @@ async def test_generation_waits_when_it_is_too_far_ahead(run: RunUnderTest) -> N
     [(PUBLISHER, 200, 200), (VALIDATOR, 200, 403), (Key.generate(), 403, 403)],
     ids=["publisher", "validator", "stranger"],
 )
-async def test_who_may_read_and_who_may_steer(run: RunUnderTest, who: Key, reads: int, steers: int) -> None:
+async def test_run_endpoints_require_the_role_for_reading_or_for_control(
+    run: RunUnderTest, who: Key, reads: int, steers: int
+) -> None:
     signer = RequestSigner(who, audience=run.pool.dependencies.key.address, clock=run.pool.clock)
     async with run.pool.http(signer) as http:
         assert (await http.get("/v1/run/rollouts")).status_code == reads
         assert (await http.put("/v1/run/demand", json={"step": 0, "groups": 9})).status_code == steers
 
 
-async def test_rollouts_come_in_lease_order_page_by_page(make_run: MakeRun) -> None:
+async def test_rollouts_are_listed_in_lease_order_in_pages(make_run: MakeRun) -> None:
     run = make_run(run_slots_per_node=8)
     await run.sync.round()
     await run.publish(0)

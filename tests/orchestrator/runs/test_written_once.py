@@ -1,4 +1,4 @@
-"""Two that read the same and write: the first one's word stands, and the second is told to read again."""
+"""Of two writers that read the same state the first succeeds and the second has to read again."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from orchestrator.store.run_rows import slot_id
 from tests.kit.memory_run_ledger import RunUnderTest
 
 
-async def test_of_two_that_write_a_slot_the_second_reads_again(run: RunUnderTest) -> None:
+async def test_a_concurrent_write_to_a_slot_is_refused_so_that_the_caller_reads_again(run: RunUnderTest) -> None:
     key, store = await run.member(), run.leasing.store
     await run.lease(key)
     row = await store.slot(slot_id(0, key.address, 0))
@@ -17,7 +17,7 @@ async def test_of_two_that_write_a_slot_the_second_reads_again(run: RunUnderTest
     assert ((await run.view())["leased"], (await run.view())["pending"]) == (0, 0)
 
 
-async def test_a_loop_that_lost_its_lease_writes_neither_slots_nor_the_run(run: RunUnderTest) -> None:
+async def test_a_loop_without_the_leader_lease_writes_neither_slots_nor_the_run(run: RunUnderTest) -> None:
     key, store = await run.member(), run.leasing.store
     await run.lease(key)
     row, state = await store.slot(slot_id(0, key.address, 0)), await store.state()
@@ -28,7 +28,7 @@ async def test_a_loop_that_lost_its_lease_writes_neither_slots_nor_the_run(run: 
     assert await store.state() == state
 
 
-async def test_of_two_that_change_the_run_the_second_reads_again(run: RunUnderTest) -> None:
+async def test_a_concurrent_change_of_the_run_is_refused_so_that_the_caller_reads_again(run: RunUnderTest) -> None:
     store = run.leasing.store
     state = await store.state()
     assert await store.change(state, {"floor": "3"}, now_ms=1)

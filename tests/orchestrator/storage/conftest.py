@@ -1,4 +1,4 @@
-"""A real OpenStack Swift with its S3 API, started once."""
+"""Fixtures: a real OpenStack Swift with its S3 API, started once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True, slots=True)
 class Swift:
-    """Where it answers, and who may speak."""
+    """Endpoint and credentials of the Swift server."""
 
     endpoint: str
     access_key: str
@@ -29,7 +29,7 @@ class Swift:
 
 @pytest.fixture(scope="session")
 def swift(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swift]:
-    """A Swift of this session's own with one empty bucket."""
+    """Runs a Swift for this session with one empty bucket."""
     python = Path(os.environ.get("MUSTER_SWIFT_PYTHON", ROOT / ".tools" / "swift" / "bin" / "python"))
     if not python.exists():
         pytest.skip("no OpenStack Swift: deploy/setup/swift.sh makes an environment with it")
@@ -71,7 +71,7 @@ def _port(home: Path, process: subprocess.Popen[bytes]) -> int:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever talks to Swift is marked so."""
+    """Marks tests that use Swift."""
     for item in items:
         if "swift" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.needs_swift)

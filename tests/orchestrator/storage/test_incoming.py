@@ -1,4 +1,4 @@
-"""A file on its way into a directory: one writer at a time, whole or not at all, whatever a crash left there."""
+"""An upload into a directory: one writer at a time, stored completely or not at all, also after a crash."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def send(place: Path, target: Path) -> None:
     coming.close()
 
 
-def test_it_is_there_when_it_is_whole_and_not_before(place: Path, target: Path) -> None:
+def test_an_object_appears_only_when_it_is_complete(place: Path, target: Path) -> None:
     coming = incoming(place, target)
     coming.write(CONTENT)
     assert not target.exists()
@@ -53,7 +53,7 @@ def test_it_is_there_when_it_is_whole_and_not_before(place: Path, target: Path) 
 
 
 @pytest.mark.parametrize("content", [b"", CONTENT[:-1], b"x" + CONTENT[1:]])
-def test_other_bytes_never_become_the_object(place: Path, target: Path, content: bytes) -> None:
+def test_wrong_bytes_never_become_the_object(place: Path, target: Path, content: bytes) -> None:
     coming = incoming(place, target)
     coming.write(content)
     with pytest.raises(OtherBytes):
@@ -63,7 +63,7 @@ def test_other_bytes_never_become_the_object(place: Path, target: Path, content:
     assert not target.exists()
 
 
-def test_the_right_bytes_of_another_size_than_announced_never_become_the_object(place: Path, target: Path) -> None:
+def test_an_object_of_another_size_than_announced_is_refused(place: Path, target: Path) -> None:
     coming = UploadReceiver(place, target, size=len(CONTENT) + 1, sha256=SHA)
     coming.write(CONTENT)
     with pytest.raises(OtherBytes, match="1000 of the announced 1001 bytes"):
@@ -72,7 +72,7 @@ def test_the_right_bytes_of_another_size_than_announced_never_become_the_object(
     assert not target.exists()
 
 
-def test_the_bytes_are_on_the_disk_before_they_have_their_name(
+def test_bytes_are_synced_to_disk_before_the_object_gets_its_name(
     place: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done: list[str] = []
@@ -90,7 +90,7 @@ def test_the_bytes_are_on_the_disk_before_they_have_their_name(
     assert done[:3] == ["fsync", "link", "fsync"]
 
 
-def test_the_first_byte_too_many_ends_it(place: Path, target: Path) -> None:
+def test_the_first_excess_byte_ends_the_upload(place: Path, target: Path) -> None:
     coming = incoming(place, target)
     coming.write(CONTENT)
     with pytest.raises(TooLarge):
@@ -99,7 +99,7 @@ def test_the_first_byte_too_many_ends_it(place: Path, target: Path) -> None:
     coming.close()
 
 
-def test_one_at_a_time_sends_an_object(place: Path, target: Path) -> None:
+def test_one_client_at_a_time_can_send_an_object(place: Path, target: Path) -> None:
     first = incoming(place, target)
     with pytest.raises(Conflict, match="another client"):
         incoming(place, target)
@@ -107,7 +107,7 @@ def test_one_at_a_time_sends_an_object(place: Path, target: Path) -> None:
     send(place, target)
 
 
-def test_the_same_again_is_compared_and_changes_nothing(place: Path, target: Path) -> None:
+def test_a_repeated_upload_is_compared_and_changes_nothing(place: Path, target: Path) -> None:
     send(place, target)
     before = target.stat()
     send(place, target)
@@ -141,7 +141,7 @@ coming.finish()
 
 
 @pytest.mark.parametrize(("when", "there"), [("half", False), ("linked", True)])
-def test_a_store_killed_on_the_way_has_the_whole_object_or_none_and_takes_it_again(
+def test_a_killed_store_has_the_whole_object_or_none_and_accepts_it_again(
     place: Path, target: Path, when: str, there: bool
 ) -> None:
     command = [sys.executable, "-c", KILLED, str(place), str(target), SHA, when]
@@ -152,9 +152,9 @@ def test_a_store_killed_on_the_way_has_the_whole_object_or_none_and_takes_it_aga
     assert target.read_bytes() == CONTENT
 
 
-def test_what_a_crash_left_is_never_written_to_because_it_may_be_the_object(place: Path, target: Path) -> None:
+def test_a_partial_file_left_by_a_crash_is_not_written_to(place: Path, target: Path) -> None:
     send(place, target)
-    os.link(target, place)  # killed between linking and unlinking
+    os.link(target, place)  # killed between link and unlink
     other = target.with_name("other")
     coming = UploadReceiver(place, other, size=3, sha256=hashlib.sha256(b"abc").hexdigest())
     coming.write(b"abc")
@@ -163,7 +163,7 @@ def test_what_a_crash_left_is_never_written_to_because_it_may_be_the_object(plac
     assert (target.read_bytes(), other.read_bytes()) == (CONTENT, b"abc")
 
 
-def test_what_nobody_came_back_for_is_swept_and_what_is_under_way_is_not(place: Path, target: Path) -> None:
+def test_abandoned_partial_files_are_deleted_and_active_ones_are_kept(place: Path, target: Path) -> None:
     left, young = place.with_name("left"), place.with_name("young")
     for path in (left, young):
         path.write_bytes(b"half")

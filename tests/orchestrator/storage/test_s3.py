@@ -1,4 +1,4 @@
-"""Files through an S3-compatible store: a real one takes what was announced, and what a broken one does is said."""
+"""Files in an S3-compatible store: a real one accepts announced files, and errors of a broken one are reported."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def get(url: str, **headers: str) -> httpx.Response:
         return await http.get(url, headers=headers)
 
 
-async def test_a_file_goes_through_the_pool_into_the_bucket_and_back(make_pool: MakePool, swift: Swift) -> None:
+async def test_a_file_is_uploaded_to_the_bucket_and_downloaded_again(make_pool: MakePool, swift: Swift) -> None:
     pool: PoolUnderTest = make_pool(
         storage_bucket=swift.bucket,
         storage_endpoint=swift.endpoint,
@@ -98,11 +98,12 @@ async def test_a_file_goes_through_the_pool_into_the_bucket_and_back(make_pool: 
     link = ObjectLink.model_validate_json(answer.content)
     assert (link.size, (await get(link.url)).content) == (len(CONTENT), CONTENT)
     async with pool.http() as http:
-        assert (await http.get(f"/v1/blobs/{given.key}")).status_code == 404  # the bytes don't pass through here
+        # the bytes do not pass through the orchestrator
+        assert (await http.get(f"/v1/blobs/{given.key}")).status_code == 404
     await pool.dependencies.objects.aclose()
 
 
-async def test_what_is_there_can_be_looked_up_opened_and_read_in_part(store: S3Store) -> None:
+async def test_a_stored_object_can_be_looked_up_opened_and_read_in_part(store: S3Store) -> None:
     content = b"looked up" * 1000
     key = key_of(content)
     assert await store.head(key) is None
@@ -137,7 +138,9 @@ async def test_what_is_there_can_be_looked_up_opened_and_read_in_part(store: S3S
     ],
     ids=["other-bytes", "cut", "longer", "another-type", "another-hash", "no-headers", "another-node", "longer-life"],
 )
-async def test_the_store_takes_nothing_but_what_was_announced(store: S3Store, change: Any, status: int) -> None:
+async def test_an_upload_that_differs_from_its_announcement_is_refused(
+    store: S3Store, change: Any, status: int
+) -> None:
     content = b"announced" * 100
     key = key_of(content)
     given = await store.presign_put(key, size=len(content), content_type="text/plain", expires=LIFE)
@@ -146,7 +149,7 @@ async def test_the_store_takes_nothing_but_what_was_announced(store: S3Store, ch
     assert await store.head(key) is None
 
 
-async def test_the_nodes_own_client_sends_to_a_real_store_and_reads_from_it(store: S3Store, tmp_path: Path) -> None:
+async def test_the_nodes_client_uploads_to_and_reads_from_a_real_store(store: S3Store, tmp_path: Path) -> None:
     content = os.urandom(3_000_000)
     key, made = key_of(content), tmp_path / "made"
     made.write_bytes(content)
@@ -160,7 +163,7 @@ async def test_the_nodes_own_client_sends_to_a_real_store_and_reads_from_it(stor
     forged = ticket.model_copy(update={"url": ticket.url.replace(OWNER, Key.generate().address)})
     with pytest.raises(UrlStale):
         await transfer.put(forged, made, size=len(content))
-    for _ in range(2):  # the second finds it there
+    for _ in range(2):  # the second upload finds the object
         await transfer.put(ticket, made, size=len(content))
     url = await store.presign_get(key, expires=LIFE)
     fetched = tmp_path / "fetched"
@@ -169,13 +172,13 @@ async def test_the_nodes_own_client_sends_to_a_real_store_and_reads_from_it(stor
     await transfer.aclose()
 
 
-async def test_what_is_there_is_not_overwritten(store: S3Store) -> None:
+async def test_an_existing_object_is_not_overwritten(store: S3Store) -> None:
     content = b"once" * 100
     given = await store.presign_put(key_of(content), size=400, content_type="text/plain", expires=LIFE)
     assert [(await put(given.url, content, given.headers)).status_code for _ in range(2)] == [200, 412]
 
 
-async def test_a_store_that_checks_less_is_asked_for_less(make_store: MakeStore) -> None:
+async def test_a_store_without_checksum_support_is_asked_for_fewer_checks(make_store: MakeStore) -> None:
     content = b"elsewhere" * 100
     store = make_store(checks_sha256=False, checks_absence=False)
     given = await store.presign_put(key_of(content), size=900, content_type="text/plain", expires=LIFE)
@@ -193,7 +196,7 @@ async def test_a_url_that_has_expired_is_refused(store: S3Store, monkeypatch: py
     assert (await put(given.url, content, given.headers)).status_code == 403
 
 
-async def test_wrong_credentials_and_buckets_are_said_without_the_secret(make_store: MakeStore) -> None:
+async def test_wrong_credentials_and_buckets_are_reported_without_the_secret(make_store: MakeStore) -> None:
     for changes, words in (
         ({"secret_key": "wrong-and-secret"}, "refuses the orchestrator's credentials"),
         ({"access_key": "test:nobody"}, "refuses the orchestrator's credentials"),
@@ -207,7 +210,7 @@ async def test_wrong_credentials_and_buckets_are_said_without_the_secret(make_st
 
 @asynccontextmanager
 async def broken(answer: bytes | None, asked: list[str] | None = None) -> AsyncIterator[str]:
-    """A store that gives the same answer to everything, or none; the methods that it was `asked` with."""
+    """Runs a store that gives the same answer to every request, or none; yields the methods in `asked`."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         request = await reader.readuntil(b"\r\n\r\n")
@@ -218,7 +221,7 @@ async def broken(answer: bytes | None, asked: list[str] | None = None) -> AsyncI
             await writer.drain()
             writer.close()
         else:
-            await reader.read()  # until the other side has had enough
+            await reader.read()  # until the client gives up
             writer.close()
 
     server = await asyncio.start_server(serve, "127.0.0.1", 0)
@@ -237,7 +240,7 @@ async def broken(answer: bytes | None, asked: list[str] | None = None) -> AsyncI
     ],
     ids=["403", "500", "redirect", "nonsense", "never"],
 )
-async def test_a_store_that_is_broken_is_said_to_be_and_may_be_asked_again(
+async def test_an_invalid_answer_is_a_retryable_storage_error(
     answer: bytes | None, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("orchestrator.storage.s3._ATTEMPTS", 1)
@@ -251,7 +254,7 @@ async def test_a_store_that_is_broken_is_said_to_be_and_may_be_asked_again(
         await store.aclose()
 
 
-async def test_a_store_that_does_not_say_how_large_an_object_is_is_broken() -> None:
+async def test_an_answer_without_an_object_size_is_a_storage_error() -> None:
     async with broken(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n") as endpoint:
         store = S3Store(Bucket(name="pool", endpoint=endpoint, access_key="a", secret_key="s"), clock=SystemClock())
         with pytest.raises(StorageUnavailable, match="does not report the size") as caught:
@@ -260,7 +263,7 @@ async def test_a_store_that_does_not_say_how_large_an_object_is_is_broken() -> N
         await store.aclose()
 
 
-async def test_a_store_that_takes_our_clock_for_wrong_has_its_owner_look_at_it() -> None:
+async def test_a_store_that_reports_clock_skew_hints_at_the_clock() -> None:
     refusal = b"<Error><Code>RequestTimeTooSkewed</Code></Error>"
     answer = b"HTTP/1.1 403 Forbidden\r\nContent-Length: %d\r\n\r\n%s" % (len(refusal), refusal)
     async with broken(answer) as endpoint:
@@ -272,7 +275,7 @@ async def test_a_store_that_takes_our_clock_for_wrong_has_its_owner_look_at_it()
         await store.aclose()
 
 
-async def test_a_store_that_has_the_object_in_another_size_gives_no_ticket(make_pool: MakePool) -> None:
+async def test_an_object_stored_with_another_size_gives_no_upload_ticket(make_pool: MakePool) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 7999\r\n\r\n"
     async with broken(head) as endpoint:
         pool = make_pool(storage_bucket="b", storage_endpoint=endpoint, storage_access_key="a", storage_secret_key="s")
@@ -283,7 +286,7 @@ async def test_a_store_that_has_the_object_in_another_size_gives_no_ticket(make_
         await pool.dependencies.objects.aclose()
 
 
-async def test_a_store_that_fails_is_asked_so_often_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failing_store_is_retried_a_bounded_number_of_times(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
     monkeypatch.setattr("orchestrator.storage.s3._ATTEMPTS", 2)
     async with broken(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n", asked) as endpoint:
@@ -294,7 +297,7 @@ async def test_a_store_that_fails_is_asked_so_often_and_no_more(monkeypatch: pyt
         await store.aclose()
 
 
-async def test_a_pool_whose_store_is_down_gives_no_ticket_and_says_why(make_pool: MakePool) -> None:
+async def test_a_pool_whose_store_is_down_gives_a_retryable_error_instead_of_a_ticket(make_pool: MakePool) -> None:
     async with broken(b"HTTP/1.1 503 Down\r\nContent-Length: 0\r\n\r\n") as endpoint:
         pool = make_pool(
             storage_bucket="b", storage_endpoint=endpoint, storage_access_key="a", storage_secret_key="hunter2"
@@ -319,16 +322,14 @@ async def test_a_pool_whose_store_is_down_gives_no_ticket_and_says_why(make_pool
         {"storage_bucket": "b", "storage_endpoint": "ftp://store.example"},
     ],
 )
-def test_settings_of_a_store_that_cannot_work_are_refused_at_the_start(
-    make_pool: MakePool, settings: dict[str, str]
-) -> None:
+def test_invalid_store_settings_are_refused_at_startup(make_pool: MakePool, settings: dict[str, str]) -> None:
     with pytest.raises(InvalidInput):
         make_pool(**settings)
 
 
-async def test_objects_are_listed_page_by_page_and_deleted(store: S3Store) -> None:
+async def test_objects_are_listed_in_pages_and_deleted(store: S3Store) -> None:
     nodes = sorted(Key.generate().address for _ in range(2))
-    pool_id = POOL + 1  # nothing else is in it
+    pool_id = POOL + 1  # the bucket contains nothing else
     contents = [b"listed %d" % number for number in range(3)]
     keys = [ObjectKey(pool_id=pool_id, owner=node, sha256=sha(content)) for node in nodes for content in contents]
     audit = ObjectKey(pool_id=pool_id, owner=OWNER, sha256=sha(contents[0]), audit=True)
@@ -346,6 +347,6 @@ async def test_objects_are_listed_page_by_page_and_deleted(store: S3Store) -> No
     assert found == sorted(keys, key=str), "and no audit file"
     assert pages <= 4
     await store.delete(keys[0])
-    await store.delete(keys[0])  # once more is no error
+    await store.delete(keys[0])  # deleting again is no error
     assert await store.head(keys[0]) is None
     assert await store.head(audit) is not None

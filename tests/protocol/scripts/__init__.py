@@ -1,4 +1,4 @@
-"""Scripts for the tests of typed script calls."""
+"""Lua scripts for the tests of typed script calls."""
 
 from __future__ import annotations
 

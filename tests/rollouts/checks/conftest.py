@@ -1,4 +1,4 @@
-"""One version and one honest file for all checks."""
+"""Fixtures: one version and one honest file for all checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other computation than the version's, and other draws than the seed's: caught by proofs or by replay."""
+"""Other computation than the version's and other draws than the seed's are found by proofs or by replay."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def judged(file: RolloutFile, facts: SlotFacts, version: CheckedVersion, policy:
 
 
 @pytest.mark.parametrize("kind", ["older", "int8"])
-def test_other_weights_are_named_by_the_proofs(
+def test_other_weights_are_detected_by_the_proofs(
     kind: str, tmp_path: Path, version: CheckedVersion, facts: SlotFacts, policy: Policy
 ) -> None:
     file = make(version, facts=facts, weights=changed_weights(tmp_path, kind))
@@ -48,7 +48,7 @@ OTHER_SAMPLING = {"temperature 0.8": {"temperature": 0.8}, "greedy": {"top_k": 1
 
 
 @pytest.mark.parametrize("changes", OTHER_SAMPLING.values(), ids=OTHER_SAMPLING)
-def test_other_sampling_is_named_by_the_replay_though_all_is_computed_honestly(
+def test_other_sampling_parameters_are_detected_by_the_replay(
     changes: dict[str, float], version: CheckedVersion, facts: SlotFacts, policy: Policy
 ) -> None:
     sampling = RECIPE.sampling.model_copy(update=changes)
@@ -58,12 +58,12 @@ def test_other_sampling_is_named_by_the_replay_though_all_is_computed_honestly(
     assert results["computation"].state is CheckOutcome.PASSED
 
 
-def test_other_noise_is_named_by_the_replay(version: CheckedVersion, facts: SlotFacts, policy: Policy) -> None:
+def test_other_noise_is_detected_by_the_replay(version: CheckedVersion, facts: SlotFacts, policy: Policy) -> None:
     results = judged(make(version, facts=facts, seed=b"\5" * 32), facts, version, policy)
     assert [name for name, one in results.items() if one.state is CheckOutcome.FAILED] == ["sampling"]
 
 
-def test_greedy_answers_are_too_probable_for_draws_even_where_the_seed_is_not_known(
+def test_greedy_answers_are_detected_as_too_probable_even_without_the_seed(
     version: CheckedVersion, facts: SlotFacts, policy: Policy, honest: RolloutFile
 ) -> None:
     blind = replace(facts, parts=None)
@@ -75,13 +75,15 @@ def test_greedy_answers_are_too_probable_for_draws_even_where_the_seed_is_not_kn
     assert "too probable" in result.findings[0].what
 
 
-def test_bfloat16_is_not_taken_for_float32(version: CheckedVersion, facts: SlotFacts, policy: Policy) -> None:
+def test_bfloat16_declared_as_float32_fails_the_computation_check(
+    version: CheckedVersion, facts: SlotFacts, policy: Policy
+) -> None:
     file = make(version, facts=facts, dtype=Dtype.BFLOAT16)
     file = RolloutFile(replace(file.header, dtype=Dtype.FLOAT32), file.samples)
     assert judged(file, facts, version, policy)["computation"].state is CheckOutcome.FAILED
 
 
-def test_what_nobody_calibrated_is_measured_and_not_judged(
+def test_without_calibration_the_prefill_checks_measure_and_do_not_judge(
     version: CheckedVersion, facts: SlotFacts, policy: Policy, honest: RolloutFile
 ) -> None:
     case = with_evidence(CheckInput(file=honest, facts=facts, version=version), policy)
@@ -94,17 +96,17 @@ def test_what_nobody_calibrated_is_measured_and_not_judged(
 @pytest.mark.parametrize(
     ("off", "state"), [(1, CheckOutcome.PASSED), (2, CheckOutcome.PASSED), (3, CheckOutcome.FAILED)]
 )
-def test_two_values_that_tie_for_the_last_place_may_change_it(
+def test_a_tie_for_the_last_place_of_a_proof_is_tolerated(
     off: int, state: CheckOutcome, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
 ) -> None:
-    """The proof says nothing about a value that the prover left out: it is as far off as a point can be."""
+    """The proof contains nothing about a value that the prover left out, so its distance is the largest possible."""
     swapped = ProofResult(None, 128, off, off, 0, 0.0, 128 * off + 2)
     evidence = {0: RowEvidence(proofs=(swapped,), logprobs=honest.samples[0].logprobs, gaps=None)}
     case = CheckInput(file=honest, facts=facts, version=version, limits=float32_limits(("tiny",)), evidence=evidence)
     assert run_check(COMPUTATION, case).state is state
 
 
-def test_a_tie_that_all_rows_share_is_no_other_model(
+def test_a_tie_shared_by_all_rows_is_not_another_model(
     version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
 ) -> None:
     """Equal answers have equal states, and so the same tie in every row."""
@@ -126,7 +128,7 @@ SCATTER = HonestNoise(
 
 
 def as_measured(honest: RolloutFile, *, distance: float, deviation: float) -> dict[int, RowEvidence]:
-    """Every row off by so much: its proofs throughout, its draws at the first token."""
+    """Returns evidence in which every row is off: its proofs throughout, its draws at the first token."""
     found = {}
     for row, sample in enumerate(honest.samples):
         count = len(sample.output_tokens)
@@ -147,7 +149,7 @@ def as_measured(honest: RolloutFile, *, distance: float, deviation: float) -> di
 @pytest.mark.parametrize(
     ("check", "distance", "deviation"), [(COMPUTATION, 2.0, 0.0), (SAMPLING, 0.0, 0.2)], ids=["proofs", "draws"]
 )
-def test_a_file_whose_every_row_is_within_limits_may_be_too_far_off_as_a_whole(
+def test_a_file_with_acceptable_rows_can_fail_as_a_whole(
     check: Check, distance: float, deviation: float, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
 ) -> None:
     each = float32_limits(("tiny",)).widened(200)
@@ -169,7 +171,7 @@ def test_a_file_whose_every_row_is_within_limits_may_be_too_far_off_as_a_whole(
     assert run_check(check, replace(case, limits=whole, evidence=near)).state is CheckOutcome.PASSED
 
 
-def test_a_file_is_held_to_the_limit_of_fewer_groups_where_one_of_them_is_most_of_it(
+def test_a_file_dominated_by_one_group_is_held_to_the_limit_for_fewer_groups(
     version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
 ) -> None:
     eight = tuple(replace(one, group=row % 2) for row, one in enumerate((*honest.samples, *honest.samples)[:8]))

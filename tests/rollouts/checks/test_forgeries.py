@@ -1,4 +1,4 @@
-"""An honest file is clean; whatever is changed in it is named, by the right check, at the right place."""
+"""An honest file passes; every change to it is found by the right check at the right place."""
 
 from __future__ import annotations
 
@@ -46,17 +46,17 @@ def judge(version: CheckedVersion, policy: Policy) -> Judge:
 
 
 def full_row(file: RolloutFile) -> int:
-    """A row that ran to the limit."""
+    """Returns a row that ran to the token limit."""
     return next(row for row, one in enumerate(file.samples) if one.finish is FinishReason.LENGTH)
 
 
 def ended_row(file: RolloutFile) -> int:
-    """A row that ended by itself."""
+    """Returns a row that ended with an end token."""
     return next(row for row, one in enumerate(file.samples) if one.finish is FinishReason.EOS)
 
 
 def cut(sample: Sample, length: int) -> Sample:
-    """The sample's first tokens."""
+    """Returns the sample cut to its first tokens."""
     return replace(
         sample,
         output_tokens=sample.output_tokens[:length],
@@ -66,20 +66,21 @@ def cut(sample: Sample, length: int) -> Sample:
 
 
 def with_token(sample: Sample, at: int) -> Sample:
-    """The sample with another token, which is no end token, in one place."""
+    """Returns the sample with one token replaced by another that is no end token."""
     tokens = sample.output_tokens.copy()
     tokens[at] = 10 if tokens[at] != 10 else 11
     return replace(sample, output_tokens=tokens)
 
 
-def test_an_honest_file_is_clean(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+def test_an_honest_file_passes_every_check(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
     results = judge(honest, replace(facts, units=honest.units))
     assert [one for one in results.values() if one.state is not CheckOutcome.PASSED] == []
     assert results["sampling"].figures["mismatches"] == 0
-    assert {sample.finish for sample in honest.samples} == set(FinishReason)  # else rows below would not be found
+    # otherwise the rows below would not be found
+    assert {sample.finish for sample in honest.samples} == set(FinishReason)
 
 
-def test_one_other_output_token_is_named_by_the_replay(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+def test_one_changed_output_token_is_found_by_the_replay(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
     row = full_row(honest)
     results = judge(with_row(honest, row, with_token(honest.samples[row], 5)), facts)
     [finding, *_] = results["sampling"].findings
@@ -87,7 +88,9 @@ def test_one_other_output_token_is_named_by_the_replay(judge: Judge, honest: Rol
     assert all(other.row in {row, None} for other in results["sampling"].findings)
 
 
-def test_one_other_proof_byte_is_named_by_the_computation(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+def test_one_changed_proof_byte_is_found_by_the_computation_check(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts
+) -> None:
     row = full_row(honest)
     proofs = bytearray(honest.samples[row].proofs)
     proofs[258 + 101] ^= 1
@@ -98,16 +101,14 @@ def test_one_other_proof_byte_is_named_by_the_computation(judge: Judge, honest: 
 
 
 @pytest.mark.parametrize("proofs", [b"", b"\0" * 258, b"\xff" * 516, b"\0" * 516, b"\0" * 517])
-def test_bytes_that_are_no_proofs_are_forgery(
-    judge: Judge, honest: RolloutFile, facts: SlotFacts, proofs: bytes
-) -> None:
+def test_malformed_proofs_are_forgery(judge: Judge, honest: RolloutFile, facts: SlotFacts, proofs: bytes) -> None:
     row = full_row(honest)
     result = judge(with_row(honest, row, replace(honest.samples[row], proofs=proofs)), facts)["computation"]
     assert (result.state, result.fails) == (CheckOutcome.FAILED, Fails.EXACT)
     assert {(one.reason, one.row) for one in result.findings} == {(ReasonCode.COMPUTATION_PROOF_MALFORMED, row)}
 
 
-def test_one_other_reward_is_named_by_scoring_again(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+def test_one_changed_reward_is_found_by_rescoring(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
     lied = replace(honest.samples[4], task_reward=1.0, reward=1.0 - honest.samples[4].length_penalty)
     results = judge(with_row(honest, 4, lied), facts)
     [finding] = results["reward"].findings
@@ -122,7 +123,7 @@ def test_a_reward_that_is_not_the_sum_of_its_parts_is_out_of_bounds(
     assert [(one.reason, one.row) for one in results["bounds"].findings] == [(ReasonCode.BOUNDS_REWARD, 4)]
 
 
-def test_one_other_log_probability_is_named(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+def test_one_changed_log_probability_is_found(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
     row = full_row(honest)
     logprobs = honest.samples[row].logprobs.copy()
     logprobs[7] -= 0.25
@@ -183,7 +184,7 @@ SEED_CASES: dict[str, SeedCase] = {
 
 
 @pytest.mark.parametrize("case", SEED_CASES.values(), ids=SEED_CASES)
-def test_choosing_prompts_or_samples_is_named_by_the_seeds(
+def test_chosen_prompts_or_samples_are_found_by_the_seeds(
     judge: Judge, honest: RolloutFile, facts: SlotFacts, case: SeedCase
 ) -> None:
     change, reason, said = case
@@ -197,7 +198,9 @@ SEEN_WITHOUT = ["another prompt's index", "other prompt tokens", "another target
 
 
 @pytest.mark.parametrize("case", SEEN_WITHOUT)
-def test_most_of_that_is_seen_without_the_seed(judge: Judge, honest: RolloutFile, facts: SlotFacts, case: str) -> None:
+def test_most_choices_of_prompts_are_found_without_the_seed(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts, case: str
+) -> None:
     blind = replace(facts, parts=None)
     assert judge(honest, blind)["seeds"].state is CheckOutcome.PASSED
     results = judge(SEED_CASES[case][0](honest), blind)
@@ -205,7 +208,7 @@ def test_most_of_that_is_seen_without_the_seed(judge: Judge, honest: RolloutFile
     assert "seed" in results["sampling"].note
 
 
-def test_a_file_that_names_many_groups_is_not_drawn_at_their_cost(
+def test_the_cost_of_drawing_is_bounded_for_a_file_that_names_many_groups(
     judge: Judge, honest: RolloutFile, facts: SlotFacts
 ) -> None:
     scattered = with_rows(honest, [replace(one, group=1000 + row) for row, one in enumerate(honest.samples)])
@@ -214,7 +217,9 @@ def test_a_file_that_names_many_groups_is_not_drawn_at_their_cost(
     assert finding.what == "12 samples in 48 groups, which need 192"
 
 
-def test_without_the_seed_a_group_still_has_one_prompt(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+def test_without_the_seed_a_group_must_still_have_one_prompt(
+    judge: Judge, honest: RolloutFile, facts: SlotFacts
+) -> None:
     other = honest.samples[EACH]
     row = replace(
         honest.samples[1],
@@ -228,7 +233,7 @@ def test_without_the_seed_a_group_still_has_one_prompt(judge: Judge, honest: Rol
 
 
 @pytest.mark.parametrize(("limited", "rows"), [(False, [1]), (True, [])])
-def test_who_claims_less_than_it_is_worth_is_excused_only_by_a_limit(
+def test_a_reward_claimed_too_low_is_excused_only_after_a_scoring_limit(
     version: CheckedVersion, honest: RolloutFile, facts: SlotFacts, limited: bool, rows: list[int]
 ) -> None:
     claimed = honest.samples[1]
@@ -244,7 +249,7 @@ def test_who_claims_less_than_it_is_worth_is_excused_only_by_a_limit(
 
 
 @pytest.mark.parametrize(("less", "of", "found"), [(1, 12, 0), (2, 12, 2), (2, 120, 0), (3, 120, 3)])
-def test_only_a_few_rows_may_claim_less_than_they_are_worth(
+def test_only_a_few_rows_may_claim_too_low_a_reward(
     version: CheckedVersion, honest: RolloutFile, facts: SlotFacts, less: int, of: int, found: int
 ) -> None:
     row = next(one for one in honest.samples if one.task_reward == 0.0)
@@ -258,7 +263,7 @@ def test_only_a_few_rows_may_claim_less_than_they_are_worth(
     assert [result.rows[at]["reward"] is None for at in range(less)] == [found == 0] * less
 
 
-def test_a_row_that_claims_less_has_to_be_right_otherwise(
+def test_a_row_that_claims_too_low_a_reward_must_be_correct_otherwise(
     version: CheckedVersion, honest: RolloutFile, facts: SlotFacts
 ) -> None:
     row = honest.samples[1]
@@ -271,7 +276,7 @@ def test_a_row_that_claims_less_has_to_be_right_otherwise(
 
 
 @pytest.mark.parametrize("claimed", [0.0, 1.0])
-def test_whatever_is_claimed_where_a_limit_ended_the_check_is_excused(
+def test_any_reward_is_excused_if_a_limit_ended_the_scoring(
     version: CheckedVersion, honest: RolloutFile, facts: SlotFacts, claimed: float
 ) -> None:
     row = honest.samples[1]
@@ -292,7 +297,7 @@ OTHER_PARTS = {
 
 
 @pytest.mark.parametrize("parts", OTHER_PARTS.values(), ids=OTHER_PARTS)
-def test_every_part_of_the_seed_decides_the_prompts(
+def test_every_part_of_the_seed_changes_the_prompts(
     judge: Judge, honest: RolloutFile, facts: SlotFacts, parts: SeedParts
 ) -> None:
     assert judge(honest, replace(facts, parts=parts))["seeds"].state is CheckOutcome.FAILED
@@ -328,14 +333,14 @@ END_CASES: dict[str, EndCase] = {
 
 
 @pytest.mark.parametrize("case", END_CASES.values(), ids=END_CASES)
-def test_wrong_endings_are_named(judge: Judge, honest: RolloutFile, facts: SlotFacts, case: EndCase) -> None:
+def test_wrong_finish_reasons_are_found(judge: Judge, honest: RolloutFile, facts: SlotFacts, case: EndCase) -> None:
     change, reason = case
     row, sample = change(honest)
     result = judge(with_row(honest, row, sample), facts)["termination"]
     assert [(one.reason, one.row) for one in result.findings] == [(reason, row)]
 
 
-def test_inflated_units_are_named(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
+def test_inflated_work_units_are_found(judge: Judge, honest: RolloutFile, facts: SlotFacts) -> None:
     result = judge(honest, replace(facts, units=honest.units + 1))["bounds"]
     assert [one.reason for one in result.findings] == [ReasonCode.BOUNDS_UNITS]
     result = judge(honest, replace(facts, max_units=honest.units - 1))["bounds"]
@@ -351,7 +356,7 @@ BOUNDS: dict[str, tuple[dict[str, object], ReasonCode]] = {
 
 
 @pytest.mark.parametrize("case", BOUNDS.values(), ids=BOUNDS)
-def test_numbers_out_of_bounds_are_named(
+def test_numbers_out_of_bounds_are_found(
     judge: Judge, honest: RolloutFile, facts: SlotFacts, case: tuple[dict[str, object], ReasonCode]
 ) -> None:
     changes, reason = dict(case[0]), case[1]
@@ -361,7 +366,7 @@ def test_numbers_out_of_bounds_are_named(
     assert [(one.reason, one.row) for one in result.findings] == [(reason, 1)]
 
 
-def test_an_answer_beyond_the_model_s_context_is_named_and_never_computed(
+def test_an_answer_beyond_the_models_context_is_found_and_never_computed(
     version: CheckedVersion, honest: RolloutFile, facts: SlotFacts
 ) -> None:
     lengths = [len(one.prompt_tokens) + len(one.output_tokens) for one in honest.samples]
@@ -386,7 +391,7 @@ HEADERS: dict[str, object] = {
 
 
 @pytest.mark.parametrize(("field", "value"), HEADERS.items(), ids=HEADERS)
-def test_work_of_another_slot_is_named(
+def test_work_of_another_slot_is_found(
     judge: Judge, honest: RolloutFile, facts: SlotFacts, field: str, value: object
 ) -> None:
     header = replace(honest.header, **{field: value})  # type: ignore[arg-type]  # of the table above

@@ -1,4 +1,4 @@
-"""How far a verifier's own passes over a row are apart, and that limits follow it where it is more than they are."""
+"""The spread of a verifier's own passes over a row, and limits that follow it where it is larger than they are."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_the_spread_is_the_largest_difference_from_the_first_pass() -> None:
     [(0.0, CheckOutcome.FAILED), (0.002, CheckOutcome.FAILED), (0.003, CheckOutcome.PASSED)],
     ids=["none", "less", "more"],
 )
-def test_a_row_may_be_off_by_a_multiple_of_the_verifier_s_own_difference(
+def test_a_row_may_deviate_by_a_multiple_of_the_verifiers_own_spread(
     own: float, state: CheckOutcome, version: CheckedVersion, facts: SlotFacts, honest: RolloutFile
 ) -> None:
     sample = honest.samples[0]
@@ -68,7 +68,7 @@ def test_a_row_may_be_off_by_a_multiple_of_the_verifier_s_own_difference(
         assert (result.state, result.broad) == (CheckOutcome.FAILED, True), "on average too, without own differences"
 
 
-def test_replay_s_limits_follow_it_too(version: CheckedVersion, facts: SlotFacts, honest: RolloutFile) -> None:
+def test_the_replays_limits_follow_the_spread(version: CheckedVersion, facts: SlotFacts, honest: RolloutFile) -> None:
     length = len(honest.samples[0].output_tokens)
     gaps = np.zeros(length, np.float32)
     gaps[2] = 0.0076
@@ -84,7 +84,7 @@ def test_replay_s_limits_follow_it_too(version: CheckedVersion, facts: SlotFacts
     assert SAMPLING.judge(replace(case, spread={0: spread})).state is CheckOutcome.PASSED
 
 
-def test_other_arithmetic_differs_by_roundings_and_only_while_it_lasts(
+def test_arithmetic_of_other_kernels_differs_by_rounding_and_ends_with_its_context(
     policy: Policy, honest: RolloutFile, facts: SlotFacts, version: CheckedVersion
 ) -> None:
     def computed() -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -1,4 +1,4 @@
-"""What every engine refuses before it does any work."""
+"""Requests that every engine refuses before it does any work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_token_outside_the_vocabulary_is_refused(token: int) -> None:
         check(request(0, 1, token))
 
 
-def test_a_request_must_be_whole() -> None:
+def test_an_incomplete_request_is_refused() -> None:
     with pytest.raises(InvalidInput, match="has no tokens"):
         SampleRequest(sample=1, prompt_tokens=(), seed=SEED)
     with pytest.raises(InvalidInput, match="seed of 31 bytes"):

@@ -1,4 +1,4 @@
-"""An engine is opened by the name that a lease or a setting gives."""
+"""An engine is opened by the name in a lease or a setting."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def test_the_torch_engine_is_opened_by_its_name() -> None:
     assert (engine.name, engine.dtype, engine.version) == (EngineName.TORCH, Dtype.BFLOAT16, None)
 
 
-def test_an_engine_that_is_not_installed_is_named_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_engine_is_reported_with_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rollouts.engines.vllm", None)
     monkeypatch.setitem(sys.modules, "rollouts.engines.vllm.engine", None)
     with pytest.raises(NotFound, match="the vllm engine can't be loaded") as raised:

@@ -1,4 +1,4 @@
-"""The torch engine on real tiny models: seeded, replayable, provable answers, whatever else is in the batch."""
+"""The torch engine on tiny real models: seeded, replayable and provable answers in any batch."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def expected(engine: TorchEngine, requests: list[SampleRequest]) -> dict[int, Co
 
 
 def prefilled(policy: Policy, request: SampleRequest, tokens: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The states and logits that each token was to be drawn from, by one pass over the whole answer."""
+    """Returns states and logits before each token, by one pass over the whole answer."""
     first = len(request.prompt_tokens) - 1
     whole = torch.tensor([[*request.prompt_tokens, *tokens[:-1]]])
     states, logits = policy.states_and_logits(whole, keep=torch.arange(first, whole.shape[1]))
@@ -87,16 +87,16 @@ def replayed(policy: Policy, request: SampleRequest, completion: Completion, par
     return gaps(logits, completion.tokens, seed=SEED, sample=completion.sample, parameters=parameters)
 
 
-def test_it_is_an_engine(engine: TorchEngine) -> None:
+def test_the_torch_engine_implements_the_engine_protocol(engine: TorchEngine) -> None:
     as_engine: Engine = engine
     assert (as_engine.name, as_engine.dtype, as_engine.version) == (EngineName.TORCH, Dtype.FLOAT32, VERSION)
 
 
 @pytest.mark.parametrize("max_batch", [1, 3])
-def test_an_answer_is_the_same_whatever_else_is_in_the_batch(
+def test_an_answer_does_not_depend_on_the_rest_of_the_batch(
     max_batch: int, qwen2: Path, requests: list[SampleRequest], expected: dict[int, Completion]
 ) -> None:
-    """Prompts of many lengths, rows taken again while others grow, against all twenty at once."""
+    """Prompts of many lengths in rows that are reused while others grow, compared with one batch of all twenty."""
     alone = by_sample(engine_of(qwen2, max_batch=max_batch).generate(requests, PLAIN))
     assert {sample: one.tokens for sample, one in alone.items()} == {
         sample: one.tokens for sample, one in expected.items()
@@ -133,7 +133,7 @@ def test_a_prefill_replays_every_token_and_log_probability(
         np.testing.assert_allclose(answers[one.sample].logprobs, of_one.logprobs, atol=1e-4)
 
 
-def test_in_bfloat16_few_tokens_differ_and_by_little(qwen2: Path) -> None:
+def test_in_bfloat16_few_tokens_differ_from_the_prefill(qwen2: Path) -> None:
     asked = requests_of(qwen2)
     answers = by_sample(engine_of(qwen2, dtype=Dtype.BFLOAT16).generate(asked, PLAIN))
     policy = load_policy(qwen2, dtype=Dtype.BFLOAT16, device=CPU)
@@ -142,10 +142,10 @@ def test_in_bfloat16_few_tokens_differ_and_by_little(qwen2: Path) -> None:
     assert figures.largest < 0.5
 
 
-def test_proofs_are_of_the_states_that_a_prefill_gives(
+def test_proofs_match_the_hidden_states_of_a_prefill(
     qwen2: Path, tmp_path: Path, requests: list[SampleRequest], expected: dict[int, Completion]
 ) -> None:
-    """A few points may differ: where values are level, the last bit decides which 128 are the largest."""
+    """A few points may differ: among nearly equal values, rounding decides which 128 are the largest."""
     for folder, honest in ((qwen2, True), (tiny_folder(tmp_path / "other", seed=4), False)):
         policy = load_policy(folder, dtype=Dtype.FLOAT32, device=CPU)
         rows = [
@@ -159,7 +159,7 @@ def test_proofs_are_of_the_states_that_a_prefill_gives(
         assert (mismatches < 20) == honest
 
 
-def test_proofs_are_left_out_when_nobody_wants_them(engine: TorchEngine, requests: list[SampleRequest]) -> None:
+def test_proofs_are_omitted_on_request(engine: TorchEngine, requests: list[SampleRequest]) -> None:
     assert all(not one.proofs for one in engine.generate(requests[:3], PLAIN, with_proofs=False))
 
 
@@ -232,7 +232,7 @@ def test_the_prompt_of_a_group_is_computed_once(
     assert sum(seen) == len(TEXTS) - 1, "all but the prompt of one token, which has nothing to prefill"
 
 
-def test_nothing_asked_is_nothing_answered(engine: TorchEngine) -> None:
+def test_an_empty_list_of_requests_gives_no_answers(engine: TorchEngine) -> None:
     assert list(engine.generate([], PLAIN)) == []
 
 
@@ -243,7 +243,7 @@ def test_a_request_that_cannot_be_answered_is_refused_before_any_work(
         engine.generate([requests[0], requests[0]], PLAIN)
 
 
-def test_it_stops_between_two_steps_when_told_to(
+def test_generation_stops_between_two_steps_on_request(
     engine: TorchEngine, requests: list[SampleRequest], expected: dict[int, Completion]
 ) -> None:
     asked = 0
@@ -261,7 +261,7 @@ def test_it_stops_between_two_steps_when_told_to(
     assert again.tokens == expected[0].tokens
 
 
-def test_weights_do_not_change_under_an_answer(
+def test_weights_cannot_be_replaced_during_generation(
     qwen2: Path, tmp_path: Path, requests: list[SampleRequest], expected: dict[int, Completion]
 ) -> None:
     engine = engine_of(qwen2)
@@ -283,7 +283,7 @@ def test_weights_do_not_change_under_an_answer(
     assert {one.sample: one.tokens for one in later} == tokens_of(engine_of(other).generate(requests, PLAIN))
 
 
-def test_a_batch_that_nobody_wants_any_more_frees_the_engine(qwen2: Path, requests: list[SampleRequest]) -> None:
+def test_an_abandoned_batch_frees_the_engine(qwen2: Path, requests: list[SampleRequest]) -> None:
     engine = engine_of(qwen2)
     next(engine.generate(requests, PLAIN))
     engine.generate(requests, PLAIN)
@@ -291,7 +291,7 @@ def test_a_batch_that_nobody_wants_any_more_frees_the_engine(qwen2: Path, reques
     assert engine.version == NEXT
 
 
-def test_after_a_load_that_failed_it_holds_nothing(qwen2: Path, tmp_path: Path, requests: list[SampleRequest]) -> None:
+def test_no_version_is_loaded_after_a_failed_load(qwen2: Path, tmp_path: Path, requests: list[SampleRequest]) -> None:
     engine = engine_of(qwen2)
     with pytest.raises(BadVersionFolder):
         engine.load(tmp_path / "nowhere", version=NEXT)
@@ -302,7 +302,7 @@ def test_after_a_load_that_failed_it_holds_nothing(qwen2: Path, tmp_path: Path, 
     assert next(engine.generate(requests[:1], PLAIN)).version == VERSION
 
 
-def test_a_closed_engine_holds_nothing(qwen2: Path, requests: list[SampleRequest]) -> None:
+def test_a_closed_engine_has_no_version_loaded(qwen2: Path, requests: list[SampleRequest]) -> None:
     engine = engine_of(qwen2)
     answers = engine.generate(requests, PLAIN)
     next(answers)
@@ -317,17 +317,17 @@ PLACE = 2 * 2 * 2 * 24 * 4
 """Bytes of one position of one row: layers, keys and values, heads, width, float32."""
 
 
-def test_a_cache_too_small_for_the_batch_makes_it_smaller_and_loses_nothing(
+def test_a_small_cache_reduces_the_batch_and_loses_no_answer(
     qwen2: Path, requests: list[SampleRequest], expected: dict[int, Completion]
 ) -> None:
-    """The longest needs 94 positions, so there is room for 2 rows, and 20 become 10, 5, 2."""
+    """The longest answer needs 94 positions, so there is space for 2 rows, and a batch of 20 becomes 10, 5 and 2."""
     engine = engine_of(qwen2, cache_bytes=2 * 100 * PLACE)
     assert tokens_of(engine.generate(requests, PLAIN)) == {
         sample: completion.tokens for sample, completion in expected.items()
     }
 
 
-def test_a_cache_too_small_for_one_answer_is_said_so(qwen2: Path, requests: list[SampleRequest]) -> None:
+def test_a_cache_too_small_for_one_answer_is_reported(qwen2: Path, requests: list[SampleRequest]) -> None:
     with pytest.raises(OutOfMemory, match=r"not even one answer fits: \d+ positions need"):
         list(engine_of(qwen2, cache_bytes=40 * PLACE).generate(requests, PLAIN))
 
@@ -336,7 +336,7 @@ Forward = Callable[..., tuple[torch.Tensor, torch.Tensor]]
 
 
 def failing(error: Exception, *, above: int) -> Forward:
-    """A forward pass that fails for more rows than `above`."""
+    """Returns a forward pass that fails for more rows than `above`."""
     real = Policy.states_and_logits
 
     def forward(self: Policy, tokens: torch.Tensor, **how: object) -> tuple[torch.Tensor, torch.Tensor]:
@@ -356,7 +356,7 @@ def failing(error: Exception, *, above: int) -> Forward:
     ],
     ids=["accelerator", "cpu", "python"],
 )
-def test_memory_that_runs_out_makes_the_batch_smaller(
+def test_running_out_of_memory_reduces_the_batch(
     error: Exception,
     qwen2: Path,
     requests: list[SampleRequest],
@@ -374,7 +374,7 @@ def test_memory_that_runs_out_makes_the_batch_smaller(
     }
 
 
-def test_memory_that_runs_out_for_a_single_answer_is_said_so(
+def test_running_out_of_memory_for_a_single_answer_is_reported(
     qwen2: Path, requests: list[SampleRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(qwen2)
@@ -383,7 +383,7 @@ def test_memory_that_runs_out_for_a_single_answer_is_said_so(
         list(engine.generate(requests, PLAIN))
 
 
-def test_a_crash_is_told_in_its_own_words(
+def test_a_crash_is_reported_with_its_message(
     qwen2: Path, requests: list[SampleRequest], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = engine_of(qwen2)
@@ -392,7 +392,7 @@ def test_a_crash_is_told_in_its_own_words(
         list(engine.generate(requests, PLAIN))
 
 
-def test_weights_that_are_no_numbers_are_said_so(qwen2: Path, tmp_path: Path, requests: list[SampleRequest]) -> None:
+def test_weights_with_nan_are_reported(qwen2: Path, tmp_path: Path, requests: list[SampleRequest]) -> None:
     folder = shutil.copytree(qwen2, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"][3] = float("nan")
@@ -401,7 +401,7 @@ def test_weights_that_are_no_numbers_are_said_so(qwen2: Path, tmp_path: Path, re
         list(engine_of(folder).generate(requests, PLAIN))
 
 
-def test_a_batch_of_no_answers_or_a_device_that_is_not_there_is_refused() -> None:
+def test_a_batch_size_of_zero_or_a_missing_device_is_refused() -> None:
     with pytest.raises(InvalidInput, match="a batch of 0 answers"):
         TorchEngine(dtype=Dtype.FLOAT32, max_batch=0)
     if not torch.cuda.is_available():
@@ -409,7 +409,7 @@ def test_a_batch_of_no_answers_or_a_device_that_is_not_there_is_refused() -> Non
             TorchEngine(dtype=Dtype.FLOAT32, device=torch.device("cuda"))
 
 
-def test_a_row_s_room_grows_as_answers_do_and_keeps_what_it_holds() -> None:
+def test_a_cache_row_grows_and_keeps_its_content() -> None:
     one_token = (torch.zeros(1, 2, 1, 4), torch.zeros(1, 2, 1, 6))
     cache = RowCache([one_token], rows=2, budget=10_000_000)
     given = torch.randn(2, 300, 2, 10, generator=torch.Generator().manual_seed(1))
@@ -429,8 +429,8 @@ def version_of(number: int) -> Digest:
     return digest(number.to_bytes(32, "big"))
 
 
-def test_versions_one_after_another_are_each_as_fresh_as_the_first(tmp_path: Path, qwen2: Path) -> None:
-    """In-place updates leave nothing of an earlier version behind."""
+def test_versions_loaded_in_sequence_generate_like_freshly_loaded_ones(tmp_path: Path, qwen2: Path) -> None:
+    """In-place updates leave nothing of an earlier version."""
     folders = [tiny_folder(tmp_path / str(seed), seed=seed) for seed in range(3)]
     asked = requests_of(qwen2, each=1)
     fresh = [tokens_of(engine_of(folder).generate(asked, PLAIN)) for folder in folders]

@@ -1,4 +1,4 @@
-"""What the torch engine draws follows the model's softmax, and does not depend on how its batches are made up."""
+"""Draws of the torch engine follow the model's softmax and do not depend on the composition of batches."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def one_by_one(llama: Path) -> TorchEngine:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_first_tokens_follow_the_softmax_of_the_prompt(temperature: float, qwen2: Path) -> None:
-    """4,000 fixed samples; tokens expected less than five times are counted together.
+    """4,000 fixed samples; tokens expected less than five times are pooled.
 
-    G has about as many degrees of freedom as there are cells; its mean is that, its variance twice that.
+    G has about as many degrees of freedom as there are cells; that is its mean, and twice that its variance.
     """
     requests = [SampleRequest(sample=sample, prompt_tokens=PROMPT, seed=SEED) for sample in range(4000)]
     parameters = SamplingParameters(max_new_tokens=1, temperature=temperature)
@@ -69,7 +69,7 @@ def test_first_tokens_follow_the_softmax_of_the_prompt(temperature: float, qwen2
     new_tokens=st.integers(1, 24),
     data=st.data(),
 )
-def test_answers_do_not_depend_on_how_batches_are_made_up(
+def test_answers_do_not_depend_on_the_composition_of_batches(
     lengths: list[int],
     each: int,
     max_batch: int,
@@ -78,7 +78,7 @@ def test_answers_do_not_depend_on_how_batches_are_made_up(
     llama: Path,
     one_by_one: TorchEngine,
 ) -> None:
-    """Any prompts (some alike, some of one token), in any order, in any size of batch, against one answer at a time."""
+    """Any prompts (some equal, some of one token), in any order and batch size, compared with one answer at a time."""
     prompts = [tuple(4 + (place * 7 + length) % 50 for place in range(length)) for length in lengths]
     requests = [
         SampleRequest(sample=group * each + place, prompt_tokens=prompt, seed=SEED)
@@ -95,8 +95,8 @@ def test_answers_do_not_depend_on_how_batches_are_made_up(
 
 
 @pytest.mark.parametrize("kind", ["qwen3", "mistral", "gpt_neox", "granite"])
-def test_other_architectures_are_replayed_by_a_prefill_too(kind: str, tmp_path: Path) -> None:
-    """Norms on queries and keys, biases, halves of rotary embeddings, logits that are scaled after the last layer."""
+def test_other_architectures_are_replayed_by_a_prefill(kind: str, tmp_path: Path) -> None:
+    """Norms on queries and keys, biases, partial rotary embeddings, and logits scaled after the last layer."""
     changes: dict[str, Any] = {"mistral": {"sliding_window": None}, "granite": {"logits_scaling": 2.0}}
     folder = tiny_folder(tmp_path / kind, kind=kind, **changes.get(kind, {}))
     requests = [SampleRequest(sample=at, prompt_tokens=PROMPT[: 1 + 2 * (at // 2)], seed=SEED) for at in range(8)]

@@ -1,4 +1,4 @@
-"""The vLLM engine on real tiny models, in a process of its own: it draws and proves what the torch engine does."""
+"""The vLLM engine on tiny real models in a separate process: it draws and proves the same as the torch engine."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MASKED = SamplingParameters(max_new_tokens=30, temperature=0.8, top_k=20, top_p=
 
 
 def folder_of(home: Path, kind: str, *, seed: int = 0) -> Path:
-    """A tiny model with heads of 32 values: on a CPU vLLM has no attention for the usual ones of 24."""
+    """Makes a tiny model with heads of 32 values, because vLLM on a CPU has no attention for the usual heads of 24."""
     return tiny_folder(home / f"{kind}{seed}", kind=kind, seed=seed, num_attention_heads=3, num_key_value_heads=1)
 
 
@@ -48,7 +48,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def mine(home: Path) -> Path:
-    """Its output layer shares the embedding's weights."""
+    """Returns a model whose output layer shares the embedding's weights."""
     return folder_of(home, "qwen2")
 
 
@@ -63,7 +63,7 @@ def process(home: Path) -> Iterator[VllmProcess]:
 
 @pytest.fixture
 def vllm(process: VllmProcess, mine: Path) -> VllmProcess:
-    """With the same weights before every test; in place, but after a test that loaded another shape."""
+    """Yields the engine with the same weights before every test, reloaded in place except after another shape."""
     process.load(mine, version=VERSION)
     return process
 
@@ -91,7 +91,7 @@ def tokens_of(answers: dict[int, Completion]) -> dict[int, tuple[int, ...]]:
 
 
 def prefilled(policy: Policy, request: SampleRequest, tokens: tuple[int, ...]) -> tuple[torch.Tensor, torch.Tensor]:
-    """The states and logits that each token was to be drawn from, by one pass over the whole answer."""
+    """Returns states and logits before each token, by one pass over the whole answer."""
     first = len(request.prompt_tokens) - 1
     whole = torch.tensor([[*request.prompt_tokens, *tokens[:-1]]])
     states, logits = policy.states_and_logits(whole, keep=torch.arange(first, whole.shape[1]))
@@ -101,7 +101,7 @@ def prefilled(policy: Policy, request: SampleRequest, tokens: tuple[int, ...]) -
 def check_by_prefill(
     folder: Path, requests: list[SampleRequest], answers: dict[int, Completion], parameters: SamplingParameters
 ) -> None:
-    """Every token, log-probability and proof is what a prefill gives, as a validator would see it."""
+    """Checks every token, log-probability and proof against a prefill, as a validator does."""
     policy = load_policy(folder, dtype=Dtype.FLOAT32, device=CPU)
     proved, mismatches = [], 0
     for one in requests:
@@ -119,7 +119,9 @@ def check_by_prefill(
 
 
 @pytest.mark.parametrize("parameters", [PLAIN, MASKED], ids=["plain", "masked"])
-def test_it_draws_what_the_torch_engine_draws(vllm: VllmProcess, mine: Path, parameters: SamplingParameters) -> None:
+def test_vllm_draws_the_same_tokens_as_the_torch_engine(
+    vllm: VllmProcess, mine: Path, parameters: SamplingParameters
+) -> None:
     requests = requests_of(mine)
     answers, expected = vllm.generate(requests, parameters), by_torch(mine, requests, parameters)
     assert tokens_of(answers) == tokens_of(expected)
@@ -131,8 +133,8 @@ def test_it_draws_what_the_torch_engine_draws(vllm: VllmProcess, mine: Path, par
     check_by_prefill(mine, requests, answers, parameters)
 
 
-def test_an_answer_is_the_same_alone_and_among_more_than_fit_in_the_batch(vllm: VllmProcess, mine: Path) -> None:
-    """Seventy for 64 rows, so that some wait, and rows are taken again while others grow."""
+def test_an_answer_is_the_same_alone_and_with_more_requests_than_rows(vllm: VllmProcess, mine: Path) -> None:
+    """Seventy requests for 64 rows, so that some wait, and rows are reused while others grow."""
     requests = requests_of(mine, each=14)
     together = vllm.generate(requests, PLAIN)
     check_by_prefill(mine, requests, together, PLAIN)
@@ -142,7 +144,7 @@ def test_an_answer_is_the_same_alone_and_among_more_than_fit_in_the_batch(vllm: 
         np.testing.assert_allclose(alone.logprobs, together[request.sample].logprobs, atol=1e-4)
 
 
-def test_versions_change_in_place_and_nothing_of_an_earlier_one_is_left(
+def test_versions_are_replaced_in_place_without_remains_of_earlier_ones(
     vllm: VllmProcess, home: Path, mine: Path
 ) -> None:
     requests = requests_of(mine, each=2)
@@ -155,8 +157,8 @@ def test_versions_change_in_place_and_nothing_of_an_earlier_one_is_left(
         check_by_prefill(folder, requests, answers, PLAIN)
 
 
-def test_proofs_are_of_the_version_that_drew(vllm: VllmProcess, home: Path, mine: Path) -> None:
-    """Or the check of the other tests could not fail."""
+def test_proofs_belong_to_the_version_that_generated(vllm: VllmProcess, home: Path, mine: Path) -> None:
+    """Otherwise the proof check in the other tests could not fail."""
     requests = requests_of(mine, each=1)
     policy = load_policy(folder_of(home, "qwen2", seed=6), dtype=Dtype.FLOAT32, device=CPU)
     answers = vllm.generate(requests, PLAIN)
@@ -164,7 +166,7 @@ def test_proofs_are_of_the_version_that_drew(vllm: VllmProcess, home: Path, mine
     assert all(result.exponent_mismatches > 20 for results in verify_rows(rows) for result in results)
 
 
-def test_proofs_are_left_out_when_nobody_wants_them(vllm: VllmProcess, mine: Path) -> None:
+def test_proofs_are_omitted_on_request(vllm: VllmProcess, mine: Path) -> None:
     requests = requests_of(mine, each=1)
     without = vllm.generate(requests, PLAIN, with_proofs=False)
     assert all(not one.proofs for one in without.values())
@@ -211,13 +213,13 @@ def test_a_prompt_and_its_answer_may_fill_the_whole_context(vllm: VllmProcess, m
     assert vllm.generate([], limit) == {}
 
 
-def test_it_stops_between_two_steps_when_told_to_and_can_go_on(vllm: VllmProcess, mine: Path) -> None:
+def test_generation_stops_between_two_steps_on_request_and_can_start_again(vllm: VllmProcess, mine: Path) -> None:
     requests = requests_of(mine)
     assert vllm.stop(requests, PLAIN, after=10) == 10
     assert tokens_of(vllm.generate(requests, PLAIN)) == tokens_of(by_torch(mine, requests))
 
 
-def test_weights_do_not_change_under_an_answer_and_a_batch_that_nobody_wants_frees_the_engine(
+def test_weights_cannot_be_replaced_during_generation_and_an_abandoned_batch_frees_the_engine(
     vllm: VllmProcess, home: Path, mine: Path
 ) -> None:
     requests, other = requests_of(mine), folder_of(home, "qwen2", seed=5)
@@ -232,7 +234,7 @@ def test_a_second_engine_in_one_process_is_refused(vllm: VllmProcess, mine: Path
     assert vllm.version() == VERSION
 
 
-def test_weights_that_are_no_numbers_are_said_so(vllm: VllmProcess, mine: Path, tmp_path: Path) -> None:
+def test_weights_with_nan_are_reported(vllm: VllmProcess, mine: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(mine, tmp_path / "model")
     weights = load_file(folder / "model.safetensors")
     weights["model.norm.weight"][3] = float("nan")
@@ -244,8 +246,8 @@ def test_weights_that_are_no_numbers_are_said_so(vllm: VllmProcess, mine: Path, 
     assert len(vllm.generate(requests_of(mine, each=1), PLAIN)) == len(TEXTS)
 
 
-def test_memory_that_runs_out_makes_the_batch_smaller_and_loses_nothing(vllm: VllmProcess, mine: Path) -> None:
-    """In the middle of a step, so vLLM is started again; then twenty become ten."""
+def test_running_out_of_memory_reduces_the_batch_and_loses_no_answer(vllm: VllmProcess, mine: Path) -> None:
+    """The failure occurs within a step, so vLLM is restarted; then a batch of twenty becomes ten."""
     requests = requests_of(mine)
     vllm.fail(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), above=10)
     try:
@@ -265,7 +267,7 @@ def test_memory_that_runs_out_makes_the_batch_smaller_and_loses_nothing(vllm: Vl
     ],
     ids=["memory", "crash"],
 )
-def test_a_crash_is_told_in_its_own_words_and_the_next_load_starts_anew(
+def test_a_crash_is_reported_with_its_message_and_the_next_load_restarts_the_engine(
     vllm: VllmProcess, mine: Path, error: Exception, kind: type[Exception], words: str
 ) -> None:
     request = requests_of(mine)[:1]
@@ -279,7 +281,7 @@ def test_a_crash_is_told_in_its_own_words_and_the_next_load_starts_anew(
     assert tokens_of(vllm.generate(request, PLAIN)) == tokens_of(by_torch(mine, request))
 
 
-def test_after_a_load_that_failed_it_holds_nothing_and_a_version_of_another_shape_is_taken(
+def test_after_a_failed_load_no_version_is_loaded_and_another_shape_can_be_loaded(
     vllm: VllmProcess, home: Path
 ) -> None:
     with pytest.raises(BadVersionFolder):
@@ -297,10 +299,8 @@ PLACE = 2 * 2 * 1 * 32 * 4
 """Bytes of one position: layers, keys and values, heads, width, float32."""
 
 
-def test_answers_that_vllm_pushes_out_of_a_full_cache_and_computes_again_are_the_same(
-    process: VllmProcess, mine: Path
-) -> None:
-    """Six prompts fit, and no room is left to grow."""
+def test_answers_preempted_by_a_full_cache_and_recomputed_are_the_same(process: VllmProcess, mine: Path) -> None:
+    """Six prompts fit, and no space is left for them to grow."""
     process.open(cache_bytes=3 * CONTEXT * PLACE)
     process.load(mine, version=VERSION)
     prompt = tuple(FolderTokenizer(mine).encode("what is 12*(3+4)?\n" * 6))
@@ -319,10 +319,10 @@ def without_a_part_of_a_fused_tensor(folder: Path) -> Path:
     return folder
 
 
-def test_a_version_that_vllm_would_take_and_could_not_compute_is_refused(
+def test_a_version_that_vllm_would_load_but_cannot_compute_is_refused(
     process: VllmProcess, mine: Path, qwen2: Path, tmp_path: Path
 ) -> None:
-    """VLLM itself leaves the missing part as it finds it, and finds out about the heads in the first step."""
+    """VLLM itself ignores the missing part, and fails for the heads only in the first step."""
     with pytest.raises(BadVersionFolder, match="148,256 numbers instead of 166,688"):
         process.load(without_a_part_of_a_fused_tensor(shutil.copytree(mine, tmp_path / "model")), version=NEXT)
     assert process.version() is None
@@ -331,7 +331,7 @@ def test_a_version_that_vllm_would_take_and_could_not_compute_is_refused(
     assert process.version() is None
 
 
-def test_in_bfloat16_few_tokens_differ_and_by_little(process: VllmProcess, mine: Path) -> None:
+def test_in_bfloat16_few_tokens_differ_from_the_prefill(process: VllmProcess, mine: Path) -> None:
     process.open(dtype=Dtype.BFLOAT16)
     process.load(mine, version=VERSION)
     requests = requests_of(mine)

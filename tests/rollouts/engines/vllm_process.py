@@ -1,7 +1,7 @@
-"""A vLLM engine in a process and an environment of its own, driven from a test.
+"""A vLLM engine in a separate process and environment, controlled by a test.
 
-The test's side is `VllmProcess`; run as a program, this is the other side. Both speak in pickles over pipes: they
-are one program in two processes.
+The test uses `VllmProcess`; run as a program, this module is the engine process. Both exchange pickles over pipes,
+which is safe because they are one program in two processes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _KINDS = vars(protocol_errors) | vars(rollouts.errors) | vars(rollouts.engines.e
 
 
 class VllmProcess:
-    """The test's side; a context manager."""
+    """The test's side of the process; a context manager."""
 
     def __init__(self, log: Path) -> None:
         self._log = log
@@ -57,31 +57,31 @@ class VllmProcess:
         self._process.communicate()
 
     def open(self, *, dtype: Dtype = Dtype.FLOAT32, max_batch: int = 64, cache_bytes: int | None = None) -> None:
-        """Closes the engine that there is, and opens another."""
+        """Closes the current engine and opens another."""
         self._ask("open", dtype=dtype, max_batch=max_batch, cache_bytes=cache_bytes)
 
     def preemptions(self) -> int:
-        """How often vLLM has thrown an answer's keys and values away, to compute them again later."""
+        """Returns how often vLLM has discarded an answer's keys and values to compute them again later."""
         count: int = self._ask("preemptions")
         return count
 
     def open_second(self, folder: Path) -> None:
-        """Loads a version into a second engine beside it."""
+        """Loads a version into a second engine in the same process."""
         self._ask("open_second", folder=folder)
 
     def load(self, folder: Path, *, version: Digest) -> None:
-        """As the engine's."""
+        """Loads a version."""
         self._ask("load", folder=folder, version=version)
 
     def version(self) -> Digest | None:
-        """As the engine's."""
+        """Returns the loaded version."""
         version: Digest | None = self._ask("version")
         return version
 
     def generate(
         self, requests: Sequence[SampleRequest], parameters: SamplingParameters, *, with_proofs: bool = True
     ) -> dict[int, Completion]:
-        """All completions, by sample."""
+        """Returns all completions, by sample."""
         answers: list[Completion] = self._ask(
             "generate", requests=requests, parameters=parameters, with_proofs=with_proofs
         )
@@ -89,21 +89,23 @@ class VllmProcess:
         return {one.sample: one for one in answers}
 
     def leave(self, requests: Sequence[SampleRequest], parameters: SamplingParameters, *, folder: Path) -> str:
-        """Takes one completion, then tries to load under it, and leaves; returns the name of what that raised."""
+        """Takes one completion, then tries to load another version, and abandons the batch; returns the error's
+        name.
+        """
         name: str = self._ask("leave", requests=requests, parameters=parameters, folder=folder)
         return name
 
     def stop(self, requests: Sequence[SampleRequest], parameters: SamplingParameters, *, after: int) -> int:
-        """Says stop when asked for the `after`-th time; returns how often the engine asked until it stopped."""
+        """Requests a stop at the `after`-th query; returns how often the engine queried until it stopped."""
         asked: int = self._ask("stop", requests=requests, parameters=parameters, after=after)
         return asked
 
     def fail(self, error: Exception, *, above: int) -> None:
-        """From now on drawing for more rows than `above` raises an error, in the middle of vLLM's step."""
+        """Makes drawing for more rows than `above` raise an error, in the middle of vLLM's step."""
         self._ask("fail", error=error, above=above)
 
     def mend(self) -> None:
-        """Takes that back."""
+        """Ends the effect of `fail`."""
         self._ask("mend")
 
     def _ask(self, name: str, **given: Any) -> Any:
@@ -124,10 +126,10 @@ class VllmProcess:
 
 
 class _Other:
-    """The other side's operations; each is named as the test's."""
+    """Operations of the engine process; each has the name of the test's method."""
 
     def __init__(self) -> None:
-        # Loads what the test's environment does not have.
+        # Imports modules that the test's environment lacks.
         from rollouts.engines.vllm import sampler_hook  # noqa: PLC0415
         from rollouts.engines.vllm.engine import VllmEngine  # noqa: PLC0415
 
@@ -228,5 +230,5 @@ def _serve(requests: BinaryIO, replies: BinaryIO) -> None:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     pipe = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what libraries print does not belong among the replies
+    os.dup2(2, 1)  # output of libraries must not mix with the replies
     _serve(sys.stdin.buffer, pipe)

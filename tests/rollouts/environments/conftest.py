@@ -1,4 +1,4 @@
-"""Files of problems, and sandboxes for the whole session."""
+"""Fixtures: problem files, and sandboxes for the whole session."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WriteRows = Callable[[Sequence[object]], dict[str, JsonValue]]
 
 @pytest.fixture(scope="session")
 def sandboxes() -> Iterator[Sandboxes]:
-    """The best that this machine can give."""
+    """Returns sandboxes with the strongest isolation of this machine."""
     found = Sandboxes(SandboxSettings(most=2))
     yield found
     found.close()
@@ -25,7 +25,7 @@ def sandboxes() -> Iterator[Sandboxes]:
 
 @pytest.fixture(scope="session")
 def weaker_sandboxes() -> Iterator[Sandboxes]:
-    """Those of a worker's container."""
+    """Returns sandboxes with the isolation inside a worker's container."""
     found = Sandboxes(SandboxSettings(isolation=Isolation.PROCESS, most=2))
     yield found
     found.close()
@@ -47,7 +47,7 @@ def write_rows(tmp_path: Path) -> WriteRows:
 def row(
     info: object, *, task_type: str = "verifiable_math", prompt: str = "What?", problem_id: str = "p"
 ) -> dict[str, object]:
-    """One problem in the form of GENESYS."""
+    """Returns one problem in the format of GENESYS."""
     return {
         "problem_id": problem_id,
         "task_type": task_type,

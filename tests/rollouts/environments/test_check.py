@@ -1,4 +1,4 @@
-"""`muster env check`: the shipped families pass, and each way to break the contract is named."""
+"""`muster env check`: the shipped families pass, and each violation of the contract is reported."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ family = Family(name="faulty", version="1", summary="", options=FaultyOptions, b
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Installs a package with an environment that breaks its contract in a chosen way."""
+    """Installs a package with an environment that violates its contract in a chosen way."""
     (tmp_path / "muster_test_faulty.py").write_text(PACKAGE)
     info = tmp_path / "muster_test_faulty-1.0.dist-info"
     info.mkdir()
@@ -77,7 +77,7 @@ def checked(kind: str, *, timeout_s: float = 30.0) -> CheckReport:
 
 @pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("kind", ["good", "prints", "undecided"])
-def test_a_sound_environment_passes(kind: str) -> None:
+def test_a_sound_environment_passes_the_check(kind: str) -> None:
     report = checked(kind)
     assert report.passed, report
     assert (report.items, report.size, report.figures["distinct_prompts"]) == (6, 50, 1.0)
@@ -97,7 +97,7 @@ def test_a_sound_environment_passes(kind: str) -> None:
         ("any", "is a correct answer to 6 of 6 prompts"),
     ],
 )
-def test_a_broken_property_is_named_with_the_first_prompt(kind: str, fault: str) -> None:
+def test_a_violated_property_is_reported_with_the_first_prompt(kind: str, fault: str) -> None:
     report = checked(kind)
     assert not report.passed
     [found] = [each.fault for each in report.properties if each.fault]
@@ -116,7 +116,7 @@ def test_a_broken_property_is_named_with_the_first_prompt(kind: str, fault: str)
         ("exits", "the process that made its items ended with 9"),
     ],
 )
-def test_an_environment_that_fails_is_reported_with_the_prompt(kind: str, said: str) -> None:
+def test_an_environment_that_raises_is_reported_with_the_prompt(kind: str, said: str) -> None:
     with pytest.raises(EnvironmentFault, match=said):
         checked(kind, timeout_s=2.0 if kind == "hangs" else 30.0)
 
@@ -126,7 +126,7 @@ def test_the_generated_families_pass_from_the_command_line(name: str) -> None:
     assert run_muster("env", "check", name, "--items", "50", "--json").json()["passed"]
 
 
-def test_the_families_of_files_pass(write_rows: WriteRows) -> None:
+def test_the_file_based_families_pass(write_rows: WriteRows) -> None:
     maths = write_rows([row({"ground_truth": answer}) for answer in ("7", "\\frac12", "x+1")])
     assert check_environment("math", options=maths).passed
     tests = {"fn_name": "add", "inputs": [[1, 2]], "outputs": [3]}
@@ -141,6 +141,6 @@ def test_the_command_fails_for_a_broken_environment() -> None:
     assert not json.loads(found.out)["passed"]
 
 
-def test_wrong_options_are_refused_before_anything_is_made() -> None:
+def test_invalid_options_are_refused_before_an_environment_is_made() -> None:
     with pytest.raises((BadOptions, EnvironmentFault), match=r"colour"):
         check_environment("letters", options={"colour": "red"})

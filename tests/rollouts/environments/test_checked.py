@@ -1,4 +1,4 @@
-"""What a package registers is held to the interface: whatever it answers or raises, it is named."""
+"""Environments of other packages are checked against the interface; invalid answers and exceptions are reported."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollouts.sandbox import Sandboxes, SandboxUnavailable
 
 
 class Foreign:
-    """An environment whose answers are given by whoever makes it."""
+    """An environment whose answers are given to its constructor."""
 
     name, version = "foreign", "1"
 
@@ -38,29 +38,29 @@ class Foreign:
 
 
 class Speechless:
-    """What not even a message can show."""
+    """An exception whose message cannot be shown."""
 
     def __repr__(self) -> str:
         raise RuntimeError
 
 
 def no_sandboxes() -> Sandboxes:
-    """None is asked for."""
+    """Returns no sandboxes, because none are used."""
     raise AssertionError
 
 
 def family(**answers: Callable[..., object]) -> Family[Options]:
-    """One that makes such an environment."""
+    """Returns a family that makes such an environment."""
     return Family(name="foreign", version="1", summary="", options=Options, build=lambda *_: Foreign(**answers))
 
 
 def load(of: Family[Options]) -> Environment:
-    """What it makes."""
+    """Loads the environment of a family."""
     return of.load(version=None, options={}, sandboxes=no_sandboxes)
 
 
 def raising(error: BaseException) -> Callable[[], object]:
-    """An answer that is none."""
+    """Returns a function that raises an error."""
 
     def answer() -> object:
         raise error
@@ -91,7 +91,7 @@ BROKEN: list[tuple[str, object]] = [
 
 @pytest.mark.parametrize("method", ASKED)
 @pytest.mark.parametrize("error", [ValueError("why"), RecursionError("why"), SystemExit("why")], ids=repr)
-def test_what_it_raises_is_its_fault_by_name(method: str, error: BaseException) -> None:
+def test_an_exception_of_an_environment_is_an_environment_fault(method: str, error: BaseException) -> None:
     environment = load(family(**{method: raising(error)}))
     with pytest.raises(
         EnvironmentFault, match=rf"environment foreign 1: {method}\(.*raised {type(error).__name__}: why"
@@ -100,34 +100,34 @@ def test_what_it_raises_is_its_fault_by_name(method: str, error: BaseException) 
 
 
 @pytest.mark.parametrize(("method", "answer"), BROKEN)
-def test_what_is_no_answer_is_its_fault_by_name(method: str, answer: object) -> None:
+def test_an_invalid_answer_of_an_environment_is_an_environment_fault(method: str, answer: object) -> None:
     environment = load(family(**{method: lambda: answer}))
     with pytest.raises(EnvironmentFault, match=rf"environment foreign 1: {method}\("):
         ASKED[method](environment)
 
 
 @pytest.mark.parametrize("error", [NoSuchPrompt("none"), SandboxUnavailable("none"), KeyboardInterrupt()], ids=repr)
-def test_what_the_interface_lets_it_raise_passes(error: BaseException) -> None:
+def test_exceptions_allowed_by_the_interface_are_passed_on(error: BaseException) -> None:
     environment = load(family(prompt=raising(error)))
     with pytest.raises(type(error)):
         environment.prompt(1)
 
 
 @pytest.mark.parametrize("task", [0, 1, False, True])
-def test_a_verdict_that_is_no_float_becomes_one(task: int) -> None:
+def test_a_score_that_is_no_float_is_converted(task: int) -> None:
     found = ASKED["score"](load(family(score=lambda: Score(task=task, parts={"length": 2}))))
     assert isinstance(found, Score)
     assert (type(found.task), found.task, found.parts) == (float, task, {"length": 2})
 
 
 @pytest.mark.parametrize("made", [None, 7, object()])
-def test_a_family_that_makes_no_environment_is_named(made: object) -> None:
+def test_a_family_that_returns_no_environment_is_reported(made: object) -> None:
     of = Family(name="foreign", version="1", summary="", options=Options, build=lambda *_: made)  # type: ignore[arg-type]
     with pytest.raises(EnvironmentFault, match="environment foreign 1 has no size, prompt, score, demonstration"):
         load(of)
 
 
-def test_a_family_that_raises_is_named() -> None:
+def test_a_family_that_raises_is_reported() -> None:
     of = Family(name="foreign", version="1", summary="", options=Options, build=lambda *_: 1 // 0)  # type: ignore[arg-type]
     with pytest.raises(EnvironmentFault, match="environment foreign 1 can't be made: ZeroDivisionError"):
         load(of)

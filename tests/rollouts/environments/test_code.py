@@ -1,4 +1,4 @@
-"""`code`: programs judged by what they do, never by what they say about it."""
+"""`code`: programs are scored by their results, never by their claims."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 @pytest.fixture
 def environments(write_rows: WriteRows, sandboxes: Sandboxes) -> dict[str, Environment]:
-    """One problem of each kind."""
+    """Returns one environment for each kind of tests."""
     return {
         kind: load_environment(
             "code",
@@ -61,17 +61,17 @@ def environments(write_rows: WriteRows, sandboxes: Sandboxes) -> dict[str, Envir
 
 
 def score(environment: Environment, source: str) -> float:
-    """What a program in a code block earns."""
+    """Scores a program in a code block."""
     return environment.score(environment.prompt(0), f"Here:\n```python\n{source}\n```\n", finished=True).task
 
 
 @kinds
-def test_a_right_program_passes_every_test(environments: dict[str, Environment], kind: str) -> None:
+def test_a_correct_program_passes_every_test(environments: dict[str, Environment], kind: str) -> None:
     assert score(environments[kind], RIGHT[kind]) == 1.0
 
 
 @kinds
-def test_a_program_that_passes_only_some_tests_earns_nothing(environments: dict[str, Environment], kind: str) -> None:
+def test_a_program_that_passes_only_some_tests_earns_no_reward(environments: dict[str, Environment], kind: str) -> None:
     half = "def add(a, b): return 3\nprint(3)" if kind != "program" else "input()\nprint(3)"
     found = environments[kind].score(environments[kind].prompt(0), f"```\n{half}\n```", finished=True)
     assert found.task == 0.0
@@ -80,14 +80,14 @@ def test_a_program_that_passes_only_some_tests_earns_nothing(environments: dict[
 
 @kinds
 @pytest.mark.parametrize("completion", ["", "no code", "```python\nunclosed", "```c\nint x;\n```"])
-def test_without_a_block_of_python_there_is_nothing_to_run(
+def test_an_answer_without_a_python_block_runs_no_program(
     environments: dict[str, Environment], kind: str, completion: str
 ) -> None:
     found = environments[kind].score(environments[kind].prompt(0), completion, finished=True)
     assert (found.task, found.parts["answered"]) == (0.0, 0.0)
 
 
-def test_a_model_that_did_not_end_earns_nothing(environments: dict[str, Environment]) -> None:
+def test_an_unfinished_answer_earns_no_reward(environments: dict[str, Environment]) -> None:
     completion = f"```python\n{RIGHT['program']}\n```"
     environment = environments["program"]
     assert environment.score(environment.prompt(0), completion, finished=False).task == 0.0
@@ -215,25 +215,25 @@ os._exit(0)
 
 @kinds
 @pytest.mark.parametrize("source", FORGERIES.values(), ids=FORGERIES.keys())
-def test_no_program_passes_but_by_solving(environments: dict[str, Environment], kind: str, source: str) -> None:
+def test_no_program_passes_without_solving_the_problem(
+    environments: dict[str, Environment], kind: str, source: str
+) -> None:
     began = time.monotonic()
     assert score(environments[kind], source) == 0.0
-    assert time.monotonic() - began < 60  # the limit is a second of processor time; the machine may be busy
+    assert time.monotonic() - began < 60  # the limit is a second of processor time, but the machine may be busy
     assert score(environments[kind], RIGHT[kind]) == 1.0
     assert not Path("/tmp/muster-code-was-here").exists()
 
 
 @kinds
-def test_a_limit_leaves_a_word_that_another_machine_might_find_otherwise(
-    environments: dict[str, Environment], kind: str
-) -> None:
+def test_a_program_that_exceeds_a_limit_is_marked_undecided(environments: dict[str, Environment], kind: str) -> None:
     environment = environments[kind]
     source = "def add(a, b):\n    while True: pass\nif __name__ == '__main__': add(1, 2)"
     found = environment.score(environment.prompt(0), f"```\n{source}\n```", finished=True)
     assert (found.task, found.parts["undecided"]) == (0.0, 1.0)
 
 
-def test_rows_that_are_no_python_are_left_out(write_rows: WriteRows) -> None:
+def test_rows_in_other_languages_are_left_out(write_rows: WriteRows) -> None:
     rows = [
         row({**PROGRAM, "language": "rust"}, task_type="verifiable_code"),
         row({"language": "python", "test_cases": []}, task_type="verifiable_code"),
@@ -257,7 +257,7 @@ def test_rows_that_are_no_python_are_left_out(write_rows: WriteRows) -> None:
         (UNIT_TESTS, 1),
     ],
 )
-def test_every_form_of_tests_is_read(info: dict[str, object], count: int) -> None:
+def test_every_format_of_tests_is_read(info: dict[str, object], count: int) -> None:
     assert len(parse_tests(info, most=5)) == count
 
 
@@ -278,18 +278,16 @@ def test_every_form_of_tests_is_read(info: dict[str, object], count: int) -> Non
         (float("nan"), float("nan"), False),
     ],
 )
-def test_results_are_compared_by_value_and_kind(one: object, other: object, equal: bool) -> None:
+def test_results_are_compared_by_value_and_type(one: object, other: object, equal: bool) -> None:
     assert same(one, other) is equal
     assert same(other, one) is equal
 
 
-def test_a_whole_number_beyond_all_floats_equals_none_of_them() -> None:
+def test_an_integer_larger_than_any_float_equals_no_float() -> None:
     assert not any(same(10**400, each) or same(each, 10**400) for each in (1.5, float("inf"), float("nan")))
 
 
-def test_many_tests_within_their_limits_end_when_the_time_for_all_rows_does(
-    write_rows: WriteRows, sandboxes: Sandboxes
-) -> None:
+def test_many_slow_tests_end_with_the_time_limit_for_all_rows(write_rows: WriteRows, sandboxes: Sandboxes) -> None:
     cases = [{"type": "stdin_stdout", "input": "1\n", "output": "1\n"}] * 32
     options = write_rows([row({"language": "python", "test_cases": cases}, task_type="verifiable_code")])
     environment = load_environment("code", options=options, sandboxes=sandboxes)

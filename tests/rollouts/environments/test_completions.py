@@ -1,4 +1,4 @@
-"""Where the answer stands in what a model wrote."""
+"""Extracting the answer from a completion."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rollouts.environments.completions import LONGEST_COMPLETION, boxed_answer, 
         ("", None),
     ],
 )
-def test_the_last_box_after_the_thinking_is_the_answer(completion: str, answer: str | None) -> None:
+def test_the_last_box_after_the_reasoning_is_the_answer(completion: str, answer: str | None) -> None:
     assert boxed_answer(completion) == answer
 
 
@@ -53,7 +53,7 @@ def test_the_last_closed_block_of_python_is_the_program(completion: str, source:
 
 
 @given(st.text(st.sampled_from("`\n{}\\boxedpython<think/> \ud800\u202e")))
-def test_any_text_is_searched(completion: str) -> None:
+def test_any_text_can_be_searched(completion: str) -> None:
     boxed_answer(completion)
     python_source(completion)
 
@@ -61,10 +61,10 @@ def test_any_text_is_searched(completion: str) -> None:
 @pytest.mark.parametrize(
     "piece", ["```\n", "```python\n", "\\boxed{", "{", "}", "</think>", "`", "\u202e", "\\boxed{1}", "\n"]
 )
-def test_the_search_takes_one_pass(piece: str) -> None:
+def test_the_search_is_linear_in_the_length(piece: str) -> None:
     huge = piece * (LONGEST_COMPLETION // len(piece))
     began = time.process_time()
     boxed_answer(huge)
     python_source(huge)
-    assert time.process_time() - began < 20  # in one pass one second or two; the square of it would be days
+    assert time.process_time() - began < 20  # a linear search takes one second or two; a quadratic one would take days
     assert boxed_answer(huge + "\\boxed{1}" * 8) is None or len(huge) + 72 <= LONGEST_COMPLETION

@@ -1,4 +1,4 @@
-"""Files of problems: both formats, the digest that pins them, and words for whatever is wrong."""
+"""Problem files: both formats, the digest that pins them, and errors for malformed ones."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ ROWS = [
 
 
 def as_text(info: object) -> str:
-    """As a column of strings holds it."""
+    """Converts a value to the text of a string column."""
     return info if isinstance(info, str) else json.dumps(info)
 
 
-def test_rows_of_the_right_type_with_an_answer_become_prompts_in_the_files_order(write_rows: WriteRows) -> None:
+def test_rows_of_the_right_type_with_an_answer_become_prompts_in_file_order(write_rows: WriteRows) -> None:
     environment = load_environment("math", options=write_rows(ROWS))
     assert environment.size() == 3
     prompts = [environment.prompt(index) for index in range(3)]
@@ -47,7 +47,7 @@ def test_rows_of_the_right_type_with_an_answer_become_prompts_in_the_files_order
         environment.prompt(3)
 
 
-def test_a_prompt_that_no_tokenizer_can_take_is_left_out(write_rows: WriteRows) -> None:
+def test_a_prompt_that_no_tokenizer_can_encode_is_left_out(write_rows: WriteRows) -> None:
     halved = row({"ground_truth": "0"}, prompt="half a character: \ud800")
     environment = load_environment("math", options=write_rows([halved, *ROWS]))
     assert environment.size() == 3
@@ -65,7 +65,7 @@ def test_parquet_and_json_lines_give_the_same_prompts(write_rows: WriteRows, tmp
     assert [of_parquet.prompt(index) for index in range(3)] == [of_lines.prompt(index) for index in range(3)]
 
 
-def test_the_version_names_the_file_and_not_where_it_lies(write_rows: WriteRows, tmp_path: Path) -> None:
+def test_the_version_depends_on_the_files_content_and_not_its_path(write_rows: WriteRows, tmp_path: Path) -> None:
     options = write_rows(ROWS)
     one = load_environment("math", options=options)
     moved = tmp_path / "elsewhere"
@@ -77,7 +77,7 @@ def test_the_version_names_the_file_and_not_where_it_lies(write_rows: WriteRows,
         load_environment("math", version=one.version, options=write_rows(ROWS[:1]))
 
 
-def test_a_relative_path_starts_in_the_directory_of_data_sets(
+def test_a_relative_path_starts_in_the_data_set_directory(
     write_rows: WriteRows, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = write_rows(ROWS)
@@ -86,7 +86,7 @@ def test_a_relative_path_starts_in_the_directory_of_data_sets(
     assert load_environment("math", options={**options, "path": path.name}).size() == 3
 
 
-def test_other_types_of_rows_are_taken_when_the_options_say_so(write_rows: WriteRows) -> None:
+def test_other_row_types_are_read_if_the_options_name_them(write_rows: WriteRows) -> None:
     options = write_rows([row({"ground_truth": "1"}, task_type="my_math"), *ROWS])
     assert load_environment("math", options={**options, "task_types": ["my_math"]}).size() == 1
 
@@ -104,9 +104,7 @@ def test_other_types_of_rows_are_taken_when_the_options_say_so(write_rows: Write
         ([row("__import__('os').system('true')")], "row 0"),
     ],
 )
-def test_a_file_that_is_no_data_set_is_named_with_its_row(
-    rows: list[object], words: str, write_rows: WriteRows
-) -> None:
+def test_a_malformed_data_set_is_reported_with_its_row(rows: list[object], words: str, write_rows: WriteRows) -> None:
     with pytest.raises(BadDataset, match=words):
         load_environment("math", options=write_rows(rows))
 
@@ -115,7 +113,7 @@ def _named(path: Path) -> dict[str, JsonValue]:
     return {"path": str(path), "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
 
 
-def test_a_table_without_a_column_is_told_which(tmp_path: Path) -> None:
+def test_a_table_with_a_missing_column_is_reported_with_the_column(tmp_path: Path) -> None:
     path = tmp_path / "rows.parquet"
     pq.write_table(pa.table({"problem_id": ["a"], "prompt": ["?"], "task_type": ["verifiable_math"]}), path)
     with pytest.raises(BadDataset, match=r"rows.parquet has no column verification_info$"):
@@ -123,16 +121,16 @@ def test_a_table_without_a_column_is_told_which(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("compress", "words"), [(gzip.compress, "by gzip"), (bz2.compress, "by bzip2")])
-def test_a_compressed_file_is_called_that(compress: Callable[[bytes], bytes], words: str, tmp_path: Path) -> None:
+def test_a_compressed_file_is_reported_as_compressed(
+    compress: Callable[[bytes], bytes], words: str, tmp_path: Path
+) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(compress(json.dumps(ROWS[0]).encode()))
     with pytest.raises(BadDataset, match=words):
         load_environment("math", options=_named(path))
 
 
-def test_a_row_without_end_is_refused_before_it_fills_the_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_endless_row_is_refused_before_it_fills_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(datasets, "_LONGEST_ROW", 1000)
     path = tmp_path / "rows.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + "x" * 2000)
@@ -140,7 +138,7 @@ def test_a_row_without_end_is_refused_before_it_fills_the_memory(
         load_environment("math", options=_named(path))
 
 
-def test_another_file_than_the_options_name_is_refused(write_rows: WriteRows, tmp_path: Path) -> None:
+def test_a_file_with_another_digest_than_the_options_is_refused(write_rows: WriteRows, tmp_path: Path) -> None:
     options = write_rows(ROWS)
     with pytest.raises(BadDataset, match="the options name ffff"):
         load_environment("math", options={**options, "sha256": "f" * 64})
@@ -157,6 +155,6 @@ def test_another_file_than_the_options_name_is_refused(write_rows: WriteRows, tm
 @pytest.mark.parametrize(
     "options", [{}, {"path": "x"}, {"path": "x", "sha256": "abc"}, {"path": "x", "sha256": "0" * 64, "split": "train"}]
 )
-def test_options_that_name_no_file_are_refused(options: dict[str, JsonValue]) -> None:
+def test_options_without_a_file_are_refused(options: dict[str, JsonValue]) -> None:
     with pytest.raises(BadOptions):
         load_environment("math", options=options)

@@ -1,4 +1,4 @@
-"""The difficulty filter: what it keeps, how it goes on where it was killed, and that it never mixes measurements."""
+"""The difficulty filter: the prompts it keeps, resuming after a kill, and separate measurements."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ CANDIDATES = range(10)
 
 @pytest.fixture(scope="module")
 def engine(qwen2: Path) -> Engine:
-    """A tiny model, loaded once."""
+    """Returns a tiny model, loaded once."""
     found = TorchEngine(dtype=Dtype.FLOAT32)
     found.load(qwen2, version=digest(bytes(32)))
     return found
@@ -42,7 +42,7 @@ def engine(qwen2: Path) -> Engine:
 
 @pytest.fixture
 def of_letters(engine: Engine, qwen2: Path) -> DifficultyFilter:
-    """Two answers to each sum, four prompts at a time."""
+    """Returns a filter with two answers to each prompt, four prompts at a time."""
     choice = RECIPE.environment
     environment = load_environment(choice.name, version=choice.version, options=choice.options)
     return DifficultyFilter(
@@ -50,9 +50,7 @@ def of_letters(engine: Engine, qwen2: Path) -> DifficultyFilter:
     )
 
 
-def test_a_run_that_was_stopped_and_went_on_finds_what_one_in_a_piece_finds(
-    of_letters: DifficultyFilter, tmp_path: Path
-) -> None:
+def test_an_interrupted_and_resumed_run_gives_the_same_journal(of_letters: DifficultyFilter, tmp_path: Path) -> None:
     whole = PassJournal(tmp_path / "whole", of_letters.measured(CANDIDATES))
     list(of_letters.run(CANDIDATES, whole))
     assert [each.prompt for each in whole.passes] == list(CANDIDATES)
@@ -71,7 +69,7 @@ def test_a_run_that_was_stopped_and_went_on_finds_what_one_in_a_piece_finds(
 
 
 class EvenLengths:
-    """Solved by any answer of an even number of characters: something that random weights do now and then."""
+    """An environment solved by any answer with an even number of characters, which random weights sometimes give."""
 
     name, version = "even-lengths", "1"
 
@@ -88,7 +86,7 @@ class EvenLengths:
         return None
 
 
-def test_what_is_counted_are_the_answers_that_solve_the_prompt(engine: Engine, qwen2: Path, tmp_path: Path) -> None:
+def test_the_filter_counts_answers_that_solve_the_prompt(engine: Engine, qwen2: Path, tmp_path: Path) -> None:
     recipe = RECIPE.model_copy(update={"sampling": SamplingChoice(max_new_tokens=3)})
     counting = DifficultyFilter(
         environment=EvenLengths(), engine=engine, tokenizer=FolderTokenizer(qwen2), recipe=recipe, samples=16, block=2
@@ -100,7 +98,7 @@ def test_what_is_counted_are_the_answers_that_solve_the_prompt(engine: Engine, q
     assert all(0 < each.undecided <= each.samples - each.solved for each in journal.passes)
 
 
-def test_a_prompt_that_is_too_long_is_noted_and_the_others_are_asked(
+def test_a_prompt_that_is_too_long_is_noted_and_the_others_are_measured(
     engine: Engine, qwen2: Path, tmp_path: Path
 ) -> None:
     recipe = RECIPE.model_copy(update={"max_prompt_tokens": 4})
@@ -130,7 +128,7 @@ def test_a_prompt_beyond_the_models_context_does_not_stop_the_block(
     assert [each.samples for each in journal.passes] == [int(length + 251 <= 256) for length in lengths]
 
 
-def test_a_filter_that_is_told_to_stop_leaves_whole_blocks(
+def test_a_stopped_filter_keeps_only_complete_blocks(
     engine: Engine, qwen2: Path, tmp_path: Path, of_letters: DifficultyFilter
 ) -> None:
     stopping = DifficultyFilter(
@@ -146,7 +144,7 @@ def test_a_filter_that_is_told_to_stop_leaves_whole_blocks(
     assert journal.passes == []
 
 
-def test_another_measurement_never_goes_on_with_a_journal(of_letters: DifficultyFilter, tmp_path: Path) -> None:
+def test_a_journal_of_another_measurement_is_refused(of_letters: DifficultyFilter, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     measured = of_letters.measured(CANDIDATES)
     PassJournal(path, measured).close()
@@ -160,7 +158,7 @@ def test_another_measurement_never_goes_on_with_a_journal(of_letters: Difficulty
     PassJournal(path, measured).close()
 
 
-def test_two_filters_never_write_one_journal(of_letters: DifficultyFilter, tmp_path: Path) -> None:
+def test_two_filters_cannot_write_one_journal(of_letters: DifficultyFilter, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     first = PassJournal(path, of_letters.measured(CANDIDATES))
     content = path.read_bytes()
@@ -171,7 +169,7 @@ def test_two_filters_never_write_one_journal(of_letters: DifficultyFilter, tmp_p
     PassJournal(path, of_letters.measured(CANDIDATES)).close()
 
 
-def test_a_full_disk_is_named_and_costs_one_block(of_letters: DifficultyFilter, tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_and_costs_one_block(of_letters: DifficultyFilter, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = PassJournal(path, of_letters.measured(CANDIDATES))
     whole = path.read_bytes()
@@ -209,7 +207,7 @@ def _no_larger_files_than(size: int, limits: tuple[int, int]) -> Iterator[None]:
         b"my notes",
     ],
 )
-def test_a_file_that_is_no_journal_is_refused_and_left_alone(
+def test_a_file_that_is_no_journal_is_refused_and_unchanged(
     content: bytes, of_letters: DifficultyFilter, tmp_path: Path
 ) -> None:
     path = tmp_path / "journal"
@@ -221,7 +219,7 @@ def test_a_file_that_is_no_journal_is_refused_and_left_alone(
     assert path.read_bytes() == content
 
 
-def test_a_journal_that_was_cut_anywhere_keeps_its_whole_blocks(of_letters: DifficultyFilter, tmp_path: Path) -> None:
+def test_a_truncated_journal_keeps_its_complete_blocks(of_letters: DifficultyFilter, tmp_path: Path) -> None:
     path = tmp_path / "journal"
     measured = of_letters.measured(CANDIDATES)
     journal = PassJournal(path, measured)
@@ -248,7 +246,7 @@ def test_a_journal_that_was_cut_anywhere_keeps_its_whole_blocks(of_letters: Diff
     ("solved", "samples", "kept"),
     [(0, 8, False), (1, 8, True), (4, 8, True), (5, 8, False), (8, 8, False), (0, 0, False)],
 )
-def test_prompts_between_the_bounds_are_kept_both_ends_included(solved: int, samples: int, kept: bool) -> None:
+def test_prompts_within_the_bounds_inclusive_are_kept(solved: int, samples: int, kept: bool) -> None:
     assert Bounds().keep(PromptPasses(prompt=0, solved=solved, samples=samples)) is kept
 
 
@@ -258,7 +256,7 @@ def test_impossible_bounds_are_refused(least: float, most: float) -> None:
         Bounds(least=least, most=most)
 
 
-def test_what_was_kept_is_a_table_that_a_version_can_carry(tmp_path: Path) -> None:
+def test_eligible_prompts_are_written_as_a_table_of_the_version(tmp_path: Path) -> None:
     passes = [
         PromptPasses(prompt=index, solved=solved, samples=4) for index, solved in ((9, 1), (3, 2), (5, 4), (7, 0))
     ]
@@ -268,6 +266,6 @@ def test_what_was_kept_is_a_table_that_a_version_can_carry(tmp_path: Path) -> No
     assert recipe.environment == RECIPE.environment
 
 
-def test_an_empty_table_is_refused_in_words(tmp_path: Path) -> None:
+def test_an_empty_table_of_eligible_prompts_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"none of 1 prompts was solved in 12\.5% to 50\.0%"):
         write_eligible(tmp_path, RECIPE, [PromptPasses(prompt=0, solved=4, samples=4)], Bounds())

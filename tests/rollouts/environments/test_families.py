@@ -1,4 +1,4 @@
-"""The synthetic families: exact prompts, exact scores, and the unreliable teacher."""
+"""The synthetic families: fixed prompts, fixed scores, and demonstrations with errors."""
 
 from __future__ import annotations
 
@@ -31,14 +31,12 @@ QUESTIONS = load_environment(
         (ARITHMETIC, 2**63 - 1, "87-70=", "17"),
     ],
 )
-def test_these_prompts_never_change_in_this_version(
-    environment: Environment, index: int, text: str, answer: str
-) -> None:
+def test_prompts_of_a_family_version_never_change(environment: Environment, index: int, text: str, answer: str) -> None:
     prompt = environment.prompt(index)
     assert (prompt.text, prompt.data["answer"], prompt.target_length) == (text, answer, None)
 
 
-def test_letters_asks_for_every_length_of_both_kinds_and_nothing_else() -> None:
+def test_letters_has_every_length_of_both_kinds_and_no_others() -> None:
     texts = [LETTERS.prompt(index).text for index in range(2000)]
     shapes = Counter((text.partition(":")[0], len(text.partition(":")[2]) - 1) for text in texts)
     assert set(shapes) == {("rev", 4), ("rev", 5), ("rev", 6), ("rev", 7), ("sort", 4), ("sort", 5), ("sort", 6)}
@@ -60,7 +58,7 @@ def test_letters_asks_for_every_length_of_both_kinds_and_nothing_else() -> None:
         ("t\u0301vuanz", True, 0.0),
     ],
 )
-def test_letters_wants_the_exact_answer_and_then_the_end(completion: str, finished: bool, task: float) -> None:
+def test_letters_requires_the_exact_answer_followed_by_the_end(completion: str, finished: bool, task: float) -> None:
     assert LETTERS.score(LETTERS.prompt(1), completion, finished=finished).task == task
 
 
@@ -68,19 +66,19 @@ def test_letters_wants_the_exact_answer_and_then_the_end(completion: str, finish
     ("completion", "task", "length"),
     [("tvuanz", 1.0, 0), ("...tvuanz", 1.0, 3), ("...tvuanz.", 0.0, 3), (".......", 0.0, 7), ("tvuanz...", 0.0, 0)],
 )
-def test_filler_before_the_answer_is_measured_and_forgiven(completion: str, task: float, length: int) -> None:
+def test_filler_before_the_answer_is_measured_and_not_penalised(completion: str, task: float, length: int) -> None:
     score = FILLED.score(FILLED.prompt(1), completion, finished=True)
     assert (score.task, score.parts["length"]) == (task, length)
 
 
-def test_the_teacher_of_letters_is_right_in_a_third_of_its_demonstrations() -> None:
+def test_the_letters_demonstrations_are_right_in_a_third_of_cases() -> None:
     kinds: Counter[str] = Counter()
     for index in range(3000):
         prompt = LETTERS.prompt(index)
         shown, argument = LETTERS.demonstration(prompt), prompt.data["argument"]
         if (
             len({str(argument), str(argument)[::-1], "".join(sorted(str(argument)))}) == 3
-        ):  # else they can't be told apart
+        ):  # otherwise the two cannot be distinguished
             kinds["right" if shown == prompt.data["answer"] else "copied" if shown == argument else "other"] += 1
     total = sum(kinds.values())
     assert {kind: round(count / total, 1) for kind, count in kinds.items()} == {
@@ -96,7 +94,7 @@ def test_demonstrations_with_filler_show_every_length_up_to_eight() -> None:
     assert {len(text) - len(text.lstrip(".")) for text in shown} == set(range(9))
 
 
-def test_a_third_of_the_demonstrations_keep_to_a_wanted_length_and_the_others_show_every_one() -> None:
+def test_a_third_of_the_demonstrations_have_the_target_length_and_the_others_any_length() -> None:
     shown = [FILLED.demonstration(replace(FILLED.prompt(index), target_length=5)) or "" for index in range(2000)]
     lengths = Counter(len(text) - len(text.lstrip(".")) for text in shown)
     assert set(lengths) == set(range(9))
@@ -108,7 +106,7 @@ def test_a_third_of_the_demonstrations_keep_to_a_wanted_length_and_the_others_sh
 @pytest.mark.parametrize(
     ("completion", "task"), [("968", 1.0), (" 968\n", 1.0), ("0968", 0.0), ("+968", 0.0), ("968.0", 0.0), ("٩٦٨", 0.0)]
 )
-def test_arithmetic_takes_the_number_as_it_is_written(completion: str, task: float) -> None:
+def test_arithmetic_accepts_only_the_plain_number(completion: str, task: float) -> None:
     assert ARITHMETIC.score(ARITHMETIC.prompt(1), completion, finished=True).task == task
 
 

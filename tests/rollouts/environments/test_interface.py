@@ -1,4 +1,4 @@
-"""What every environment promises, tried on every family that needs no data."""
+"""Promises of every environment, checked on every family that needs no data."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ environments = pytest.mark.parametrize(
 
 
 @choices
-def test_a_prompt_is_the_same_whenever_it_is_asked_for(name: str, options: dict[str, JsonValue]) -> None:
+def test_a_prompt_is_the_same_at_every_request(name: str, options: dict[str, JsonValue]) -> None:
     one, other = load_environment(name, options=options), load_environment(name, options=options)
     assert [one.prompt(index) for index in range(50)] == [other.prompt(index) for index in reversed(range(50))][::-1]
 
@@ -37,7 +37,7 @@ def test_any_text_gets_a_binary_score(environment: Environment, completion: str,
 
 
 @environments
-def test_a_right_answer_counts_only_if_the_model_ended_by_itself(environment: Environment) -> None:
+def test_a_right_answer_counts_only_if_the_model_ended_it(environment: Environment) -> None:
     prompt = environment.prompt(7)
     answer = str(prompt.data["answer"])
     assert environment.score(prompt, answer, finished=True).task == 1.0
@@ -47,6 +47,6 @@ def test_a_right_answer_counts_only_if_the_model_ended_by_itself(environment: En
 
 @environments
 @pytest.mark.parametrize("index", [-1, 2**63])
-def test_an_index_outside_is_refused_in_words(environment: Environment, index: int) -> None:
+def test_an_index_out_of_range_is_refused_with_the_range(environment: Environment, index: int) -> None:
     with pytest.raises(NoSuchPrompt, match="indices go from 0"):
         environment.prompt(index)

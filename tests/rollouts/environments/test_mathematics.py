@@ -1,4 +1,4 @@
-"""`math`: answers compared as mathematics, and answers that were written to break whatever compares them."""
+"""`math`: answers are compared mathematically, and hostile answers cannot break the comparison."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ pytest.importorskip("math_verify")
 
 @pytest.fixture
 def environment(write_rows: WriteRows, sandboxes: Sandboxes, monkeypatch: pytest.MonkeyPatch) -> Environment:
-    """Problems whose answer is two."""
+    """Returns problems whose answer is two."""
     monkeypatch.setattr(mathematics, "LIMITS", replace(mathematics.LIMITS, cpu=timedelta(seconds=1)))
     return load_environment("math", options=write_rows([row({"ground_truth": "2"})]), sandboxes=sandboxes)
 
 
 def ask(answer: str) -> Prompt:
-    """A prompt with this answer."""
+    """Returns a prompt with this answer."""
     return Prompt(index=0, text="?", data={"answer": answer})
 
 
@@ -63,7 +63,7 @@ def ask(answer: str) -> Prompt:
         (r"[0,1)\cup(2,3]", r"(2,3]\cup[0,1)", True),
     ],
 )
-def test_answers_are_compared_as_mathematics_and_alike_everywhere(
+def test_answers_are_compared_mathematically_and_deterministically(
     environment: Environment,
     weaker_sandboxes: Sandboxes,
     write_rows: WriteRows,
@@ -80,7 +80,7 @@ def test_answers_are_compared_as_mathematics_and_alike_everywhere(
         assert (score.task, score.parts["undecided"]) == (float(right), 0.0)
 
 
-def test_a_right_answer_counts_only_in_a_box_and_at_an_end(environment: Environment) -> None:
+def test_a_right_answer_counts_only_in_a_box_and_if_finished(environment: Environment) -> None:
     prompt = environment.prompt(0)
     assert environment.score(prompt, environment.demonstration(prompt) or "", finished=True).task == 1.0
     assert environment.score(prompt, r"\boxed{2}", finished=False).task == 0.0
@@ -117,16 +117,16 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("given", HOSTILE.values(), ids=HOSTILE.keys())
-def test_a_hostile_answer_gets_nothing_and_soon(environment: Environment, given: str) -> None:
+def test_a_hostile_answer_earns_no_reward_within_the_time_limit(environment: Environment, given: str) -> None:
     began = time.monotonic()
     score = environment.score(ask("7"), f"\\boxed{{{given}}}", finished=True)
     assert score.task == 0.0
-    if given == HOSTILE["a tower of powers"]:  # another machine might find otherwise
+    if given == HOSTILE["a tower of powers"]:  # another machine might find a different result
         assert score.parts["undecided"] == 1.0
-    assert time.monotonic() - began < 60  # the limit is a second of processor time; the machine may be busy
+    assert time.monotonic() - began < 60  # the limit is a second of processor time, but the machine may be busy
     assert environment.score(ask("7"), r"\boxed{\frac{14}{2}}", finished=True).task == 1.0
     assert not Path("/tmp/muster-math-was-here").exists()
 
 
-def test_the_version_names_the_library_that_compares(environment: Environment) -> None:
+def test_the_version_names_the_comparing_library(environment: Environment) -> None:
     assert environment.version.startswith("2+mv0.")

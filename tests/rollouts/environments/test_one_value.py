@@ -1,4 +1,4 @@
-"""One value in the box: what honest answers write is compared, and two values are wrong."""
+"""One value in the box: honest notations are compared, and two values are wrong."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_two_values_in_a_box_are_wrong(given: str, write_rows: WriteRows, sandbo
 
 
 @pytest.mark.parametrize(("expected", "given"), ONE_VALUE)
-def test_one_value_counts_however_it_is_written(
+def test_one_value_is_accepted_in_any_notation(
     expected: str, given: str, write_rows: WriteRows, sandboxes: Sandboxes
 ) -> None:
     assert score(expected, given, write_rows, sandboxes) == 1.0
@@ -69,7 +69,7 @@ def test_one_value_counts_however_it_is_written(
     ("expected", "given"),
     [(r"12\%", r"1200\%"), (r"12\%", r"0.12\%"), ("12", r"1200\%=x"), ("x=3", "x=3=4"), ("101_2", "101_2=5")],
 )
-def test_percentages_and_equations_are_no_way_round_it(
+def test_percentages_and_equations_do_not_allow_a_second_value(
     expected: str, given: str, write_rows: WriteRows, sandboxes: Sandboxes
 ) -> None:
     assert score(expected, given, write_rows, sandboxes) == 0.0
@@ -83,7 +83,7 @@ TEXTS = st.text(alphabet=st.one_of(st.sampled_from("12ax=%\\_^{}()<>,;$ ≈≤\n
 @example(given="(" * 999)
 @example(given="\\text{" * 99)
 @example(given="\\%\\%")
-def test_any_text_is_compared_as_it_stands_or_as_a_hundredth_or_not_at_all(given: str) -> None:
+def test_any_text_is_compared_unchanged_or_as_a_percentage_or_not_at_all(given: str) -> None:
     pair = comparable(given, expected="12")
     if pair is None:
         return
@@ -98,7 +98,7 @@ def test_any_text_is_compared_as_it_stands_or_as_a_hundredth_or_not_at_all(given
 
 
 @given(expected=TEXTS)
-def test_a_number_is_compared_with_whatever_the_problem_s_answer_is(expected: str) -> None:
+def test_a_number_can_be_compared_with_any_expected_answer(expected: str) -> None:
     assert comparable("12", expected=expected) == ExpressionPair(expected=expected, given="12")
 
 
@@ -106,6 +106,6 @@ SIGNS = ["=", "<", ">", "≈", "→", r"\approx ", r"\to ", r"\implies ", r"\in 
 
 
 @given(first=st.integers(0, 10**9), second=st.integers(0, 10**9), sign=st.sampled_from(SIGNS))
-def test_two_numbers_with_a_sign_between_them_are_no_value(first: int, second: int, sign: str) -> None:
+def test_two_numbers_joined_by_an_operator_are_not_one_value(first: int, second: int, sign: str) -> None:
     for expected in (str(first), str(second)):
         assert comparable(f"{first}{sign}{second}", expected=expected) is None

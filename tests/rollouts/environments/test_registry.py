@@ -1,4 +1,4 @@
-"""Finding environments: the built-in ones, those of other packages, and words for what is not there."""
+"""Finding environments: built-in ones, those of other packages, and errors for missing ones."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ nothing = 7
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package, installed as pip would, that registers environments."""
+    """Installs a package that registers environments, as pip would."""
     (tmp_path / "muster_test_sums.py").write_text(PACKAGE)
     info = tmp_path / "muster_test_sums-1.0.dist-info"
     info.mkdir()
@@ -44,12 +44,12 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def test_the_newest_version_is_taken_when_none_is_asked_for() -> None:
+def test_the_newest_version_is_the_default() -> None:
     assert load_environment("letters").version == "1"
 
 
 @pytest.mark.usefixtures("package")
-def test_a_package_adds_an_environment_by_an_entry_point() -> None:
+def test_a_package_adds_an_environment_through_an_entry_point() -> None:
     found = load_environment("sums", version="3", options={"digits": 2})
     assert found.version.startswith("3+")
     assert found.prompt(0).text.endswith("=")
@@ -75,7 +75,7 @@ def test_the_environment_in_the_documentation_works(tmp_path: Path, monkeypatch:
 
 
 @pytest.mark.usefixtures("package")
-def test_no_package_takes_the_name_of_a_built_in_family() -> None:
+def test_a_package_cannot_replace_a_built_in_family() -> None:
     assert load_environment("letters").prompt(0).text == "sort:9694="
 
 
@@ -90,7 +90,7 @@ def test_no_package_takes_the_name_of_a_built_in_family() -> None:
         ("twice", "muster_test_rival:family of muster-test-rival"),
     ],
 )
-def test_a_package_that_registers_something_else_is_named(name: str, said: str) -> None:
+def test_a_package_that_registers_an_invalid_object_is_reported(name: str, said: str) -> None:
     with pytest.raises(UnknownEnvironment, match=said):
         load_environment(name)
 
@@ -107,7 +107,7 @@ def test_a_package_that_registers_something_else_is_named(name: str, said: str) 
         ("arithmetic", None, {"operations": ["/"]}, BadOptions, "operations"),
     ],
 )
-def test_a_wrong_choice_is_told_in_words(
+def test_an_invalid_choice_is_reported_with_a_reason(
     name: str, version: str | None, options: dict[str, JsonValue], error: type[MusterError], words: str
 ) -> None:
     with pytest.raises(error) as caught:
@@ -115,7 +115,7 @@ def test_a_wrong_choice_is_told_in_words(
     assert words in f"{caught.value.detail} {caught.value.hint}"
 
 
-def test_options_are_part_of_the_version_unless_they_are_the_defaults() -> None:
+def test_options_are_part_of_the_version_unless_they_are_defaults() -> None:
     plain = load_environment("arithmetic", version="1", options={"digits": 3})
     other = load_environment("arithmetic", version="1", options={"digits": 4})
     assert plain.version == "1"

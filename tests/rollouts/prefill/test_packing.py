@@ -1,4 +1,4 @@
-"""Laying answers into passes: each stands once, nothing exceeds the capacity, and long prompts are computed once."""
+"""Packing answers into passes: each once, within the capacity, with long prompts computed once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def answer(prompt: int, length: int, *, kind: int = 0) -> PrefillItem:
     capacity=LENGTHS,
     row_capacity=st.one_of(st.none(), st.integers(1, 200)),
 )
-def test_every_answer_stands_once_and_no_pass_exceeds_its_capacity(
+def test_every_answer_is_packed_once_and_no_pass_exceeds_its_capacity(
     groups: list[tuple[int, list[int]]], capacity: int, row_capacity: int | None
 ) -> None:
     answers = [answer(prompt, one, kind=kind) for kind, (prompt, lengths) in enumerate(groups) for one in lengths]
@@ -52,7 +52,7 @@ def test_every_answer_stands_once_and_no_pass_exceeds_its_capacity(
 
 @settings(deadline=None)
 @given(lengths=st.lists(LENGTHS, max_size=12), capacity=LENGTHS)
-def test_a_long_groups_answers_are_cut_without_gaps(lengths: list[int], capacity: int) -> None:
+def test_answers_of_a_long_group_are_split_without_gaps(lengths: list[int], capacity: int) -> None:
     passes = stretches(lengths, capacity=capacity)
     for cuts in passes:
         assert sum(stop - start for _, start, stop in cuts) <= capacity
@@ -63,7 +63,7 @@ def test_a_long_groups_answers_are_cut_without_gaps(lengths: list[int], capacity
     assert sum(stop - start for _, start, stop in every) == sum(lengths)
 
 
-def test_groups_stand_side_by_side_and_share_their_prompt_wherever_they_stand() -> None:
+def test_answers_of_one_group_share_their_prompt_in_a_pass() -> None:
     answers = [answer(5, 3, kind=1), answer(5, 3, kind=2), answer(5, 4, kind=1)]
     assert not pack(answers, capacity=100).rows
     [[first, second]] = pack(answers, capacity=100).passes
@@ -77,7 +77,7 @@ def test_a_long_prompt_is_computed_once_and_a_short_one_may_be_repeated() -> Non
     assert [[piece.answers for piece in one] for one in pack(short, capacity=104).passes] == [[(0, 1, 2)], [(3,)]]
 
 
-def test_answers_that_are_much_longer_than_their_prompts_stand_in_rows_of_about_their_length() -> None:
+def test_answers_much_longer_than_their_prompts_are_batched_in_rows_of_similar_length() -> None:
     answers = [answer(4, length, kind=length) for length in (30, 90, 31, 92, 60)]
     packing = pack(answers, capacity=60, row_capacity=200)
     assert packing.rows == ((3, 1), (4,), (2, 0))

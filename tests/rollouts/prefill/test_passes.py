@@ -1,4 +1,4 @@
-"""A packed prefill is a plain one: the same states and logits, whatever is packed with what."""
+"""A packed prefill gives the same states and logits as a plain one, for any packing."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def answers_of(groups: list[tuple[int, list[int]]], seed: int) -> list[PrefillIt
 
 @torch.no_grad()
 def plainly(policy: Policy, answer: PrefillItem) -> Pair:
-    """States and logits of one answer, by one plain pass over prompt and answer."""
+    """Returns states and logits of one answer, by one plain pass over prompt and answer."""
     tokens = torch.from_numpy(np.concatenate([answer.prompt, answer.output]).astype(np.int64))
     states, logits = policy.states_and_logits(tokens[None])
     wanted = slice(len(answer.prompt) - 1, len(tokens) - 1)
@@ -53,7 +53,7 @@ def plainly(policy: Policy, answer: PrefillItem) -> Pair:
 
 
 def packed(policy: Policy, answers: list[PrefillItem], tokens_at_once: int | None) -> list[Pair]:
-    """The same of all answers, packed; every stretch must come once, and in order."""
+    """Returns the same of all answers, packed; every stretch must come once and in order."""
     parts: list[list[Pair]] = [[] for _ in answers]
     reached = [0] * len(answers)
     for rows in prefill(policy, answers, tokens_at_once=tokens_at_once):
@@ -70,7 +70,7 @@ def packed(policy: Policy, answers: list[PrefillItem], tokens_at_once: int | Non
 
 @settings(max_examples=20, deadline=None)
 @given(groups=GROUPS, tokens_at_once=st.one_of(st.none(), st.integers(1, 200)), seed=st.integers(0, 1000))
-def test_states_and_logits_are_those_of_a_pass_of_its_own(
+def test_packed_states_and_logits_equal_those_of_a_separate_pass(
     policy: Policy, groups: list[tuple[int, list[int]]], tokens_at_once: int | None, seed: int
 ) -> None:
     answers = answers_of(groups, seed)
@@ -79,7 +79,7 @@ def test_states_and_logits_are_those_of_a_pass_of_its_own(
             torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-4)
 
 
-def test_rows_of_unequal_lengths_see_neither_each_other_nor_their_padding(policy: Policy) -> None:
+def test_rows_of_unequal_lengths_do_not_attend_to_each_other_or_to_padding(policy: Policy) -> None:
     answers = answers_of([(3, [20, 18]), (1, [19]), (5, [16])], 5)
     passes = [rows.spans for rows in prefill(policy, answers)]
     assert [len(spans) for spans in passes] == [4]
@@ -88,8 +88,8 @@ def test_rows_of_unequal_lengths_see_neither_each_other_nor_their_padding(policy
             torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-4)
 
 
-def test_an_answer_does_not_see_its_neighbours(policy: Policy) -> None:
-    """Whole neighbours are exchanged; states that leaked would move by about as much as they are large."""
+def test_an_answer_does_not_attend_to_its_neighbours(policy: Policy) -> None:
+    """Whole neighbours are exchanged; leaked states would change by about their own size."""
     one, *others = answers_of([(9, [20, 20]), (9, [20, 20])], 1)
     alone = packed(policy, [one], None)[0][0]
     together = packed(policy, [one, *others], None)[0][0]
@@ -123,7 +123,7 @@ def test_the_prompt_of_a_group_is_computed_once(policy: Policy, monkeypatch: pyt
         ([1] * CONTEXT, [1], "context"),
     ],
 )
-def test_what_does_not_fit_the_model_is_refused(
+def test_tokens_that_do_not_fit_the_model_are_refused(
     policy: Policy, prompt: list[int], output: list[int], said: str
 ) -> None:
     answer = PrefillItem(np.array(prompt, np.int32), np.array(output, np.int32))

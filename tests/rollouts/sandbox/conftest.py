@@ -1,4 +1,4 @@
-"""One warm set of sandboxes for the session, in each isolation that this machine can give."""
+"""Fixtures: warm sandboxes for the session, in each isolation available on this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollouts.sandbox import Isolation, Sandboxes, SandboxSettings
 
 @pytest.fixture(scope="session", params=list(Isolation), ids=lambda each: each.value)
 def sandboxes(request: pytest.FixtureRequest) -> Iterator[Sandboxes]:
-    """Sandboxes of one isolation."""
+    """Returns sandboxes of one isolation."""
     isolation: Isolation = request.param
     if isolation is Isolation.NAMESPACES and shutil.which("bwrap") is None:
         pytest.skip("bubblewrap is not installed")

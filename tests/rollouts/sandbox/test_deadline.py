@@ -1,4 +1,4 @@
-"""A moment by which all jobs end, whatever their own limits allow."""
+"""A deadline by which all jobs end, whatever their own limits allow."""
 
 from __future__ import annotations
 
@@ -19,21 +19,23 @@ BUSY = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: 
 
 
 @pytest.mark.parametrize("source", [BUSY, "import time; time.sleep(20)"], ids=["busy", "asleep"])
-def test_a_job_ends_at_the_moment_and_is_undecided(sandboxes: Sandboxes, source: str) -> None:
-    job = Job(module="inside.program", payload={"source": source}, limits=PATIENT)  # which would let it succeed
-    sandboxes.run(JobKind.SOLUTION, Job(module="inside.program", payload={"source": ""}))  # a sandbox is there
+def test_a_job_ends_at_the_deadline_and_is_undecided(sandboxes: Sandboxes, source: str) -> None:
+    # a limit under which the job would succeed
+    job = Job(module="inside.program", payload={"source": source}, limits=PATIENT)
+    # a sandbox is already running
+    sandboxes.run(JobKind.SOLUTION, Job(module="inside.program", payload={"source": ""}))
     with jobs_end_by(time.monotonic() + 0.5):
         outcome = sandboxes.run(JobKind.SOLUTION, job)
     assert (outcome.ending, outcome.undecided) == (JobEnding.OUT_OF_TIME, True)
 
 
-def test_a_job_that_begins_after_the_moment_ends_at_once(sandboxes: Sandboxes) -> None:
+def test_a_job_that_begins_after_the_deadline_ends_at_once(sandboxes: Sandboxes) -> None:
     job = Job(module="inside.program", payload={"source": "while True: pass"}, limits=PATIENT)
     with jobs_end_by(time.monotonic() - 1):
         assert sandboxes.run(JobKind.SOLUTION, job).ending is JobEnding.OUT_OF_TIME
 
 
-def test_moments_nest_and_are_of_one_thread() -> None:
+def test_deadlines_nest_and_belong_to_one_thread() -> None:
     found: list[float] = []
     with jobs_end_by(20.0):
         with jobs_end_by(30.0):

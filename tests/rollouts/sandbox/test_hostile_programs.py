@@ -1,4 +1,4 @@
-"""Programs that mean harm end quickly, with a word for how, and touch nothing. One row per idea, in both isolations."""
+"""Hostile programs end quickly with a distinct outcome and change nothing; one case per idea, in both isolations."""
 
 from __future__ import annotations
 
@@ -100,40 +100,40 @@ def run(sandboxes: Sandboxes, source: str, standard_input: bytes = b"", limits: 
 
 
 def is_well(sandboxes: Sandboxes) -> bool:
-    """Whether the next program is served as if nothing had happened, and by the same sandbox."""
+    """Returns whether the next program is run normally by the same sandbox."""
     outcome = run(sandboxes, "print(sum(map(int, input().split())))", b"1 2 3\n")
     return outcome.succeeded and outcome.output == b"6\n"
 
 
 @pytest.mark.parametrize("source", REFUSED.values(), ids=REFUSED.keys())
-def test_what_a_program_may_not_do_fails_in_it(sandboxes: Sandboxes, source: str) -> None:
+def test_a_forbidden_operation_fails_within_the_program(sandboxes: Sandboxes, source: str) -> None:
     outcome = run(sandboxes, source)
     assert (outcome.ending, outcome.succeeded) == (JobEnding.EXITED, False)
     assert is_well(sandboxes)
 
 
 @pytest.mark.parametrize(("source", "endings"), ENDED.values(), ids=ENDED.keys())
-def test_what_would_not_end_is_ended(sandboxes: Sandboxes, source: str, endings: set[JobEnding]) -> None:
+def test_an_endless_program_is_ended(sandboxes: Sandboxes, source: str, endings: set[JobEnding]) -> None:
     began = time.monotonic()
     limits = SOON if JobEnding.OUT_OF_TIME in endings else LIMITS
     assert run(sandboxes, source, limits=limits).ending in endings
-    assert time.monotonic() - began < 30  # idle, no row takes half a second
+    assert time.monotonic() - began < 30  # on an idle machine no case takes half a second
     assert is_well(sandboxes)
 
 
-def test_processor_time_is_limited_apart_from_time_that_passes(sandboxes: Sandboxes) -> None:
+def test_processor_time_is_limited_separately_from_wall_time(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, "while True: pass", limits=replace(LIMITS, cpu=timedelta(seconds=1)))
     assert (outcome.ending, outcome.undecided, outcome.waited) == (JobEnding.OUT_OF_TIME, True, False)
     assert timedelta(seconds=0.7) < outcome.cpu < timedelta(seconds=3)
 
 
-def test_time_that_passes_is_told_apart_from_processor_time(sandboxes: Sandboxes) -> None:
+def test_exceeding_wall_time_is_distinguished_from_processor_time(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, "import time; time.sleep(60)", limits=SOON)
     assert (outcome.ending, outcome.undecided, outcome.waited) == (JobEnding.OUT_OF_TIME, True, True)
 
 
-def test_nothing_is_left_on_this_machine(sandboxes: Sandboxes) -> None:
-    assert is_well(sandboxes)  # so that the sandbox stands
+def test_hostile_programs_leave_no_process_file_or_limit_behind(sandboxes: Sandboxes) -> None:
+    assert is_well(sandboxes)  # so that the sandbox is running
     here = psutil.Process()
     before = {each.pid for each in here.children(recursive=True)}, here.nice(), here.rlimit(psutil.RLIMIT_CPU)
     for source in REFUSED.values():

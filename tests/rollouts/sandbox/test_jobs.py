@@ -1,4 +1,4 @@
-"""What a job gets, what comes out of it, and that each begins as if it were the first."""
+"""A job's input and output, and independence of jobs from each other."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def run(sandboxes: Sandboxes, source: str, standard_input: bytes = b"", output_b
     return sandboxes.run(JobKind.SOLUTION, job)
 
 
-def test_a_program_gets_its_input_and_its_output_comes_back(sandboxes: Sandboxes) -> None:
+def test_a_program_gets_its_input_and_its_output_is_returned(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, "import sys; print(input()[::-1]); sys.stderr.write('é'); sys.exit(3)", "häus\n".encode())
     assert (outcome.ending, outcome.exit_code) == (JobEnding.EXITED, 3)
     assert (outcome.output.decode(), outcome.errors.decode()) == ("suäh\n", "é")
@@ -27,18 +27,18 @@ def test_a_program_gets_its_input_and_its_output_comes_back(sandboxes: Sandboxes
     assert not outcome.undecided
 
 
-def test_a_mebibyte_of_input_arrives_whole(sandboxes: Sandboxes) -> None:
+def test_a_mebibyte_of_input_arrives_completely(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, "import sys; print(len(sys.stdin.read()))", b"x" * (1 << 20))
     assert outcome.output == b"1048576\n"
 
 
 @pytest.mark.parametrize(("printed", "ending"), [(1000, JobEnding.EXITED), (1001, JobEnding.TOO_MUCH_OUTPUT)])
-def test_output_is_cut_at_its_limit_to_the_byte(sandboxes: Sandboxes, printed: int, ending: JobEnding) -> None:
+def test_output_is_cut_exactly_at_its_limit(sandboxes: Sandboxes, printed: int, ending: JobEnding) -> None:
     outcome = run(sandboxes, f"print('x' * {printed}, end='')", output_bytes=1000)
     assert (outcome.ending, len(outcome.output)) == (ending, 1000)
 
 
-def test_threads_are_waited_for_and_deep_recursion_works(sandboxes: Sandboxes) -> None:
+def test_threads_are_awaited_and_deep_recursion_works(sandboxes: Sandboxes) -> None:
     source = """
 import sys, threading
 sys.setrecursionlimit(1_000_000)
@@ -49,7 +49,7 @@ threading.Thread(target=lambda: print(depth(50_000))).start()
     assert run(sandboxes, source).output == b"50000\n"
 
 
-def test_a_program_finds_five_descriptors_and_no_more(sandboxes: Sandboxes) -> None:
+def test_a_program_has_exactly_five_open_descriptors(sandboxes: Sandboxes) -> None:
     source = """
 import os
 def is_open(fd):
@@ -61,7 +61,7 @@ print([fd for fd in range(1024) if is_open(fd)])
     assert run(sandboxes, source).output == b"[0, 1, 2, 3, 4]\n"
 
 
-def test_a_job_finds_nothing_of_the_one_before(sandboxes: Sandboxes) -> None:
+def test_a_job_does_not_see_changes_of_the_previous_one(sandboxes: Sandboxes) -> None:
     spoil = """
 import builtins, json, os, sys
 builtins.print = json.loads = None
@@ -73,7 +73,7 @@ sys.path.clear()
     assert run(sandboxes, look).output == b"1 None __main__\n"
 
 
-def test_chance_is_the_same_in_every_run(sandboxes: Sandboxes) -> None:
+def test_random_numbers_are_the_same_in_every_run(sandboxes: Sandboxes) -> None:
     source = "import random; print(random.random(), hash('a'), list({'x', 'y', 'z'}))"
     assert run(sandboxes, source).output == run(sandboxes, source).output
 
@@ -90,13 +90,13 @@ for name in ("sqlite3", "tkinter", "numpy", "pydantic", "rollouts"):
 """
 
 
-def test_the_same_part_of_the_standard_library_is_there_under_every_isolation(sandboxes: Sandboxes) -> None:
+def test_the_standard_library_is_the_same_under_every_isolation(sandboxes: Sandboxes) -> None:
     outcome = run(sandboxes, LIBRARY, " ".join(launch._STANDARD_LIBRARY).encode())
     missing = "no sqlite3\nno tkinter\nno numpy\nno pydantic\nno rollouts\n"
     assert (outcome.output.decode(), outcome.errors) == (f"21 b'xn--tda' True\n0 1 2\n{missing}", b"")
 
 
-def test_functions_are_called_by_name_and_never_told_more(sandboxes: Sandboxes) -> None:
+def test_functions_are_called_by_name_with_only_their_arguments(sandboxes: Sandboxes) -> None:
     source = (
         "def add(a, b=1): return a + b\nclass Solution:\n    def twice(self, xs: List[int]): return [2 * x for x in xs]"
     )
@@ -115,6 +115,6 @@ def test_functions_are_called_by_name_and_never_told_more(sandboxes: Sandboxes) 
     "limits",
     [{"cpu": timedelta(milliseconds=10)}, {"wall": timedelta()}, {"memory_bytes": 1000}, {"output_bytes": 0}],
 )
-def test_limits_that_no_job_can_keep_are_refused(limits: dict[str, timedelta | int]) -> None:
+def test_limits_that_no_job_can_meet_are_refused(limits: dict[str, timedelta | int]) -> None:
     with pytest.raises(InvalidInput):
         JobLimits(**limits)  # type: ignore[arg-type]  # a table of single arguments

@@ -1,4 +1,4 @@
-"""Sandboxes come up, are replaced, end with their owner, and are refused where they don't hold."""
+"""Sandboxes are started, replaced, ended with their owner, and refused where isolation fails."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ with sandboxes.borrow(JobKind.SOLUTION) as sandbox:
 
 
 def end_all(pid: int) -> None:
-    """Kills a process and what it has started, from the top: a server whose job dies first would still report it."""
+    """Kills a process and its children from the top, because a server whose job dies first would report it."""
     processes = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
     for each in processes:
         with suppress(psutil.NoSuchProcess):
@@ -45,13 +45,13 @@ def end_all(pid: int) -> None:
     psutil.wait_procs(processes, timeout=90)
 
 
-def test_a_sandbox_that_was_killed_is_replaced(sandboxes: Sandboxes) -> None:
+def test_a_killed_sandbox_is_replaced(sandboxes: Sandboxes) -> None:
     with sandboxes.borrow(JobKind.SOLUTION) as sandbox:
         end_all(sandbox.pid)
     assert sandboxes.run(JobKind.SOLUTION, HELLO).output == b"hello\n"
 
 
-def test_a_sandbox_that_breaks_under_a_job_is_no_outcome_of_the_job(sandboxes: Sandboxes) -> None:
+def test_a_sandbox_that_breaks_during_a_job_is_not_an_outcome_of_the_job(sandboxes: Sandboxes) -> None:
     with sandboxes.borrow(JobKind.SOLUTION) as sandbox:
         running = sandbox.start(Job(module="inside.program", payload={"source": "import time; time.sleep(99)"}))
         end_all(sandbox.pid)
@@ -73,7 +73,7 @@ def test_a_sandbox_and_its_job_end_when_their_owner_is_killed(isolation: Isolati
     assert len(of_sandbox) >= 2
 
 
-def test_threads_share_a_bounded_number(sandboxes: Sandboxes) -> None:
+def test_threads_share_a_bounded_number_of_sandboxes(sandboxes: Sandboxes) -> None:
     outputs: list[bytes] = []
     threads = [
         threading.Thread(target=lambda: outputs.append(sandboxes.run(JobKind.SOLUTION, HELLO).output)) for _ in range(8)
@@ -85,7 +85,7 @@ def test_threads_share_a_bounded_number(sandboxes: Sandboxes) -> None:
     assert outputs == [b"hello\n"] * 8
 
 
-def test_without_bubblewrap_the_weaker_line_is_taken_unless_the_settings_forbid_it(
+def test_without_bubblewrap_process_isolation_is_used_unless_the_settings_forbid_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -100,8 +100,8 @@ def test_without_bubblewrap_the_weaker_line_is_taken_unless_the_settings_forbid_
 
 
 @needs_bubblewrap
-def test_a_package_behind_links_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some installers link packages from a cache; the link must lead somewhere inside the sandbox, too."""
+def test_a_package_behind_symbolic_links_is_visible(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some installers link packages from a cache; the link must also resolve inside the sandbox."""
     site, store = tmp_path / "site", tmp_path / "store" / "sympy"
     for place in (site, store):
         place.mkdir(parents=True)
@@ -116,7 +116,7 @@ def test_a_package_behind_links_is_visible(tmp_path: Path, monkeypatch: pytest.M
 
 
 @needs_bubblewrap
-def test_namespaces_are_taken_where_they_work() -> None:
+def test_namespaces_are_used_where_they_work() -> None:
     found = Sandboxes(SandboxSettings())
     assert found.isolation is Isolation.NAMESPACES
     found.close()
@@ -129,7 +129,7 @@ def test_a_sandbox_that_shows_what_it_must_hide_is_refused(monkeypatch: pytest.M
         process.Sandbox(JobKind.MATHEMATICS, Isolation.NAMESPACES)
 
 
-def test_the_setting_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_isolation_setting_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MUSTER_SANDBOX_ISOLATION", "namespaces")
     assert SandboxSettings.load().isolation is Isolation.NAMESPACES
 
@@ -138,7 +138,7 @@ def test_the_setting_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatc
     ("header", "machine"),
     [("x86_64-linux-gnu/asm/unistd_64.h", "x86_64"), ("asm-generic/unistd.h", "aarch64")],
 )
-def test_system_calls_have_the_kernels_own_numbers(header: str, machine: str) -> None:
+def test_system_call_numbers_match_those_of_the_kernel(header: str, machine: str) -> None:
     path = Path("/usr/include") / header
     if not path.exists():
         pytest.skip(f"no kernel header {path}")
@@ -151,7 +151,7 @@ def test_system_calls_have_the_kernels_own_numbers(header: str, machine: str) ->
     assert ours == {name: defined[name] for name in ours}
 
 
-def test_no_process_is_left_when_sandboxes_are_closed() -> None:
+def test_closing_sandboxes_leaves_no_process() -> None:
     before = children()
     found = Sandboxes(SandboxSettings())
     found.run(JobKind.SOLUTION, HELLO)
@@ -159,7 +159,7 @@ def test_no_process_is_left_when_sandboxes_are_closed() -> None:
     gone(before)
 
 
-def test_a_sandbox_that_is_at_work_when_all_are_closed_ends_after_its_job() -> None:
+def test_a_busy_sandbox_ends_after_its_job_when_all_are_closed() -> None:
     before = children()
     found = Sandboxes(SandboxSettings())
     with found.borrow(JobKind.SOLUTION) as sandbox:
@@ -179,7 +179,7 @@ def gone(before: set[int]) -> None:
     assert children() <= before
 
 
-def test_a_machine_without_room_for_a_process_has_no_sandbox_now_and_loses_nothing(
+def test_a_machine_that_cannot_start_a_process_reports_no_sandbox_and_leaks_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full(*args: object, **kwargs: object) -> None:

@@ -1,4 +1,4 @@
-"""Plain data between processes that don't trust each other."""
+"""Plain data between processes that do not trust each other."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ PLAIN = st.recursive(
 
 
 @given(PLAIN)
-def test_plain_values_come_back_equal_and_of_the_same_type(value: object) -> None:
+def test_plain_values_are_returned_equal_and_of_the_same_type(value: object) -> None:
     returned = decode(encode(value))
     assert returned == value
     assert type(returned) is type(value)
@@ -58,18 +58,18 @@ def test_plain_values_come_back_equal_and_of_the_same_type(value: object) -> Non
         (type("Liar", (int,), {"__eq__": lambda *_: True})(7), 7),
     ],
 )
-def test_what_is_derived_from_a_plain_type_becomes_plain(value: object, plain: object) -> None:
+def test_instances_of_subclasses_become_plain_values(value: object, plain: object) -> None:
     returned = decode(encode(value))
     assert (type(returned), returned) == (type(plain), plain)
 
 
 @pytest.mark.parametrize("value", [object(), print, int, iter([]), range(3), [[object()]]])
-def test_anything_else_does_not_leave(value: object) -> None:
+def test_values_of_other_types_are_refused(value: object) -> None:
     with pytest.raises(TypeError, match="only plain data can"):
         encode(value)
 
 
-def test_what_contains_itself_does_not_leave() -> None:
+def test_a_recursive_value_is_refused() -> None:
     ring: list[object] = []
     ring.append(ring)
     with pytest.raises(RecursionError):
@@ -79,7 +79,7 @@ def test_what_contains_itself_does_not_leave() -> None:
 @given(
     st.text() | st.recursive(st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)).map(str)
 )
-def test_any_text_is_a_value_or_is_refused(text: str) -> None:
+def test_any_text_is_a_valid_encoding_or_is_refused(text: str) -> None:
     for read in (decode, decode_json):
         with suppress(ValueError, TypeError, RecursionError):
             read(text)
@@ -91,17 +91,17 @@ def test_any_text_is_a_value_or_is_refused(text: str) -> None:
         lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(), inner) | st.lists(inner).map(tuple),
     )
 )
-def test_a_value_can_be_read_as_json_would_bring_it_back(value: object) -> None:
+def test_a_value_can_be_decoded_as_json_would_represent_it(value: object) -> None:
     assert decode_json(encode(value)) == json.loads(json.dumps(value))
 
 
 @pytest.mark.parametrize("value", [b"x", {1}, frozenset(), [b"x"], {b"x": 1}, {frozenset(): 1}])
-def test_what_json_lacks_is_refused_where_json_is_wanted(value: object) -> None:
+def test_values_that_json_lacks_are_refused_in_json_mode(value: object) -> None:
     with pytest.raises(ValueError, match="JSON has no value"):
         decode_json(encode(value))
 
 
-def test_numbers_with_equal_hashes_cost_the_reader_outside_no_more_than_others() -> None:
+def test_numbers_with_equal_hashes_do_not_slow_the_decoder() -> None:
     def seconds(factor: int) -> float:
         text = '{"dict": [' + ",".join(f"[{factor * each},1]" for each in range(1, 8000)) + "]}"
         began = time.process_time()
@@ -124,6 +124,6 @@ def test_numbers_with_equal_hashes_cost_the_reader_outside_no_more_than_others()
         "[" * 9999,
     ],
 )
-def test_what_is_no_value_is_refused(text: str) -> None:
+def test_an_invalid_encoding_is_refused(text: str) -> None:
     with pytest.raises((ValueError, TypeError, RecursionError)):
         decode(text)

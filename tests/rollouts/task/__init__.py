@@ -1,1 +1,1 @@
-"""Tests of the task that generates."""
+"""Tests of the generating task."""

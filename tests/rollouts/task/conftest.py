@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the task's tests."""
 
 from tests.kit.rollout_task import around
 

@@ -42,11 +42,11 @@ from worker.delivery.work_signing import LEASED_WORK, LeasedWork
 
 
 class Killed(Exception):
-    """Stands for `kill -9`."""
+    """Simulates `kill -9`."""
 
 
 async def run_until(task: RolloutTask, done: Callable[[], bool]) -> None:
-    """Runs the task until something is so, then stops it."""
+    """Runs the task until a condition holds, then stops it."""
     running = asyncio.create_task(task.run())
     await until(lambda: done() or running.done())
     task.stop()
@@ -57,7 +57,7 @@ def handed_over(around: Surroundings) -> list[RolloutFile]:
     return [read_rollouts(item.path) for item in sorted(around.queue.items(), key=lambda item: item.created_ms)]
 
 
-async def test_a_slot_becomes_a_file_in_the_workers_queue(around: Surroundings) -> None:
+async def test_a_slot_becomes_a_rollout_file_in_the_workers_queue(around: Surroundings) -> None:
     digest = around.publish(0)
     task = await around.task()
     await run_until(task, lambda: task.totals.slots == 1)
@@ -102,7 +102,7 @@ async def test_a_slot_becomes_a_file_in_the_workers_queue(around: Surroundings) 
     assert not list((around.data / "outbox").iterdir())
 
 
-async def test_a_file_names_the_whole_version_of_what_scored_it(around: Surroundings) -> None:
+async def test_a_file_names_the_full_version_of_its_environment(around: Surroundings) -> None:
     around.publish(0, version="1", options={"filler": True})
     task = await around.task()
     await run_until(task, lambda: task.totals.slots == 1)
@@ -123,19 +123,20 @@ async def test_a_new_version_is_loaded_between_slots_and_an_older_one_never(arou
     around.orchestrator.checkpoint = old
     around.orchestrator.slots = 3
     asked = around.orchestrator.asked
-    await until(lambda: around.orchestrator.asked > asked)  # it is asked again, and leases nothing of the old one
+    # the task requests again, and leases nothing of the old version
+    await until(lambda: around.orchestrator.asked > asked)
     task.stop()
     await asyncio.wait_for(running, PATIENCE_S)
     assert [file.header.checkpoint for file in handed_over(around)] == [first, second]
     assert len(around.orchestrator.granted) == 2
 
 
-@pytest.mark.parametrize("said", [("vllm/float32", "vllm/bfloat16"), ()], ids=["told by the step", "in the recipe"])
-async def test_an_engine_that_is_not_paid_leases_nothing_and_says_what_is(
+@pytest.mark.parametrize("said", [("vllm/float32", "vllm/bfloat16"), ()], ids=["named by the step", "in the recipe"])
+async def test_an_unpaid_engine_leases_nothing_and_logs_which_are_paid(
     around: Surroundings, said: tuple[str, ...]
 ) -> None:
     digest = around.publish(0, arithmetic=("vllm/float32", "vllm/bfloat16"), said=said)
-    if said:  # what is refused is not even fetched
+    if said:  # a refused version is not even fetched
         shutil.rmtree(around.shared / "checkpoints" / digest)
     task = await around.task()
     with structlog.testing.capture_logs() as logs:
@@ -150,7 +151,7 @@ async def test_an_engine_that_is_not_paid_leases_nothing_and_says_what_is(
     assert task.totals.slots == 0
 
 
-async def test_a_recipe_that_names_nothing_has_no_use_for_bfloat16(around: Surroundings) -> None:
+async def test_a_recipe_without_arithmetic_does_not_pay_for_bfloat16(around: Surroundings) -> None:
     around.publish(0)
     task = await around.task(Dtype.BFLOAT16)
     with structlog.testing.capture_logs() as logs:
@@ -161,7 +162,7 @@ async def test_a_recipe_that_names_nothing_has_no_use_for_bfloat16(around: Surro
     assert not around.orchestrator.granted
 
 
-async def test_a_later_version_that_takes_the_engine_is_worked_on(around: Surroundings) -> None:
+async def test_a_later_version_that_pays_for_the_engine_is_worked_on(around: Surroundings) -> None:
     around.publish(0, arithmetic=("vllm/float32",))
     task = await around.task()
     running = asyncio.create_task(task.run())
@@ -172,7 +173,7 @@ async def test_a_later_version_that_takes_the_engine_is_worked_on(around: Surrou
     await asyncio.wait_for(running, PATIENCE_S)
 
 
-async def test_what_the_orchestrator_says_of_a_version_may_be_corrected(around: Surroundings) -> None:
+async def test_a_corrected_arithmetic_from_the_orchestrator_is_used(around: Surroundings) -> None:
     around.publish(0, arithmetic=("torch/float32",), said=("vllm/float32",))
     task = await around.task()
     running = asyncio.create_task(task.run())
@@ -185,7 +186,7 @@ async def test_what_the_orchestrator_says_of_a_version_may_be_corrected(around: 
     await asyncio.wait_for(running, PATIENCE_S)
 
 
-async def test_a_slot_that_somebody_else_was_faster_to_get_costs_a_moment_and_other_trouble_more(
+async def test_a_lost_race_for_a_slot_causes_a_shorter_pause_than_other_errors(
     around: Surroundings,
 ) -> None:
     task = await around.task()
@@ -193,11 +194,11 @@ async def test_a_slot_that_somebody_else_was_faster_to_get_costs_a_moment_and_ot
     assert [task._put_off(lost).total_seconds() for _ in range(3)] == [0.2, 0.4, 0.8]
     assert task._put_off(down).total_seconds() == 16
     assert [task._put_off(lost) for _ in range(20)][-1].total_seconds() == 60
-    told = RateLimited("too many requests", retry_after=timedelta(minutes=5))  # the other side knows better than we
+    told = RateLimited("too many requests", retry_after=timedelta(minutes=5))  # the server's Retry-After has priority
     assert task._put_off(told) == timedelta(minutes=5)
 
 
-async def test_a_slot_whose_version_the_run_has_left_behind_is_given_back_and_the_next_one_is_done(
+async def test_a_slot_of_an_outdated_version_is_released_and_the_next_one_is_done(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -222,7 +223,7 @@ async def test_a_slot_whose_version_the_run_has_left_behind_is_given_back_and_th
     assert [file.header.checkpoint for file in handed_over(around)] == [around.orchestrator.checkpoint.digest]
 
 
-async def test_it_stops_while_it_fetches_the_version_of_its_slot_and_gives_the_slot_back(
+async def test_stopping_during_the_fetch_of_a_version_releases_the_slot(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -250,7 +251,7 @@ async def test_it_stops_while_it_fetches_the_version_of_its_slot_and_gives_the_s
     assert [(slot.step, slot.index) for slot in around.orchestrator.released] == [(3, 0)]
 
 
-async def test_a_file_that_was_being_written_when_it_stopped_is_handed_over_by_its_next_life(
+async def test_a_file_being_written_at_the_stop_is_handed_over_after_the_restart(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -274,7 +275,7 @@ async def test_a_file_that_was_being_written_when_it_stopped_is_handed_over_by_i
     assert [(file.header.step, file.header.index) for file in handed_over(around)][:1] == [(3, 0)]
 
 
-async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surroundings) -> None:
+async def test_the_task_stops_within_a_second_and_releases_the_slot(around: Surroundings) -> None:
     around.publish(0, new_tokens=240)
     task = await around.task()
     running = asyncio.create_task(task.run())
@@ -287,7 +288,9 @@ async def test_it_stops_within_a_second_and_gives_the_slot_back(around: Surround
     assert [(slot.step, slot.index) for slot in around.orchestrator.released] == [(3, 0)]
 
 
-async def test_a_lease_that_ends_while_it_generates_is_let_go_and_the_next_one_is_done(around: Surroundings) -> None:
+async def test_a_slot_whose_lease_ends_during_generation_is_dropped_and_the_next_one_is_done(
+    around: Surroundings,
+) -> None:
     around.publish(0, new_tokens=8)
     around.orchestrator.lease_s = -1
     task = await around.task()
@@ -301,7 +304,7 @@ async def test_a_lease_that_ends_while_it_generates_is_let_go_and_the_next_one_i
     assert [file.header.index for file in handed_over(around)] == [1]
 
 
-async def test_what_a_killed_task_had_finished_is_handed_over_by_the_next(around: Surroundings) -> None:
+async def test_a_file_finished_by_a_killed_task_is_handed_over_by_the_next(around: Surroundings) -> None:
     around.publish(0)
     await around.server.stop()
     task = await around.task()
@@ -315,7 +318,7 @@ async def test_what_a_killed_task_had_finished_is_handed_over_by_the_next(around
     assert not list((around.data / "outbox").iterdir())
 
 
-async def test_a_file_that_the_worker_could_not_take_is_handed_over_before_more_is_generated(
+async def test_a_file_that_the_worker_refused_is_handed_over_before_the_next_slot(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -336,7 +339,7 @@ async def test_a_file_that_the_worker_could_not_take_is_handed_over_before_more_
     assert len(refused) == 3
 
 
-async def test_a_bridge_that_vanishes_while_it_takes_a_file_costs_neither_the_file_nor_makes_it_two(
+async def test_a_bridge_that_disconnects_during_a_hand_over_neither_loses_nor_duplicates_the_file(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -347,7 +350,7 @@ async def test_a_bridge_that_vanishes_while_it_takes_a_file_costs_neither_the_fi
         if request.url.path != "/v1/files" or len(lost) == 3:
             return await send(self, request)
         lost.append(request)
-        if len(lost) == 1:  # the worker has the file, and is gone before it says so
+        if len(lost) == 1:  # the worker has the file, but disconnects before it answers
             await (await send(self, request)).aclose()
             assert len(around.queue.items()) == 1
             raise httpx.ReadError("gone")
@@ -359,7 +362,7 @@ async def test_a_bridge_that_vanishes_while_it_takes_a_file_costs_neither_the_fi
     assert [file.header.index for file in handed_over(around)] == [0]
 
 
-async def test_it_stops_while_the_worker_takes_its_time_with_a_file_that_was_left(
+async def test_the_task_stops_while_the_worker_is_slow_to_accept_an_earlier_file(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -384,7 +387,9 @@ async def test_it_stops_while_the_worker_takes_its_time_with_a_file_that_was_lef
     assert handed_over(around)[0].units == file.units
 
 
-async def test_a_full_disk_costs_time_and_no_file(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_delays_a_file_and_does_not_lose_it(
+    around: Surroundings, monkeypatch: pytest.MonkeyPatch
+) -> None:
     around.publish(0)
     task = await around.task()
     put, full = task._outbox.put, [1, 2, 3]
@@ -400,7 +405,7 @@ async def test_a_full_disk_costs_time_and_no_file(around: Surroundings, monkeypa
     assert len(handed_over(around)) == len(around.orchestrator.granted) == 1
 
 
-async def test_a_disk_that_stays_full_ends_the_slot_with_its_lease_and_not_the_task(
+async def test_a_permanently_full_disk_ends_the_slot_with_its_lease_and_not_the_task(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -416,7 +421,7 @@ async def test_a_disk_that_stays_full_ends_the_slot_with_its_lease_and_not_the_t
     assert task.totals.slots == 0
 
 
-async def test_trouble_with_the_next_version_does_not_cost_the_file_that_is_being_made(
+async def test_a_failed_fetch_of_the_next_version_does_not_lose_the_current_file(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = around.publish(0, new_tokens=240)
@@ -440,9 +445,7 @@ async def test_trouble_with_the_next_version_does_not_cost_the_file_that_is_bein
     assert [file.header.checkpoint for file in handed_over(around)] == [first]
 
 
-async def test_it_stops_though_the_engine_is_in_the_middle_of_a_long_pass(
-    around: Surroundings, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_task_stops_during_a_long_engine_pass(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
     around.publish(0)
     task = await around.task()
     begun, go_on = threading.Event(), threading.Event()
@@ -464,7 +467,7 @@ async def test_it_stops_though_the_engine_is_in_the_middle_of_a_long_pass(
     go_on.set()
 
 
-async def test_a_clock_that_is_set_forward_ends_no_lease(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_forward_clock_jump_ends_no_lease(around: Surroundings, monkeypatch: pytest.MonkeyPatch) -> None:
     around.publish(0)
     task = await around.task()
     step = GenerationBatch.step
@@ -478,7 +481,7 @@ async def test_a_clock_that_is_set_forward_ends_no_lease(around: Surroundings, m
     assert task.totals.abandoned == 0
 
 
-async def test_a_version_that_can_not_be_used_leases_nothing(around: Surroundings) -> None:
+async def test_an_unusable_version_leases_nothing(around: Surroundings) -> None:
     around.publish(0, version="99")  # of an environment that is not installed here
     task = await around.task()
     running = asyncio.create_task(task.run())
@@ -490,7 +493,7 @@ async def test_a_version_that_can_not_be_used_leases_nothing(around: Surrounding
     assert [lease.version for lease in around.orchestrator.granted] == [1]
 
 
-async def test_an_engine_that_failed_loads_its_version_anew_and_does_the_next_slot(
+async def test_a_failed_engine_reloads_its_version_and_does_the_next_slot(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -503,7 +506,7 @@ async def test_an_engine_that_failed_loads_its_version_anew_and_does_the_next_sl
     assert len(loads) == 3
 
 
-async def test_an_engine_that_fails_again_and_again_ends_the_task_with_its_reason(
+async def test_an_engine_that_fails_repeatedly_ends_the_task_with_the_reason(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -515,7 +518,7 @@ async def test_an_engine_that_fails_again_and_again_ends_the_task_with_its_reaso
     assert [slot.index for slot in around.orchestrator.released] == [*range(MOST_ENGINE_FAILURES)]
 
 
-async def test_a_version_that_changes_while_it_is_loaded_is_not_generated_with(
+async def test_a_version_that_changes_during_loading_is_not_used(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digest = around.publish(0)
@@ -538,7 +541,7 @@ async def test_a_version_that_changes_while_it_is_loaded_is_not_generated_with(
     assert [lease.version for lease in around.orchestrator.granted] == [1]
 
 
-async def test_an_environment_s_fault_gives_the_slot_back_and_the_next_one_is_done(
+async def test_an_environment_fault_releases_the_slot_and_the_next_one_is_done(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0)
@@ -558,7 +561,7 @@ async def test_an_environment_s_fault_gives_the_slot_back_and_the_next_one_is_do
 
 
 async def test_a_version_with_prompts_longer_than_its_context_is_leased_once(around: Surroundings) -> None:
-    digest = around.publish(0, new_tokens=250)  # of a context of 256
+    digest = around.publish(0, new_tokens=250)  # with a context of 256
     around.orchestrator.slots = 9
     task = await around.task()
     running = asyncio.create_task(task.run())
@@ -573,7 +576,7 @@ async def test_a_version_with_prompts_longer_than_its_context_is_leased_once(aro
     assert [slot.index for slot in around.orchestrator.released][:1] == [0]
 
 
-async def test_a_lease_of_more_units_than_its_groups_can_have_is_given_back_before_anything_is_generated(
+async def test_a_lease_of_more_units_than_its_groups_allow_is_released_before_generation(
     around: Surroundings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     around.publish(0, new_tokens=8)  # two groups of two samples
@@ -602,7 +605,7 @@ async def test_a_lease_of_more_units_than_its_groups_can_have_is_given_back_befo
 
 
 def failing(task: RolloutTask, monkeypatch: pytest.MonkeyPatch, *, times: int) -> list[Digest]:
-    """Breaks the task's engine so many times; returns what will have been loaded."""
+    """Makes the task's engine fail a number of times; returns a list that will hold the loaded versions."""
     generate, load, loads = task._engine.generate, task._engine.load, list[Digest]()
     failures = iter(range(times))
 
@@ -621,7 +624,7 @@ def failing(task: RolloutTask, monkeypatch: pytest.MonkeyPatch, *, times: int) -
 
 
 async def _finished_but_not_handed_over(task: RolloutTask, around: Surroundings) -> RolloutFile:
-    """What `kill -9` between writing and handing over leaves behind."""
+    """Creates the state after `kill -9` between writing a file and handing it over."""
     kept: list[RolloutFile] = []
     put = task._outbox.put
 

@@ -1,4 +1,4 @@
-"""Versions on the shared volume: what is used is what the digest says, and what is used is not removed."""
+"""Versions on the shared volume: used ones match their digest and are not removed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUN = run_id("test")
 
 
 def version(number: int) -> tuple[CheckpointRef, bytes]:
-    """A version whose only file holds its number."""
+    """Returns a version whose only file contains its number."""
     content = b"weights %d" % number
     return reference(content, number), content
 
@@ -34,7 +34,7 @@ def reference(content: bytes, number: int) -> CheckpointRef:
 
 
 class Source:
-    """Fetches from memory, as slowly as it is told, and counts."""
+    """Fetches from memory at a chosen pace, and counts fetches."""
 
     def __init__(self, content: Callable[[CheckpointRef], bytes]) -> None:
         self.content = content
@@ -62,7 +62,7 @@ def store(shared: Path, fetch: Source | None, *, keep: int | KeepRule = 2) -> Po
     return PolicyStore(shared, fetch=fetch, clock=SystemClock(), keep=rule)
 
 
-async def test_a_version_is_fetched_once_and_is_what_its_digest_says(tmp_path: Path) -> None:
+async def test_a_version_is_fetched_once_and_matches_its_digest(tmp_path: Path) -> None:
     source = Source(honest)
     wanted, content = version(1)
     for _ in range(2):
@@ -72,7 +72,7 @@ async def test_a_version_is_fetched_once_and_is_what_its_digest_says(tmp_path: P
     assert source.fetched == [1]
 
 
-async def test_two_tasks_on_one_volume_fetch_once(tmp_path: Path) -> None:
+async def test_two_tasks_on_one_volume_fetch_a_version_once(tmp_path: Path) -> None:
     source = Source(honest)
     source.go.clear()
     wanted, _ = version(1)
@@ -84,7 +84,7 @@ async def test_two_tasks_on_one_volume_fetch_once(tmp_path: Path) -> None:
     assert source.fetched == [1]
 
 
-async def test_a_folder_that_somebody_put_there_is_checked(tmp_path: Path) -> None:
+async def test_a_folder_placed_by_another_program_is_verified(tmp_path: Path) -> None:
     wanted, content = version(1)
     folder = tmp_path / "checkpoints" / wanted.digest
     folder.mkdir(parents=True)
@@ -98,8 +98,8 @@ async def test_a_folder_that_somebody_put_there_is_checked(tmp_path: Path) -> No
         await store(tmp_path, None).hold(RUN, wanted)
 
 
-async def test_a_damaged_folder_is_fetched_anew(tmp_path: Path) -> None:
-    """Such as after a power cut, or when somebody else wrote to the volume."""
+async def test_a_damaged_folder_is_fetched_again(tmp_path: Path) -> None:
+    """Damage may come from a power cut, or from another program that wrote to the volume."""
     source = Source(honest)
     wanted, content = version(1)
     held = await store(tmp_path, source).hold(RUN, wanted)
@@ -115,7 +115,7 @@ async def test_a_damaged_folder_is_fetched_anew(tmp_path: Path) -> None:
     assert source.fetched == [1, 1, 1]
 
 
-async def test_a_damaged_folder_that_another_task_uses_is_left_until_it_does_not(tmp_path: Path) -> None:
+async def test_a_damaged_folder_in_use_by_another_task_is_kept_until_released(tmp_path: Path) -> None:
     source = Source(honest)
     wanted, content = version(1)
     other = await store(tmp_path, source).hold(RUN, wanted)
@@ -129,14 +129,14 @@ async def test_a_damaged_folder_that_another_task_uses_is_left_until_it_does_not
     assert (other.folder / "w").read_bytes() == content
 
 
-async def test_what_comes_wrong_twice_is_not_fetched_for_ever(tmp_path: Path) -> None:
+async def test_a_version_that_arrives_corrupt_twice_is_given_up(tmp_path: Path) -> None:
     source = Source(lambda _: b"something else")
     with pytest.raises(BadVersionFolder, match="has the digest"):
         await store(tmp_path, source).hold(RUN, version(1)[0])
     assert source.fetched == [1, 1]
 
 
-async def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
+async def test_a_lock_file_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     wanted, _ = version(1)
     (tmp_path / "checkpoints").mkdir()
     (tmp_path / "checkpoints" / f".{wanted.digest}.lock").symlink_to(tmp_path / "made")
@@ -145,7 +145,7 @@ async def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path) -> None:
     assert not (tmp_path / "made").exists()
 
 
-async def test_of_broken_fetches_only_the_newest_stays(tmp_path: Path) -> None:
+async def test_only_the_newest_incomplete_fetch_is_kept(tmp_path: Path) -> None:
     policies = store(tmp_path, Source(honest))
     for number in range(4):
         broken = tmp_path / "checkpoints" / f"{INCOMING}{version(number)[0].digest}"
@@ -157,24 +157,24 @@ async def test_of_broken_fetches_only_the_newest_stays(tmp_path: Path) -> None:
     assert left == [broken]
 
 
-async def test_without_relays_a_missing_version_says_where_it_is_looked_for(tmp_path: Path) -> None:
+async def test_without_relays_a_missing_version_is_reported_with_its_expected_path(tmp_path: Path) -> None:
     with pytest.raises(NoPolicy, match="checkpoints"):
         await store(tmp_path, None).hold(RUN, version(1)[0])
 
 
-async def test_a_change_after_the_check_is_noticed(tmp_path: Path) -> None:
+async def test_a_change_after_the_verification_is_noticed(tmp_path: Path) -> None:
     held = await store(tmp_path, Source(honest)).hold(RUN, version(1)[0])
     held.check_unchanged()
     file = held.folder / "w"
     before = file.stat()
     file.write_bytes(bytes(before.st_size))
-    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # whoever writes can hide it so
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))  # a writer can hide the change like this
     with pytest.raises(BadVersionFolder, match="changed"):
         held.check_unchanged()
     held.release()
 
 
-async def test_old_versions_go_and_those_in_use_stay(tmp_path: Path) -> None:
+async def test_old_versions_are_removed_and_those_in_use_are_kept(tmp_path: Path) -> None:
     policies = store(tmp_path, Source(honest), keep=1)
     held = [await policies.hold(RUN, version(number)[0]) for number in range(4)]
     for age, policy in enumerate(reversed(held)):
@@ -183,14 +183,14 @@ async def test_old_versions_go_and_those_in_use_stay(tmp_path: Path) -> None:
         policy.release()
     await policies.tidy()
     there = {path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()}
-    assert there == {held[0].digest, held[3].digest}  # the one in use, and the newest
+    assert there == {held[0].digest, held[3].digest}  # the version in use, and the newest
     assert version_digest(folder_files(held[0].folder)) == held[0].digest
     held[0].release()
     await policies.tidy()
     assert not held[0].folder.exists()
 
 
-async def test_versions_beyond_the_disks_budget_go_when_a_new_one_is_here_and_come_again(tmp_path: Path) -> None:
+async def test_versions_above_the_disk_budget_are_removed_and_can_be_fetched_again(tmp_path: Path) -> None:
     source = Source(lambda checkpoint: b"%1000d" % checkpoint.version)
     wanted = [reference(b"%1000d" % number, number) for number in range(3)]
     policies = store(tmp_path, source, keep=KeepRule(most=9, budget=2500))
@@ -203,7 +203,7 @@ async def test_versions_beyond_the_disks_budget_go_when_a_new_one_is_here_and_co
     assert source.fetched == [0, 1, 2, 0]
 
 
-async def test_a_volume_keeps_no_locks_of_versions_that_are_gone(tmp_path: Path) -> None:
+async def test_locks_of_removed_versions_are_removed(tmp_path: Path) -> None:
     policies = store(tmp_path, Source(honest), keep=1)
     for number in range(5):
         (await policies.hold(RUN, version(number)[0])).release()
@@ -215,7 +215,7 @@ async def test_a_volume_keeps_no_locks_of_versions_that_are_gone(tmp_path: Path)
     }
 
 
-async def test_a_lock_that_somebody_waits_with_stays_until_its_version_has_come(tmp_path: Path) -> None:
+async def test_a_lock_in_use_is_kept_until_its_version_has_arrived(tmp_path: Path) -> None:
     source = Source(honest)
     source.go.clear()
     policies = store(tmp_path, source)
@@ -227,7 +227,7 @@ async def test_a_lock_that_somebody_waits_with_stays_until_its_version_has_come(
     (await waiting).release()
 
 
-def test_who_waited_for_a_lock_that_was_removed_takes_the_one_that_stands_there(tmp_path: Path) -> None:
+def test_after_removal_of_a_lock_the_waiter_takes_its_replacement(tmp_path: Path) -> None:
     digest = version(1)[0].digest
     remover, waiter = VersionLock(tmp_path, digest), VersionLock(tmp_path, digest)
     assert remover.take(Hold.EXCLUSIVE)
@@ -236,7 +236,7 @@ def test_who_waited_for_a_lock_that_was_removed_takes_the_one_that_stands_there(
     newcomer = VersionLock(tmp_path, digest)
     assert newcomer.take(Hold.EXCLUSIVE)
     remover.release()
-    assert not waiter.take(Hold.SHARED)  # what it waited with is free, and nobody else looks at that
+    assert not waiter.take(Hold.SHARED)  # the removed lock is free, and no process looks at it
     newcomer.release()
     assert waiter.take(Hold.SHARED)
     last = VersionLock(tmp_path, digest)

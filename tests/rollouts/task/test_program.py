@@ -1,4 +1,4 @@
-"""`python -m rollouts` as its container runs it, and where it can't work: one line that says why, and exit status 1."""
+"""`python -m rollouts` as in its container; where it cannot work, one line with the reason and exit status 1."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.kit.rollout_task import TASK, Surroundings, until
 _PATIENCE_S = 90
 
 
-async def test_the_process_delivers_what_a_plain_recipe_takes_and_ends_with_0_as_soon_as_it_is_told(
+async def test_the_process_delivers_files_and_exits_with_0_on_sigterm(
     around: Surroundings,
 ) -> None:
     around.publish(0)
@@ -44,7 +44,7 @@ async def test_the_process_delivers_what_a_plain_recipe_takes_and_ends_with_0_as
             await process.wait()
 
 
-def test_outside_a_container_it_says_what_is_missing(
+def test_outside_a_container_the_missing_variable_is_reported(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("MUSTER_DATA_DIR", raising=False)

@@ -1,4 +1,4 @@
-"""One thread for torch: other tests run beside these."""
+"""Fixtures: torch on one thread, because other tests run in parallel."""
 
 from __future__ import annotations
 

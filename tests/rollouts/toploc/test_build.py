@@ -1,4 +1,4 @@
-"""A proof holds the largest magnitudes of an interval, whatever the values, shapes and types."""
+"""A proof contains the largest magnitudes of an interval, for any values, shapes and types."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ NAN, NEGATIVE_NAN, INFINITY, ONE, ZERO, NEGATIVE_ZERO = 0x7FC1, 0xFFFF, 0x7F80, 
 
 
 def largest(bits: list[int], k: int) -> list[int]:
-    """The indices of the k largest magnitudes, one value at a time."""
-    magnitudes = [min(bit & 0x7FFF, 0x7F81) for bit in bits]  # all NaNs are alike
+    """Returns the indices of the k largest magnitudes, one value at a time."""
+    magnitudes = [min(bit & 0x7FFF, 0x7F81) for bit in bits]  # all NaNs compare equal
     return sorted(range(len(bits)), key=lambda index: (-magnitudes[index], index))[:k]
 
 
 def canonical(bit: int) -> int:
-    """NaNs in one form, which is an element of the field."""
+    """Returns NaNs in one form, which is an element of the field."""
     return 0x7FC0 if bit & 0x7FFF > INFINITY else bit
 
 
@@ -59,9 +59,9 @@ def test_any_states_are_proved_by_their_largest_values(bits: list[int], hidden: 
 @given(
     seed=st.integers(0, 2**32 - 1),
     chunks=st.integers(1, 5),
-    size=st.one_of(st.integers(1, 9000), st.integers(16_000, 50_000)),  # as keys, and by folding
+    size=st.one_of(st.integers(1, 9000), st.integers(16_000, 50_000)),  # by sorting keys, and by folding
     k=st.one_of(st.integers(1, 130), st.integers(500, 2000)),
-    levels=st.sampled_from([1, 2, 5, 100, 30_000, 0x8000]),  # of which the last are NaNs
+    levels=st.sampled_from([1, 2, 5, 100, 30_000, 0x8000]),  # the last ones are NaNs
 )
 def test_ties_at_the_edge_go_to_the_lowest_index(seed: int, chunks: int, size: int, k: int, levels: int) -> None:
     bits = np.random.default_rng(seed).integers(0, levels, (chunks, size)).astype(np.int16)
@@ -83,7 +83,7 @@ def test_an_interval_beyond_the_modulus_is_proved_at_every_point() -> None:
 
 
 @pytest.mark.parametrize(("first", "second"), [(0, 65497), (3, 3 + 65497), (60_000, 125_497)])
-def test_indices_that_meet_modulo_the_prime_get_a_smaller_modulus_and_verify(first: int, second: int) -> None:
+def test_indices_that_collide_modulo_the_prime_get_a_smaller_modulus_and_verify(first: int, second: int) -> None:
     states = normal_states(32, 4096).clamp(-6, 6)
     states.view(-1)[[first, second]] = torch.tensor([100.0, -90.0], dtype=torch.bfloat16)
     proofs = toploc.build(states)
@@ -92,17 +92,17 @@ def test_indices_that_meet_modulo_the_prime_get_a_smaller_modulus_and_verify(fir
     assert (result.malformed, result.points, result.distance_total) == (None, 128, 0)
 
 
-def test_a_sequence_has_one_proof_per_interval_begun() -> None:
+def test_a_sequence_has_one_proof_per_started_interval() -> None:
     for rows in (0, 1, 31, 32, 33, 64, 95):
         assert len(toploc.proofs_of(normal_states(rows, 16))) == 258 * -(-rows // 32)
 
 
-def test_the_rows_of_the_last_interval_are_proved_on_their_own() -> None:
+def test_the_last_interval_is_proved_from_its_own_rows() -> None:
     states = normal_states(70, 64)
     assert toploc.build(states) == toploc.build(states[:64]) + toploc.build(states[64:])
 
 
-def test_many_sequences_together_are_proved_as_each_alone() -> None:
+def test_sequences_proved_together_give_the_same_proofs_as_alone() -> None:
     codec = toploc.TOPLOC
     sequences = [normal_states(rows, 64, seed=rows) for rows in (1, 40, 64, 7, 40, 300)]
     stretches = [stretch for states in sequences for stretch in toploc.stretches_of(states, codec.interval)]
@@ -127,19 +127,19 @@ def test_the_layout_in_memory_does_not_matter() -> None:
      torch.zeros(4, 8, dtype=torch.float64)],
     ids=["one dimension", "three dimensions", "no channels", "integers", "float64"],
 )  # fmt: skip
-def test_what_are_no_states_is_refused_in_words(states: torch.Tensor) -> None:
+def test_invalid_states_are_refused_with_their_shape(states: torch.Tensor) -> None:
     with pytest.raises(InvalidInput, match="states of shape"):
         toploc.build(states)
 
 
 @pytest.mark.parametrize(("interval", "top_k"), [(0, 128), (-1, 128), (32, 0), (32, 4097)])
-def test_numbers_that_make_no_proof_are_refused(interval: int, top_k: int) -> None:
+def test_an_invalid_interval_or_top_k_is_refused(interval: int, top_k: int) -> None:
     with pytest.raises(InvalidInput, match="top_k"):
         toploc.build(normal_states(2, 8), interval=interval, top_k=top_k)
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64, np.uint32, np.uint64])
-def test_indices_of_any_integer_width_encode_alike(dtype: type) -> None:
+def test_indices_of_any_integer_width_encode_the_same(dtype: type) -> None:
     x, y = [3, 70_000, 131_071], [1, 65_496, 40_000]
     assert toploc.encode(np.array(x, dtype), np.array(y, dtype)) == toploc.encode(x, y)
 
@@ -155,12 +155,12 @@ def test_indices_far_above_the_modulus_encode() -> None:
     [([], []), ([1, 1], [2, 3]), ([1, 2], [3]), ([-1], [3]), ([2**63], [3]), ([1], [65497]), ([1], [-1]), ([1.5], [3]),
      ([[1]], [[3]])],
 )  # fmt: skip
-def test_what_are_no_points_is_refused(indices: list[int], bits: list[int]) -> None:
+def test_invalid_points_are_refused(indices: list[int], bits: list[int]) -> None:
     with pytest.raises(InvalidInput):
         toploc.encode(indices, bits)
 
 
-def test_indices_that_no_modulus_keeps_apart_have_no_proof_and_say_so() -> None:
+def test_indices_that_no_modulus_separates_are_unprovable() -> None:
     x = [0, *range(SMALLEST_MODULUS, LARGEST_MODULUS + 1)]
     with pytest.raises(toploc.Unprovable, match="no modulus"):
         toploc.encode(x, [1] * len(x))

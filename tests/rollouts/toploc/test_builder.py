@@ -1,4 +1,4 @@
-"""Proofs that are built while sequences grow are those of the finished sequences, whatever happens in between."""
+"""Proofs built while sequences grow equal those of the finished sequences, under any schedule."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SMALL = PolynomialCodec(interval=3, top_k=4)
 
 
 class Growth(RuleBasedStateMachine):
-    """Sequences begin, grow together or alone, end with surplus rows, are dropped, and begin anew."""
+    """Sequences begin, grow together or alone, end with surplus rows, are dropped, and begin again."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class Growth(RuleBasedStateMachine):
         for name, row in zip(names, rows, strict=True):
             self.rows.setdefault(name, []).append(row.to(torch.bfloat16, copy=True))
         if copy:
-            rows.zero_()  # the engine writes over them
+            rows.zero_()  # the engine overwrites them
 
     @precondition(lambda self: self.rows)
     @rule(data=st.data())
@@ -68,7 +68,7 @@ class Growth(RuleBasedStateMachine):
 
     @invariant()
     def what_waits_is_bounded(self) -> None:
-        rest = self.builder._background._rest  # that memory stays bounded can't be seen from outside
+        rest = self.builder._background._rest  # bounded memory cannot be observed from outside
         assert rest is None or sum(rest.counts) <= (13 + 64) * (3 - 1 + self.surplus)
 
     def teardown(self) -> None:
@@ -83,7 +83,7 @@ TestGrowth.settings = settings(max_examples=40, stateful_step_count=30, deadline
 
 
 class Held:
-    """Builds when the test lets it, and remembers how many chunks it was given at once."""
+    """Builds when the test allows it, and records the number of chunks per call."""
 
     name, interval, proof_bytes = "held", 32, 258
 
@@ -105,7 +105,7 @@ class Held:
 
 
 class Failing:
-    """A codec that has no proof for chunks that begin with a negative value."""
+    """A codec without a proof for chunks that begin with a negative value."""
 
     name, interval, proof_bytes = "failing", 2, 1
 
@@ -121,7 +121,7 @@ class Failing:
         raise NotImplementedError
 
 
-def test_whole_intervals_are_built_before_their_sequences_end() -> None:
+def test_complete_intervals_are_built_before_their_sequences_end() -> None:
     states, codec = normal_states(33, 8), Held()
     codec.go_on.set()
     with ProofBuilder(codec=codec) as builder:
@@ -133,7 +133,7 @@ def test_whole_intervals_are_built_before_their_sequences_end() -> None:
     assert codec.batches[0] == 64
 
 
-def test_the_engine_goes_on_while_proofs_are_built() -> None:
+def test_the_engine_continues_while_proofs_are_built() -> None:
     codec = Held()
     with ProofBuilder(codec=codec) as builder:
         states = normal_states(64, 8)
@@ -147,11 +147,11 @@ def test_the_engine_goes_on_while_proofs_are_built() -> None:
         assert all(each.done() for each in pending)
 
 
-def test_the_engine_waits_when_too_much_waits_to_be_built() -> None:
+def test_the_engine_waits_while_too_many_proofs_are_queued() -> None:
     codec = Held()
     builder = ProofBuilder(codec=codec, most_waiting_bytes=4 * 8 * 2)
     pending = []
-    for name in range(2):  # half of the bytes: they are handed over
+    for name in range(2):  # half of the bytes have been handed over
         builder.add([name], normal_states(1, 8))
         pending.append(builder.finish(name, rows=1))
     asking = threading.Thread(target=pending[0].result)
@@ -168,7 +168,7 @@ def test_the_engine_waits_when_too_much_waits_to_be_built() -> None:
     builder.close()
 
 
-def test_one_sequence_without_a_proof_does_not_harm_the_others() -> None:
+def test_one_unprovable_sequence_does_not_affect_the_others() -> None:
     with ProofBuilder(codec=Failing()) as builder:
         builder.add("abc", torch.tensor([[1.0], [-1.0], [1.0]]))
         builder.add("abc", torch.tensor([[1.0], [1.0], [1.0]]))
@@ -199,7 +199,7 @@ def test_a_wrong_number_of_tokens_is_refused(surplus: int, tokens: int) -> None:
      (["a"], torch.zeros(1, 8, dtype=torch.int64))],
     ids=["too few names", "a name twice", "another width", "no rows", "integers"],
 )  # fmt: skip
-def test_rows_that_do_not_fit_are_refused_and_nothing_is_taken(names: list[str], rows: torch.Tensor) -> None:
+def test_mismatched_rows_are_refused_and_not_added(names: list[str], rows: torch.Tensor) -> None:
     with ProofBuilder() as builder:
         builder.add(["a", "b"], normal_states(2, 8))
         with pytest.raises(InvalidInput):
@@ -207,7 +207,7 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_taken(names: list[str],
         assert builder.finish("a", rows=1).result() == toploc.proofs_of(normal_states(2, 8)[:1])
 
 
-def test_a_closed_builder_says_so() -> None:
+def test_a_closed_builder_refuses_work() -> None:
     builder = ProofBuilder()
     builder.add(["a"], normal_states(1, 8))
     pending = builder.finish("a", rows=1)
@@ -227,7 +227,7 @@ def test_a_negative_surplus_is_refused() -> None:
 
 @pytest.mark.needs_gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no accelerator")
-def test_rows_on_an_accelerator_are_proved_alike() -> None:
+def test_rows_on_an_accelerator_give_the_same_proofs() -> None:
     states = normal_states(70, 256)
     with ProofBuilder() as builder:
         for row in states.to("cuda"):

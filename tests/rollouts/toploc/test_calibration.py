@@ -1,4 +1,4 @@
-"""A calibration is a file that a person can read, and that says nothing about what was not measured."""
+"""A calibration is a readable file with entries only for measured combinations."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ ENTRY = CalibrationEntry(
 CALIBRATION = Calibration(entries=(ENTRY,))
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_a_calibration_is_read_back_as_written(tmp_path: Path) -> None:
     (tmp_path / "calibration.json").write_bytes(CALIBRATION.to_json())
     assert Calibration.read(tmp_path / "calibration.json") == CALIBRATION
 
 
-def test_an_entry_is_found_by_all_that_it_is_for() -> None:
+def test_an_entry_is_found_by_model_codec_prover_and_verifier() -> None:
     assert CALIBRATION.find(model="tiny-llama", codec="toploc-32-128", prover=VLLM, verifier=TORCH) is ENTRY
 
 
@@ -42,13 +42,13 @@ def test_an_entry_is_found_by_all_that_it_is_for() -> None:
     [{"model": "tiny-qwen"}, {"codec": "toploc-16-128"}, {"prover": TORCH}, {"verifier": VLLM}],
     ids=lambda other: next(iter(other)),
 )
-def test_what_was_not_measured_is_not_found(other: dict[str, Any]) -> None:
+def test_an_unmeasured_combination_is_not_found(other: dict[str, Any]) -> None:
     with pytest.raises(NotFound, match="is not calibrated"):
         CALIBRATION.find(**{"model": "tiny-llama", "codec": TOPLOC.name, "prover": VLLM, "verifier": TORCH, **other})
 
 
 def without(*path: str | int) -> bytes:
-    """The calibration's JSON, less one thing."""
+    """Returns the calibration's JSON without one field."""
     whole = at = json.loads(CALIBRATION.to_json())
     for part in path[:-1]:
         at = at[part]
@@ -73,17 +73,17 @@ def without(*path: str | int) -> bytes:
     ids=["empty", "a list", "another format", "a threshold less", "no verifier", "no number", "a negative one",
          "another type", "too large", "an entry twice"],
 )  # fmt: skip
-def test_what_is_no_calibration_says_where(raw: bytes, message: str) -> None:
+def test_an_invalid_calibration_is_refused_with_the_position(raw: bytes, message: str) -> None:
     with pytest.raises(BadCalibration, match=message):
         Calibration.from_json(raw)
 
 
-def test_a_calibration_that_is_not_there_says_so(tmp_path: Path) -> None:
+def test_a_missing_calibration_is_reported_with_its_path(tmp_path: Path) -> None:
     with pytest.raises(NotFound, match=r"none\.json"):
         Calibration.read(tmp_path / "none.json")
 
 
-def test_the_example_of_the_page_is_a_calibration() -> None:
+def test_the_example_on_the_page_is_a_valid_calibration() -> None:
     page = (Path(__file__).parents[3] / "docs" / "toploc.md").read_bytes()
     example = page.split(b"```json\n")[1].split(b"```")[0]
     assert Calibration.from_json(example).find(model="tiny-llama", codec=TOPLOC.name, prover=TORCH, verifier=TORCH)

@@ -21,7 +21,7 @@ def points(seed: int, count: int, k: int) -> tuple[np.ndarray, np.ndarray]:
 def test_the_polynomial_goes_through_its_points(seed: int, count: int, k: int) -> None:
     x, y = points(seed, count, k)
     coefficients = interpolate(x, y)
-    for row in range(count):  # Horner's rule in whole numbers
+    for row in range(count):  # Horner's rule in integers
         for at, expected in zip(x[row].astype(int).tolist(), y[row].astype(int).tolist(), strict=True):
             value = 0
             for coefficient in reversed(coefficients[row].astype(int).tolist()):
@@ -31,7 +31,7 @@ def test_the_polynomial_goes_through_its_points(seed: int, count: int, k: int) -
 
 
 @pytest.mark.parametrize("k", [1000, MOST_POINTS])
-def test_the_largest_proofs_are_exact_too(k: int) -> None:
+def test_the_largest_proofs_are_exact(k: int) -> None:
     x, y = points(1, 1, k)
     assert (evaluate(interpolate(x, y), x) == y).all()
 

@@ -1,4 +1,4 @@
-"""What passes is what honest proofs show; what can't be a proof never passes."""
+"""Thresholds accept the statistics of honest proofs, and malformed proofs never pass."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NONE = Thresholds(**dict.fromkeys(NAMES, 0.0))
 
 @st.composite
 def measured(draw: st.DrawFn) -> ProofResult:
-    """A result such as a comparison gives."""
+    """Returns a result as from a comparison."""
     exponents = draw(st.integers(0, 128))
     return ProofResult(
         malformed=None,
@@ -44,19 +44,19 @@ def measured(draw: st.DrawFn) -> ProofResult:
 
 
 def result(**changes: float) -> ProofResult:
-    """A proof without error, but for what is given."""
+    """Returns a proof result without errors except the given ones."""
     values = {"exponent_mismatches": 0, "sign_mismatches": 0, "mantissa_total": 0, "mantissa_median": 0.0}
     return ProofResult(malformed=None, **{"points": 128, "distance_total": 0, **values, **changes})  # type: ignore[arg-type] # floats and integers by name
 
 
-def test_proofs_without_error_pass_even_where_nothing_is_allowed() -> None:
+def test_proofs_without_error_pass_even_with_zero_tolerance() -> None:
     states = normal_states(70, 64)
     together = aggregate(verify(states, build(states)))
     assert together == Aggregate(3, 3 * 128, (), ProofErrors(**dict.fromkeys(NAMES, 0.0)))
     assert judge(together, NONE).outcome is ProofOutcome.PASSED
 
 
-def test_figures_are_means_over_points_and_the_worst_proof() -> None:
+def test_statistics_are_means_over_points_and_the_worst_proof() -> None:
     figures = aggregate([
         result(exponent_mismatches=28, sign_mismatches=2, mantissa_total=50, mantissa_median=0.5, distance_total=640),
         result(exponent_mismatches=0, sign_mismatches=0, mantissa_total=64, mantissa_median=1.0, distance_total=64),
@@ -73,7 +73,7 @@ def test_figures_are_means_over_points_and_the_worst_proof() -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_figure_fails_above_its_own_threshold_and_passes_at_it(name: str) -> None:
+def test_each_statistic_fails_above_its_threshold_and_passes_at_it(name: str) -> None:
     figures = ProofErrors(**{**dict.fromkeys(NAMES, 0.0), name: 0.5})
     together = Aggregate(1, 128, (), figures)
     assert judge(together, NONE.model_copy(update={name: 0.5})).outcome is ProofOutcome.PASSED
@@ -83,7 +83,7 @@ def test_each_figure_fails_above_its_own_threshold_and_passes_at_it(name: str) -
 
 @settings(max_examples=50, deadline=None)
 @given(sound=st.lists(measured(), max_size=4), reason=st.sampled_from(Malformed), place=st.integers(0, 4))
-def test_one_malformed_proof_is_an_exact_failure_whatever_is_allowed(
+def test_one_malformed_proof_is_an_exact_failure_at_any_tolerance(
     sound: list[ProofResult], reason: Malformed, place: int
 ) -> None:
     widest = Thresholds(**{name: 1.0 if name.endswith("mismatches") else 128.0 for name in NAMES})
@@ -91,17 +91,17 @@ def test_one_malformed_proof_is_an_exact_failure_whatever_is_allowed(
     assert (judgement.outcome, judgement.malformed) == (ProofOutcome.EXACT, (reason,))
 
 
-def test_only_malformed_proofs_have_the_worst_figures() -> None:
+def test_only_malformed_proofs_have_the_worst_statistics() -> None:
     figures = aggregate([ProofResult.refused(Malformed.LENGTH)] * 2).figures
     assert [getattr(figures, name) for name in NAMES] == [1, 1, 128, 128, 128, 128]
 
 
-def test_no_equal_exponent_is_the_worst_mantissa_not_the_best() -> None:
+def test_without_an_equal_exponent_the_mantissa_error_is_the_worst() -> None:
     together = aggregate([result(exponent_mismatches=128, mantissa_median=128.0, distance_total=128 * 128)])
     assert together.figures.mantissa_mean == 128
 
 
-def test_nothing_verified_is_no_judgement() -> None:
+def test_an_empty_set_of_proofs_cannot_be_judged() -> None:
     with pytest.raises(InvalidInput, match="no proof results"):
         aggregate([])
 
@@ -109,7 +109,7 @@ def test_nothing_verified_is_no_judgement() -> None:
 @settings(max_examples=50, deadline=None)
 @given(honest=st.lists(st.lists(measured(), min_size=1, max_size=4).map(aggregate), min_size=1, max_size=5),
        headroom=st.floats(1, 10))  # fmt: skip
-def test_what_was_calibrated_on_passes(honest: list[Aggregate], headroom: float) -> None:
+def test_files_used_for_calibration_pass_its_thresholds(honest: list[Aggregate], headroom: float) -> None:
     thresholds = Thresholds.around(honest, headroom=headroom)
     assert all(judge(each, thresholds).outcome is ProofOutcome.PASSED for each in honest)
 
@@ -118,15 +118,15 @@ def test_what_was_calibrated_on_passes(honest: list[Aggregate], headroom: float)
     ("honest", "headroom"),
     [([], 1.5), ([aggregate([ProofResult.refused(Malformed.MISSING)])], 1.5), ([aggregate([result()])], 0.9),
      ([aggregate([result()])], float("nan"))],
-    ids=["nothing", "a malformed one", "too little headroom", "no number"],
+    ids=["no results", "a malformed one", "too little headroom", "no number"],
 )  # fmt: skip
-def test_no_thresholds_come_from_bad_measurements(honest: list[Aggregate], headroom: float) -> None:
+def test_bad_measurements_give_no_thresholds(honest: list[Aggregate], headroom: float) -> None:
     with pytest.raises(InvalidInput, match="no thresholds"):
         Thresholds.around(honest, headroom=headroom)
 
 
 @pytest.mark.parametrize("value", [-0.1, 1.1, float("nan"), float("inf")])
-def test_a_threshold_is_a_number_that_a_figure_can_have(value: float) -> None:
+def test_a_threshold_outside_the_range_of_its_statistic_is_refused(value: float) -> None:
     with pytest.raises(ValidationError):
         Thresholds(**{**dict.fromkeys(NAMES, 0.0), "sign_mismatches": value})
 
@@ -144,7 +144,7 @@ def test_rounding_noise_passes_a_calibrated_threshold_and_another_model_does_not
 
 
 @given(st.lists(measured(), min_size=1, max_size=3), st.floats(1, 10))
-def test_wider_thresholds_pass_all_that_narrower_ones_do(results: list[ProofResult], factor: float) -> None:
+def test_wider_thresholds_accept_all_that_narrower_ones_accept(results: list[ProofResult], factor: float) -> None:
     together = aggregate(results)
     around = Thresholds.around([together], headroom=1)
     assert judge(together, around.widened(factor)).outcome is ProofOutcome.PASSED
@@ -152,6 +152,6 @@ def test_wider_thresholds_pass_all_that_narrower_ones_do(results: list[ProofResu
         assert value >= getattr(around, name)
 
 
-def test_where_nothing_is_allowed_the_margin_is_the_least_that_a_figure_can_show() -> None:
+def test_zero_thresholds_are_widened_by_the_smallest_step_of_each_statistic() -> None:
     wide = NONE.widened(4)
     assert (wide.mantissa_median, wide.sign_mismatches, wide.distance_mean) == (1.0, 1 / 128, 0.0)

@@ -1,4 +1,4 @@
-"""Proofs are, to the byte, those of the format's own library; so are the figures of a comparison."""
+"""Proofs equal those of the format's own library byte for byte, and so do the statistics of a comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMPARISONS = [(vector, case) for vector in VECTORS["verify"] for case in vector
 
 
 def activations(vector: dict[str, Any], hexadecimal: str) -> torch.Tensor:
-    """Little-endian bfloat16, rows by hidden."""
+    """Decodes little-endian bfloat16 values, rows by hidden."""
     raw = torch.frombuffer(bytearray.fromhex(hexadecimal), dtype=torch.bfloat16)
     return raw.view(vector["rows"], vector["hidden"])
 
@@ -34,12 +34,12 @@ def test_states_are_proved_by_the_published_bytes(vector: dict[str, Any]) -> Non
 
 
 @pytest.mark.parametrize(("vector", "case"), COMPARISONS, ids=lambda value: str(value.get("rel_noise", "")))
-def test_a_comparison_gives_the_published_figures(vector: dict[str, Any], case: dict[str, Any]) -> None:
+def test_a_comparison_gives_the_published_statistics(vector: dict[str, Any], case: dict[str, Any]) -> None:
     states = activations(vector, case["activations"])
     proofs = [bytes.fromhex(proof) for proof in vector["proofs"]]
     results = toploc.verify(states, proofs, interval=vector["decode_batching_size"], top_k=vector["topk"])
     figures = [[result.exponent_mismatches, result.mantissa_mean, result.mantissa_median] for result in results]
-    # The library has two code paths, whose medians differ: of an even number of values one takes the upper of the two
-    # in the middle, the other their mean, as everybody does. Ours is the latter.
+    # The library has two code paths with different medians: of an even number of values one takes the upper of the
+    # two middle values, the other their mean, which is the usual definition. Ours is the latter.
     assert figures == case["list_path"]
     assert [row[:2] for row in figures] == [row[:2] for row in case["tensor_path"]]

@@ -1,4 +1,4 @@
-"""A delta and its base give the very file, whatever the two files are; anything else is refused in words."""
+"""A delta and its base reproduce the exact file for any two files; anything else is refused."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def safetensors(tensors: Tensors, *, metadata: str = "") -> bytes:
 
 
 def round_trip(folder: Path, base: bytes, target: bytes) -> int:
-    """Builds and applies; the delta's size."""
+    """Builds and applies a delta; returns its size."""
     (folder / "base").write_bytes(base)
     (folder / "target").write_bytes(target)
     built = build_delta(base=folder / "base", target=folder / "target", delta=folder / "delta")
@@ -71,7 +71,7 @@ tensors_of_a_step = st.dictionaries(
 
 @given(before=tensors_of_a_step, after=tensors_of_a_step, step=st.text("0123456789", max_size=4))
 @IN_ONE_FOLDER
-def test_any_two_checkpoints_of_any_types_and_shapes(
+def test_any_two_checkpoints_of_any_dtypes_and_shapes_round_trip(
     tmp_path: Path, before: Tensors, after: Tensors, step: str
 ) -> None:
     round_trip(tmp_path, safetensors(before), safetensors(after, metadata=step))
@@ -83,7 +83,7 @@ def test_any_two_checkpoints_of_any_types_and_shapes(
     seed=st.integers(0, 2**32 - 1),
 )
 @IN_ONE_FOLDER
-def test_any_share_of_changed_bytes(tmp_path: Path, tensors: Tensors, share: float, seed: int) -> None:
+def test_any_share_of_changed_bytes_round_trips(tmp_path: Path, tensors: Tensors, share: float, seed: int) -> None:
     draw = np.random.default_rng(seed)
 
     def changed(data: bytes) -> bytes:
@@ -98,17 +98,17 @@ def test_any_share_of_changed_bytes(tmp_path: Path, tensors: Tensors, share: flo
 
 @given(base=st.binary(max_size=200), target=st.binary(max_size=200))
 @IN_ONE_FOLDER
-def test_any_two_files_that_are_no_checkpoints(tmp_path: Path, base: bytes, target: bytes) -> None:
+def test_any_two_files_that_are_no_checkpoints_round_trip(tmp_path: Path, base: bytes, target: bytes) -> None:
     round_trip(tmp_path, base, target)
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), min_size=1), st.sampled_from([np.uint8, np.uint16, np.uint32, np.uint64]))
-def test_zigzag_is_undone_for_every_word(numbers: list[int], kind: type[np.unsignedinteger]) -> None:
+def test_zigzag_is_reversible_for_every_word(numbers: list[int], kind: type[np.unsignedinteger]) -> None:
     words = np.array(numbers, dtype=np.uint64).astype(kind)
     assert (unzigzag(zigzag(words)) == words).all()
 
 
-def test_small_steps_either_way_are_small_numbers() -> None:
+def test_small_steps_in_either_direction_become_small_numbers() -> None:
     assert zigzag(np.array([0, 1, 65535, 2, 65534], dtype=np.uint16)).tolist() == [0, 2, 1, 4, 3]
 
 
@@ -121,7 +121,7 @@ def test_small_steps_either_way_are_small_numbers() -> None:
     ],
     ids=lambda each: str(each).replace(" ", "-"),
 )
-def test_tensors_around_a_segments_size(tmp_path: Path, words: int, what: str) -> None:
+def test_tensors_near_the_segment_size_round_trip(tmp_path: Path, words: int, what: str) -> None:
     before = bf16(words, seed=1)
     after = before.copy()
     after[[0, words // 3, words - 1]] += 1
@@ -131,13 +131,13 @@ def test_tensors_around_a_segments_size(tmp_path: Path, words: int, what: str) -
     assert size < 400
 
 
-def test_a_file_that_did_not_change_costs_its_headers(tmp_path: Path) -> None:
+def test_an_unchanged_file_costs_only_its_headers(tmp_path: Path) -> None:
     data = safetensors({"w": ("BF16", bf16(1000, seed=1).tobytes())})
     segments = 2  # one for the header, one for the tensor
     assert round_trip(tmp_path, data, data) == HEADER.size + segments * SEGMENT.size
 
 
-def test_one_value_in_a_hundred_costs_less_than_one_byte_in_a_hundred(tmp_path: Path) -> None:
+def test_changing_one_value_in_a_hundred_costs_less_than_one_percent_of_the_bytes(tmp_path: Path) -> None:
     before = bf16(2_000_000, seed=1)
     steps = np.random.default_rng(2).choice(
         np.array([0, 1, 65535], np.uint16), p=[0.99, 0.005, 0.005], size=len(before)
@@ -146,14 +146,14 @@ def test_one_value_in_a_hundred_costs_less_than_one_byte_in_a_hundred(tmp_path: 
     assert round_trip(tmp_path, safetensors({"w": ("BF16", before.tobytes())}), target) < 0.01 * len(target)
 
 
-def test_a_tensor_is_compared_with_its_namesake_wherever_that_stands(tmp_path: Path) -> None:
+def test_a_tensor_is_compared_with_the_one_of_the_same_name_at_any_offset(tmp_path: Path) -> None:
     wide, narrow = bf16(50_000, seed=1).tobytes(), bf16(999, seed=2).tobytes()
     base = safetensors({"wide": ("BF16", wide), "narrow": ("BF16", narrow)})
     target = safetensors({"narrow": ("BF16", narrow), "wide": ("BF16", wide)}, metadata="moved")
     assert round_trip(tmp_path, base, target) < 1000
 
 
-def test_the_values_that_changed_are_counted(tmp_path: Path) -> None:
+def test_changed_values_are_counted(tmp_path: Path) -> None:
     before = bf16(1000, seed=1)
     after = before.copy()
     after[:7] ^= 0x8000
@@ -164,7 +164,7 @@ def test_the_values_that_changed_are_counted(tmp_path: Path) -> None:
     assert built.modes[Mode.SPARSE] == 1
 
 
-def test_a_delta_over_its_limit_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_delta_over_its_limit_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(bf16(10_000, seed=1).tobytes())
     (tmp_path / "b").write_bytes(bf16(10_000, seed=2).tobytes())
     with pytest.raises(DeltaTooLarge, match="more than 5000 bytes"):
@@ -172,7 +172,7 @@ def test_a_delta_over_its_limit_is_refused_and_leaves_nothing(tmp_path: Path) ->
     assert not (tmp_path / "d").exists()
 
 
-def test_a_target_that_is_there_is_not_touched(tmp_path: Path) -> None:
+def test_an_existing_target_is_not_overwritten(tmp_path: Path) -> None:
     data = safetensors({"w": ("U8", b"abc")})
     round_trip(tmp_path, data, data)
     with pytest.raises(FileExistsError):
@@ -249,7 +249,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("case", MALFORMED)
-def test_what_is_no_delta_is_refused_in_words_and_leaves_nothing(tmp_path: Path, case: str) -> None:
+def test_a_malformed_delta_is_refused_and_leaves_no_file(tmp_path: Path, case: str) -> None:
     data, words = MALFORMED[case]
     whole = data if data[:7] == MAGIC[:7] or not data else HEADER.pack(MAGIC, 200, 200) + data
     (tmp_path / "base").write_bytes(bytes(200))
@@ -259,7 +259,7 @@ def test_what_is_no_delta_is_refused_in_words_and_leaves_nothing(tmp_path: Path,
     assert not (tmp_path / "new").exists()
 
 
-def test_the_frame_that_those_cases_spoil_is_good(tmp_path: Path) -> None:
+def test_the_frame_that_the_malformed_cases_alter_is_valid(tmp_path: Path) -> None:
     (tmp_path / "base").write_bytes(bytes(200))
     (tmp_path / "delta").write_bytes(HEADER.pack(MAGIC, 200, 200) + GOOD)
     apply_delta(base=tmp_path / "base", delta=tmp_path / "delta", target=tmp_path / "new", size=200)
@@ -268,9 +268,7 @@ def test_the_frame_that_those_cases_spoil_is_good(tmp_path: Path) -> None:
 
 @given(data=st.data())
 @IN_ONE_FOLDER
-def test_a_mangled_delta_gives_other_bytes_or_words_and_never_another_error(
-    tmp_path: Path, data: st.DataObject
-) -> None:
+def test_a_corrupted_delta_gives_other_bytes_or_a_bad_delta_error(tmp_path: Path, data: st.DataObject) -> None:
     before = bf16(600, seed=1)
     after = before.copy()
     after[::17] += 1
@@ -294,7 +292,7 @@ def test_a_mangled_delta_gives_other_bytes_or_words_and_never_another_error(
 
 
 @given(st.binary(min_size=SEGMENT.size, max_size=SEGMENT.size), st.integers(0, 2**40), st.integers(0, 2**40))
-def test_any_24_bytes_are_a_bounded_segment_or_refused(data: bytes, base_size: int, room: int) -> None:
+def test_any_24_bytes_are_a_bounded_segment_header_or_refused(data: bytes, base_size: int, room: int) -> None:
     try:
         read = Segment.unpack(data, base_size=base_size, room=room)
     except BadDelta:
@@ -316,11 +314,11 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_file_size(tmp_path: Path) -> None:
     words = bf16(1024 * 1024, seed=1)
     with (tmp_path / "a").open("wb") as a, (tmp_path / "b").open("wb") as b:
         for _ in range(24):
             a.write(words.tobytes())
-            b.write((words + (words & 1)).tobytes())  # half of the values change: the dearest kind
+            b.write((words + (words & 1)).tobytes())  # half of the values change, the most expensive kind
     ran = subprocess.run([sys.executable, "-c", MEASURED, str(tmp_path)], capture_output=True, text=True, check=True)
     assert int(ran.stdout) * 1024 < 40 * 2**20, f"48 MiB of file, {int(ran.stdout) // 1024} MiB of memory"

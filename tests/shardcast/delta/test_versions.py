@@ -1,4 +1,4 @@
-"""Versions that travel as what changed: the same bytes and digest as whole ones, over fewer bytes where that is so."""
+"""Versions sent as deltas: the same bytes and digest as whole ones, with fewer bytes where possible."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ VALUES = 700_000
 
 
 class Trainer:
-    """Makes versions of a model that are alike, and publishes them.
+    """Makes similar versions of a model and publishes them.
 
     Args:
-        origin: Where.
-        folder: For the versions' own folders.
+        origin: The origin that publishes them.
+        folder: The folder for the versions' own folders.
     """
 
     def __init__(self, origin: Origin, folder: Path) -> None:
@@ -48,21 +48,21 @@ class Trainer:
         self._weights = self._draw.integers(0, 2**16, VALUES, dtype=np.uint16)
 
     async def step(self, version: int, *, base: int | None = None, full: bool = True, share: float = 0.01) -> Published:
-        """The next version, in which this share of values differs, published."""
+        """Publishes the next version, in which this share of values differs."""
         return await self.origin.publish_folder(version, self.make(version, share=share), base=base, full=full)
 
     def make(self, version: int, *, share: float = 0.01) -> Path:
-        """The next version, in a folder."""
+        """Makes the next version in a folder."""
         self._weights = self._weights + (self._draw.random(VALUES) < share).astype(np.uint16)
         self.contents[version] = {
             "model.safetensors": safetensors({"w": ("BF16", self._weights.tobytes())}, metadata=str(version)),
-            "table.bin": self._draw.bytes(3000),  # another one each time: its delta is not worth it
+            "table.bin": self._draw.bytes(3000),  # a different one each time, for which a delta is too large
             "tokenizer/vocabulary.json": b"[" + b"0," * 5000 + b"0]",
         }
         return write_folder(self._folder / str(version), self.contents[version])
 
     def check(self, fetched: Fetched) -> None:
-        """Whether a folder is its version, to the bit and by digest."""
+        """Checks a folder's bytes and digest against its version."""
         assert read_folder(fetched.path) == self.contents[fetched.version]
         assert fetched.digest == version_digest(folder_files(fetched.path))
         assert fetched.size == sum(map(len, self.contents[fetched.version].values()))
@@ -81,7 +81,7 @@ def names(folder: Path) -> list[str]:
 
 
 def received(client: Client) -> float:
-    """Bytes of blocks that came, over the whole life of a client."""
+    """Returns the bytes of received blocks over the whole lifetime of a client."""
     return sum(
         sample.value
         for metric in client.metrics.received.collect()
@@ -90,7 +90,7 @@ def received(client: Client) -> float:
     )
 
 
-async def test_who_has_the_base_fetches_what_changed_and_gets_what_others_get(
+async def test_a_client_with_the_base_fetches_only_the_delta_and_gets_the_same_files(
     trainer: Trainer, client_of: Clients, tmp_path: Path
 ) -> None:
     await trainer.step(1)
@@ -110,7 +110,7 @@ async def test_who_has_the_base_fetches_what_changed_and_gets_what_others_get(
     assert names(tmp_path / "to" / "2") == [".manifest", "model.safetensors", "table.bin", "tokenizer"]
 
 
-async def test_a_newcomer_to_a_version_of_deltas_only_fetches_its_base_first(
+async def test_a_new_client_of_a_version_of_deltas_fetches_its_base_first(
     trainer: Trainer, client_of: Clients, tmp_path: Path
 ) -> None:
     await trainer.step(1)
@@ -123,7 +123,7 @@ async def test_a_newcomer_to_a_version_of_deltas_only_fetches_its_base_first(
     assert names(tmp_path / "to") == ["1", "2", "3"]
 
 
-async def test_a_chain_of_deltas_is_followed_from_what_lies_here(
+async def test_a_chain_of_deltas_is_applied_from_the_local_version(
     trainer: Trainer, client_of: Clients, tmp_path: Path
 ) -> None:
     await trainer.step(1)
@@ -136,7 +136,7 @@ async def test_a_chain_of_deltas_is_followed_from_what_lies_here(
         assert received(client) - before < 0.06 * trainer.whole(4)
 
 
-async def test_a_chain_that_costs_more_than_the_whole_version_is_not_followed(
+async def test_a_delta_chain_larger_than_the_whole_version_is_not_used(
     trainer: Trainer, client_of: Clients, tmp_path: Path
 ) -> None:
     await trainer.step(1)
@@ -150,7 +150,7 @@ async def test_a_chain_that_costs_more_than_the_whole_version_is_not_followed(
     assert names(tmp_path / "to") == ["1", "11"]
 
 
-async def test_a_file_whose_change_is_too_large_travels_whole(
+async def test_a_file_with_too_large_a_delta_is_published_whole(
     trainer: Trainer, client_of: Clients, tmp_path: Path
 ) -> None:
     await trainer.step(1)
@@ -165,7 +165,7 @@ async def test_a_file_whose_change_is_too_large_travels_whole(
 
 
 @pytest.mark.parametrize("full", [True, False])
-async def test_a_base_that_went_bad_on_disk_costs_bytes_and_nothing_else(
+async def test_a_corrupt_local_base_costs_only_extra_bytes(
     trainer: Trainer, client_of: Clients, tmp_path: Path, full: bool
 ) -> None:
     await trainer.step(1)
@@ -178,9 +178,7 @@ async def test_a_base_that_went_bad_on_disk_costs_bytes_and_nothing_else(
         trainer.check(await client.fetch(2, tmp_path / "to"))
 
 
-async def test_a_base_that_no_relay_has_any_more_is_said(
-    stack: AsyncExitStack, client_of: Clients, tmp_path: Path
-) -> None:
+async def test_a_base_that_no_relay_has_is_reported(stack: AsyncExitStack, client_of: Clients, tmp_path: Path) -> None:
     origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER))
     trainer = Trainer(origin, tmp_path / "trained")
     await trainer.step(1)
@@ -195,7 +193,7 @@ async def test_a_base_that_no_relay_has_any_more_is_said(
         await trainer.step(3, base=1)
 
 
-async def test_bases_are_held_until_a_whole_version_makes_them_needless(stack: AsyncExitStack, tmp_path: Path) -> None:
+async def test_bases_are_kept_until_a_whole_version_replaces_them(stack: AsyncExitStack, tmp_path: Path) -> None:
     origin = await stack.enter_async_context(Origin(tmp_path / "origin", run=RUN_NAME, key=PUBLISHER, keep=1))
     trainer = Trainer(origin, tmp_path / "trained")
 
@@ -210,7 +208,7 @@ async def test_bases_are_held_until_a_whole_version_makes_them_needless(stack: A
     assert held() == [4]
 
 
-async def test_a_delta_that_does_not_make_what_was_signed_drops_the_version(
+async def test_a_delta_that_does_not_produce_the_signed_content_drops_the_version(
     trainer: Trainer, client_of: Clients, tmp_path: Path
 ) -> None:
     published = await trainer.step(1)
@@ -240,7 +238,7 @@ PLANS: dict[str, list[tuple[int, int | None, bool]]] = {
 
 
 @pytest.mark.parametrize("plan", PLANS)
-async def test_who_follows_has_each_version_as_it_was_trained(
+async def test_a_following_client_has_each_version_as_it_was_trained(
     trainer: Trainer, client_of: Clients, tmp_path: Path, plan: str
 ) -> None:
     async with client_of(trainer.origin.url) as client:
@@ -254,7 +252,7 @@ async def test_who_follows_has_each_version_as_it_was_trained(
     assert len(names(tmp_path / "to")) == 2
 
 
-async def test_a_relay_that_comes_late_holds_the_bases_that_its_versions_need(
+async def test_a_late_relay_holds_the_bases_that_its_versions_need(
     trainer: Trainer, client_of: Clients, stack: AsyncExitStack, tmp_path: Path
 ) -> None:
     await trainer.step(1)
@@ -276,7 +274,7 @@ async def test_a_relay_that_comes_late_holds_the_bases_that_its_versions_need(
         trainer.check(fetched)
 
 
-async def test_a_watched_folder_travels_as_deltas_between_whole_versions(
+async def test_a_watched_folder_is_published_as_deltas_between_whole_versions(
     origin: Origin, client_of: Clients, tmp_path: Path
 ) -> None:
     trainer = Trainer(origin, tmp_path / "trained")

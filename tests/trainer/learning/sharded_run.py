@@ -1,4 +1,4 @@
-"""What each of two processes does in `test_sharding.py`, under torchrun: `FOLDER_OF_MODEL FOLDER_FOR_RESULTS`."""
+"""The work of each of the two processes in `test_sharding.py`, under torchrun: `FOLDER_OF_MODEL FOLDER_FOR_RESULTS`."""
 
 from __future__ import annotations
 
@@ -33,25 +33,25 @@ STEPS, RESUMED_AT = 3, 2
 
 
 def settings_of(run: str) -> LearningSettings:
-    """Rows so short and few at once that the processes have unequal numbers of micro-batches."""
+    """Returns settings with rows so short and few at once that the processes have unequal numbers of micro-batches."""
     optimiser = {"learning_rate": 1e-3, "warm_up_steps": 0} | RUNS[run].get("optimiser", {})
     return LearningSettings.model_validate({"row_tokens": 20, "rows_at_once": 2} | RUNS[run] | {"optimiser": optimiser})
 
 
 def batches(folder: Path) -> list[list[TrainingGroup]]:
-    """One batch for each step."""
+    """Returns one batch for each step."""
     model = fresh(folder)
     return [with_own_logprobs(model, made_groups(3, seed=step), off=0.3) for step in range(STEPS)]
 
 
 def results(folder: Path, run: str, learner: Learner, *, first: int = 0) -> dict[str, Any]:
-    """Learns the batches; what the steps reported, without what clocks say."""
+    """Learns the batches; returns the steps' reports without times."""
     done = [learner.learn(groups, step=step) for step, groups in enumerate(batches(folder)) if step >= first]
     return {"run": run, "steps": [dataclasses.asdict(step) | {"seconds": 0} for step in done]}
 
 
 def one_without_a_number(folder: Path, mesh: DeviceMesh) -> dict[str, Any]:
-    """Steps of which a gradient is no number: on all processes, then on the last one only."""
+    """Runs steps with a NaN gradient: on all processes, then on the last one only."""
     learner = Learner(fresh(folder), settings_of("adamw"), mesh=mesh)
     groups = batches(folder)[0]
     first = groups[0].samples[0]
@@ -68,7 +68,7 @@ def one_without_a_number(folder: Path, mesh: DeviceMesh) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Does all runs, and goes on from the state that one process left."""
+    """Does all runs, and resumes from the state saved by one process."""
     torch.set_num_threads(1)
     folder, out = Path(sys.argv[1]), Path(sys.argv[2])
     mesh = make_mesh("cpu")

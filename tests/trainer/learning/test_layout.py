@@ -1,4 +1,4 @@
-"""Answers lie in rows once each, see their prompt and themselves only, and have the logits that they have alone."""
+"""Every answer is in the rows once, attends only to its prompt and itself, and has the same logits as alone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ WIDTHS = st.sampled_from([1, 8, WIDE])
 @given(
     *(LAYOUTS, st.integers(1, 4), st.integers(1, 5), st.integers(16, 40), st.integers(1, 3), WIDTHS, st.integers(0, 99))
 )
-def test_every_answer_lies_in_the_rows_once_behind_its_own_prompt(
+def test_every_answer_is_in_the_rows_once_after_its_own_prompt(
     layout: Layout, count: int, samples: int, row_tokens: int, rows_at_once: int, width: int, seed: int
 ) -> None:
     groups = made_groups(count, samples=samples, seed=seed)
@@ -55,7 +55,7 @@ def test_every_answer_lies_in_the_rows_once_behind_its_own_prompt(
 
 
 @given(LAYOUTS, WIDTHS, st.integers(0, 99))
-def test_equal_groups_lie_alike(layout: Layout, width: int, seed: int) -> None:
+def test_equal_groups_have_equal_layouts(layout: Layout, width: int, seed: int) -> None:
     first, second = (
         lay_out(made_groups(seed=seed), layout=layout, row_tokens=32, rows_at_once=2, width=width) for _ in range(2)
     )
@@ -64,7 +64,7 @@ def test_equal_groups_lie_alike(layout: Layout, width: int, seed: int) -> None:
         assert np.array_equal(one.places, other.places)
 
 
-def test_a_prompt_stands_once_for_its_group_and_again_only_in_another_row() -> None:
+def test_a_prompt_is_stored_once_per_group_and_row() -> None:
     groups = made_groups(1, samples=8, prompt=(10, 10), output=(5, 5))
     for row_tokens, rows_wanted in ((64, 1), (49, 1), (48, 2), (19, 4), (14, 8)):
         (rows,) = lay_out(groups, layout=Layout.SHARED, row_tokens=row_tokens, rows_at_once=64, width=WIDE)
@@ -75,14 +75,14 @@ def test_a_prompt_stands_once_for_its_group_and_again_only_in_another_row() -> N
 @pytest.mark.parametrize(
     ("prompt", "output", "width", "rows_wanted"),
     [
-        (200, 10, 128, (2, 279)),  # short answers to long prompts: all share one
-        (20, 512, 128, (16, 531)),  # long answers to short prompts: none do
+        (200, 10, 128, (2, 279)),  # short answers to long prompts: all share one prompt
+        (20, 512, 128, (16, 531)),  # long answers to short prompts: none share one
         (60, 512, 128, (16, 571)),
         (60, 512, 4096, (8, 1083)),  # two save tokens, which cost more in a wide model
         (200, 100, 128, (4, 599)),
     ],
 )
-def test_as_many_answers_share_a_prompt_as_cost_least(
+def test_the_number_of_answers_sharing_a_prompt_minimises_the_cost(
     prompt: int, output: int, width: int, rows_wanted: tuple[int, int]
 ) -> None:
     groups = made_groups(2, samples=8, prompt=(prompt, prompt), output=(output, output))
@@ -101,7 +101,7 @@ def test_sharing_never_costs_more_than_packing(count: int, samples: int, prompt:
     assert cost(Layout.SHARED) <= cost(Layout.PACKED)
 
 
-def test_rows_are_no_longer_than_their_longest_piece() -> None:
+def test_rows_are_as_long_as_their_longest_piece_at_most() -> None:
     (rows,) = lay_out(
         made_groups(6, prompt=(4, 4), output=(3, 3)), layout=Layout.PACKED, row_tokens=4096, rows_at_once=1, width=1
     )
@@ -110,7 +110,7 @@ def test_rows_are_no_longer_than_their_longest_piece() -> None:
 
 @pytest.mark.parametrize(("prompt", "output"), [(33, 1), (1, 33), (17, 17)])
 @pytest.mark.parametrize("layout", Layout)
-def test_what_fits_no_row_is_refused(layout: Layout, prompt: int, output: int) -> None:
+def test_a_sequence_longer_than_a_row_is_refused(layout: Layout, prompt: int, output: int) -> None:
     groups = made_groups(1, prompt=(prompt, prompt), output=(output, output))
     with pytest.raises(InvalidInput, match="for rows of 32"):
         lay_out(groups, layout=layout, row_tokens=32, rows_at_once=1, width=16)
@@ -118,8 +118,8 @@ def test_what_fits_no_row_is_refused(layout: Layout, prompt: int, output: int) -
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2", "granite"])
 @pytest.mark.parametrize("layout", Layout)
-def test_an_answer_has_the_logits_that_it_has_alone(tmp_path: Path, kind: str, layout: Layout) -> None:
-    """Granite divides its logits by a constant behind the output layer."""
+def test_an_answer_has_the_same_logits_as_alone(tmp_path: Path, kind: str, layout: Layout) -> None:
+    """Granite divides its logits by a constant after the output layer."""
     config: dict[str, Any] = {"logits_scaling": 2.0} if kind == "granite" else {}
     model: Any = fresh(tiny_folder(tmp_path, kind=kind, **config))
     groups = made_groups(3)

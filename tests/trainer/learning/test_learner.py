@@ -1,4 +1,4 @@
-"""A step is a function of weights, groups and its number: however the batch was cut, whatever went wrong before."""
+"""A step depends only on weights, groups and its number: not on how the batch was cut or on earlier failures."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def poisoned(group: TrainingGroup) -> TrainingGroup:
     ],
 )
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo", "dr-grpo", {"name": "dapo", "aggregation": "group-tokens"}])
-def test_layout_micro_batches_and_activation_checkpoints_change_nothing(
+def test_layout_micro_batches_and_activation_checkpoints_do_not_change_the_step(
     llama: Path, settings: dict[str, Any], algorithm: object
 ) -> None:
     groups = with_own_logprobs(fresh(llama), made_groups(), off=0.3)
@@ -64,7 +64,7 @@ def test_layout_micro_batches_and_activation_checkpoints_change_nothing(
     assert (found.tokens, found.answers, found.groups) == (expected.tokens, expected.answers, expected.groups)
 
 
-def test_activation_checkpoints_are_made_and_dropout_stays_off(llama: Path) -> None:
+def test_activation_checkpoints_are_made_and_dropout_stays_disabled(llama: Path) -> None:
     model = fresh(llama)
     Learner(model, LearningSettings(checkpoint_activations=True))
     training = [name for name, module in model.named_modules() if module.training]
@@ -72,7 +72,7 @@ def test_activation_checkpoints_are_made_and_dropout_stays_off(llama: Path) -> N
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "dr-grpo", "gspo", {"name": "grpo", "aggregation": "group-tokens"}])
-def test_groups_that_came_one_by_one_give_the_step_of_the_batch(llama: Path, algorithm: object) -> None:
+def test_groups_added_one_by_one_give_the_same_step_as_a_batch(llama: Path, algorithm: object) -> None:
     groups = with_own_logprobs(fresh(llama), made_groups(5), off=0.2)
     whole, parts = learner_of(llama, algorithm=algorithm), learner_of(llama, algorithm=algorithm)
     expected = whole.learn(groups, step=9)
@@ -86,8 +86,8 @@ def test_groups_that_came_one_by_one_give_the_step_of_the_batch(llama: Path, alg
     assert found.reward_mean == pytest.approx(expected.reward_mean)
 
 
-def test_a_token_weighs_the_same_in_a_full_and_in_a_short_micro_batch(llama: Path) -> None:
-    """Dividing each micro-batch by its own tokens would count those of short ones more."""
+def test_a_token_has_the_same_weight_in_full_and_short_micro_batches(llama: Path) -> None:
+    """Dividing each micro-batch by its own number of tokens would give tokens of short ones more weight."""
     long, short = made_groups(1, output=(7, 7)), made_groups(1, output=(1, 1), seed=3)
     groups = with_own_logprobs(fresh(llama), [*long, *short])
     together, alone = learner_of(llama), [learner_of(llama) for _ in range(2)]
@@ -97,7 +97,7 @@ def test_a_token_weighs_the_same_in_a_full_and_in_a_short_micro_batch(llama: Pat
     assert loss == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_run_that_was_restored_has_the_weights_of_one_that_was_not_to_the_bit(llama: Path) -> None:
+def test_a_restored_run_has_bitwise_equal_weights(llama: Path) -> None:
     groups = with_own_logprobs(fresh(llama), made_groups(), off=0.3)
     whole, stopped, resumed = (learner_of(llama) for _ in range(3))
     for step in range(4):
@@ -105,7 +105,7 @@ def test_a_run_that_was_restored_has_the_weights_of_one_that_was_not_to_the_bit(
     for step in range(2):
         stopped.learn(groups, step=step)
     resumed.restore(stopped.state())
-    stopped.learn(groups, step=2)  # what is learned later is no part of what was restored
+    stopped.learn(groups, step=2)  # later steps are not part of the restored state
     for step in range(2, 4):
         resumed.learn(groups, step=step)
     assert_same_weights(whole, resumed)
@@ -126,8 +126,8 @@ def test_every_optimiser_lowers_the_loss_of_its_batch_and_can_be_restored(llama:
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen2"])
-def test_muon_moves_matrices_inside_the_model_and_adamw_all_else(tmp_path: Path, kind: str) -> None:
-    """Qwen2's output layer is its embedding, and its projections have vectors besides."""
+def test_muon_updates_inner_matrices_and_adamw_everything_else(tmp_path: Path, kind: str) -> None:
+    """Qwen2's output layer is its embedding, and its projections also have bias vectors."""
     model = fresh(tiny_folder(tmp_path, kind=kind))
     muon, adamw = make_optimisers(model, LearningOptimiser(kind=OptimiserKind.MUON))
     names = {weight: name for name, weight in model.named_parameters()}
@@ -145,7 +145,7 @@ def test_a_state_of_another_model_is_refused(llama: Path, tmp_path: Path) -> Non
         learner_of(llama).restore(replace(state, tensors={}))
 
 
-def test_a_step_without_a_number_is_skipped_and_leaves_no_trace(llama: Path) -> None:
+def test_a_step_with_nan_is_skipped_without_a_trace(llama: Path) -> None:
     groups = with_own_logprobs(fresh(llama), made_groups())
     touched, untouched = learner_of(llama), learner_of(llama)
     bad = touched.learn([poisoned(groups[0]), *groups[1:]], step=0)
@@ -166,7 +166,7 @@ def test_an_exploding_gradient_is_skipped(llama: Path) -> None:
     assert_same_weights(learner, untouched)
 
 
-def test_too_many_skipped_steps_end_the_run_and_a_restored_one_counts_on(llama: Path) -> None:
+def test_too_many_skipped_steps_end_the_run_and_the_count_survives_a_restart(llama: Path) -> None:
     groups = [poisoned(group) for group in made_groups(1)]
     learner = learner_of(llama, optimiser={"most_bad_steps": 2})
     for step in range(2):
@@ -177,7 +177,7 @@ def test_too_many_skipped_steps_end_the_run_and_a_restored_one_counts_on(llama: 
         resumed.learn(groups, step=2)
 
 
-def test_the_sampler_s_log_probabilities_make_the_ratio_unless_they_are_recomputed(llama: Path) -> None:
+def test_the_ratio_uses_the_samplers_log_probabilities_unless_recomputed(llama: Path) -> None:
     groups = with_own_logprobs(fresh(llama), made_groups(), off=0.5)
     recorded = learner_of(llama).learn(groups, step=9)
     recomputed = learner_of(llama, old_policy="recomputed").learn(groups, step=9)
@@ -187,14 +187,14 @@ def test_the_sampler_s_log_probabilities_make_the_ratio_unless_they_are_recomput
     assert recorded.sampler_gap == pytest.approx(0.5 * np.sqrt(2 / np.pi), rel=0.3)
 
 
-def test_the_temperature_is_the_one_that_answers_were_drawn_at(llama: Path) -> None:
+def test_log_probabilities_use_the_sampling_temperature(llama: Path) -> None:
     groups = with_own_logprobs(fresh(llama), made_groups(), temperature=0.7)
     settings = LearningSettings.model_validate(BASE)
     assert Learner(fresh(llama), settings, temperature=0.7).learn(groups, step=9).sampler_gap < 1e-5
     assert Learner(fresh(llama), settings, temperature=1.0).learn(groups, step=9).sampler_gap > 0.1
 
 
-def test_the_reference_keeps_the_policy_near(llama: Path) -> None:
+def test_a_reference_model_keeps_the_policy_near_it(llama: Path) -> None:
     groups = with_own_logprobs(fresh(llama), made_groups())
     settings = LearningSettings.model_validate(BASE | {"algorithm": {"name": "grpo", "kl": 1.0}})
     with pytest.raises(InvalidInput, match="reference"):
@@ -211,7 +211,7 @@ def test_the_reference_keeps_the_policy_near(llama: Path) -> None:
     assert_same_weights(free, watched)
 
 
-def test_bfloat16_computes_and_float32_moves(llama: Path) -> None:
+def test_computation_is_in_bfloat16_and_updates_in_float32(llama: Path) -> None:
     groups = with_own_logprobs(fresh(llama), made_groups(), off=0.3)
     full, half = learner_of(llama), learner_of(llama, dtype="bfloat16")
     expected, found = full.learn(groups, step=9), half.learn(groups, step=9)
@@ -221,7 +221,7 @@ def test_bfloat16_computes_and_float32_moves(llama: Path) -> None:
     assert all(tensor.dtype == torch.float32 for name, tensor in half.state().tensors.items() if name != "rng")
 
 
-def test_an_algorithm_of_whole_batches_refuses_parts(llama: Path) -> None:
+def test_an_algorithm_over_whole_batches_refuses_partial_batches(llama: Path) -> None:
     groups = made_groups()
     learner = learner_of(llama, algorithm="reinforce++")
     learner.begin(step=0)
@@ -231,7 +231,7 @@ def test_an_algorithm_of_whole_batches_refuses_parts(llama: Path) -> None:
 
 
 @pytest.mark.parametrize("groups", [[], made_groups(1, prompt=(64, 64))])
-def test_what_fits_no_row_is_refused_before_anything_is_learned(llama: Path, groups: list[TrainingGroup]) -> None:
+def test_a_sequence_longer_than_a_row_is_refused_before_any_learning(llama: Path, groups: list[TrainingGroup]) -> None:
     learner, untouched = learner_of(llama), learner_of(llama)
     learner.begin(step=0)
     with pytest.raises(InvalidInput, match="for rows of 64"):
@@ -242,14 +242,14 @@ def test_what_fits_no_row_is_refused_before_anything_is_learned(llama: Path, gro
     assert_same_weights(learner, untouched)
 
 
-def test_a_step_of_nothing_is_refused(llama: Path) -> None:
+def test_a_step_without_groups_is_refused(llama: Path) -> None:
     learner = learner_of(llama)
     learner.begin(step=0)
     with pytest.raises(InvalidInput, match="without a group"):
         learner.finish()
 
 
-def test_the_report_says_what_the_batch_was(llama: Path) -> None:
+def test_the_report_describes_the_batch(llama: Path) -> None:
     groups = with_own_logprobs(fresh(llama), made_groups())
     done = learner_of(llama, optimiser={"warm_up_steps": 10}).learn(groups, step=4)
     samples = list(itertools.chain.from_iterable(group.samples for group in groups))

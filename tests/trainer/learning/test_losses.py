@@ -1,4 +1,4 @@
-"""Every part of a loss is what its paper says, on numbers small enough to check, and its gradient is its derivative."""
+"""Every part of a loss matches its paper on numbers small enough to check, and its gradient is its derivative."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ WORTH = st.floats(-3, 3, width=32, allow_subnormal=False)
 
 
 def loss_of(algorithm: Algorithm, logprob_n: torch.Tensor, old_n: torch.Tensor = OLD, **more: Any) -> torch.Tensor:
-    """The loss of the four answers above."""
+    """Returns the loss of the four answers above."""
     advantage_s = advantages(algorithm.advantage, reward_s=REWARD, group_s=GROUP)
     weight_s = token_weights(
         algorithm.aggregation, length_s=LENGTH, group_length_s=torch.tensor([4] * 4), fixed=algorithm.fixed_length
@@ -82,15 +82,15 @@ LOG_PI = by_answer(PI)
 GEOMETRIC = [ratio.log().mean().exp() for ratio in RHO]
 
 PAPERS: dict[str, Any] = {
-    # INTELLECT-2 section 3: both bounds, all tokens of the batch alike
+    # INTELLECT-2 section 3: both bounds, equal weight for all tokens of the batch
     "grpo": -sum(grpo(r, a, cap=4.0).sum() for r, a in zip(RHO, BY_GROUP, strict=True)) / 8,
     # DAPO section 3.1 and 3.3
     "dapo": -sum(grpo(r, a, 0.2, 0.28).sum() for r, a in zip(RHO, BY_GROUP, strict=True)) / 8,
     # Dr. GRPO section 3.2: neither |o| nor std; its code divides by the most tokens of an answer
     "dr-grpo": -sum(grpo(r, a).sum() / 1024 for r, a in zip(RHO, LESS_MEAN, strict=True)) / 4,
-    # RLOO, Ahmadian et al.: the reward less the mean of the others', times log pi of the whole answer
+    # RLOO, Ahmadian et al.: the reward minus the mean of the others', times log pi of the whole answer
     "rloo": -sum(a * 2 * log.sum() for log, a in zip(LOG_PI, LESS_MEAN, strict=True)) / 4,
-    # REINFORCE++: advantages of the whole batch, the surrogate of PPO, the mean of each answer
+    # REINFORCE++: batch-normalised advantages, PPO's surrogate, the mean per answer
     "reinforce++": -sum(grpo(r, a).mean() for r, a in zip(RHO, normalised(REWARD).tolist(), strict=True)) / 4,
     "reinforce++-baseline": -sum(
         grpo(r, a).mean() for r, a in zip(RHO, normalised(torch.tensor(LESS_MEAN).double()).tolist(), strict=True)
@@ -108,18 +108,18 @@ PAPERS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("name", PAPERS)
-def test_a_named_algorithm_is_its_paper_s_formula(name: str) -> None:
+def test_each_named_algorithm_matches_the_formula_of_its_paper(name: str) -> None:
     torch.testing.assert_close(loss_of(Algorithm(name=name), PI), PAPERS[name])
 
 
-def test_every_named_algorithm_was_checked() -> None:
+def test_every_named_algorithm_has_a_formula_test() -> None:
     assert set(algorithm_names()) - set(PAPERS) == {"intellect-2"}
     preset = Algorithm(name="intellect-2")
     assert (preset.entropy, preset.kl, preset.term) == (1e-4, 1e-3, ClippedTerm(low=0.2, high=0.2, cap=4.0))
 
 
-def test_distance_and_entropy_weigh_what_they_are_told_to() -> None:
-    """INTELLECT-2: its clipped loss, plus 0.001 of GRPO's distance, less 0.0001 of the entropy."""
+def test_kl_and_entropy_terms_have_the_configured_weights() -> None:
+    """INTELLECT-2: its clipped loss, plus 0.001 of GRPO's KL term, minus 0.0001 of the entropy."""
     reference_n, entropy_n = OLD - 0.3, torch.arange(8).double()
     ratio_n = (reference_n - PI).exp()
     expected = PAPERS["grpo"] + 1e-3 * (ratio_n - 1 - ratio_n.log()).mean() - 1e-4 * entropy_n.mean()
@@ -128,14 +128,14 @@ def test_distance_and_entropy_weigh_what_they_are_told_to() -> None:
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "dr-grpo", "reinforce++", "gspo", "icepop"])
-def test_the_gradient_of_a_surrogate_is_its_derivative(name: str) -> None:
+def test_the_gradient_of_a_surrogate_equals_its_derivative(name: str) -> None:
     at = PI.clone().requires_grad_()
     assert torch.autograd.gradcheck(lambda logprob_n: loss_of(Algorithm(name=name), logprob_n), at)
 
 
 @pytest.mark.parametrize("name", ["aipo", "cispo", "rloo"])
-def test_the_weight_of_a_policy_gradient_has_no_gradient(name: str) -> None:
-    """Its derivative is that of the loss with the weights held where they are."""
+def test_importance_weights_of_a_policy_gradient_are_constants(name: str) -> None:
+    """The derivative is that of the loss with constant weights."""
     algorithm = Algorithm(name=name)
     at = PI.clone().requires_grad_()
     (gradient,) = torch.autograd.grad(loss_of(algorithm, at), at)
@@ -147,8 +147,8 @@ def test_the_weight_of_a_policy_gradient_has_no_gradient(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["grpo", "dapo", "aipo", "cispo", "icepop", "dr-grpo"])
-def test_all_algorithms_have_one_gradient_on_the_policy_s_own_answers(name: str) -> None:
-    """At a ratio of 1 nothing is clipped: what remains is the policy gradient of the same advantage and aggregation."""
+def test_all_algorithms_have_the_same_gradient_on_policy(name: str) -> None:
+    """At a ratio of 1 nothing is clipped, so all give the policy gradient of the same advantage and aggregation."""
     plain = Algorithm.model_validate({"name": "rloo", "advantage": "group-mean", "aggregation": "tokens"})
     same = Algorithm.model_validate({"name": name, "advantage": "group-mean", "aggregation": "tokens"})
     gradients: list[torch.Tensor] = []
@@ -158,7 +158,7 @@ def test_all_algorithms_have_one_gradient_on_the_policy_s_own_answers(name: str)
     torch.testing.assert_close(gradients[0], gradients[1])
 
 
-def test_gspo_of_answers_of_one_token_is_grpo_of_the_mean_of_answers() -> None:
+def test_gspo_with_one_token_answers_equals_grpo_with_the_mean_over_answers() -> None:
     ones = torch.arange(8)
     token_n, sequence_n = (
         ratios(kind, logprob_n=PI, old_n=OLD, answer_n=ones, length_s=torch.ones(8, dtype=torch.int64))
@@ -168,7 +168,7 @@ def test_gspo_of_answers_of_one_token_is_grpo_of_the_mean_of_answers() -> None:
 
 
 @given(RATIOS, WORTH)
-def test_without_a_cap_and_within_it_the_two_sided_clip_is_ppo_s(ratio: float, worth: float) -> None:
+def test_without_a_cap_or_within_it_the_two_sided_clip_equals_ppos(ratio: float, worth: float) -> None:
     ratio_n, advantage_n = torch.tensor([ratio]), torch.tensor([worth])
     two_sided, stopped = clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=0.2, high=0.2, cap=4.0)
     ppo, _ = clipped_term(ratio_n=ratio_n, advantage_n=advantage_n, low=0.2, high=0.2, cap=None)
@@ -180,7 +180,7 @@ def test_without_a_cap_and_within_it_the_two_sided_clip_is_ppo_s(ratio: float, w
 
 
 @given(RATIOS, WORTH)
-def test_tokens_that_are_said_to_be_stopped_are_those_without_a_gradient(ratio: float, worth: float) -> None:
+def test_tokens_reported_as_clipped_are_those_without_a_gradient(ratio: float, worth: float) -> None:
     at = torch.tensor([ratio], requires_grad=True)
     advantage_n = torch.tensor([worth])
     terms = [
@@ -196,7 +196,7 @@ def test_tokens_that_are_said_to_be_stopped_are_those_without_a_gradient(ratio: 
 
 
 @given(RATIOS, WORTH)
-def test_a_truncated_weight_is_bounded_and_never_nothing(ratio: float, worth: float) -> None:
+def test_a_truncated_importance_weight_is_bounded_and_never_zero(ratio: float, worth: float) -> None:
     at = torch.tensor([-1.0], requires_grad=True)
     value, bounded = truncated_term(
         ratio_n=torch.tensor([ratio]), logprob_n=at, advantage_n=torch.tensor([worth]), low=0.0, high=8.0
@@ -206,7 +206,7 @@ def test_a_truncated_weight_is_bounded_and_never_nothing(ratio: float, worth: fl
     assert bounded.item() == (torch.tensor(ratio).item() > 8.0)
 
 
-def test_a_rollout_with_one_impossible_token_is_left_out_whole() -> None:
+def test_an_answer_with_one_impossible_token_is_excluded_completely() -> None:
     low = OLD.clone()
     low[4] -= 12.0  # a ratio of 6e-6 in the third answer
     loss = loss_of(Algorithm(name="icepop"), low)
@@ -224,19 +224,19 @@ def test_a_rollout_with_one_impossible_token_is_left_out_whole() -> None:
         (Advantage.GROUP_MEAN_BATCH, (torch.tensor(LESS_MEAN) / math.sqrt((0.25 + 0.015625) / 2)).tolist()),
     ],
 )
-def test_advantages_are_what_their_papers_say(kind: Advantage, expected: list[float]) -> None:
+def test_advantages_match_their_papers(kind: Advantage, expected: list[float]) -> None:
     assert advantages(kind, reward_s=REWARD, group_s=GROUP).tolist() == pytest.approx(expected, rel=1e-4)
 
 
 @pytest.mark.parametrize("kind", Advantage)
 @pytest.mark.parametrize("reward_s", [[0.0, 0.0, 0.0], [1.0, 1.0, 1.0], [0.7, 0.7, 0.7]])
-def test_equal_rewards_are_worth_nothing_also_in_a_group_of_one(kind: Advantage, reward_s: list[float]) -> None:
+def test_equal_rewards_have_zero_advantage_even_in_a_group_of_one(kind: Advantage, reward_s: list[float]) -> None:
     found = advantages(kind, reward_s=torch.tensor(reward_s, dtype=torch.float64), group_s=torch.tensor([0, 0, 1]))
     assert found.tolist() == pytest.approx([0, 0, 0], abs=1e-9)
 
 
 @given(st.lists(st.floats(-5, 5), min_size=2, max_size=12), st.data())
-def test_advantages_of_a_group_add_up_to_nothing(rewards: list[float], data: st.DataObject) -> None:
+def test_advantages_of_a_group_sum_to_zero(rewards: list[float], data: st.DataObject) -> None:
     groups = sorted(data.draw(st.lists(st.integers(0, 2), min_size=len(rewards), max_size=len(rewards))))
     group_s = torch.unique(torch.tensor(groups), return_inverse=True)[1]
     for kind in (Advantage.GROUP, Advantage.GROUP_MEAN, Advantage.LEAVE_ONE_OUT, Advantage.GROUP_MEAN_BATCH):
@@ -255,13 +255,15 @@ def test_advantages_of_a_group_add_up_to_nothing(rewards: list[float], data: st.
         (Aggregation.SEQUENCES, [1 / 4] * 8),
     ],
 )
-def test_a_token_weighs_what_its_aggregation_says(kind: Aggregation, expected: list[float]) -> None:
+def test_a_tokens_weight_follows_the_aggregation(kind: Aggregation, expected: list[float]) -> None:
     weight_s = token_weights(kind, length_s=LENGTH, group_length_s=torch.tensor([4] * 4), fixed=10)
     assert (weight_s[ANSWER] / COUNTS[COUNTED[kind]]).tolist() == pytest.approx(expected)
 
 
-def test_estimates_of_a_distance_have_its_mean_and_its_gradient() -> None:
-    """Over a whole vocabulary instead of samples: k1 and k3 give the KL, and k2 its gradient; k1 gives none."""
+def test_kl_estimators_have_the_expected_mean_and_gradient() -> None:
+    """Over a whole vocabulary instead of samples: k1 and k3 give the KL, and k2 its gradient; the gradient of k1 is
+    zero.
+    """
     logits = torch.tensor([0.3, -1.0, 0.8, 0.1], dtype=torch.float64, requires_grad=True)
     reference = torch.log_softmax(torch.tensor([0.0, -0.5, 0.5, 0.4], dtype=torch.float64), 0)
     log_pi = torch.log_softmax(logits, 0)
@@ -281,7 +283,7 @@ def test_estimates_of_a_distance_have_its_mean_and_its_gradient() -> None:
 
 
 @given(st.lists(st.floats(-30, 0), min_size=1, max_size=6), st.lists(st.floats(-30, 0), min_size=6, max_size=6))
-def test_k2_and_k3_are_never_negative_and_nothing_overflows(own: list[float], other: list[float]) -> None:
+def test_k2_and_k3_are_never_negative_and_do_not_overflow(own: list[float], other: list[float]) -> None:
     logprob_n, reference_n = torch.tensor(own), torch.tensor(other[: len(own)])
     for kind in (Distance.K2, Distance.K3):
         found = distances(kind, logprob_n=logprob_n, reference_n=reference_n)
@@ -289,7 +291,7 @@ def test_k2_and_k3_are_never_negative_and_nothing_overflows(own: list[float], ot
         assert (found >= -1e-6).all()
 
 
-def test_log_probabilities_and_entropies_are_those_of_the_temperature() -> None:
+def test_log_probabilities_and_entropies_use_the_temperature() -> None:
     logits_nv = torch.tensor([[0.0, 1.0, 2.0], [5.0, 5.0, 5.0]])
     found, entropy = logprobs_and_entropies(logits_nv, torch.tensor([2, 0]), temperature=0.5)
     assert found.tolist() == pytest.approx([math.log(math.exp(4) / (1 + math.exp(2) + math.exp(4))), -math.log(3)])
@@ -298,7 +300,7 @@ def test_log_probabilities_and_entropies_are_those_of_the_temperature() -> None:
     torch.testing.assert_close(entropy, -(probabilities * probabilities.log()).sum(dim=1))
 
 
-def test_impossible_log_probabilities_give_numbers_and_no_gradient() -> None:
+def test_impossible_log_probabilities_give_finite_values_and_no_gradient() -> None:
     at = torch.tensor([-1.0, -90.0], requires_grad=True)
     ratio_n = ratios(
         Importance.TOKEN,
@@ -324,12 +326,12 @@ def test_impossible_log_probabilities_give_numbers_and_no_gradient() -> None:
         ({"name": "grpo", "kl": math.nan}, "finite"),
     ],
 )
-def test_a_loss_that_can_t_be_is_refused(given_settings: dict[str, object], said: str) -> None:
+def test_an_invalid_loss_is_refused(given_settings: dict[str, object], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         Algorithm.model_validate(given_settings)
 
 
-def test_a_change_keeps_the_rest_of_the_named_algorithm() -> None:
+def test_overriding_one_field_keeps_the_rest_of_the_named_algorithm() -> None:
     changed = Algorithm.model_validate({"name": "dapo", "kl": 0.01, "term": {"high": 0.3}})
     assert changed.term == ClippedTerm(low=0.2, high=0.3, cap=None)
     assert changed.kl == 0.01
@@ -339,6 +341,6 @@ def test_a_change_keeps_the_rest_of_the_named_algorithm() -> None:
         assert Algorithm.model_validate(algorithm.model_dump(mode="json")) == algorithm
 
 
-def test_only_advantages_of_batches_need_whole_batches() -> None:
+def test_only_batch_normalised_advantages_need_whole_batches() -> None:
     needing = [name for name in algorithm_names() if Algorithm(name=name).needs_whole_batch]
     assert needing == ["reinforce++", "reinforce++-baseline"]

@@ -1,4 +1,4 @@
-"""Two processes with half the weights each learn what one with all of them learns."""
+"""Two processes with half of the weights each learn the same as one process with all weights."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def alone(folder: Path, run: str) -> Learner:
 
 @pytest.fixture(scope="module")
 def sharded(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two processes left in a folder; they were given the state of one after two steps."""
+    """Runs two processes; returns the folder of their results. They also restored the state of one process after two
+    steps.
+    """
     out = tmp_path_factory.mktemp("sharded")
     first = alone(llama, "adamw")
     for step, groups in enumerate(batches(llama)[:RESUMED_AT]):
@@ -54,7 +56,7 @@ def of_rank(out: Path, rank: int) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_two_processes_learn_what_one_does(llama: Path, sharded: Path, run: str) -> None:
+def test_two_processes_learn_the_same_as_one(llama: Path, sharded: Path, run: str) -> None:
     learner = alone(llama, run)
     expected = results(llama, run, learner)["steps"]
     found = of_rank(sharded, 0)[run]["steps"]
@@ -70,7 +72,7 @@ def test_two_processes_learn_what_one_does(llama: Path, sharded: Path, run: str)
         assert (found_weights[name] - weight).norm() < TOLERANCE.get(run, 1e-3) * way, name
 
 
-def test_the_state_of_one_process_goes_on_in_two_and_back_in_one(llama: Path, sharded: Path) -> None:
+def test_a_state_moves_from_one_process_to_two_and_back(llama: Path, sharded: Path) -> None:
     learner = alone(llama, "adamw")
     results(llama, "adamw", learner)
     expected = learner.state()
@@ -83,11 +85,11 @@ def test_the_state_of_one_process_goes_on_in_two_and_back_in_one(llama: Path, sh
     assert len(of_rank(sharded, 0)["resumed"]["steps"]) == STEPS - RESUMED_AT
 
 
-def test_processes_with_different_groups_are_told_so(sharded: Path) -> None:
+def test_processes_with_different_groups_report_an_error(sharded: Path) -> None:
     assert all("different groups" in of_rank(sharded, rank)["different"]["error"] for rank in range(2))
 
 
-def test_a_step_without_a_number_is_skipped_by_all_or_by_none(sharded: Path) -> None:
+def test_a_step_with_nan_is_skipped_by_all_processes_or_by_none(sharded: Path) -> None:
     first, second = (of_rank(sharded, rank)["no-number"] for rank in range(2))
     assert first == second, "what process 0 finds decides"
     assert (first["everywhere"], first["here"], first["skipped"]) == (True, False, 1)

@@ -1,4 +1,4 @@
-"""The chain that a run needs."""
+"""Fixture: the chain that a run needs."""
 
 from __future__ import annotations
 

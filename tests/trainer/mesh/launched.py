@@ -1,4 +1,4 @@
-"""Trainers that torchrun started, and how far their weights are from those of one process."""
+"""Trainers started by torchrun, and the distance of their weights from those of one process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ may start long after the other."""
 
 @dataclass
 class Launched:
-    """Two processes, and torchrun above them."""
+    """Two trainer processes and their torchrun."""
 
     agent: asyncio.subprocess.Process
     log: Path
@@ -35,28 +35,28 @@ class Launched:
     """Rank to process id."""
 
     def kill(self, rank: int) -> None:
-        """As a machine does that has no memory left."""
+        """Kills a process as the kernel does when memory runs out."""
         os.kill(self.ranks[rank], signal.SIGKILL)
 
     async def ended(self) -> int:
-        """The status of torchrun, when it and its processes are gone."""
+        """Waits until torchrun and its processes have ended; returns its status."""
         status = await self.agent.wait()
         await until(lambda: not any(map(_lives, self.ranks.values())))
         return status
 
     @property
     def said(self) -> str:
-        """What all of them said."""
+        """Returns the output of all processes."""
         return self.log.read_text()
 
 
 @asynccontextmanager
 async def launched(served: ServedPool, *, steps: int, **changes: Any) -> AsyncIterator[Launched]:
-    """Two trainers that have learned something since; nothing of them is left after the block."""
+    """Starts two trainers and waits until they have learned a step; ends all processes after the block."""
     log, before = served.pool.folder / "log", len(served.pool.progress("step"))
     log.write_bytes(b"")
     settings = {"steps": steps, "mesh_timeout_s": MESH_TIMEOUT_S, **changes}
-    # torchrun would leave a folder in the system's own for temporary files, however it ends
+    # torchrun would leave a folder among the system's temporary files, however it ends
     agent = await served.start(*TORCHRUN, "--log-dir", str(served.pool.folder / "torchrun"), log=log, **settings)
     found = Launched(agent, log, {})
     try:
@@ -74,7 +74,9 @@ async def launched(served: ServedPool, *, steps: int, **changes: Any) -> AsyncIt
 
 
 def farthest(served: ServedPool, recorded: Recorded) -> float:
-    """How far a version's weights are at most from those of one process, as a part of the way from the base."""
+    """Returns the largest distance of a version's weights from those of one process, relative to the way from the
+    base.
+    """
     folder = served.pool.folder
     served.pool.learned_at_once(recorded)
     base = _weights(folder / "base")

@@ -1,4 +1,4 @@
-"""One process of a mesh in which process 0 waits to be told to end; nobody ends it but the others."""
+"""One process of a mesh in which process 0 waits for the end, which only the other processes cause."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ async def _lead(settings: TrainerSettings, place: RankInfo) -> None:
 
 
 def run(base: Path, timeout_s: float, variables: dict[str, str], said: Path) -> None:
-    """Leads or follows; what ends it is said in a line.
+    """Leads or follows; prints the reason for the end in one line.
 
     Args:
-        base: What the run starts from.
-        timeout_s: Of the mesh.
-        variables: What torchrun sets.
-        said: Where its errors go.
+        base: The folder of the starting version.
+        timeout_s: The time-out of the mesh, in seconds.
+        variables: The variables that torchrun sets.
+        said: The file for error output.
     """
     os.environ.update(variables)
     torch.set_num_threads(1)

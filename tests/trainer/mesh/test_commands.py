@@ -1,4 +1,4 @@
-"""What process 0 tells the others arrives as it was."""
+"""Commands of process 0 arrive unchanged at the others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from trainer.learning.learner import LearnerState
 
 
 @given(count=st.integers(0, 6), samples=st.integers(1, 5), seed=st.integers(0, 100))
-def test_groups_arrive_to_the_bit_and_in_order(count: int, samples: int, seed: int) -> None:
+def test_groups_arrive_bitwise_equal_and_in_order(count: int, samples: int, seed: int) -> None:
     groups = made_groups(count, samples=samples, seed=seed)
     found = groups_of(GroupCommand.decode(groups_command(groups).encode()))
     assert len(found) == len(groups)
@@ -34,7 +34,7 @@ def test_groups_arrive_to_the_bit_and_in_order(count: int, samples: int, seed: i
             assert got.logprobs.dtype == np.float32
 
 
-def test_of_a_state_what_is_small_arrives_whole_and_what_is_large_as_its_shape() -> None:
+def test_small_tensors_of_a_state_are_sent_whole_and_large_ones_as_shapes() -> None:
     tensors = {"weight.a": torch.ones(100, 100), "step.a": torch.tensor(7.0), "rng": torch.get_rng_state()}
     command = state_command(LearnerState(tensors=tensors, facts={"counts": {"bad": 1}, "optimiser": "adamw"}))
     assert len(command.encode()) < 10_000
@@ -46,7 +46,7 @@ def test_of_a_state_what_is_small_arrives_whole_and_what_is_large_as_its_shape()
     assert found.facts == {"counts": {"bad": 1}, "optimiser": "adamw"}
 
 
-def test_nothing_that_could_be_run_is_read() -> None:
+def test_pickled_data_is_refused() -> None:
     told = io.BytesIO()
     hostile = np.array([dataclasses.replace], dtype=object)
     with zipfile.ZipFile(told, "w") as archive, archive.open(".npy", "w") as file:
@@ -57,7 +57,7 @@ def test_nothing_that_could_be_run_is_read() -> None:
         GroupCommand.decode(pickle.dumps({"word": "end"}))
 
 
-def test_a_word_that_nobody_knows_is_no_command() -> None:
+def test_an_unknown_command_is_refused() -> None:
     told = GroupCommand(word=CommandKind.STAY).encode().replace(b'"stay"', b'"play"')
     with pytest.raises((ValueError, zipfile.BadZipFile)):
         GroupCommand.decode(told)

@@ -1,4 +1,4 @@
-"""Processes of a mesh that nobody watches over: whatever happens to one, all end in bounded time, with words."""
+"""Processes of a mesh without a supervisor: whatever happens to one, all end in bounded time with a reason."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ LONGEST_S = 200.0
 """Less than the time limit of the mesh: connections that closed end it before."""
 
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.trainer.mesh.scene"])  # what takes seconds to import is imported once
+PROCESSES.set_forkserver_preload(["tests.trainer.mesh.scene"])  # modules that take seconds to import are imported once
 
 
 @dataclass(frozen=True, slots=True)
 class One:
-    """A process of the mesh, and where its errors go."""
+    """A process of the mesh and the file with its error output."""
 
     process: ForkServerProcess
     errors: Path
 
     def ready(self) -> None:
-        """Returns when it waits to be told to end."""
+        """Waits until the process waits for the end."""
         until = time.monotonic() + LONGEST_S
         while self.words() != "ready\n":
             assert time.monotonic() < until, self.words()
@@ -49,18 +49,18 @@ class One:
         os.kill(self.process.pid, what)
 
     def said(self) -> tuple[int | None, str]:
-        """Status and words, once it has ended."""
+        """Waits for the end; returns status and error text."""
         self.process.join(LONGEST_S)
         return self.process.exitcode, self.words().removeprefix("ready\n")
 
     def words(self) -> str:
-        """What it has said so far."""
+        """Returns the error text so far."""
         return self.errors.read_text() if self.errors.exists() else ""
 
 
 @contextmanager
 def two(folder: Path, first: Path, second: Path, *, timeout_s: float = TIMEOUT_S) -> Iterator[tuple[One, One]]:
-    """Process 0 and a follower, each with its base."""
+    """Runs process 0 and a follower, each with its base."""
     port = free_port()
     common = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     started = []
@@ -88,7 +88,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     [(signal.SIGKILL, TIMEOUT_S), (signal.SIGSTOP, SHORT_TIMEOUT_S)],
     ids=["killed", "silent"],
 )
-def test_a_follower_that_is_gone_or_silent_ends_process_0_while_it_waits(
+def test_a_dead_or_silent_follower_ends_process_0_while_it_waits(
     base: Path, tmp_path: Path, how: signal.Signals, timeout_s: float
 ) -> None:
     with two(tmp_path, base, base, timeout_s=timeout_s) as (first, second):
@@ -99,7 +99,7 @@ def test_a_follower_that_is_gone_or_silent_ends_process_0_while_it_waits(
         assert "mesh-broken: another process of the mesh ended or can't be reached" in words
 
 
-def test_a_follower_whose_process_0_is_gone_ends(base: Path, tmp_path: Path) -> None:
+def test_a_follower_ends_when_process_0_has_died(base: Path, tmp_path: Path) -> None:
     with two(tmp_path, base, base) as (first, second):
         first.ready()
         first.send(signal.SIGKILL)
@@ -108,7 +108,7 @@ def test_a_follower_whose_process_0_is_gone_ends(base: Path, tmp_path: Path) -> 
         assert "while waiting for process 0" in words
 
 
-def test_a_follower_that_is_told_to_end_ends_the_run_for_all(base: Path, tmp_path: Path) -> None:
+def test_sigterm_to_a_follower_ends_the_run_for_all_processes(base: Path, tmp_path: Path) -> None:
     with two(tmp_path, base, base) as (first, second):
         first.ready()
         second.send(signal.SIGTERM)
@@ -116,7 +116,7 @@ def test_a_follower_that_is_told_to_end_ends_the_run_for_all(base: Path, tmp_pat
         assert second.said() == (0, "")
 
 
-def test_another_base_is_refused_and_both_say_so(base: Path, tmp_path: Path) -> None:
+def test_a_different_base_is_refused_and_both_processes_report_it(base: Path, tmp_path: Path) -> None:
     other = tiny_folder(tmp_path / "other", kind="llama", seed=9, hidden_size=32, intermediate_size=64)
     write_recipe(other, RECIPE)
     with two(tmp_path, base, other) as (first, second):

@@ -1,4 +1,4 @@
-"""Which process this is, and which device it has: in words where that can't be."""
+"""The place of a process in a mesh and its device, with errors where they are invalid."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ SECOND = RankInfo(processes=4, rank=3, local_processes=2, local_rank=1)
 
 
 @pytest.mark.parametrize("environment", [{}, {"WORLD_SIZE": "1"}, {"RANK": "0", "WORLD_SIZE": " 1 "}])
-def test_a_process_that_is_alone_has_no_place(environment: dict[str, str]) -> None:
+def test_a_single_process_has_no_place(environment: dict[str, str]) -> None:
     assert own_place(environment) is None
 
 
-def test_torchrun_gives_each_process_its_place() -> None:
+def test_each_process_reads_its_place_from_torchrun() -> None:
     assert own_place(SET) == SECOND
     assert not SECOND.leads
     first = own_place(SET | {"RANK": "0", "LOCAL_RANK": "0"})
@@ -37,9 +37,9 @@ def test_torchrun_gives_each_process_its_place() -> None:
         (SET | {"LOCAL_WORLD_SIZE": "5"}, "1 of 5 on this machine"),
         (SET | {"WORLD_SIZE": "0"}, "rank 3 of 0,"),
     ],
-    ids=["alone", "no-port", "words", "rank", "local-rank", "more-here-than-anywhere", "none"],
+    ids=["alone", "no-port", "words", "rank", "local-rank", "more-here-than-in-total", "none"],
 )
-def test_half_an_environment_is_refused_in_words(environment: dict[str, str], words: str) -> None:
+def test_an_incomplete_torchrun_environment_is_refused(environment: dict[str, str], words: str) -> None:
     with pytest.raises(BadSettings, match=words):
         own_place(environment)
 
@@ -54,9 +54,9 @@ def test_half_an_environment_is_refused_in_words(environment: dict[str, str], wo
         ("mps", 0, "several processes can't train on mps"),
         ("tpu-ish", 0, "is not a device"),
     ],
-    ids=["none-here", "one-for-all", "too-few", "too-few-by-default", "other", "nonsense"],
+    ids=["no-device", "one-for-all", "too-few", "too-few-by-default", "other", "nonsense"],
 )
-def test_a_device_that_is_not_there_is_refused_in_words(
+def test_a_missing_device_is_refused(
     monkeypatch: pytest.MonkeyPatch, name: str | None, devices: int, words: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: devices > 0)
@@ -65,7 +65,7 @@ def test_a_device_that_is_not_there_is_refused_in_words(
         device_of(name, SECOND)
 
 
-def test_each_process_of_a_machine_has_an_accelerator_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_process_on_a_machine_uses_its_own_accelerator(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert device_of(None, SECOND) == torch.device("cuda", 1)

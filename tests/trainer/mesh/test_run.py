@@ -1,4 +1,4 @@
-"""Two processes under the real torchrun train a run as one does, die as processes do, and go on as one or as two."""
+"""Two processes under the real torchrun train like one, can be killed, and resume as one or as two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOLERANCE = 2e-3
 """Gradients are added up in another order."""
 
 
-async def test_two_processes_train_as_one_does_and_each_death_costs_no_batch(
+async def test_two_processes_train_like_one_and_no_death_loses_a_batch(
     world: World, redis_url: str, tmp_path: Path
 ) -> None:
     before: dict[int, StepBatch] = {}
@@ -41,9 +41,7 @@ async def test_two_processes_train_as_one_does_and_each_death_costs_no_batch(
     assert farthest(served, recorded) < TOLERANCE
 
 
-async def test_sigterm_ends_all_of_them_after_what_is_being_learned(
-    world: World, redis_url: str, tmp_path: Path
-) -> None:
+async def test_sigterm_ends_all_processes_after_the_current_step(world: World, redis_url: str, tmp_path: Path) -> None:
     async with served_pool(world, redis_url, tmp_path) as served, served.pool.working():
         async with launched(served, steps=500, asynchrony="periodic") as mesh:
             mesh.agent.send_signal(signal.SIGTERM)

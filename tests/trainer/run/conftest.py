@@ -1,4 +1,4 @@
-"""A trained pool for each test; what it does to the chain is undone."""
+"""Fixtures: a trained pool for each test; its changes to the chain are reverted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["development_chain", "development_process", "founded", "world"]
 
 @pytest.fixture
 async def pool(world: World, redis_url: str, tmp_path: Path) -> AsyncIterator[TrainedPool]:
-    """A run without a version, and a node that is a member."""
+    """Returns a run without a version, and a node that is a member."""
     (tmp_path / "orchestrator").mkdir()
     async with orchestrating(world, redis_url, tmp_path / "orchestrator") as run:
         await run.sync.round()

@@ -1,4 +1,4 @@
-"""Deaths at chosen moments, in this process: as `kill -9`, nothing that comes after it is done."""
+"""Simulated deaths at chosen moments in this process: as after `kill -9`, no later code runs."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 
 class Killed(BaseException):
-    """No handler of errors hears of it."""
+    """An error that no handler catches."""
 
 
 def dies(method: Callable[..., Any], when: Callable[..., bool], *, after: bool) -> Callable[..., Any]:
-    """The method, which dies before or after it was called so."""
+    """Returns the method, which dies before or after a matching call."""
 
     def run(*arguments: Any, **named: Any) -> Any:
         now = when(*arguments, **named)

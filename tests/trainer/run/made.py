@@ -1,4 +1,4 @@
-"""Accepted files as the trainer sees them, without a file."""
+"""Accepted files as the trainer holds them, without a real file."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.run.journal import JournalFile
 
 
 def seen_file(*, node: int, index: int, signal: Sequence[bool | None], version: int = 3) -> SeenFile:
-    """A file whose groups have signal, or none, or could not be decided."""
+    """Returns a file whose groups have signal, have none, or are undecided."""
     name = digest(bytes([node, index]) * 16)
     entry = JournalFile(
         key=name,

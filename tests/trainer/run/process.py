@@ -1,6 +1,6 @@
-"""`python -m tests.trainer.run.process FILE SECONDS`: a trainer in a process of its own, or several under torchrun.
+"""`python -m tests.trainer.run.process FILE SECONDS`: a trainer in a separate process, or several under torchrun.
 
-FILE holds its settings as JSON; its clock is ahead by so many seconds, as the chain's is.
+FILE contains its settings as JSON; its clock is ahead by SECONDS, as the chain's is.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ async def _train(settings: TrainerSettings) -> None:
 
 
 def main() -> None:
-    """Trains, or follows; what ends it is said in a line."""
+    """Trains or follows; prints the reason for the end in one line."""
     values: dict[str, Any] = json.loads(Path(sys.argv[1]).read_text())
     settings, place = TrainerSettings(**values), own_place(os.environ)
     try:

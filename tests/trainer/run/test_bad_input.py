@@ -1,4 +1,4 @@
-"""Gradients without end, bytes that changed in the store, nobody to fetch from, and an orchestrator that is away."""
+"""Infinite gradients, files changed in the store, no relays, and an unreachable orchestrator."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def learning(largest: float) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("saved", [True, False])
-async def test_gradients_without_end_are_skipped_and_counted_and_end_the_run_and_mended_settings_go_on(
+async def test_steps_with_infinite_gradients_are_skipped_end_the_run_and_corrected_settings_resume_it(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch, saved: bool
 ) -> None:
-    """Also where the last state was not on the disk, so that skipped steps are learned again and end the run again."""
+    """This includes a last state that was not saved, so that skipped steps are learned again and end the run again."""
     async with pool.working():
         if not saved:
             with monkeypatch.context() as patch:
@@ -48,7 +48,7 @@ async def test_gradients_without_end_are_skipped_and_counted_and_end_the_run_and
     assert [line["bad"] for line in pool.progress("step")][-2:] == [False, False]
 
 
-async def test_accepted_bytes_that_changed_in_the_store_cost_that_file(pool: TrainedPool) -> None:
+async def test_an_accepted_file_whose_stored_bytes_changed_is_dropped(pool: TrainedPool) -> None:
     made: list[int] = []
 
     def lose(step: int, index: int) -> bool:
@@ -67,7 +67,7 @@ async def test_accepted_bytes_that_changed_in_the_store_cost_that_file(pool: Tra
     assert step["groups"]["used"] == 2
 
 
-async def test_a_version_that_nobody_can_fetch_is_announced_and_said_to_be_out_of_reach(pool: TrainedPool) -> None:
+async def test_without_relays_a_version_is_announced_with_a_warning(pool: TrainedPool) -> None:
     with capture_logs() as lines:
         async with pool.working():
             assert (await pool.train(steps=1, relays=())).step == 1
@@ -80,9 +80,7 @@ async def test_a_version_that_nobody_can_fetch_is_announced_and_said_to_be_out_o
 
 
 @pytest.mark.parametrize(("patience", "waited"), [(3600, True), (30, False)])
-async def test_an_orchestrator_that_is_down_for_a_minute_is_waited_for_as_long_as_was_said(
-    patience: int, waited: bool
-) -> None:
+async def test_an_orchestrator_outage_is_waited_for_up_to_the_configured_time(patience: int, waited: bool) -> None:
     clock = ManualClock()
 
     async def ask() -> str:

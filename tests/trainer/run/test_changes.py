@@ -1,4 +1,4 @@
-"""Settings that are others at the next start: what was journalled is learned as it was, or not at all."""
+"""Settings that changed between two starts: journalled batches are learned under the old settings or not at all."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ def learning(rate: float) -> dict[str, Any]:
 
 
 def rates(pool: TrainedPool) -> list[tuple[int, Any]]:
-    """What the journal says of learning rates: since which step, and which."""
+    """Returns the learning rates in the journal, with the step from which each applies."""
     return [(each.step, each.values["learning.optimiser.learning_rate"]) for each in pool.recorded().learned_under]
 
 
 async def killed(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch, kind: type[StepBatch | Written], **at: int
 ) -> None:
-    """A run that dies when it has journalled this."""
+    """Runs until this entry has been journalled, and then dies."""
     with monkeypatch.context() as patch:
         append = dies(
             Journal.append,
@@ -38,7 +38,7 @@ async def killed(
             await pool.train()
 
 
-async def test_steps_that_a_version_was_made_of_are_not_learned_again_under_other_settings(
+async def test_steps_of_a_written_version_are_not_learned_again_under_other_settings(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool.working():
@@ -53,12 +53,12 @@ async def test_steps_that_a_version_was_made_of_are_not_learned_again_under_othe
     assert pool.learned_at_once(pool.recorded())[1] == pool.recorded().written[1]
 
 
-async def test_a_state_is_written_of_what_was_learned_again_so_that_settings_may_be_changed_then(
+async def test_a_state_is_saved_after_relearning_so_that_settings_may_then_change(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool.working():
         await killed(pool, monkeypatch, Written, version=1)
-        monkeypatch.setattr("trainer.run.app.TrainingRun", None)  # stopped as soon as it was taken up
+        monkeypatch.setattr("trainer.run.app.TrainingRun", None)  # stopped as soon as it was resumed
         with pytest.raises(TypeError):
             await pool.train()
         monkeypatch.undo()
@@ -67,7 +67,7 @@ async def test_a_state_is_written_of_what_was_learned_again_so_that_settings_may
     assert rates(pool) == [(0, 0.01), (1, 0.02)]
 
 
-async def test_a_batch_that_nobody_has_seen_the_result_of_is_learned_under_the_new_settings(
+async def test_an_unfinished_batch_is_learned_under_the_new_settings(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool.working():
@@ -78,7 +78,7 @@ async def test_a_batch_that_nobody_has_seen_the_result_of_is_learned_under_the_n
     assert pool.learned_at_once(recorded, learning=learning(0.02))[1] == recorded.written[1]
 
 
-async def test_a_limit_of_files_that_was_lowered_is_for_files_to_come(
+async def test_a_lowered_limit_of_files_applies_to_future_files(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool.working():
@@ -89,7 +89,7 @@ async def test_a_limit_of_files_that_was_lowered_is_for_files_to_come(
     assert pool.learned_at_once(recorded)[1] == recorded.written[1]
 
 
-async def test_a_version_that_was_recorded_gets_its_name_also_where_settings_would_not_publish_it_any_more(
+async def test_a_recorded_version_is_published_even_if_new_settings_would_skip_it(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool.working():
@@ -100,7 +100,7 @@ async def test_a_version_that_was_recorded_gets_its_name_also_where_settings_wou
     assert version_digest(folder_files(version)) == pool.recorded().written[1], "it is announced, and workers fetch it"
 
 
-def test_what_only_one_release_knows_is_no_change() -> None:
+def test_settings_known_to_only_one_release_are_not_a_change() -> None:
     assert changes({"a": 1, "old": 2, "c": [1, 2]}, {"a": 1, "new": 3, "c": [1, 3]}) == {
         "c": "c was [1, 2] and is [1, 3]"
     }

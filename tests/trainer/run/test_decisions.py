@@ -1,4 +1,4 @@
-"""What a trainer decides, without any network: steps to open, when a batch is full, which prompts to ask again."""
+"""Decisions of a trainer without any network: steps to open, full batches, prompts to ask again."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ standing = st.builds(
 )
 
 
-def test_named_settings_are_three_knobs_and_steps_without_any_rollouts_are_refused() -> None:
+def test_named_asynchrony_settings_have_fixed_values_and_empty_steps_are_refused() -> None:
     assert {name: (one.reload_every, one.max_staleness, one.stream) for name, one in NAMED.items()} == {
         AsynchronyName.ON_POLICY: (1, 0, False),
         AsynchronyName.ONE_STEP: (1, 1, False),
@@ -56,7 +56,7 @@ def test_named_settings_are_three_knobs_and_steps_without_any_rollouts_are_refus
 
 
 @given(st.dictionaries(st.integers(0, 6), standing), st.integers(0, 5), st.integers(1, 20), st.integers(1, 40))
-def test_the_next_step_is_always_open_and_no_later_one_while_enough_waits(
+def test_the_next_step_is_always_open_and_later_ones_only_while_data_is_short(
     known: dict[int, StepStanding], last: int, wanted: int, most_waiting: int
 ) -> None:
     opened = steps_to_open(0, last, known, groups=wanted, most_waiting=most_waiting)
@@ -69,7 +69,7 @@ def test_the_next_step_is_always_open_and_no_later_one_while_enough_waits(
 
 
 @given(standing, st.integers(1, 20), st.integers(0, 40), st.integers(0, 10), st.floats(0.05, 1), st.booleans())
-def test_a_step_ends_waits_or_gets_more_and_never_hangs(
+def test_a_step_ends_waits_or_requests_more_and_never_hangs(
     now: StepStanding, wanted: int, useful: int, coming: int, share: float, lingered: bool
 ) -> None:
     decided = next_move(now, wanted=wanted, useful=useful, coming=coming, share=share, max_rounds=8, lingered=lingered)
@@ -85,7 +85,7 @@ def test_a_step_ends_waits_or_gets_more_and_never_hangs(
             assert outstanding or now.need, "something is waited for"
 
 
-def test_a_batch_is_drawn_from_all_files_by_the_seed_and_no_address_is_preferred() -> None:
+def test_a_batch_is_drawn_from_all_files_by_the_seed_without_preferring_an_address() -> None:
     late = seen_file(node=2, index=0, signal=[True, False, None, True])
     early = seen_file(node=1, index=5, signal=[True, True])
     files = in_lease_order([late, early])
@@ -105,7 +105,7 @@ def test_a_batch_is_drawn_from_all_files_by_the_seed_and_no_address_is_preferred
 
 
 class _Adds:
-    """A learner that counts."""
+    """A learner that counts groups."""
 
     def __init__(self) -> None:
         self.groups = 0
@@ -117,7 +117,7 @@ class _Adds:
         self.groups += len(groups)
 
 
-async def test_a_file_that_is_turned_over_takes_its_gradients_with_it_and_its_room_is_used() -> None:
+async def test_an_overturned_files_gradients_are_removed_and_its_place_is_reused() -> None:
     one, two, three = (seen_file(node=node, index=0, signal=[True]) for node in (1, 2, 3))
     learner = _Adds()
     async with LearnerThread() as in_thread:
@@ -128,7 +128,7 @@ async def test_a_file_that_is_turned_over_takes_its_gradients_with_it_and_its_ro
     assert (learner.groups, chosen.places, parts) == (2, ((0, 0), (1, 0)), (2,))
 
 
-def test_losses_that_compare_a_whole_batch_are_refused_at_start_when_groups_are_streamed(tmp_path: Path) -> None:
+def test_batch_losses_are_refused_at_startup_when_groups_are_streamed(tmp_path: Path) -> None:
     settings = TrainerSettings(
         run="main",
         pool_id=1,
@@ -149,7 +149,7 @@ seen = st.lists(st.tuples(st.integers(0, 30), st.sampled_from([0.0, 0.25, 0.5, 1
 
 
 @given(seen, st.integers(0, 3), st.integers(1, 40), st.integers(0, 5))
-def test_always_solved_prompts_leave_the_table_and_enough_stay(
+def test_always_solved_prompts_are_removed_and_enough_others_stay(
     history: list[tuple[int, float]], retire_after: int, least: int, version: int
 ) -> None:
     candidates = np.arange(0, 40, 2, dtype=np.uint64)
@@ -171,7 +171,7 @@ def test_always_solved_prompts_leave_the_table_and_enough_stay(
     assert DifficultyPools.of_json(pools.as_json()) == pools
 
 
-def test_a_share_of_easy_prompts_is_drawn_anew_for_each_version() -> None:
+def test_the_share_of_easy_prompts_is_drawn_anew_for_each_version() -> None:
     candidates = np.arange(200, dtype=np.uint64)
     pools = DifficultyPools().after([(prompt, 0.9) for prompt in range(200)])
     settings = PoolSettings(easy_share=0.3, least_prompts=1)

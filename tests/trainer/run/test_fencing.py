@@ -1,4 +1,4 @@
-"""Two trainers on one run: one is refused, whatever they share."""
+"""Two trainers on one run: one of them is refused, whatever state they share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainer.run.outages import OutageRetry
 
 async def test_a_second_trainer_is_refused_until_the_first_has_ended(pool: TrainedPool) -> None:
     stop = asyncio.Event()
-    first = asyncio.create_task(pool.train(stop=stop))  # nobody works, so it waits for rollouts
+    first = asyncio.create_task(pool.train(stop=stop))  # no worker is running, so the trainer waits for rollouts
     await until((pool.folder / "state" / "progress.jsonl").exists)
     with pytest.raises(AnotherTrainer, match="another trainer uses"):
         await pool.train()
@@ -39,10 +39,10 @@ async def test_a_second_trainer_is_refused_until_the_first_has_ended(pool: Train
         await pool.train()
 
 
-async def test_a_trainer_that_was_fenced_says_nothing_more_and_stops(pool: TrainedPool) -> None:
+async def test_a_fenced_trainer_writes_nothing_more_and_stops(pool: TrainedPool) -> None:
     first = asyncio.create_task(pool.train())
     await until((pool.folder / "state" / "progress.jsonl").exists)
-    # Its lease ran out unnoticed, and another trainer has the run.
+    # Its lease expired unnoticed, and another trainer has the run.
     await pool.run.pool.dependencies.redis.delete(pool.run.pool.dependencies.database.key("lease:trainer"))
     await pool.run.pool.owner("PUT", "/v1/run/trainer", {"holder": "ab" * 16, "life_ms": 60_000})
     async with pool.working():
@@ -52,7 +52,7 @@ async def test_a_trainer_that_was_fenced_says_nothing_more_and_stops(pool: Train
 
 
 class _LosesAnswers(httpx.AsyncBaseTransport):
-    """A line on which questions arrive, and some answers do not."""
+    """A transport that delivers requests and loses some answers."""
 
     def __init__(self, inner: httpx.AsyncBaseTransport) -> None:
         self.inner, self.losing, self.lost = inner, 0, 0
@@ -83,7 +83,7 @@ async def _current(pool: TrainedPool) -> str:
 
 
 @pytest.mark.parametrize("ran_out", [False, True])
-async def test_an_answer_that_was_lost_neither_stops_a_trainer_nor_costs_it_the_run(
+async def test_a_lost_answer_neither_stops_a_trainer_nor_costs_it_the_lease(
     pool: TrainedPool, tmp_path: Path, ran_out: bool
 ) -> None:
     line = _LosesAnswers(pool.transport)
@@ -103,7 +103,7 @@ async def test_an_answer_that_was_lost_neither_stops_a_trainer_nor_costs_it_the_
         await lease.give_up()
 
 
-async def test_a_copy_that_starts_has_the_run_and_what_the_first_repeats_is_refused(
+async def test_a_started_copy_takes_the_run_and_the_first_trainers_requests_are_refused(
     pool: TrainedPool, tmp_path: Path
 ) -> None:
     async with _client(pool, pool.transport) as client:
@@ -114,12 +114,12 @@ async def test_a_copy_that_starts_has_the_run_and_what_the_first_repeats_is_refu
         with pytest.raises(AnotherTrainer):
             await first.confirm()
         await copy.confirm()
-        await first.give_up()  # what it says while it goes takes nothing from the copy
+        await first.give_up()  # its release does not affect the copy's lease
         await copy.confirm()
         await copy.give_up()
 
 
-async def test_a_trainer_whose_lease_ran_out_does_not_fence_itself_by_asking_twice_at_once(
+async def test_parallel_requests_after_an_expired_lease_do_not_fence_the_trainer_itself(
     pool: TrainedPool, tmp_path: Path
 ) -> None:
     async with _client(pool, pool.transport) as client:

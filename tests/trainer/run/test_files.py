@@ -1,4 +1,4 @@
-"""What a trainer takes of an accepted file: whatever validators accept and pay for, it can learn from."""
+"""What a trainer learns from an accepted file: every file that validators accept and pay for is usable."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def learned(
     spelt: Callable[[bytes], bytes] = lambda content: content,
     rules: FileRules = RULES,
 ) -> SeenFile:
-    """The file that a node made, changed, and accepted all the same."""
+    """Returns the learned groups of a file that a node made, that was then changed and still accepted."""
     signed = SignedLease.of(LEASE, domain=DOMAIN, signature=LEASE.sign(ORCHESTRATOR, DOMAIN))
     grant = SlotGrant(lease=signed, beacon=ZERO_DIGEST)
     file = change(file_of(grant, half_right))
@@ -91,7 +91,7 @@ def with_first_logprob(file: RolloutFile, value: float) -> RolloutFile:
     return RolloutFile(file.header, (replace(first, logprobs=logprobs), *file.samples[1:]))
 
 
-def test_rewards_of_another_build_of_the_environment_are_the_validators_to_judge(tmp_path: Path) -> None:
+def test_another_build_of_the_environment_is_accepted_and_another_version_is_refused(tmp_path: Path) -> None:
     built = learned(
         tmp_path, lambda file: RolloutFile(replace(file.header, environment_version="1+py3.11.0ada8d61"), file.samples)
     )
@@ -100,7 +100,7 @@ def test_rewards_of_another_build_of_the_environment_are_the_validators_to_judge
         learned(tmp_path, lambda file: RolloutFile(replace(file.header, environment_version="2+x"), file.samples))
 
 
-def test_a_log_probability_that_validators_take_for_rounding_is_learned_from_as_certain(tmp_path: Path) -> None:
+def test_a_log_probability_above_zero_within_rounding_is_learned_as_zero(tmp_path: Path) -> None:
     seen = learned(tmp_path, lambda file: with_first_logprob(file, MOST_LOG_PROBABILITY / 2))
     assert seen.groups[0].group is not None
     assert np.all(seen.groups[0].group.samples[0].logprobs <= 0)
@@ -109,7 +109,7 @@ def test_a_log_probability_that_validators_take_for_rounding_is_learned_from_as_
 
 
 class Scripted:
-    """Decoders that end as they are told to."""
+    """A decoder with scripted outcomes."""
 
     def __init__(self, *outcomes: JobOutcome) -> None:
         self._outcomes = list(outcomes)
@@ -132,7 +132,7 @@ def ended(ending: JobEnding, code: int = 0) -> JobOutcome:
         ([ended(JobEnding.EXITED, 1)], "decoder-failed"),
     ],
 )
-def test_a_file_that_no_decoder_reads_costs_that_file_and_nothing_in_this_process(
+def test_an_undecodable_file_is_dropped_and_the_process_continues(
     tmp_path: Path, outcomes: list[JobOutcome], code: str
 ) -> None:
     with pytest.raises(UnusableFile) as refused:
@@ -140,13 +140,15 @@ def test_a_file_that_no_decoder_reads_costs_that_file_and_nothing_in_this_proces
     assert refused.value.code == code
 
 
-def test_a_machine_that_has_no_sandbox_now_says_nothing_about_a_file(tmp_path: Path) -> None:
+def test_a_missing_sandbox_is_retryable_and_not_blamed_on_the_file(tmp_path: Path) -> None:
     with pytest.raises(NotDecoded) as raised:
         learned(tmp_path, by=Decoder(cast("Sandboxes", Scripted())))
     assert (raised.value.code, raised.value.retryable) == ("no-sandbox", True)
 
 
-def test_no_parquet_is_decoded_where_the_publishers_key_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_parquet_file_is_decoded_in_the_process_with_the_publisher_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def never(*_: object, **__: object) -> NoReturn:
         raise AssertionError("decoded in the trainer's own process")
 
@@ -154,18 +156,18 @@ def test_no_parquet_is_decoded_where_the_publishers_key_is(tmp_path: Path, monke
     assert learned(tmp_path).useful == 2
 
 
-def test_how_far_answers_are_from_the_wanted_length_is_what_the_validator_took_off(tmp_path: Path) -> None:
+def test_the_distance_from_the_target_length_follows_from_the_validators_penalty(tmp_path: Path) -> None:
     wants = replace(RULES, recipe=RECIPE.model_copy(update={"length": LengthTargets(targets=(3,), alpha=0.1)}))
 
     def two_off(file: RolloutFile) -> RolloutFile:
-        """Each row two tokens off."""
+        """Makes each row two tokens off the target."""
         samples = [
             replace(one, length_penalty=0.2, reward=one.task_reward - 0.2, target_length=3) for one in file.samples
         ]
         return RolloutFile(file.header, tuple(samples))
 
     def two_and_undecided(audit: AuditFile) -> AuditFile:
-        """The same found by the validator; of the second group, one row could not be decided."""
+        """Returns the validator's rows for the same; one row of the second group is undecided."""
         rows = [
             row.model_copy(update={"length_penalty": 0.2, "reward": row.task - 0.2})
             for row in audit.rows
@@ -181,14 +183,14 @@ def test_how_far_answers_are_from_the_wanted_length_is_what_the_validator_took_o
 
 
 def with_row(audit: AuditFile, row: int, **values: float | None) -> AuditFile:
-    """The audit file with other values in one row."""
+    """Returns the audit file with other values in one row."""
     rows = list(audit.rows)
     rows[row] = rows[row].model_copy(update=values)
     return audit.model_copy(update={"rows": tuple(rows)})
 
 
 def inverted(audit: AuditFile) -> AuditFile:
-    """Right answers are wrong, and wrong ones are right."""
+    """Inverts the rewards."""
     rows = [
         row.model_copy(update={"task": 1.0 - row.task, "reward": 1.0 - row.task})
         for row in audit.rows
@@ -212,7 +214,7 @@ def inverted(audit: AuditFile) -> AuditFile:
         (lambda audit: with_row(audit, 5, task=None, reward=7.0), "row 5 has the reward .* and 7.0 in its audit"),
     ],
 )
-def test_an_audit_file_with_other_rewards_than_the_file_makes_the_file_unusable(
+def test_a_file_whose_rewards_differ_from_its_audit_file_is_unusable(
     tmp_path: Path, audit: Callable[[AuditFile], AuditFile], found: str
 ) -> None:
     with pytest.raises(UnusableFile, match=found) as refused:
@@ -221,8 +223,8 @@ def test_an_audit_file_with_other_rewards_than_the_file_makes_the_file_unusable(
 
 
 @pytest.mark.parametrize("word", ["NaN", "Infinity", "-Infinity", "1e999"])
-def test_a_reward_that_is_not_finite_makes_the_file_unusable(tmp_path: Path, word: str) -> None:
-    """Our own encoder refuses to write them; a validator's may not."""
+def test_a_non_finite_reward_makes_the_file_unusable(tmp_path: Path, word: str) -> None:
+    """This project's encoder refuses to write non-finite numbers; another validator's may not."""
 
     def spelt(content: bytes) -> bytes:
         assert content.count(b'"reward":1.0') > 0
@@ -233,7 +235,7 @@ def test_a_reward_that_is_not_finite_makes_the_file_unusable(tmp_path: Path, wor
     assert refused.value.code in {"other-rewards", "bad-audit-file"}
 
 
-def test_undecided_rows_drop_their_groups_and_no_others(tmp_path: Path) -> None:
-    """What is left to a corrupt validator that accepts a file: it can leave groups out, not change them."""
+def test_undecided_rows_drop_only_their_own_groups(tmp_path: Path) -> None:
+    """A corrupt validator that accepts a file can only leave groups out, not change them."""
     seen = learned(tmp_path, audit=lambda audit: with_row(audit, 0, task=None, length_penalty=None, reward=None))
     assert [one.group is None for one in seen.groups] == [True, False]

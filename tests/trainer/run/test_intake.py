@@ -1,4 +1,4 @@
-"""What is taken in of one step, from an orchestrator, a chain and a store that are made to fail."""
+"""Fetching the files of one step from an orchestrator, a chain and a store that are made to fail."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RULES = FileRules(run=digest(b"r" * 32), recipe=RECIPE, vocabulary=64, context=2
 
 
 class Outside:
-    """Orchestrator, chain and store in one."""
+    """A fake orchestrator, chain and store in one."""
 
     def __init__(self, *items: RolloutItem) -> None:
         self.items = items
@@ -85,7 +85,7 @@ def item_of(number: int, **changes: Any) -> RolloutItem:
 
 
 def intake_of(outside: Outside, folder: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> RolloutIntake:
-    """With files that read as one group with signal each."""
+    """Returns an intake whose files are read as one group with signal each."""
     monkeypatch.setattr(
         module, "read_accepted", lambda *_, entry, **__: seen_file(node=int(entry.node, 16), index=1, signal=[True])
     )
@@ -106,7 +106,7 @@ def intake_of(outside: Outside, folder: Path, clock: ManualClock, monkeypatch: p
     )
 
 
-async def test_a_file_that_is_listed_twice_or_under_two_keys_is_fetched_once_and_a_key_counts_once(
+async def test_a_file_listed_repeatedly_is_fetched_once_and_each_key_counts_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     one = item_of(1)
@@ -117,7 +117,7 @@ async def test_a_file_that_is_listed_twice_or_under_two_keys_is_fetched_once_and
     assert len(outside.fetched) == len(set(outside.fetched)) == 3, "one file and two audit files"
 
 
-async def test_a_store_that_is_down_is_waited_for_before_a_step_ends_with_too_little(
+async def test_a_store_outage_is_waited_for_before_a_step_ends_short(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outside, clock = Outside(item_of(1)), ManualClock()
@@ -139,7 +139,7 @@ async def test_a_store_that_is_down_is_waited_for_before_a_step_ends_with_too_li
     assert (len(intake.files), dict(intake.dropped)) == (1, {})
 
 
-async def test_a_chain_that_is_behind_the_orchestrators_costs_no_file(
+async def test_a_chain_that_lags_behind_the_orchestrator_loses_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outside = Outside(item_of(1))
@@ -152,14 +152,14 @@ async def test_a_chain_that_is_behind_the_orchestrators_costs_no_file(
     assert (len(intake.files), dict(intake.dropped)) == (1, {})
 
 
-async def test_a_disk_that_takes_no_folder_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "3").write_text("in the way")
     with pytest.raises(NotWritten, match="can't be made"):
         await intake_of(Outside(item_of(1)), tmp_path, ManualClock(), monkeypatch).look()
 
 
 @pytest.mark.parametrize(("prompt", "answer"), [(17, 1), (16, 6)])
-def test_a_prompt_that_no_row_has_room_for_costs_its_file_and_not_the_run(prompt: int, answer: int) -> None:
+def test_a_prompt_longer_than_a_row_drops_its_file_and_not_the_run(prompt: int, answer: int) -> None:
     """A journalled batch that the learner refuses would be refused again at every start."""
     sample = Sample(
         group=0,

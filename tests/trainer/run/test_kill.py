@@ -1,4 +1,4 @@
-"""A real process, really killed: lost is at most the step that it was at."""
+"""A real process is killed: at most its current step is lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.kit.trained_pool import until
 from tests.kit.world import World
 
 
-async def test_kill_9_costs_no_batch_and_the_weights_are_those_of_a_run_without_it(
+async def test_kill_9_loses_no_batch_and_leaves_the_weights_unchanged(
     world: World, redis_url: str, tmp_path: Path
 ) -> None:
     async with served_pool(world, redis_url, tmp_path) as served:

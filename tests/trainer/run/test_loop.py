@@ -1,4 +1,4 @@
-"""A run from the base to its last step, over a real chain, a real Redis and a real orchestrator."""
+"""A run from the base to its last step, with a real chain, Redis and orchestrator."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from trainer.policy.policy_learner import PolicyLearner
 from trainer.run.state import TrainerState, save_state
 
 
-async def test_accepted_rollouts_become_versions_that_the_ledger_and_the_orchestrator_name(pool: TrainedPool) -> None:
+async def test_accepted_rollouts_become_versions_announced_on_the_ledger_and_to_the_orchestrator(
+    pool: TrainedPool,
+) -> None:
     async with pool.working():
         state = await pool.train()
     assert state.step == 3
@@ -43,10 +45,10 @@ async def test_accepted_rollouts_become_versions_that_the_ledger_and_the_orchest
     assert all(line["reward"] == 0.5 for line in steps)
 
 
-async def test_a_state_is_written_from_the_tensors_that_are_trained_and_no_optimiser_step_changes_them_meanwhile(
+async def test_a_state_is_saved_from_the_live_tensors_while_no_optimiser_step_runs(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A copy of the state would take three times the memory of the weights, and each thread's heap keeps its own."""
+    """A copy of the state would take three times the memory of the weights, and each thread's heap keeps its memory."""
     threads, added, finished = set[str](), threading.Event(), threading.Event()
     learners, order = list[PolicyLearner](), list[tuple[str, int]]()
 
@@ -90,7 +92,7 @@ async def test_a_state_is_written_from_the_tensors_that_are_trained_and_no_optim
     assert all(0 < each["resident_bytes"] <= each["peak_bytes"] for each in memory)
 
 
-async def test_random_numbers_follow_from_the_runs_seed_before_the_first_state_is_there(pool: TrainedPool) -> None:
+async def test_the_random_state_follows_from_the_runs_seed_before_the_first_save(pool: TrainedPool) -> None:
     async with pool.working():
         await pool.train(steps=1, seed=7)
     with safe_open(pool.folder / "state" / "state.safetensors", framework="pt") as file:

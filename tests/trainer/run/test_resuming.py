@@ -1,4 +1,4 @@
-"""State directories that were put together from copies, and settings that changed between two starts."""
+"""State directories assembled from copies, and settings that changed between two starts."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def _learner(folder: Path, kind: OptimiserKind = OptimiserKind.ADAMW) -> PolicyL
     return PolicyLearner(open_base(folder), learning, device=torch.device("cpu"), dtype=Dtype.FLOAT32)
 
 
-def test_a_journal_that_is_older_than_the_state_is_refused_before_anything_is_added_to_it(tmp_path: Path) -> None:
-    """Else it would have a gap, and no start after that could read it."""
+def test_a_journal_older_than_the_state_is_refused_before_any_append(tmp_path: Path) -> None:
+    """Otherwise it would have a gap, and no later start could read it."""
     learner, journal = _learner(base_folder(tmp_path / "base")), Journal(tmp_path)
     journal.append(StepBatch(step=0, at_ms=1, files=(), groups=()))
     save_state(tmp_path, state=TrainerState(step=3), learner_state=learner.state(), identity=ABOUT)
@@ -66,7 +66,7 @@ def test_a_journal_that_is_older_than_the_state_is_refused_before_anything_is_ad
         resume(_words(tmp_path, journal), learner=learner)
 
 
-def test_averages_of_another_optimiser_are_refused_in_words(tmp_path: Path) -> None:
+def test_a_state_of_another_optimiser_is_refused(tmp_path: Path) -> None:
     base = base_folder(tmp_path / "base")
     first = _learner(base, OptimiserKind.MUON)
     file = seen_file(node=1, index=0, signal=[True])
@@ -77,7 +77,7 @@ def test_averages_of_another_optimiser_are_refused_in_words(tmp_path: Path) -> N
     second.learn(groups_at([file], [(0, 0)]), step=0)
 
 
-def test_a_disk_without_room_for_the_first_line_of_a_journal_says_so(
+def test_a_disk_too_full_for_the_first_journal_line_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> NoReturn:
@@ -89,7 +89,7 @@ def test_a_disk_without_room_for_the_first_line_of_a_journal_says_so(
 
 
 class NeedsOf:
-    """A ledger that says what the test wants of open work; down without that."""
+    """A ledger with scripted needs of open work; it fails without them."""
 
     def __init__(self, *work: int, down: bool = False) -> None:
         self.work, self.down = work, down
@@ -113,7 +113,7 @@ class NeedsOf:
     ],
     ids=["number", "budget", "least", "open work", "waits for evaluation", "chain down"],
 )
-async def test_folders_of_versions_go_unless_they_are_needed_however_far_apart_versions_are(
+async def test_version_folders_are_removed_unless_needed(
     tmp_path: Path, keep: KeepRule, needs: NeedsOf, used: Collection[int], left: set[int]
 ) -> None:
     clock = ManualClock()
@@ -140,13 +140,13 @@ async def test_folders_of_versions_go_unless_they_are_needed_however_far_apart_v
         (publisher.folder(version) / "weights").write_bytes(bytes(100))
         came = NOW - 7200 + 60 * version
         os.utime(publisher.folder(version), (came, came))
-    # 16 and 20 are the newest two of those that may go; 24 was written and is not announced yet.
+    # 16 and 20 are the newest two of the removable versions; 24 was written and is not announced yet.
     over = await publisher.tidy(20, used=used)
     assert {int(folder.name) for folder in tmp_path.iterdir() if folder.is_dir()} == left
     assert over == (0 if keep.budget is None or needs.down else max(0, 100 * (len(left) - 2) - keep.budget))
 
 
-async def test_a_version_is_in_use_from_the_moment_it_waits_for_its_evaluation_until_that_is_over(
+async def test_a_version_is_in_use_from_queueing_until_the_end_of_its_evaluation(
     tmp_path: Path,
 ) -> None:
     answers: asyncio.Queue[None] = asyncio.Queue()
@@ -162,7 +162,7 @@ async def test_a_version_is_in_use_from_the_moment_it_waits_for_its_evaluation_u
     for version in (1, 2, 3):
         evaluation.ask(version, tmp_path / str(version))
         await asyncio.sleep(0)
-    assert evaluation.used == {1, 3}  # 2 was left out
+    assert evaluation.used == {1, 3}  # version 2 was left out
     for left in ({3}, set[int]()):
         answers.put_nowait(None)
         await clock.turn(timedelta())

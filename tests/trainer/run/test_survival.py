@@ -1,4 +1,4 @@
-"""Killed at any moment, the same command goes on: the same batches, and the same weights to the bit."""
+"""After a kill at any moment the same command resumes: the same batches, and bitwise the same weights."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ STAGES: list[tuple[Any, str, Callable[..., bool], bool]] = [
 and without its name, in place and not announced, announced and not told, told and its state not written."""
 
 
-async def test_killed_at_every_stage_it_goes_on_with_the_same_batches_to_the_same_weights(
+async def test_killed_at_every_stage_the_run_resumes_with_the_same_batches_and_weights(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal, known, before = Journal(pool.folder / "state"), 0, dict[int, StepBatch]()
@@ -67,7 +67,7 @@ async def test_killed_at_every_stage_it_goes_on_with_the_same_batches_to_the_sam
     assert not any((pool.folder / "state" / "rollouts").iterdir()), "what the state holds is not kept twice"
 
 
-async def test_a_run_that_fails_has_its_state_on_the_disk_before_another_one_may_begin(
+async def test_a_failing_run_has_saved_its_state_before_another_may_begin(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ending, saved = threading.Event(), list[int]()
@@ -92,7 +92,7 @@ async def test_a_run_that_fails_has_its_state_on_the_disk_before_another_one_may
     assert saved == [1], "another trainer would write to the same place"
 
 
-async def test_a_journal_whose_files_are_gone_or_changed_is_not_learned_from(
+async def test_a_journal_with_missing_or_changed_files_is_not_learned_from(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool.working():
@@ -117,7 +117,7 @@ async def test_a_journal_whose_files_are_gone_or_changed_is_not_learned_from(
         assert version_digest(folder_files(version)) == pool.recorded().written[1], "a folder that is gone is mended"
 
 
-def test_a_torn_last_line_of_the_journal_is_cut_off(tmp_path: Path) -> None:
+def test_a_truncated_last_journal_line_is_cut_off(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     written = Written(version=0, digest=Digest("0x" + "ab" * 32))
     journal.append(written)

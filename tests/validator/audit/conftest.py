@@ -1,4 +1,4 @@
-"""Fixtures of this folder's tests."""
+"""Fixtures for the audit tests."""
 
 from tests.kit.terminal import terminal
 

@@ -25,7 +25,7 @@ def audit_of(
     outcome: Outcome = Outcome.ACCEPTED,
     reason: ReasonCode = ReasonCode.PASSED,
 ) -> AuditFile:
-    """The evidence of a verdict about a file of `rows` rows, of which some were computed again."""
+    """Returns the evidence of a verdict on a file of `rows` rows, some of which were recomputed."""
     listed = tuple(
         AuditRow(
             row=row,
@@ -67,5 +67,5 @@ def audit_of(
 
 
 def hash_of(audit: AuditFile) -> Digest:
-    """What stands on the ledger."""
+    """Returns the hash that the ledger stores."""
     return digest(hashlib.sha256(audit.encode()).digest())

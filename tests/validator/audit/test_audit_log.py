@@ -1,4 +1,4 @@
-"""The audit log of real epochs, and a validator that drew other rows than it had to."""
+"""The audit log of real epochs, and a validator that drew other rows than required."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Evidence:
             raise NotFound("there is no such object") from None
 
 
-async def test_the_log_of_an_epoch_finds_the_verdict_whose_rows_were_chosen(world: World) -> None:
+async def test_the_audit_log_of_an_epoch_finds_a_verdict_with_chosen_rows(world: World) -> None:
     await world.member()
     await announced(world)
     ledger, key = await world.as_("validator"), world.keys["validator"]
@@ -52,7 +52,7 @@ async def test_the_log_of_an_epoch_finds_the_verdict_whose_rows_were_chosen(worl
         await world.controls.mine()
         seed = row_seed(secret.secret, work.key, await ledger.block_hash(work.block + 1))
         rows = draw_rows(RowDraw(seed=seed, share=SHARE), 10)
-        if not honest:  # it looks at the rows that it was asked to look at
+        if not honest:  # the validator recomputes the required rows
             rows = tuple(row for row in range(10) if row not in rows)
         audit = audit_of(work, key.address, audited=rows, share=SHARE, epoch=secret.epoch, block=work.block + 1)
         sha256 = store.put(audit) if stored else hash_of(audit)

@@ -1,4 +1,4 @@
-"""Two validators contradict each other and a third decides, each a whole service on a Redis of its own."""
+"""Two validators contradict each other and a third decides, each a complete service with its own Redis."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ FORGED = concluded(Outcome.FORGED, ReasonCode.SAMPLING_REPLAY)
 
 
 async def look(validator: ValidatorUnderTest) -> int:
-    """Reads what others said, and examines what follows from it; how many verdicts the ledger took."""
+    """Reads other validators' verdicts and examines the resulting items; returns the number of verdicts on the
+    ledger.
+    """
     await validator.looking.verdicts()
     return await validator.judge()
 
 
 @pytest.mark.parametrize("first", [Outcome.ACCEPTED, Outcome.FORGED])
-async def test_a_wrong_verdict_is_overturned_by_the_services_themselves(
-    pool: PoolWithValidators, first: Outcome
-) -> None:
+async def test_running_services_overturn_a_wrong_verdict(pool: PoolWithValidators, first: Outcome) -> None:
     wrong, right, third = [
         pool.validator(name, redis=number, looks_at_accepted=1, looks_at_rejected=1)
         for number, name in enumerate(("validator", "second", "third"), start=1)
@@ -36,8 +36,8 @@ async def test_a_wrong_verdict_is_overturned_by_the_services_themselves(
     key = await pool.submit()
     assert await wrong.judge() == 1
 
-    assert await look(wrong) == 0  # nobody looks at its own
-    assert await look(right) == 0  # a second look is no verdict: it ends in a dispute
+    assert await look(wrong) == 0  # no validator examines its own verdict again
+    assert await look(right) == 0  # a second look is no verdict: it leads to a dispute
     work = await pool.work(key)
     assert (work.status, work.disputer) == (WorkStatus.DISPUTED, right.key.address)
     (disputed,) = await (await pool.ledger()).history(WorkDisputed, pool_id=POOL)
@@ -46,7 +46,7 @@ async def test_a_wrong_verdict_is_overturned_by_the_services_themselves(
 
     for party in (wrong, right):
         assert await look(party) == 0
-    # No block comes by itself here: the validator waits for a while, and makes the one that orders the dispute.
+    # No block is mined by itself here: the validator waits for a while, and makes the one that orders the dispute.
     assert await look(third) == 0
     assert (await third.dependencies.queue.lengths()).parked == 0
     for _ in range(4):

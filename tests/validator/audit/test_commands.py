@@ -1,4 +1,4 @@
-"""A contributor's and an auditor's commands, against a real chain, a real orchestrator over HTTP, and its store."""
+"""Commands of a contributor and an auditor, against a real chain, a real orchestrator over HTTP, and its store."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FORGED = {
 
 
 async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
-    """Two works, one accepted and one found forged, in an epoch that is over and whose secret was shown."""
+    """Returns two works, one accepted and one forged, in a finished epoch whose secret was revealed."""
     validator = pool.validator(trial=1)
     await validator.looking.epochs()
     good, bad = await pool.submit(), await pool.submit()
@@ -42,7 +42,7 @@ async def judged(pool: PoolWithValidators) -> tuple[Digest, Digest]:
     return good, bad
 
 
-async def test_an_auditor_recomputes_and_a_contributor_reads_why_and_disputes_without_gas(terminal: Terminal) -> None:
+async def test_an_auditor_recomputes_a_verdict_and_a_contributor_disputes_it_without_gas(terminal: Terminal) -> None:
     pool = terminal.pool
     good, bad = await judged(pool)
 
@@ -97,7 +97,7 @@ async def test_an_auditor_recomputes_and_a_contributor_reads_why_and_disputes_wi
     assert "NotDisputant" in await terminal.muster("worker", "dispute", good, "--key", "provider", expect=1)
 
 
-async def test_a_contributor_is_told_what_a_dispute_of_a_rejection_costs_before_and_after(terminal: Terminal) -> None:
+async def test_a_contributor_sees_the_cost_of_disputing_a_rejection_before_and_after(terminal: Terminal) -> None:
     pool = terminal.pool
     validator = pool.validator()
     key = await pool.submit()
@@ -115,12 +115,12 @@ async def test_a_contributor_is_told_what_a_dispute_of_a_rejection_costs_before_
     assert "unpaid, and 0.1 MUST for a lost dispute" in await terminal.muster("worker", "verdicts")
 
 
-async def test_a_validator_that_left_rows_out_is_named_and_the_command_fails(terminal: Terminal) -> None:
+async def test_a_validator_that_left_out_rows_is_named_and_the_command_fails(terminal: Terminal) -> None:
     pool = terminal.pool
     validator = pool.validator()
     await validator.looking.epochs()
     key = await pool.submit()
-    validator.examiner.otherwise = concluded(audited=(0,))  # a new node, of whose rows it leaves one out
+    validator.examiner.otherwise = concluded(audited=(0,))  # a new node, and the validator leaves out one of its rows
     rows = tuple(row.model_copy(update={"audited": row.row == 0}) for row in concluded().rows)
     validator.examiner.otherwise = concluded(audited=(0,), rows=rows)
     await validator.judge()

@@ -1,4 +1,4 @@
-"""Forging some rows never pays under terms that the ledger takes, and by how much it does not."""
+"""Forging some rows never pays under terms that the ledger accepts; the expected loss is computed."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from validator.audit.rate import RatePolicy
     price=st.integers(1, 10**12),
     units=st.integers(1, 10_000),
 )
-def test_forging_rows_never_gains_at_the_least_penalty_that_the_ledger_takes(
+def test_forging_rows_never_gains_at_the_ledgers_minimum_penalty(
     rows: int, forged: int, floor: int, price: int, units: int
 ) -> None:
     penalty = -(-price * (10_000 - floor) // floor)
@@ -31,7 +31,7 @@ def test_forging_rows_never_gains_at_the_least_penalty_that_the_ledger_takes(
 
 
 @given(rows=st.integers(1, 8), forged=st.integers(1, 8), share=st.integers(1, 10_000).map(lambda each: each / 10_000))
-def test_the_probability_is_that_of_all_draws_counted(rows: int, forged: int, share: float) -> None:
+def test_the_detection_probability_equals_that_of_enumerating_all_draws(rows: int, forged: int, share: float) -> None:
     forged = min(forged, rows)
     every = list(combinations(range(rows), rows_drawn(share, rows)))
     hit = Fraction(sum(any(row < forged for row in drawn) for drawn in every), len(every))
@@ -42,7 +42,9 @@ def test_the_probability_is_that_of_all_draws_counted(rows: int, forged: int, sh
 
 
 @given(floor=st.floats(1e-4, 1), trial=st.integers(1, 20), halved_after=st.integers(1, 20))
-def test_a_nodes_way_begins_with_all_rows_and_ends_at_the_floor(floor: float, trial: int, halved_after: int) -> None:
+def test_a_nodes_audit_share_begins_at_all_rows_and_falls_to_the_floor(
+    floor: float, trial: int, halved_after: int
+) -> None:
     way = stages(RatePolicy(trial=trial, halved_after=halved_after), floor=floor)
     assert (way[0].clean, way[0].share) == (0, 1)
     assert way[-1].share == floor

@@ -1,4 +1,4 @@
-"""Second looks and disputes between three validators on a real chain, in both directions, down to the money."""
+"""Second looks and disputes between three validators on a real chain, in both directions, including payments."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ AUDITS: dict[Digest, AuditFile] = {}
 
 
 class StoppedClock(SystemClock):
-    """Its monotonic time goes on when a test says so."""
+    """A clock whose monotonic time advances only on request."""
 
     passed = 0.0
 
@@ -66,7 +66,7 @@ class StoppedClock(SystemClock):
 
 @dataclass
 class Looking:
-    """One validator's second looks, with a queue of its own."""
+    """One validator's second looks, with its own queue."""
 
     ledger: Ledger
     loop: SecondLooks
@@ -77,12 +77,12 @@ class Looking:
     clock: StoppedClock
 
     async def follow_up(self, item: SubmittedWork, own: Outcome) -> Followed:
-        """What follows when it finds `own` in a second look."""
+        """Applies the result `own` of a second look."""
         found = Item(work=item, kind=ItemKind.SECOND_LOOK, deadline_s=0, seen_ms=0)
         return await self.results.follow_up(found, concluded(own, ReasonCode.SAMPLING_REPLAY), EVIDENCE)
 
     async def taken(self) -> list[Item]:
-        """What its queue holds after it has read on."""
+        """Reads new events and returns the contents of the queue."""
         await self.loop.round()
         found = []
         while (item := await self.queue.take()) is not None:
@@ -91,7 +91,7 @@ class Looking:
 
 
 async def looking(world: World, redis: Redis, name: str, policy: LookPolicy = ALL) -> Looking:
-    """The validator `name`; validators share nothing but the chain here."""
+    """Returns the validator `name`; validators share only the chain here."""
     ledger, key = await world.as_(name), world.keys[name]
     keys, clock = keys_of(list(world.keys).index(name) + 1), StoppedClock()
     records = NodeRecords(redis, keys=keys, validator=key.address)
@@ -165,13 +165,13 @@ async def its_turn(world: World, name: str, key: Digest) -> None:
 
 
 async def ready(world: World) -> None:
-    """A member that works on an announced version."""
+    """Returns a member that works on an announced version."""
     await world.member()
     await announced(world)
 
 
-async def test_a_wrong_verdict_is_found_disputed_and_overturned_by_a_third(world: World, redis: Redis) -> None:
-    """The other direction is tried with whole services."""
+async def test_a_wrong_verdict_is_disputed_and_overturned_by_a_third_validator(world: World, redis: Redis) -> None:
+    """Whole services test the other direction."""
     first, truth, paid, slashed = Outcome.ACCEPTED, Outcome.FORGED, 0, PENALTY
     await ready(world)
     work = await submitted(world)
@@ -201,13 +201,13 @@ async def test_a_wrong_verdict_is_found_disputed_and_overturned_by_a_third(world
         assert (record.failed_at is not None) is bool(slashed)
 
 
-async def test_a_dispute_by_the_node_is_judged_by_whoever_did_not_judge_it(world: World, redis: Redis) -> None:
+async def test_a_nodes_dispute_is_judged_by_validators_other_than_the_first_judge(world: World, redis: Redis) -> None:
     await ready(world)
     work = await submitted(world)
     await gave(world, "validator", work.key, Outcome.FORGED)
     await (await world.as_("node")).work.dispute(work.key, EVIDENCE)
     assert await (await looking(world, redis, "validator", NONE)).taken() == []
-    for name in ("second", "third"):  # both know of it; the one whose turn is later finds it decided
+    for name in ("second", "third"):  # both have read it; the one with the later turn finds it decided
         each = await looking(world, redis, name, NONE)
         assert [item.kind for item in await each.taken()] == [ItemKind.DISPUTE]
     await gave(world, "third", work.key, Outcome.ACCEPTED, decisive=True)
@@ -215,10 +215,10 @@ async def test_a_dispute_by_the_node_is_judged_by_whoever_did_not_judge_it(world
 
 
 @pytest.mark.parametrize(("steerable", "followed"), [(True, Followed.AGREES), (False, Followed.DISPUTED)])
-async def test_a_budget_over_many_files_is_not_disputed_because_one_of_them_is_clean(
+async def test_a_budget_rejection_over_many_files_is_not_disputed_for_one_clean_file(
     world: World, redis: Redis, steerable: bool, followed: Followed
 ) -> None:
-    """Unless the file has no near-ties to count, as in float32: then the verdict can't be right."""
+    """A file without near-ties to count, as in float32, is an exception: its rejection cannot be right."""
     await world.member()
     item = await submitted(world)
     judge, other = await world.as_("validator"), await looking(world, redis, "second")
@@ -230,9 +230,7 @@ async def test_a_budget_over_many_files_is_not_disputed_because_one_of_them_is_c
     assert await other.results.follow_up(look, found, EVIDENCE) is followed
 
 
-async def test_when_work_of_a_node_is_forged_all_that_others_accepted_of_it_is_looked_at(
-    world: World, redis: Redis
-) -> None:
+async def test_after_a_forgery_all_work_of_the_node_accepted_by_others_is_examined(world: World, redis: Redis) -> None:
     await ready(world)
     works = [await submitted(world, index=index) for index in range(4)]
     for index, name in enumerate(["validator", "second", "validator"]):
@@ -242,9 +240,9 @@ async def test_when_work_of_a_node_is_forged_all_that_others_accepted_of_it_is_l
     await gave(world, "validator", works[3].key, Outcome.FORGED)
     assert {item.work.key for item in await third.taken()} == {works[0].key, works[1].key, works[2].key}
     assert {item.work.key for item in await second.taken()} == {works[0].key, works[2].key}
-    assert second.loop.counts.doubtful == 1  # its own can't be taken back, and it says so
+    assert second.loop.counts.doubtful == 1  # it cannot withdraw its own verdict, and logs that
     assert (await second.records.of(works[0].node)).failed_at is not None
-    # It fails again: what was looked at is not looked at again, what came since is.
+    # The node fails again: examined works are not examined again, newer ones are.
     works += [await submitted(world, index=index) for index in (4, 5)]
     await gave(world, "validator", works[4].key, Outcome.ACCEPTED)
     await gave(world, "validator", works[5].key, Outcome.FORGED)
@@ -253,7 +251,7 @@ async def test_when_work_of_a_node_is_forged_all_that_others_accepted_of_it_is_l
     assert {item.work.key for item in await third.taken()} == {works[4].key}
 
 
-async def test_what_is_over_or_agreed_is_not_disputed(world: World, redis: Redis) -> None:
+async def test_final_or_confirmed_verdicts_are_not_disputed(world: World, redis: Redis) -> None:
     await ready(world)
     one, other = [await submitted(world, index=index) for index in range(2)]
     await gave(world, "validator", one.key, Outcome.ACCEPTED)
@@ -271,7 +269,7 @@ async def test_what_is_over_or_agreed_is_not_disputed(world: World, redis: Redis
     assert [item.kind for item in await late.taken()] == []
 
 
-async def test_with_a_single_validator_a_dispute_ends_by_its_deadline_without_a_penalty(
+async def test_with_a_single_validator_a_dispute_ends_at_its_deadline_without_a_penalty(
     world: World, redis: Redis
 ) -> None:
     await ready(world)
@@ -283,7 +281,7 @@ async def test_with_a_single_validator_a_dispute_ends_by_its_deadline_without_a_
     await gave(world, "validator", work.key, Outcome.FORGED)
     await (await world.as_("node")).work.dispute(work.key, EVIDENCE)
     assert await only.taken() == []
-    assert await (await looking(world, redis, "second")).taken() == []  # no validator any more
+    assert await (await looking(world, redis, "second")).taken() == []  # no longer a validator
     await world.warp(TERMS.dispute_period + SECOND)
     await owner.work.finalize([work.key])
     provider = world.keys["provider"].address
@@ -292,7 +290,7 @@ async def test_with_a_single_validator_a_dispute_ends_by_its_deadline_without_a_
     assert await owner.pools.membership(POOL, world.keys["node"].address) is not None
 
 
-async def test_every_forged_verdict_of_another_is_looked_at(world: World, redis: Redis) -> None:
+async def test_every_forged_verdict_of_another_validator_gets_a_second_look(world: World, redis: Redis) -> None:
     await ready(world)
     work = await submitted(world)
     second = await looking(world, redis, "second", LookPolicy(accepted=0, rejected=0))
@@ -302,7 +300,7 @@ async def test_every_forged_verdict_of_another_is_looked_at(world: World, redis:
     assert await second.follow_up(work, Outcome.ACCEPTED) is Followed.DISPUTED
 
 
-async def test_verdicts_are_read_again_after_a_crash_and_counted_once(world: World, redis: Redis) -> None:
+async def test_verdicts_read_again_after_a_crash_are_counted_once(world: World, redis: Redis) -> None:
     await ready(world)
     work = await submitted(world)
     await gave(world, "second", work.key, Outcome.ACCEPTED)
@@ -325,7 +323,7 @@ async def test_verdicts_are_read_again_after_a_crash_and_counted_once(world: Wor
 
 
 async def accepted_with(world: World, **wrong: Any) -> tuple[SubmittedWork, AuditFile]:
-    """Work that was accepted with an audit file whose first row is changed, and the same without the change."""
+    """Returns work accepted with an audit file whose first row is changed, and the same without the change."""
     work = await submitted(world)
     honest = audit_of(work, world.keys["validator"].address, audited=range(10))
     first, *rest = honest.rows
@@ -336,10 +334,10 @@ async def accepted_with(world: World, **wrong: Any) -> tuple[SubmittedWork, Audi
 
 
 @pytest.mark.parametrize("reward", [-1.0, 1e6, -1e30, None])
-async def test_an_acceptance_whose_rewards_are_wrong_is_disputed_and_the_evidence_names_the_row(
+async def test_an_acceptance_with_wrong_rewards_is_disputed_and_the_evidence_names_the_row(
     world: World, redis: Redis, reward: float | None
 ) -> None:
-    """The trainer takes rewards from the audit file of whoever judged."""
+    """The trainer takes rewards from the audit file of the validator that judged."""
     await ready(world)
     work, honest = await accepted_with(world, reward=reward)
     second = await looking(world, redis, "second")
@@ -379,7 +377,7 @@ async def test_equal_rows_agree_and_a_missing_audit_file_is_disputed_unless_the_
     assert standing.status is WorkStatus.DISPUTED
 
 
-async def test_an_audit_file_of_other_work_is_disputed_although_its_rows_are_right(world: World, redis: Redis) -> None:
+async def test_an_audit_file_of_other_work_is_disputed_even_with_right_rows(world: World, redis: Redis) -> None:
     await ready(world)
     work = await submitted(world)
     honest = audit_of(work, world.keys["validator"].address, audited=range(10))
@@ -401,20 +399,20 @@ async def test_an_audit_file_of_other_work_is_disputed_although_its_rows_are_rig
 
 
 async def paying(world: World) -> None:
-    """Has the pool pay for a look at every verdict."""
+    """Makes the pool pay for a second look at every verdict."""
     owner = await world.as_("owner")
     await owner.pools.set_terms(POOL, replace(TERMS, look_bps=10_000))
     await world.warp(TERMS.notice_period + SECOND)
 
 
-async def test_one_look_is_paid_and_its_validator_confirms_the_verdict(world: World, redis: Redis) -> None:
+async def test_one_second_look_is_paid_and_its_validator_confirms_the_verdict(world: World, redis: Redis) -> None:
     await paying(world)
     await ready(world)
     work = await submitted(world)
     judge, second, third = [await looking(world, redis, name, NONE) for name in ("validator", "second", "third")]
     await gave(world, "validator", work.key, Outcome.ACCEPTED)
     for each in (judge, second, third):
-        assert await each.taken() == []  # the block that draws it is not there yet
+        assert await each.taken() == []  # the block that decides the draw is not mined yet
     await world.controls.mine(2)
     assert await judge.taken() == []  # its own
     for each in (second, third):
@@ -423,7 +421,7 @@ async def test_one_look_is_paid_and_its_validator_confirms_the_verdict(world: Wo
         assert each.loop.counts.paid == 1
     agreed = concluded()
     assert await second.results.follow_up(item, agreed, EVIDENCE) is Followed.CONFIRMED
-    assert await third.results.follow_up(item, agreed, EVIDENCE) is Followed.AGREES  # one look is paid
+    assert await third.results.follow_up(item, agreed, EVIDENCE) is Followed.AGREES  # one second look is paid
     standing = await second.ledger.work.get(work.key)
     assert standing is not None
     assert (standing.status, standing.looker) == (WorkStatus.PROVISIONAL, world.keys["second"].address)
@@ -434,7 +432,7 @@ async def test_one_look_is_paid_and_its_validator_confirms_the_verdict(world: Wo
     assert await second.ledger.work.accrued(POOL, world.keys["second"].address) == TERMS.verdict_fee
 
 
-async def test_a_paid_look_that_finds_forgery_disputes(world: World, redis: Redis) -> None:
+async def test_a_paid_second_look_that_finds_forgery_disputes(world: World, redis: Redis) -> None:
     await paying(world)
     await ready(world)
     work = await submitted(world)
@@ -446,7 +444,7 @@ async def test_a_paid_look_that_finds_forgery_disputes(world: World, redis: Redi
     assert await second.follow_up(work, Outcome.FORGED) is Followed.DISPUTED
 
 
-async def test_what_no_terms_pay_for_and_what_is_too_old_is_looked_at_by_the_secret_only(
+async def test_unpaid_or_too_old_verdicts_are_chosen_for_second_looks_by_the_secret_only(
     world: World, redis: Redis
 ) -> None:
     await ready(world)
@@ -466,7 +464,7 @@ async def test_what_no_terms_pay_for_and_what_is_too_old_is_looked_at_by_the_sec
     assert not second.loop._undrawn
 
 
-async def test_looks_that_come_together_are_confirmed_in_one_transaction(world: World, redis: Redis) -> None:
+async def test_concurrent_second_looks_are_confirmed_in_one_transaction(world: World, redis: Redis) -> None:
     await paying(world)
     await ready(world)
     works = [await submitted(world, index=index) for index in range(4)]
@@ -485,9 +483,7 @@ async def test_looks_that_come_together_are_confirmed_in_one_transaction(world: 
 # Orders
 
 
-async def test_four_validators_contradict_with_two_and_the_others_take_a_contradicted_dispute_up(
-    world: World, redis: Redis
-) -> None:
+async def test_a_contradicted_dispute_is_taken_up_by_the_other_validators(world: World, redis: Redis) -> None:
     world.keys = {**world.keys, "fourth": Key.generate(), "fifth": Key.generate()}
     owner = await world.as_("owner")
     for name in ("fourth", "fifth"):
@@ -507,7 +503,7 @@ async def test_four_validators_contradict_with_two_and_the_others_take_a_contrad
     standing = await owner.work.get(work.key)
     assert standing is not None
     assert (standing.status, standing.juror) == (WorkStatus.DISPUTED, world.keys[first].address)
-    for name in (second, third):  # had it done away with it, it would come back
+    for name in (second, third):  # if the validator had dropped it, it would return
         await others[name].queue.drop([item_id(work.key, ItemKind.DISPUTE)])
         assert [item.kind for item in await others[name].taken()] == [ItemKind.DISPUTE]
         assert others[name].loop.counts.contradicted == 1
@@ -527,17 +523,17 @@ async def disputed(world: World) -> SubmittedWork:
     return work
 
 
-async def test_where_no_block_follows_a_dispute_one_validator_makes_it(world: World, redis: Redis) -> None:
+async def test_one_validator_makes_a_block_if_none_follows_a_dispute(world: World, redis: Redis) -> None:
     work = await disputed(world)
     named = [await looking(world, redis, name, NONE) for name in ("second", "third")]
     validators = [each.ledger.address for each in named]
     first, later = sorted(named, key=lambda each: rank_of(work.key, each.ledger.address, validators))
     for each in named:
         each.juries.missed(work.key)
-        assert await each.juries.round() == 0  # on most chains the block comes by itself
+        assert await each.juries.round() == 0  # on most chains the block is mined by itself
         each.clock.passed = UNDRAWN_PAUSE.total_seconds()
     assert await later.ledger.work.turn_of(work.key, later.ledger.address) is None
-    assert await later.juries.round() == 0  # the other one does it
+    assert await later.juries.round() == 0  # the other validator does it
     sent = 0
     while await first.ledger.work.turn_of(work.key, first.ledger.address) is None:
         sent += await first.juries.round()
@@ -549,9 +545,7 @@ async def test_where_no_block_follows_a_dispute_one_validator_makes_it(world: Wo
         assert await each.juries.round() == 0
 
 
-async def test_the_order_is_recorded_before_its_hash_is_too_old_and_not_by_everybody(
-    world: World, redis: Redis
-) -> None:
+async def test_the_order_is_recorded_by_one_validator_before_its_block_hash_expires(world: World, redis: Redis) -> None:
     work = await disputed(world)
     named = [await looking(world, redis, name, NONE) for name in ("second", "third")]
     for each in named:
@@ -565,9 +559,7 @@ async def test_the_order_is_recorded_before_its_hash_is_too_old_and_not_by_every
     assert [await each.juries.round() for each in named] == [0, 0]
 
 
-async def test_the_order_is_recorded_by_the_third_validator_if_the_two_before_it_are_silent(
-    world: World, redis: Redis
-) -> None:
+async def test_the_third_validator_records_the_order_if_two_before_it_are_silent(world: World, redis: Redis) -> None:
     world.keys = {**world.keys, "fourth": Key.generate()}
     owner = await world.as_("owner")
     await owner.pools.add_validator(POOL, world.keys["fourth"].address)
@@ -585,7 +577,7 @@ async def test_the_order_is_recorded_by_the_third_validator_if_the_two_before_it
     assert await last.ledger.work.turn_of(work.key, last.ledger.address) is not None
 
 
-async def test_an_order_whose_hash_was_lost_is_drawn_anew(world: World, redis: Redis) -> None:
+async def test_an_order_whose_block_hash_expired_is_drawn_again(world: World, redis: Redis) -> None:
     work = await disputed(world)
     second, third = [await looking(world, redis, name, NONE) for name in ("second", "third")]
     await world.controls.mine(READABLE + 2)
@@ -599,7 +591,9 @@ async def test_an_order_whose_hash_was_lost_is_drawn_anew(world: World, redis: R
     assert await third.juries.round() == 0
 
 
-async def test_nobody_makes_blocks_for_a_dispute_that_is_over_or_not_its_to_decide(world: World, redis: Redis) -> None:
+async def test_no_validator_makes_blocks_for_a_finished_dispute_or_one_it_cannot_decide(
+    world: World, redis: Redis
+) -> None:
     work = await disputed(world)
     judge, second, third = [await looking(world, redis, name, NONE) for name in ("validator", "second", "third")]
     owner = await world.as_("owner")
@@ -619,7 +613,7 @@ async def test_nobody_makes_blocks_for_a_dispute_that_is_over_or_not_its_to_deci
 # Records
 
 
-async def test_forged_work_sends_all_nodes_of_the_provider_back_to_full_audits(world: World, redis: Redis) -> None:
+async def test_a_forgery_returns_all_nodes_of_the_provider_to_full_audits(world: World, redis: Redis) -> None:
     await ready(world)
     one, other = [await submitted(world, index=index) for index in range(2)]
     second = await looking(world, redis, "second", NONE)

@@ -1,4 +1,4 @@
-"""The draw of rows: what anybody can compute again, and nobody beforehand."""
+"""The draw of rows: reproducible by any party afterwards, and unpredictable beforehand."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ shares = st.integers(1, 10_000).map(lambda basis_points: basis_points / 10_000)
 seeds = st.binary(min_size=32, max_size=32)
 
 
-def test_the_seed_is_the_hmac_that_the_documents_name() -> None:
+def test_the_row_seed_is_the_documented_hmac() -> None:
     expected = hmac.new(SECRET, b"\x01" * 32 + b"\x02" * 32, hashlib.sha256).digest()
     assert row_seed(SECRET, KEY, BLOCK) == expected
 
 
-def test_rows_of_a_known_seed_never_change() -> None:
-    """Or past audits could not be recomputed."""
+def test_the_rows_of_a_known_seed_never_change() -> None:
+    """Otherwise past audits could not be recomputed."""
     seed = row_seed(SECRET, KEY, BLOCK)
     assert draw_rows(RowDraw(seed=seed, share=0.1), 64) == VECTOR
 
 
 @given(seed=seeds, share=shares, rows=st.integers(0, 300))
-def test_the_draw_is_as_large_as_the_share_asks_and_the_same_each_time(seed: bytes, share: float, rows: int) -> None:
+def test_the_draw_has_the_requested_size_and_is_deterministic(seed: bytes, share: float, rows: int) -> None:
     drawn = draw_rows(RowDraw(seed=seed, share=share), rows)
     assert drawn == draw_rows(RowDraw(seed=seed, share=share), rows)
     assert list(drawn) == sorted(set(drawn))
@@ -42,7 +42,7 @@ def test_the_draw_is_as_large_as_the_share_asks_and_the_same_each_time(seed: byt
 
 
 @given(seed=seeds, share=shares)
-def test_another_secret_key_or_block_draws_other_rows(seed: bytes, share: float) -> None:
+def test_another_secret_work_key_or_block_draws_other_rows(seed: bytes, share: float) -> None:
     seeds = {
         row_seed(seed, KEY, BLOCK),
         row_seed(bytes(32) if seed != bytes(32) else SECRET, KEY, BLOCK),
@@ -52,8 +52,8 @@ def test_another_secret_key_or_block_draws_other_rows(seed: bytes, share: float)
     assert len(seeds) == 4
 
 
-def test_every_row_is_drawn_about_as_often_as_any_other() -> None:
-    """10,000 draws of 2 rows of 20: each comes 1,000 times on average, and 30 is the standard deviation."""
+def test_every_row_is_equally_likely_to_be_drawn() -> None:
+    """10,000 draws of 2 rows of 20: each comes 1,000 times on average, with a standard deviation of 30."""
     counts: Counter[int] = Counter()
     pairs: Counter[tuple[int, ...]] = Counter()
     for number in range(10_000):
@@ -62,7 +62,8 @@ def test_every_row_is_drawn_about_as_often_as_any_other() -> None:
         counts.update(rows)
         pairs[rows] += 1
     assert len(counts) == 20
-    assert all(850 < count < 1150 for count in counts.values())  # five standard deviations, and nothing here is random
+    # five standard deviations, and the draws are deterministic
+    assert all(850 < count < 1150 for count in counts.values())
     assert len(pairs) == 190
 
 
@@ -72,7 +73,7 @@ def test_a_share_outside_of_0_and_1_is_refused(share: float) -> None:
         rows_drawn(share, 10)
 
 
-def test_less_than_all_rows_need_a_seed() -> None:
+def test_drawing_a_part_of_the_rows_needs_a_seed() -> None:
     assert draw_rows(RowDraw(seed=None, share=1), 3) == (0, 1, 2)
     assert draw_rows(RowDraw(seed=None, share=0.5), 1) == (0,)
     with pytest.raises(InvalidInput, match="without a seed"):

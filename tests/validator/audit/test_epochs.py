@@ -21,7 +21,7 @@ from validator.loops.epochs import EpochLoop, EpochTooShort
 PLACE: dict[str, Any] = {"chain_id": 31337, "contract": ZERO_ADDRESS, "pool_id": 1, "epoch": 1}
 
 
-def test_a_secret_follows_from_key_chain_contract_pool_and_epoch() -> None:
+def test_a_secret_is_derived_from_key_chain_contract_pool_and_epoch() -> None:
     key = Key(b"\x01" * 32)
     first = secret_of(key, **PLACE)
     assert first == secret_of(Key(b"\x01" * 32), **PLACE)
@@ -36,7 +36,7 @@ def test_a_secret_follows_from_key_chain_contract_pool_and_epoch() -> None:
     assert len({first, *others}) == 6
 
 
-async def test_the_secret_of_the_newest_epoch_before_a_submission_draws_over_any_restart(world: World) -> None:
+async def test_rows_are_drawn_by_the_newest_secret_before_the_submission_also_after_a_restart(world: World) -> None:
     ledger, key = await world.as_("validator"), world.keys["validator"]
 
     def restarted() -> Epochs:
@@ -44,7 +44,7 @@ async def test_the_secret_of_the_newest_epoch_before_a_submission_draws_over_any
 
     running = restarted()
     assert await running.latest() == 0
-    assert await running.secret_before(await ledger.block() + 1) is None  # nothing committed: all rows
+    assert await running.secret_before(await ledger.block() + 1) is None  # no commitment: all rows
     blocks = []
     for epoch in (1, 2, 3):
         assert await restarted().commit_next() == epoch
@@ -70,7 +70,7 @@ async def test_the_secret_of_the_newest_epoch_before_a_submission_draws_over_any
     assert entry.secret == "0x" + running.secret(2).hex()
 
 
-async def test_what_this_key_committed_with_other_software_draws_nothing(world: World) -> None:
+async def test_a_commitment_made_by_other_software_is_not_used_for_drawing(world: World) -> None:
     ledger, key = await world.as_("validator"), world.keys["validator"]
     other = commitment_of(pool_id=POOL, validator=key.address, epoch=7, secret=b"\x07" * 32)
     await ledger.audits.commit(pool_id=POOL, epoch=7, commitment=other)
@@ -83,30 +83,32 @@ async def test_what_this_key_committed_with_other_software_draws_nothing(world: 
     assert found.epoch == 8
 
 
-async def test_an_epoch_begins_each_length_and_the_former_secret_is_shown_over_any_restart(world: World) -> None:
+async def test_epochs_begin_at_regular_intervals_and_the_former_secret_is_revealed_also_after_a_restart(
+    world: World,
+) -> None:
     ledger, key = await world.as_("validator"), world.keys["validator"]
 
     def restarted() -> EpochLoop:
         return EpochLoop(ledger, Epochs(ledger, key, pool_id=POOL), pool_id=POOL, length=LENGTH)
 
     running = restarted()
-    for _ in range(3):  # nothing more is due before the length has passed
+    for _ in range(3):  # nothing more is due before the epoch's length has passed
         await running.round()
     assert await running_epochs(ledger) == ([1], [])
-    await restarted().round()  # killed and started again within the epoch
+    await restarted().round()  # killed and restarted within the epoch
     assert await running_epochs(ledger) == ([1], [])
     await world.warp(LENGTH)
     await running.round()
     assert await running_epochs(ledger) == ([1, 2], [1])
     for _ in range(2):
         await world.warp(LENGTH)
-        await Epochs(ledger, key, pool_id=POOL).commit_next()  # killed before it could show the former
+        await Epochs(ledger, key, pool_id=POOL).commit_next()  # killed before it could reveal the former secret
     assert await running_epochs(ledger) == ([1, 2, 3, 4], [1])
     await restarted().round()
     assert await running_epochs(ledger) == ([1, 2, 3, 4], [1, 2, 3])
 
 
-async def test_a_secret_is_not_shown_while_a_reorganisation_could_take_the_next_commitment_back(world: World) -> None:
+async def test_a_secret_is_not_revealed_while_a_reorg_could_remove_the_next_commitment(world: World) -> None:
     ledger, key = await world.as_("validator"), world.keys["validator"]
     loop = EpochLoop(ledger, Epochs(ledger, key, pool_id=POOL), pool_id=POOL, length=LENGTH, settled=3)
     await loop.round()
@@ -120,7 +122,7 @@ async def test_a_secret_is_not_shown_while_a_reorganisation_could_take_the_next_
     assert shown[-1] == [1]
 
 
-async def test_no_further_epoch_begins_where_the_judge_period_became_longer(world: World) -> None:
+async def test_no_epoch_begins_after_the_judge_period_became_longer_than_an_epoch(world: World) -> None:
     ledger, key = await world.as_("validator"), world.keys["validator"]
     periods = [LENGTH]
 
@@ -130,7 +132,7 @@ async def test_no_further_epoch_begins_where_the_judge_period_became_longer(worl
     loop = EpochLoop(ledger, Epochs(ledger, key, pool_id=POOL), pool_id=POOL, length=LENGTH, terms=terms)
     await loop.round()
     periods.append(LENGTH + timedelta(seconds=1))
-    await loop.round()  # the epoch that goes on is not touched
+    await loop.round()  # the current epoch is unchanged
     await world.warp(LENGTH)
     with pytest.raises(EpochTooShort):
         await loop.round()
@@ -141,7 +143,7 @@ async def test_no_further_epoch_begins_where_the_judge_period_became_longer(worl
 
 
 async def running_epochs(ledger: Ledger) -> tuple[list[int], list[int]]:
-    """Which epochs were committed, and which were revealed."""
+    """Runs epochs; returns which were committed and which were revealed."""
     committed = await ledger.history(SecretCommitted, pool_id=POOL, second=ledger.address)
     revealed = await ledger.history(SecretRevealed, pool_id=POOL, second=ledger.address)
     return [each.epoch for each in committed], [each.epoch for each in revealed]

@@ -21,7 +21,7 @@ from validator.domain.submissions import SubmittedWork, WorkFacts
 
 
 class Finder:
-    """Looks at the newest block before it finds anything, as a validator does."""
+    """A fact finder that reads the newest block before each query, as a validator does."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -45,7 +45,7 @@ class Finder:
         return self._finder
 
 
-async def test_the_lease_comes_from_the_event_and_the_beacon_from_the_chain(world: World) -> None:
+async def test_the_lease_is_read_from_the_event_and_the_beacon_from_the_chain(world: World) -> None:
     await world.member()
     block = await announced(world)
     item = await leased(world)
@@ -54,13 +54,13 @@ async def test_the_lease_comes_from_the_event_and_the_beacon_from_the_chain(worl
     assert (work.beacon_block, work.salt, work.groups, work.max_units) == (block, SALT, lease.groups, lease.max_units)
     ledger = await world.as_("validator")
     finder = Finder(ledger)
-    for _ in range(2):  # what is cached is the same
+    for _ in range(2):  # the cached value is the same
         facts = await finder.facts(work)
         expected = WorkFacts(work=work, chain_id=world.deployment.chain_id, beacon=await ledger.block_hash(block))
         assert facts == expected
 
 
-async def test_a_provider_is_read_once_and_of_a_stranger_there_is_none(world: World) -> None:
+async def test_a_nodes_provider_is_cached_and_an_unknown_node_has_none(world: World) -> None:
     await world.member()
     finder = Finder(await world.as_("validator"))
     for _ in range(2):
@@ -68,7 +68,7 @@ async def test_a_provider_is_read_once_and_of_a_stranger_there_is_none(world: Wo
     assert await finder.provider_of(Key.generate().address) is None
 
 
-async def test_a_version_is_its_publishers_however_often_the_role_was_given_on_since(world: World) -> None:
+async def test_a_version_belongs_to_its_announcing_publisher_after_any_rotations(world: World) -> None:
     await world.member()
     await announced(world)
     finder = Finder(await world.as_("validator"))
@@ -79,7 +79,7 @@ async def test_a_version_is_its_publishers_however_often_the_role_was_given_on_s
     until = await owner.now() + timedelta(hours=1)
     await owner.pools.set_role(POOL, Role.PUBLISHER, second.address, previous_until=until)
     assert await finder.publisher_of(await finder.announcement(early)) == first
-    await announced(world, attempt=1)  # by the former key, which counts for another hour
+    await announced(world, attempt=1)  # by the former key, which is valid for another hour
     (between,) = await carried(world, [await leased(world, index=1)])
     assert await finder.publisher_of(await finder.announcement(between)) == first
     successor = (await world.as_("second")).checkpoints
@@ -90,7 +90,7 @@ async def test_a_version_is_its_publishers_however_often_the_role_was_given_on_s
         assert await finder.publisher_of(await finder.announcement(work)) == publisher
 
 
-async def test_the_beacon_is_the_later_of_announcement_and_joining_and_no_other_block(world: World) -> None:
+async def test_only_the_later_block_of_announcement_and_joining_is_the_beacon(world: World) -> None:
     announcement = await announced(world)
     await world.member()
     ledger = await world.as_("validator")
@@ -105,10 +105,10 @@ async def test_the_beacon_is_the_later_of_announcement_and_joining_and_no_other_
         work = await submitted(world, index=index, beacon_block=wrong)
         with pytest.raises(WrongBeacon, match=f"names beacon block {wrong}") as refused:
             await finder.facts(work)
-        assert refused.value.retryable  # the orchestrator's fault, or a chain's node that lags: never a verdict
+        assert refused.value.retryable  # the orchestrator's error or a lagging RPC endpoint, never a verdict
 
 
-async def test_of_several_joinings_the_lease_says_which_one_it_stands_on(world: World) -> None:
+async def test_of_several_joinings_the_lease_names_the_one_for_its_beacon(world: World) -> None:
     await world.member()
     ledger = await world.as_("validator")
     finder, node = Finder(ledger), world.keys["node"].address
@@ -121,12 +121,12 @@ async def test_of_several_joinings_the_lease_says_which_one_it_stands_on(world: 
     for index, block in enumerate([announcement, membership.joined_block], start=1):
         work = await submitted(world, index=index, beacon_block=block)
         assert (await finder.facts(work)).beacon == await ledger.block_hash(block)
-    # A joining from after a submission is never its beacon.
+    # A joining after the submission is never its beacon.
     with pytest.raises(WrongBeacon):
         await finder.facts(replace(first, beacon_block=membership.joined_block))
 
 
-async def test_a_digest_that_was_announced_again_may_stand_on_either_block(world: World) -> None:
+async def test_a_digest_announced_twice_may_use_either_block_as_beacon(world: World) -> None:
     await world.member()
     ledger = await world.as_("validator")
     finder = Finder(ledger)
@@ -139,8 +139,8 @@ async def test_a_digest_that_was_announced_again_may_stand_on_either_block(world
 
 
 @pytest.mark.parametrize("what", ["version", "joining"])
-async def test_what_a_reorganisation_moved_is_where_it_is_now(world: World, what: str) -> None:
-    """The event that comes last decides the seed, so a node would be accused of a beacon that is gone."""
+async def test_events_moved_by_a_reorg_are_read_at_their_new_place(world: World, what: str) -> None:
+    """The later event decides the seed, so a stale block would accuse a node of a wrong beacon."""
     steps: dict[str, Callable[[], Awaitable[object]]] = {"joining": world.member, "version": lambda: announced(world)}
     last = steps.pop(what)
     for first in steps.values():
@@ -160,7 +160,7 @@ async def test_what_a_reorganisation_moved_is_where_it_is_now(world: World, what
     assert (there, there != gone) == (await ledger.block_hash(after.beacon_block), True)
 
 
-async def test_a_version_that_a_reorganisation_took_back_is_known_no_longer(world: World) -> None:
+async def test_a_version_removed_by_a_reorg_is_unknown(world: World) -> None:
     await world.member()
     fork = await world.controls.snapshot()
     block = await announced(world)
@@ -176,7 +176,7 @@ async def test_a_version_that_a_reorganisation_took_back_is_known_no_longer(worl
         await finder.facts(work)
 
 
-async def test_what_the_ledger_does_not_hold_is_said_and_is_nobodys_guilt(world: World) -> None:
+async def test_an_unannounced_version_is_retryable_and_blames_no_node(world: World) -> None:
     await world.member()
     work = await submitted(world)
     finder = Finder(await world.as_("validator"))

@@ -34,12 +34,12 @@ def found(ties: NearTieCount | None, *, engine: str = "torch") -> Conclusion:
 
 
 async def rejected_at(budgets: NearTieBudgets, ties: NearTieCount, *, files: int, first: int = 0) -> list[int]:
-    """Which of so many files in a row are rejected."""
+    """Returns which of a number of consecutive files are rejected."""
     outcomes = [(await budgets.applied(work(first + number), found(ties))).outcome for number in range(files)]
     return [number for number, outcome in enumerate(outcomes) if outcome is Outcome.REJECTED]
 
 
-async def test_steered_files_are_rejected_and_honest_ones_never(redis: Redis) -> None:
+async def test_files_with_steered_near_ties_are_rejected_and_honest_ones_are_not(redis: Redis) -> None:
     budgets = NearTieBudgets(redis, keys=KEYS, validator=ME)
     assert await rejected_at(budgets, HONEST, files=2 * MOST_FILES) == []
     steering = NearTieBudgets(redis, keys=KEYS, validator=OTHER)
@@ -48,7 +48,7 @@ async def test_steered_files_are_rejected_and_honest_ones_never(redis: Redis) ->
     assert rejected[0] > 0
 
 
-async def test_the_rejection_says_why_and_is_no_forgery(redis: Redis) -> None:
+async def test_the_budget_rejection_states_its_reason_and_is_not_forgery(redis: Redis) -> None:
     budgets = NearTieBudgets(redis, keys=KEYS, validator=ME)
     for number in range(20):
         conclusion = await budgets.applied(work(number), found(STEERED))
@@ -63,13 +63,13 @@ async def test_the_rejection_says_why_and_is_no_forgery(redis: Redis) -> None:
     assert following.outcome is Outcome.ACCEPTED, "what was charged is not charged again"
 
 
-async def test_the_same_work_counts_once(redis: Redis) -> None:
+async def test_the_same_work_counts_once_towards_the_budget(redis: Redis) -> None:
     budgets = NearTieBudgets(redis, keys=KEYS, validator=ME)
     for _ in range(50):
         assert (await budgets.applied(work(1), found(STEERED))).outcome is Outcome.ACCEPTED
 
 
-async def test_nodes_and_arithmetics_and_validators_have_budgets_of_their_own(redis: Redis) -> None:
+async def test_budgets_are_separate_per_node_arithmetic_and_validator(redis: Redis) -> None:
     budgets, other = (NearTieBudgets(redis, keys=KEYS, validator=each) for each in (ME, OTHER))
     alone = await rejected_at(NearTieBudgets(redis, keys=RedisKeys("else"), validator=ME), STEERED, files=20)
     count = alone[0]
@@ -80,7 +80,7 @@ async def test_nodes_and_arithmetics_and_validators_have_budgets_of_their_own(re
         assert (await other.applied(work(number), found(STEERED))).outcome is Outcome.ACCEPTED
 
 
-async def test_what_was_not_accepted_or_can_t_be_steered_is_not_counted(redis: Redis) -> None:
+async def test_rejected_or_exact_work_does_not_count_towards_the_budget(redis: Redis) -> None:
     budgets = NearTieBudgets(redis, keys=KEYS, validator=ME)
     forged = replace(found(STEERED), outcome=Outcome.FORGED, reason=ReasonCode.SAMPLING_REPLAY)
     for number in range(40):

@@ -1,4 +1,4 @@
-"""How much is audited: everything of the new and of the caught, less of the proven, never less than the floor."""
+"""Audited shares: all rows of new and of caught nodes, fewer of proven ones, never below the floor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def record_of(history: list[Outcome]) -> AuditRecord:
 
 
 @given(history=histories, clean=st.integers(0, 100_000), floor=floors, policy=policies)
-def test_the_share_is_never_below_the_floor(
+def test_the_audit_share_is_never_below_the_floor(
     history: list[Outcome], clean: int, floor: float, policy: RatePolicy
 ) -> None:
     record = record_of(history)
@@ -50,7 +50,7 @@ def test_after_any_failure_every_row_is_audited_again(
 
 
 @given(floor=floors, policy=policies)
-def test_a_clean_node_is_audited_less_and_less_down_to_the_floor(floor: float, policy: RatePolicy) -> None:
+def test_a_clean_nodes_audit_share_falls_to_the_floor(floor: float, policy: RatePolicy) -> None:
     record, last = NEW, 1.0
     for _ in range(policy.trial + 20 * policy.halved_after):
         share, _ = share_of(record, floor=floor, policy=policy)
@@ -59,7 +59,7 @@ def test_a_clean_node_is_audited_less_and_less_down_to_the_floor(floor: float, p
     assert last == floor
 
 
-def test_the_reason_says_where_the_node_stands() -> None:
+def test_the_reason_for_an_audit_share_states_the_nodes_record() -> None:
     policy = RatePolicy(trial=2, halved_after=2, trial_after_failure=4)
     record, said = NEW, []
     for outcome in (Outcome.ACCEPTED,) * 6 + (Outcome.FORGED,):
@@ -77,9 +77,7 @@ def test_the_reason_says_where_the_node_stands() -> None:
 
 
 @given(clean=st.integers(0, 300), floor=floors, policy=policies)
-def test_forged_work_of_another_node_of_its_provider_weighs_like_its_own(
-    clean: int, floor: float, policy: RatePolicy
-) -> None:
+def test_a_forgery_by_a_sibling_node_counts_like_the_nodes_own(clean: int, floor: float, policy: RatePolicy) -> None:
     own = share_of(AuditRecord(clean=clean, failed_at=NOW), floor=floor, policy=policy)
     others = share_of(AuditRecord(clean=clean, provider_forged_at=NOW), floor=floor, policy=policy)
     assert own[0] == others[0]

@@ -1,4 +1,4 @@
-"""Whether a past draw was right, case by case."""
+"""Checks of past draws, case by case."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def compared(
     floor: float = 0.1,
     **verdict: Any,
 ) -> Comparison:
-    """Compares, for a verdict that is like its evidence but for what is given."""
+    """Compares a verdict that matches its evidence except in the given fields."""
     past = PastVerdict(
         work=WORK,
         validator=ME,
@@ -66,7 +66,7 @@ def drawn(rows: tuple[int, ...], *, epoch: int | None = 6, block: int | None = 7
     return audit_of(WORK, ME, audited=rows, share=share, epoch=epoch, block=block)
 
 
-def test_the_drawn_rows_agree_and_more_than_those_do_too() -> None:
+def test_the_drawn_rows_agree_and_additional_rows_do_too() -> None:
     found = compared(drawn(RIGHT))
     assert (found.finding, found.share, found.drawn, found.rows) == (AuditComparison.AGREES, 0.3, 3, 10)
     assert compared(drawn(tuple(sorted(RIGHT + WRONG)))).finding is AuditComparison.AGREES
@@ -81,7 +81,7 @@ def test_the_drawn_rows_agree_and_more_than_those_do_too() -> None:
         "another node of its provider forged work on 2026-11-21 12:00 UTC: 0 of 64 clean verdicts since",
     ],
 )
-def test_whatever_the_reason_for_all_rows_it_is_named_and_fewer_rows_still_differ(why: str) -> None:
+def test_a_full_audit_must_cover_every_row_whatever_its_reason(why: str) -> None:
     def told(rows: tuple[int, ...]) -> AuditFile:
         audit = drawn(rows, epoch=None, block=None, share=1.0)
         assert audit.draw is not None
@@ -111,19 +111,19 @@ def test_whatever_the_reason_for_all_rows_it_is_named_and_fewer_rows_still_diffe
         (drawn(RIGHT).model_copy(update={"rows": drawn(RIGHT).rows[::-1]}), "every row once and in order"),
     ],
 )
-def test_what_breaks_a_rule_is_named(audit: AuditFile, why: str) -> None:
+def test_a_violation_of_the_draw_is_reported_with_the_reason(audit: AuditFile, why: str) -> None:
     found = compared(audit)
     assert found.finding is AuditComparison.DIFFERS
     assert why in found.why
 
 
-def test_evidence_for_another_verdict_is_no_evidence() -> None:
+def test_evidence_for_another_verdict_is_refused() -> None:
     assert "another outcome" in compared(drawn(RIGHT), outcome=Outcome.FORGED).why
     assert "another reason" in compared(drawn(RIGHT), reason=801).why
     assert "dispute is decided on all rows" in compared(drawn(RIGHT), decisive=True).why
 
 
-def test_what_was_refused_needs_no_rows() -> None:
+def test_a_rejected_file_needs_no_recomputed_rows() -> None:
     early = audit_of(WORK, ME, audited=(), outcome=Outcome.FORGED, reason=ReasonCode.SEED_PROMPTS)
     late = audit_of(WORK, ME, audited=(1,), outcome=Outcome.FORGED, reason=ReasonCode.SAMPLING_REPLAY)
     hand = audit_of(WORK, ME, audited=(), reason=ReasonCode.RESOLVED_BY_HAND)
@@ -131,7 +131,7 @@ def test_what_was_refused_needs_no_rows() -> None:
         assert compared(audit).finding is AuditComparison.AGREES
 
 
-def test_what_is_missing_accuses_nobody() -> None:
+def test_missing_secrets_or_block_hashes_lead_to_no_accusation() -> None:
     assert compared(drawn(WRONG), secret=None).finding is AuditComparison.UNKNOWN
     assert compared(drawn(WRONG), block_hash=None).finding is AuditComparison.UNKNOWN
 
@@ -140,9 +140,7 @@ def test_what_is_missing_accuses_nobody() -> None:
     audited=st.sets(st.integers(0, 9), min_size=1).map(lambda rows: tuple(sorted(rows))),
     share=st.integers(1, 10_000).map(lambda each: each / 10_000),
 )
-def test_an_acceptance_agrees_only_if_every_drawn_row_was_computed_again(
-    audited: tuple[int, ...], share: float
-) -> None:
+def test_an_acceptance_agrees_only_if_every_drawn_row_was_recomputed(audited: tuple[int, ...], share: float) -> None:
     found = compared(drawn(audited, share=share))
     must = set(draw_rows(RowDraw(seed=row_seed(SECRET, WORK.key, BLOCK), share=share), 10))
     agrees = len(audited) == 10 or (0.1 <= share < 1 and must <= set(audited))

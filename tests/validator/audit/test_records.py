@@ -20,13 +20,13 @@ NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 
 
 def said(number: int, outcome: Outcome = Outcome.ACCEPTED, *, own: bool = True, about: int | None = None) -> Judged:
-    """The verdict in block `number`, about work of that number."""
+    """Returns the verdict in block `number` on the work of that number."""
     key = digest((number if about is None else about).to_bytes(32, "big"))
     at = NOW + timedelta(seconds=number)
     return Judged(key=key, outcome=outcome, own=own, at=at, place=(number, 0))
 
 
-async def test_own_clean_verdicts_and_anybodys_failures_make_a_record(redis: Redis) -> None:
+async def test_a_record_counts_own_clean_verdicts_and_failures_found_by_any_validator(redis: Redis) -> None:
     records = NodeRecords(redis, keys=KEYS, validator=ME)
     assert await records.of(NODE) == NEW
     await records.note(NODE, [said(1), said(2), said(3, own=False)])
@@ -34,10 +34,11 @@ async def test_own_clean_verdicts_and_anybodys_failures_make_a_record(redis: Red
     await records.note(NODE, [said(4, Outcome.REJECTED, own=False)])
     await records.note(NODE, [said(5)])
     assert await records.of(NODE) == AuditRecord(clean=1, failed_at=NOW + timedelta(seconds=4))
-    assert await NodeRecords(redis, keys=KEYS, validator=OTHER).of(NODE) == NEW  # others keep their own
+    # other validators keep their own records
+    assert await NodeRecords(redis, keys=KEYS, validator=OTHER).of(NODE) == NEW
 
 
-async def test_events_that_come_again_change_nothing(redis: Redis) -> None:
+async def test_replayed_events_change_nothing(redis: Redis) -> None:
     records = NodeRecords(redis, keys=KEYS, validator=ME)
     every = [said(number) for number in range(3 * MOST_RECENT)]
     await records.note(NODE, every)
@@ -46,7 +47,7 @@ async def test_events_that_come_again_change_nothing(redis: Redis) -> None:
     assert await records.of(NODE) == AuditRecord(clean=3 * MOST_RECENT)
 
 
-async def test_a_failure_that_a_dispute_undid_is_forgotten(redis: Redis) -> None:
+async def test_a_failure_overturned_by_a_dispute_is_forgotten(redis: Redis) -> None:
     records = NodeRecords(redis, keys=KEYS, validator=ME)
     await records.note(NODE, [said(1), said(2, Outcome.FORGED, own=False), said(3)])
     assert (await records.of(NODE)).clean == 1
@@ -54,20 +55,20 @@ async def test_a_failure_that_a_dispute_undid_is_forgotten(redis: Redis) -> None
     assert await records.of(NODE) == AuditRecord(clean=2)
 
 
-async def test_forged_work_of_a_provider_counts_against_all_of_its_nodes_until_a_dispute_undoes_it(
+async def test_a_forgery_counts_against_all_nodes_of_the_provider_until_a_dispute_overturns_it(
     redis: Redis,
 ) -> None:
     records, provider = NodeRecords(redis, keys=KEYS, validator=ME), OTHER
     await records.note(NODE, [said(number) for number in range(1, 11)])
     forged = said(20, Outcome.FORGED, own=False)
-    for _ in range(2):  # events may come again
+    for _ in range(2):  # events may be replayed
         await records.note_provider(provider, [forged])
     assert await records.of(NODE) == AuditRecord(clean=10)
     suspect = AuditRecord(clean=0, provider_forged_at=forged.at)
     assert await records.of(NODE, provider=provider) == suspect
     await records.note(NODE, [said(19), *(said(number) for number in range(21, 24))])
-    assert await records.of(NODE, provider=provider) == replace(suspect, clean=3)  # what came before does not count
-    # Its own failure counts if it is the newer one, and every own clean verdict after many ends it.
+    assert await records.of(NODE, provider=provider) == replace(suspect, clean=3)  # earlier verdicts do not count
+    # Its own failure counts if it is newer, and enough clean verdicts of its own end it.
     await records.note(NODE, [said(30, Outcome.REJECTED)])
     assert await records.of(NODE, provider=provider) == AuditRecord(failed_at=NOW + timedelta(seconds=30))
     await records.note_provider(provider, [said(40, Outcome.FORGED, about=5)])
@@ -79,7 +80,7 @@ async def test_forged_work_of_a_provider_counts_against_all_of_its_nodes_until_a
     assert (await records.of(NODE, provider=provider)).provider_forged_at is None
 
 
-async def test_of_a_provider_only_so_many_forgeries_are_remembered_and_the_newest_counts(redis: Redis) -> None:
+async def test_the_number_of_remembered_forgeries_is_bounded_and_the_newest_counts(redis: Redis) -> None:
     records, provider = NodeRecords(redis, keys=KEYS, validator=ME), OTHER
     count = MOST_FORGERIES + 5
     await records.note_provider(provider, [said(number, Outcome.FORGED) for number in range(count)])
@@ -88,7 +89,7 @@ async def test_of_a_provider_only_so_many_forgeries_are_remembered_and_the_newes
     assert (await records.of(NODE, provider=provider)).provider_forged_at == NOW + timedelta(seconds=count - 1)
 
 
-async def test_records_of_an_earlier_release_are_read(redis: Redis) -> None:
+async def test_records_written_by_an_earlier_release_are_readable(redis: Redis) -> None:
     records = NodeRecords(redis, keys=KEYS, validator=ME)
     await records.note(NODE, [said(1), said(2)])
     (name,) = await redis.keys("*record*")
@@ -98,7 +99,7 @@ async def test_records_of_an_earlier_release_are_read(redis: Redis) -> None:
     assert await records.of(NODE) == AuditRecord(clean=2)
 
 
-async def test_an_acceptance_that_a_dispute_undid_is_a_failure(redis: Redis) -> None:
+async def test_an_acceptance_overturned_by_a_dispute_is_a_failure(redis: Redis) -> None:
     records = NodeRecords(redis, keys=KEYS, validator=ME)
     await records.note(NODE, [said(1), said(2), said(3)])
     await records.note(NODE, [said(4, Outcome.FORGED, own=False, about=1)])

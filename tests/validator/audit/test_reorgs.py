@@ -1,4 +1,4 @@
-"""How a validator notices that the chain was reorganised, without asking more than it must."""
+"""A validator detects chain reorganisations with as few queries as possible."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from validator.chain.reorgs import MOST_REMEMBERED, ReorgAwareCache, ReorgTracke
 
 
 def name(branch: str, number: int) -> Digest:
-    """The hash of a block; branches are one up to block 10."""
+    """Returns the hash of a block; the branches are equal up to block 10."""
     return digest(f"0x{ord(branch) if number > 10 else 0:04x}{number:060x}")
 
 
 class Chain:
-    """Two branches of a chain, of which one is there."""
+    """Two branches of a chain, one of which is current."""
 
     def __init__(self) -> None:
         self.branch, self.height, self.asked = "a", 10, 0
@@ -49,7 +49,7 @@ class Chain:
         ((11, "a"), (11, "b"), 1, 1),
     ],
 )
-async def test_a_block_that_is_gone_is_noticed_and_one_that_follows_costs_no_question(
+async def test_a_removed_block_is_noticed_and_an_extended_chain_causes_no_query(
     second: tuple[int, str], third: tuple[int, str], branches: int, asked: int
 ) -> None:
     chain = Chain()
@@ -61,7 +61,7 @@ async def test_a_block_that_is_gone_is_noticed_and_one_that_follows_costs_no_que
     assert (reorgs.mark().branch, reorgs.mark().newest, chain.asked) == (branches, third[0], asked)
 
 
-async def test_an_answer_that_others_overtook_is_no_reorganisation() -> None:
+async def test_an_answer_older_than_another_is_not_a_reorg() -> None:
     chain = Chain()
     reorgs = ReorgTracker(chain)
     early = chain.at(11)
@@ -70,7 +70,7 @@ async def test_an_answer_that_others_overtook_is_no_reorganisation() -> None:
     assert (reorgs.mark().branch, reorgs.mark().newest) == (0, 13)
 
 
-async def test_an_answer_is_remembered_while_it_holds_and_only_if_its_end_would_be_noticed() -> None:
+async def test_an_answer_is_cached_only_while_its_removal_would_be_noticed() -> None:
     chain = Chain()
     reorgs = ReorgTracker(chain)
     kept: ReorgAwareCache[str, int] = ReorgAwareCache(reorgs)
@@ -79,7 +79,7 @@ async def test_an_answer_is_remembered_while_it_holds_and_only_if_its_end_would_
     kept.put("old", 2, block=12, mark=reorgs.mark())
     kept.put("newer than the look", 3, block=13, mark=reorgs.mark())
     assert [kept.get(key) for key in ("before any look", "old", "newer than the look")] == [None, 2, None]
-    slow = reorgs.mark()  # and then something is read for a long time
+    slow = reorgs.mark()  # then a read takes a long time
     await reorgs.observe(chain.at(13, "b"))
     assert kept.get("old") is None
     kept.put("read on the other branch", 4, block=5, mark=slow)
@@ -88,7 +88,7 @@ async def test_an_answer_is_remembered_while_it_holds_and_only_if_its_end_would_
     assert kept.get("new") == 5
 
 
-async def test_memory_is_bounded() -> None:
+async def test_the_cache_is_bounded() -> None:
     chain = Chain()
     reorgs = ReorgTracker(chain)
     await reorgs.observe(chain.at(12))

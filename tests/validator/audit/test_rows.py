@@ -1,4 +1,4 @@
-"""Rows of another validator's audit file against one's own."""
+"""Rows of another validator's audit file compared with one's own."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER = Digest("0x" + "0e" * 32)
 
 
 def rows(count: int = ROWS, **changed: Any) -> list[AuditRow]:
-    """Rows of which the first is changed."""
+    """Returns rows with changes in the first one."""
     every = [
         AuditRow(
             row=row,
@@ -71,7 +71,7 @@ def differences(
     [
         (rows(), "arithmetic", []),
         (rows(reward=0.75), "arithmetic", [0]),
-        (rows(reward=-1e30), "code", [0]),  # a decided reward is the same everywhere
+        (rows(reward=-1e30), "code", [0]),  # a decided reward is the same for every validator
         (rows(group=7), "arithmetic", [0]),
         (rows(sample=7), "arithmetic", [0]),
         (rows(prompt_index=7), "arithmetic", [0]),
@@ -84,17 +84,17 @@ def differences(
         (rows()[1:], "arithmetic", [None, 0]),
         (rows(ROWS + 1), "arithmetic", [None]),
         (rows(row=1), "arithmetic", [None, 0]),
-        (undecided(1), "arithmetic", [0]),  # nothing there may be undecided
+        (undecided(1), "arithmetic", [0]),  # no row may be undecided there
         (undecided(5), "code", []),
         (undecided(6), "code", [0, 1, 2, 3, 4, 5]),
         (undecided(5), "math", []),
-        (unscored(*range(20, ROWS)), "code", []),  # the judge's time for scoring was over
+        (unscored(*range(20, ROWS)), "code", []),  # the judge's time limit for scoring was reached
         (unscored(*range(20, ROWS)), "arithmetic", list(range(20, ROWS))),
-        (unscored(*range(20, 40)), "code", list(range(20, 40))),  # rows after them were scored
+        (unscored(*range(20, 40)), "code", list(range(20, 40))),  # later rows were scored
         (rows(reward=9.0)[:1] + unscored(*range(20, ROWS))[1:], "code", [0]),
     ],
 )
-def test_what_a_judge_may_not_say_of_rows_is_named(
+def test_a_judges_impossible_row_results_are_reported(
     theirs: list[AuditRow], environment: str, wrong: list[int | None]
 ) -> None:
     found = differences(theirs, environment=environment)
@@ -102,13 +102,13 @@ def test_what_a_judge_may_not_say_of_rows_is_named(
     assert audits_differ([compared(found, note="")]) is bool(wrong)
 
 
-def test_what_we_could_not_decide_ourselves_accuses_nobody() -> None:
+def test_rows_undecided_here_accuse_no_judge() -> None:
     assert differences(rows(), undecided(50)) == differences(rows(), unscored(*range(50))) == ()
     assert differences(rows(reward=9.0), list(without_scores(rows()))) == ()
     assert [each.row for each in differences(rows(group=9), list(without_scores(rows())))] == [0]
 
 
-def test_a_judge_can_not_say_that_its_time_was_over_where_scoring_takes_little() -> None:
+def test_a_judge_cannot_claim_a_timeout_where_scoring_is_short() -> None:
     found = differences(unscored(*range(20, ROWS)), scoring=SHORT_SCORING - timedelta(seconds=1))
     assert [each.row for each in found] == list(range(20, ROWS))
 
@@ -131,8 +131,8 @@ def test_one_row_of_a_short_file_may_be_undecided() -> None:
     ],
     ids=lambda wrong: next(iter(wrong)),
 )
-def test_an_audit_file_of_something_else_is_named(wrong: dict[str, Any]) -> None:
-    """The trainer drops the whole file then."""
+def test_an_audit_file_of_other_work_is_reported(wrong: dict[str, Any]) -> None:
+    """The trainer then drops the whole file."""
     item = replace(work(), units=10)
     honest = audit_of(item, Key.generate().address, audited=range(10))
     assert header_differences(honest, item) == ()
@@ -140,7 +140,7 @@ def test_an_audit_file_of_something_else_is_named(wrong: dict[str, Any]) -> None
     assert f"says {next(iter(wrong))}" in found.what
 
 
-def test_the_evidence_lists_as_many_rows_as_it_may_and_counts_all() -> None:
+def test_the_evidence_lists_a_bounded_number_of_rows_and_counts_all() -> None:
     check = compared(differences(undecided(ROWS)), note="compared")
     assert (check.state, len(check.findings), check.found) == (CheckState.FAILED, MOST_FINDINGS, ROWS)
     assert audits_differ([compared([unreadable("x" * 5000)], note="no audit file")])

@@ -26,7 +26,7 @@ async def announced(world: World, *, version: int = 1, attempt: int = 0, checkpo
 
 
 async def beacon_of(world: World, *, node: str = "node") -> int:
-    """The beacon block that an honest orchestrator puts into a lease of the node now; 0 without version or member."""
+    """Returns the beacon block that an honest orchestrator writes into a lease now; 0 without version or member."""
     ledger = await world.as_("owner")
     every = await ledger.history(CheckpointAnnounced, pool_id=POOL, second=RUN)
     member = await ledger.pools.membership(POOL, world.keys[node].address)
@@ -45,7 +45,7 @@ async def leased(
     node: str = "node",
     beacon_block: int | None = None,
 ) -> SignedWorkClaim:
-    """Work of `node`, ready to be carried."""
+    """Returns a work claim of `node`, ready to be submitted."""
     ledger, key = await world.as_("owner"), world.keys[node]
     lease = Lease(
         pool_id=POOL,
@@ -69,7 +69,7 @@ async def leased(
 
 
 async def carried(world: World, items: Sequence[SignedWorkClaim]) -> list[SubmittedWork]:
-    """Submits in one transaction; what the ledger took, in order."""
+    """Submits works in one transaction; returns those the ledger accepted, in order."""
     carrier = await world.as_("orchestrator")
     await carrier.work.submit_batch(items)
     keys = {item.lease.lease.key.hash for item in items}
@@ -81,6 +81,6 @@ async def carried(world: World, items: Sequence[SignedWorkClaim]) -> list[Submit
 async def submitted(
     world: World, *, index: int = 0, beacon_block: int | None = None, node: str = "node"
 ) -> SubmittedWork:
-    """One piece of work on the ledger."""
+    """Returns one submitted work."""
     (work,) = await carried(world, [await leased(world, index=index, beacon_block=beacon_block, node=node)])
     return work

@@ -1,4 +1,4 @@
-"""Honest work is measured, limits stand around it, and the file grows by what each machine has measured."""
+"""Honest work is measured, limits are set around it, and the file gains entries from each machine."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def measured(model: Path) -> list[MeasuredEntry]:
     return found
 
 
-def test_every_type_is_checked_in_itself_and_in_float32(measured: list[MeasuredEntry]) -> None:
+def test_every_dtype_is_checked_against_itself_and_float32(measured: list[MeasuredEntry]) -> None:
     pairs = {(one.limits.prover.dtype, one.limits.verifier.dtype) for one in measured}
     single, half = Dtype.FLOAT32, Dtype.BFLOAT16
     assert pairs == {(single, single), (half, half), (half, single)}
     assert {(one.limits.files, one.limits.samples) for one in measured} == {(4, 32)}
 
 
-def test_what_was_measured_is_within_its_own_limits_by_the_headroom(measured: list[MeasuredEntry]) -> None:
+def test_measured_files_are_within_their_limits_by_the_headroom(measured: list[MeasuredEntry]) -> None:
     for one in measured:
         limits = one.limits
         assert one.figures.rejected(limits) == (0, 0)
@@ -55,7 +55,7 @@ def test_what_was_measured_is_within_its_own_limits_by_the_headroom(measured: li
         assert limits.sampling.largest >= max(FLOAT32_SAMPLING.largest, 2 * one.figures.largest_gap)
 
 
-def test_entries_of_other_machines_stay_and_the_same_ones_are_replaced(measured: list[MeasuredEntry]) -> None:
+def test_entries_of_other_machines_are_kept_and_equal_ones_replaced(measured: list[MeasuredEntry]) -> None:
     entries = [one.limits for one in measured]
     elsewhere = entries[0].model_copy(
         update={"prover": ArithmeticPair.of(EngineName.VLLM, Dtype.FLOAT32, verified_in=Dtype.FLOAT32).prover}
@@ -68,7 +68,7 @@ def test_entries_of_other_machines_stay_and_the_same_ones_are_replaced(measured:
     assert RolloutCalibration.from_json(after.to_json()) == after
 
 
-def test_an_entry_that_is_widened_lets_through_what_either_did(measured: list[MeasuredEntry]) -> None:
+def test_a_widened_entry_accepts_all_that_either_accepted(measured: list[MeasuredEntry]) -> None:
     one = measured[0].limits
     [wide] = merged(merged(None, [one]), [one.widened(3)], widen=True).entries
     assert (wide.files, wide.samples) == (2 * one.files, 2 * one.samples)
@@ -80,7 +80,7 @@ def test_an_entry_that_is_widened_lets_through_what_either_did(measured: list[Me
     assert merged(merged(None, [one.widened(3)]), [one], widen=True).entries[0].file == wide.file
 
 
-def test_how_files_scatter_is_measured_by_group_and_unknown_of_both_where_one_did_not(
+def test_scatter_is_measured_by_group_and_unknown_if_one_measurement_lacks_it(
     measured: list[MeasuredEntry],
 ) -> None:
     one = next(one for one in measured if one.limits.prover.dtype is Dtype.BFLOAT16)
@@ -98,20 +98,24 @@ def test_how_files_scatter_is_measured_by_group_and_unknown_of_both_where_one_di
     assert both.scatter == scatter.widened(2).model_copy(update={"groups": 16})
 
 
-def test_every_way_to_generate_has_draws_of_its_own_and_the_same_again() -> None:
-    """Else files of another batch would be the same near-ties once more, and the sample smaller than it says."""
+def test_every_generation_method_has_its_own_reproducible_draws() -> None:
+    """Otherwise files of another batch size would repeat the same near-ties, and the sample would be smaller than
+    stated.
+    """
     ways = ["torch in bfloat16, batch 64", "torch in bfloat16, batch 1", "vllm in bfloat16, batch 64"]
     seeds = [seed_of(way, number) for way in ways for number in range(8)]
     assert len(set(seeds)) == len(seeds)
     assert seeds == [seed_of(way, number) for way in ways for number in range(8)]
 
 
-def test_nothing_to_measure_is_said(model: Path) -> None:
+def test_an_empty_measurement_is_refused(model: Path) -> None:
     with pytest.raises(InvalidInput):
         measure(replace(Measurement(model=model), batches=()), progress=print)
 
 
-def test_the_command_writes_the_file_and_says_where_another_interpreter_is_needed(model: Path, tmp_path: Path) -> None:
+def test_the_command_writes_the_file_and_reports_where_another_interpreter_is_needed(
+    model: Path, tmp_path: Path
+) -> None:
     mount(app, PARTS, ["validator"])
     out = tmp_path / "calibration.json"
     asked = ["validator", "calibrate", "--model", str(model), "--dtypes", "float32", "--samples", "4", "--groups", "1"]
@@ -128,9 +132,9 @@ def test_the_command_writes_the_file_and_says_where_another_interpreter_is_neede
 @pytest.mark.parametrize(
     ("told", "words"),
     [(["--engines", "torch,vllm"], "environment of its own"), (["--out", "no/such/folder/c.json"], "no/such/folder")],
-    ids=["an engine that is not here", "no place to write to"],
+    ids=["an engine that is not installed", "no output path"],
 )
-def test_what_would_spoil_a_calibration_at_its_end_is_said_before_anything_is_measured(
+def test_options_that_would_spoil_a_calibration_are_refused_before_measuring(
     told: list[str], words: str, model: Path
 ) -> None:
     mount(app, PARTS, ["validator"])

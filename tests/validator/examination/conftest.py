@@ -1,4 +1,4 @@
-"""A version, its slot, honest files of it, and what examines them, in this process and in one of its own."""
+"""Fixtures: a version, its slot, honest files of it, and examiners in this process and in a separate one."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def shelf() -> ModelCache:
 
 
 def facts(version: CheckedVersion, file: RolloutFile, *, path: Path) -> WorkFacts:
-    """The submission of an honest node that was leased the slot."""
+    """Returns the submission of an honest node that leased the slot."""
     work = SubmittedWork(
         key=WorkKey(pool_id=POOL, run=RUN, step=STEP, node=NODE, index=INDEX).hash,
         pool_id=POOL,
@@ -101,7 +101,7 @@ def facts(version: CheckedVersion, file: RolloutFile, *, path: Path) -> WorkFact
 
 
 def checkpoint(version: CheckedVersion) -> CheckpointRef:
-    """As the run names it; nobody has it but the disk."""
+    """Returns the checkpoint as the run names it; only the local disk has it."""
     return CheckpointRef(version=7, attempt=0, digest=version.digest, block=1, publisher=NODE, relays=())
 
 
@@ -123,7 +123,7 @@ class Bench:
         change: Callable[[WorkFacts], WorkFacts] = lambda facts: facts,
         of: RolloutFile | None = None,
     ) -> Conclusion | NotJudged:
-        """What is concluded of a file, or of any bytes submitted as if they were the file `of`."""
+        """Returns the conclusion on a file, or on any bytes submitted as the file `of`."""
         path = self.folder / "file.parquet"
         if isinstance(file, bytes):
             path.write_bytes(file)
@@ -141,7 +141,7 @@ class Bench:
         return self.procedure.examine(order, is_copy=is_copy)
 
     def conclude(self, file: RolloutFile | bytes, **how: object) -> Conclusion:
-        """The same, where there has to be a conclusion."""
+        """Returns the conclusion, which must exist."""
         found = self.examine(file, **how)  # type: ignore[arg-type]  # of `examine`
         assert isinstance(found, Conclusion), found
         return found
@@ -159,7 +159,7 @@ def procedure_of(
     dtype: Dtype | None = None,
     scoring: timedelta = timedelta(minutes=1),
 ) -> Procedure:
-    """As an examiner process has it."""
+    """Returns the procedure as in an examiner process."""
     return Procedure(
         reader=reader,
         shelf=shelf,

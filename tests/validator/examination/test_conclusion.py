@@ -1,4 +1,4 @@
-"""From results to verdicts: the whole table."""
+"""From check results to verdicts: the complete table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REASONS = {
 
 
 def prefilled(failed: str = "", beyond: str = "") -> Prefilled:
-    """Checks 8 to 10, some of which fail, some by more than the margin."""
+    """Returns checks 8 to 10, some of which fail, some by more than the margin."""
     results = []
     for name, reason in REASONS.items():
         state = CheckOutcome.FAILED if name in failed.split() else CheckOutcome.PASSED
@@ -62,7 +62,7 @@ TABLE = {
 
 
 @pytest.mark.parametrize(("first", "second", "reason"), TABLE.values(), ids=TABLE)
-def test_a_statistical_failure_is_forgery_only_if_two_prefills_put_the_same_check_beyond_the_margin(
+def test_a_statistical_failure_is_forgery_only_if_two_prefills_exceed_the_margin_in_one_check(
     first: Prefilled, second: Prefilled, reason: ReasonCode
 ) -> None:
     verdict = statistical(first, second, copy=False)
@@ -71,7 +71,7 @@ def test_a_statistical_failure_is_forgery_only_if_two_prefills_put_the_same_chec
     assert "row 2, token 5: " in verdict.words
 
 
-def test_a_copy_that_fails_is_called_one_in_words_whatever_failed() -> None:
+def test_a_failing_copy_is_described_as_a_copy_whatever_failed() -> None:
     both = prefilled("sampling", "sampling")
     verdict = statistical(both, both, copy=True)
     assert verdict.reason is ReasonCode.SAMPLING_REPLAY
@@ -87,16 +87,14 @@ def test_equal_outputs_that_pass_are_natural() -> None:
 @pytest.mark.parametrize(
     ("slow", "unscored", "reason"),
     [
-        (0, 64, ReasonCode.PASSED),  # the time was over before anything was scored: no guilt of the file
+        (0, 64, ReasonCode.PASSED),  # time ran out before any row was scored, which is not the file's fault
         (16, 0, ReasonCode.PASSED),
         (17, 0, ReasonCode.PASSED_UNDECIDED),
-        (4, 48, ReasonCode.PASSED),  # 4 of 16 that were scored
+        (4, 48, ReasonCode.PASSED),  # 4 of 16 scored rows
         (5, 48, ReasonCode.PASSED_UNDECIDED),
     ],
 )
-def test_rows_that_were_not_scored_count_neither_as_slow_nor_as_scored(
-    slow: int, unscored: int, reason: ReasonCode
-) -> None:
+def test_unscored_rows_count_neither_as_slow_nor_as_scored(slow: int, unscored: int, reason: ReasonCode) -> None:
     verdict = accepted(rows=64, audited=8, slow=slow, unscored=unscored, copy=False)
     assert (verdict.outcome, verdict.reason) == (Outcome.ACCEPTED, reason)
     assert (f"{unscored} were not scored" in verdict.words) == bool(unscored)
@@ -114,7 +112,7 @@ def exact(found: int, *, less: int = 0) -> CheckResult:
     )
 
 
-def test_an_exact_failure_is_forgery_and_says_how_much_is_wrong() -> None:
+def test_an_exact_failure_is_forgery_and_states_its_extent() -> None:
     verdict = forged(exact(3))
     assert (verdict.outcome, verdict.reason) == (Outcome.FORGED, ReasonCode.REWARD_DIFFERS)
     assert verdict.words == "reward: row 0: reward 1, and it is 0 (and 2 more)"
@@ -130,7 +128,7 @@ def test_an_exact_failure_is_forgery_and_says_how_much_is_wrong() -> None:
         ("code", 21, 1000, Outcome.FORGED),
     ],
 )
-def test_a_few_programs_that_are_scored_by_chance_are_not_called_forged(
+def test_a_few_nondeterministic_scores_are_not_forgery(
     environment: str, found: int, rows: int, outcome: Outcome
 ) -> None:
     assert rewards_differ(exact(found), rows=rows, environment=environment).outcome is outcome
@@ -145,7 +143,7 @@ def test_a_few_programs_that_are_scored_by_chance_are_not_called_forged(
         ("code", 8, 2, Outcome.FORGED),
     ],
 )
-def test_claiming_too_little_is_never_called_forged_and_excuses_nothing_else(
+def test_claiming_too_low_a_reward_is_never_forgery_and_excuses_nothing_else(
     environment: str, less: int, others: int, outcome: Outcome
 ) -> None:
     verdict = rewards_differ(exact(less + others, less=less), rows=64, environment=environment)

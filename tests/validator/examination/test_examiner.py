@@ -1,4 +1,4 @@
-"""Examiner processes: killed, slow, given up, without a policy. Nothing is forgotten, and nobody is blamed."""
+"""Examiner processes that are killed, slow, given up or without a policy: no item is lost and no node is blamed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def settings(version: CheckedVersion, tmp_path_factory: pytest.TempPathFactory) 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def examiner(settings: ExaminerSettings) -> AsyncIterator[LocalExaminer]:
-    """One for all tests: a process takes seconds to start."""
+    """Returns one examiner for all tests, because a process takes seconds to start."""
     async with LocalExaminer(settings, clock=SystemClock()) as found:
         yield found
 
@@ -81,13 +81,13 @@ async def accepted(found: Awaitable[Conclusion | NotJudged]) -> None:
     assert conclusion.outcome is Outcome.ACCEPTED, conclusion.words
 
 
-async def test_files_are_examined_in_a_process_of_their_own(examiner: LocalExaminer, examination: Examination) -> None:
+async def test_files_are_examined_in_a_separate_process(examiner: LocalExaminer, examination: Examination) -> None:
     await asyncio.gather(*(accepted(examiner.examine(examination, is_copy=natural)) for _ in range(3)))
     assert process_of(examiner).pid not in {None, os.getpid()}
 
 
 def killer(examiner: LocalExaminer, *, times: int) -> Callable[[Digest], Awaitable[bool]]:
-    """Kills the examiner in the midst of its work, so many times."""
+    """Kills the examiner during its work a number of times."""
     left = [times]
 
     async def is_copy(_: Digest) -> bool:
@@ -100,7 +100,7 @@ def killer(examiner: LocalExaminer, *, times: int) -> Callable[[Digest], Awaitab
     return is_copy
 
 
-async def test_an_examiner_tries_its_sandbox_and_its_arithmetic_without_any_submission(
+async def test_an_examiner_tests_its_sandbox_and_arithmetic_without_a_submission(
     examiner: LocalExaminer,
 ) -> None:
     assert await examiner.try_out() is None
@@ -114,7 +114,7 @@ async def test_an_examiner_tries_its_sandbox_and_its_arithmetic_without_any_subm
     assert await examiner.try_out() is None, "another process has taken its place"
 
 
-async def test_a_machine_without_a_sandbox_is_known_before_any_file_is_read(
+async def test_a_machine_without_a_sandbox_is_detected_before_any_file_is_read(
     settings: ExaminerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("validator.examination.child.PROGRAM", (sys.executable, "-c", SANDBOXLESS))
@@ -125,7 +125,7 @@ async def test_a_machine_without_a_sandbox_is_known_before_any_file_is_read(
     assert "bubblewrap" in found.hint
 
 
-async def test_an_examiner_that_is_killed_is_replaced_and_the_file_examined_all_the_same(
+async def test_a_killed_examiner_is_replaced_and_the_file_is_still_examined(
     examiner: LocalExaminer, examination: Examination
 ) -> None:
     before = process_of(examiner).pid
@@ -133,7 +133,7 @@ async def test_an_examiner_that_is_killed_is_replaced_and_the_file_examined_all_
     assert process_of(examiner).pid != before
 
 
-async def test_what_the_service_can_t_answer_comes_back_to_it_and_the_process_goes_on(
+async def test_an_error_of_the_service_is_returned_to_it_and_the_process_continues(
     examiner: LocalExaminer, examination: Examination
 ) -> None:
     async def no_store(_: Digest) -> bool:
@@ -146,9 +146,7 @@ async def test_what_the_service_can_t_answer_comes_back_to_it_and_the_process_go
     assert process_of(examiner).pid == before
 
 
-async def test_versions_that_nobody_has_or_that_are_others_are_not_judged(
-    examiner: LocalExaminer, examination: Examination
-) -> None:
+async def test_missing_or_mismatched_versions_are_not_judged(examiner: LocalExaminer, examination: Examination) -> None:
     unknown = digest(b"\6" * 32)
     elsewhere = examination.checkpoint.model_copy(update={"digest": unknown})
     work = replace(examination.facts.work, checkpoint=unknown)
@@ -185,7 +183,7 @@ ENDS = {
 
 
 @pytest.mark.parametrize(("script", "code", "retryable"), ENDS.values(), ids=ENDS)
-async def test_no_end_of_an_examiner_is_a_verdict(
+async def test_the_end_of_an_examiner_process_is_never_a_verdict(
     script: str,
     code: str,
     *,
@@ -202,7 +200,7 @@ async def test_no_end_of_an_examiner_is_a_verdict(
     assert (found.code, found.retryable) == (code, retryable)
 
 
-async def test_a_version_is_fetched_once_and_held_while_it_is_used(
+async def test_a_version_is_fetched_once_and_locked_while_in_use(
     settings: ExaminerSettings, version: CheckedVersion, examination: Examination, tmp_path: Path
 ) -> None:
     fetched: list[Digest] = []
@@ -217,16 +215,16 @@ async def test_a_version_is_fetched_once_and_held_while_it_is_used(
     folders = await asyncio.gather(*(_folder(examiner, examination) for _ in range(3)))
     assert fetched == [version.digest]
     assert {*folders} == {tmp_path / "home" / "checkpoints" / version.digest}
-    (folders[0] / "config.json").write_text("{}")  # somebody spoils it: it is noticed, and fetched anew
+    (folders[0] / "config.json").write_text("{}")  # damage is noticed, and the version is fetched again
     again = await _folder(examiner, examination)
     assert fetched == [version.digest] * 2
     assert folder_files(again) == folder_files(version.folder)
 
 
-async def test_a_version_that_is_being_checked_is_not_let_go_of(
+async def test_a_version_being_verified_is_not_removed(
     settings: ExaminerSettings, version: CheckedVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two examinations end and begin at the same time, where only one unused version stays."""
+    """Two examinations end and begin at the same time, where only one unused version is kept."""
 
     async def fetch(run: Digest, checkpoint: CheckpointRef, to: Path) -> None:
         del run
@@ -266,7 +264,7 @@ async def test_a_version_that_is_being_checked_is_not_let_go_of(
     await again
 
 
-async def test_a_version_of_ours_that_is_changed_on_disk_is_noticed_before_anybody_is_judged_by_it(
+async def test_a_local_version_changed_on_disk_is_noticed_before_it_is_used(
     settings: ExaminerSettings, version: CheckedVersion, examination: Examination, tmp_path: Path
 ) -> None:
     shutil.copytree(version.folder, tmp_path / "policies" / "7")

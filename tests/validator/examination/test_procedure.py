@@ -1,4 +1,4 @@
-"""A whole examination: what is concluded, what is said, what is left out, and what nobody is blamed for."""
+"""A whole examination: its conclusion, its texts, skipped work, and errors that blame no node."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from validator.examination.reading import LimitedReader
 from validator.examination.report import RewardsRewritten, check_rewards
 
 
-def test_an_honest_file_is_accepted_with_every_check_and_row_on_record(bench: Bench, honest: RolloutFile) -> None:
+def test_an_honest_file_is_accepted_with_every_check_and_row_recorded(bench: Bench, honest: RolloutFile) -> None:
     found = bench.conclude(honest)
     assert (found.outcome, found.reason, found.beacon_block) == (Outcome.ACCEPTED, ReasonCode.PASSED, 3)
     assert {check.state for check in found.checks} == {CheckState.PASSED}
@@ -73,7 +73,7 @@ def test_an_honest_file_of_any_batch_shape_is_accepted(batch: int, bench: Bench,
     ],
     ids=["another", "among others", "none named"],
 )
-def test_what_the_recipe_does_not_take_is_not_paid_and_slashes_nobody(
+def test_an_arithmetic_outside_the_recipe_is_unpaid_and_not_slashed(
     arithmetic: tuple[str, ...], reason: ReasonCode, bench: Bench, tmp_path: Path
 ) -> None:
     bench.version = as_version(tiny_folder(tmp_path / "8"), RECIPE.model_copy(update={"arithmetic": arithmetic}))
@@ -88,7 +88,7 @@ def test_what_the_recipe_does_not_take_is_not_paid_and_slashes_nobody(
         )
 
 
-def test_junk_under_the_name_of_another_engine_is_forged_not_merely_untaken(bench: Bench, tmp_path: Path) -> None:
+def test_invalid_work_under_another_engines_name_is_forged(bench: Bench, tmp_path: Path) -> None:
     taken = RECIPE.model_copy(update={"arithmetic": ("vllm/float32",)})
     bench.version = as_version(tiny_folder(tmp_path / "8"), taken)
     junk = make(bench.version, facts=facts_of(bench.version), seed=b"\5" * 32)
@@ -96,14 +96,14 @@ def test_junk_under_the_name_of_another_engine_is_forged_not_merely_untaken(benc
     assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.SAMPLING_REPLAY)
 
 
-def test_a_recipe_that_names_nothing_takes_float32_whatever_there_are_limits_for(bench: Bench) -> None:
+def test_a_recipe_without_arithmetic_takes_float32_whatever_is_calibrated(bench: Bench) -> None:
     file = make(bench.version, facts=facts_of(bench.version), dtype=Dtype.BFLOAT16)
     found = bench.conclude(file)
     assert (found.outcome, found.reason) == (Outcome.REJECTED, ReasonCode.BOUNDS_ARITHMETIC)
     assert "the recipe takes torch/float32, vllm/float32" in found.words
 
 
-def test_what_the_recipe_takes_and_nobody_calibrated_is_ours(bench: Bench, tmp_path: Path) -> None:
+def test_an_arithmetic_without_calibration_is_not_judged(bench: Bench, tmp_path: Path) -> None:
     taken = RECIPE.model_copy(update={"arithmetic": ("torch/bfloat16",)})
     bench.version = as_version(tiny_folder(tmp_path / "8"), taken)
     found = bench.examine(make(bench.version, facts=facts_of(bench.version), dtype=Dtype.BFLOAT16))
@@ -112,7 +112,7 @@ def test_what_the_recipe_takes_and_nobody_calibrated_is_ours(bench: Bench, tmp_p
     assert found.hint
 
 
-def test_drawn_rows_alone_are_computed_again_if_nothing_is_suspicious(bench: Bench, honest: RolloutFile) -> None:
+def test_only_drawn_rows_are_recomputed_unless_something_is_suspicious(bench: Bench, honest: RolloutFile) -> None:
     draw = RowDraw(seed=b"\1" * 32, share=0.25)
     found = bench.conclude(honest, draw=draw)
     assert found.outcome is Outcome.ACCEPTED
@@ -121,7 +121,7 @@ def test_drawn_rows_alone_are_computed_again_if_nothing_is_suspicious(bench: Ben
     assert all(row.task is not None for row in found.rows)
 
 
-def test_a_failure_in_drawn_rows_has_all_rows_computed_before_anything_is_concluded(
+def test_after_a_failure_in_drawn_rows_all_rows_are_recomputed(
     bench: Bench, version: CheckedVersion, tmp_path: Path
 ) -> None:
     file = make(version, facts=facts_of(version), weights=changed_weights(tmp_path, "int8"))
@@ -133,13 +133,17 @@ def test_a_failure_in_drawn_rows_has_all_rows_computed_before_anything_is_conclu
     assert (figures["beyond_margin"], figures["again.beyond_margin"]) == (True, True)
 
 
-def test_a_copy_has_all_rows_computed_and_passes_if_its_own_seed_drew_it(bench: Bench, honest: RolloutFile) -> None:
+def test_all_rows_of_a_copy_are_recomputed_and_it_passes_if_its_own_seed_drew_it(
+    bench: Bench, honest: RolloutFile
+) -> None:
     found = bench.conclude(honest, draw=RowDraw(seed=b"\1" * 32, share=0.25), copy=True)
     assert found.outcome is Outcome.ACCEPTED
     assert len(found.audited) == len(honest.samples)
 
 
-def test_a_copy_that_its_seed_did_not_draw_is_forged_and_called_a_copy(bench: Bench, version: CheckedVersion) -> None:
+def test_a_copy_that_its_seed_did_not_draw_is_forged_and_reported_as_a_copy(
+    bench: Bench, version: CheckedVersion
+) -> None:
     file = make(version, facts=facts_of(version), seed=b"\5" * 32)
     found = bench.conclude(file, copy=True)
     assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.SAMPLING_REPLAY)
@@ -191,7 +195,7 @@ def test_an_exact_failure_is_forgery_and_ends_the_examination(
     later = [name for name in names[names.index(check) + 1 :] if check != "computation" or name == "reward"]
     assert all(states[name] is CheckState.SKIPPED for name in later)
     assert all((row.reward is not None) is (check == "reward") for row in found.rows)
-    assert bool(bench.asked) is (check in {"reward", "computation"})  # copies are asked for when seeds are right
+    assert bool(bench.asked) is (check in {"reward", "computation"})  # copies are looked up after the seed checks pass
 
 
 OTHER_SEEDS: dict[str, Callable[[WorkFacts], WorkFacts]] = {
@@ -211,7 +215,7 @@ def test_a_file_of_another_seed_is_forged(
 
 
 @pytest.mark.parametrize("difference", [-1, 1])
-def test_units_are_the_file_s_tokens_neither_more_nor_fewer(difference: int, bench: Bench, honest: RolloutFile) -> None:
+def test_work_units_must_equal_the_files_tokens(difference: int, bench: Bench, honest: RolloutFile) -> None:
     def told(facts: WorkFacts) -> WorkFacts:
         return replace(facts, work=replace(facts.work, units=honest.units + difference))
 
@@ -224,7 +228,7 @@ def test_one_unit_claimed_for_a_whole_file_is_forged(bench: Bench, honest: Rollo
     assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.BOUNDS_UNITS)
 
 
-def test_a_file_of_a_former_version_is_rejected_in_words_and_slashes_nobody(bench: Bench, honest: RolloutFile) -> None:
+def test_a_file_of_a_former_format_is_rejected_and_not_slashed(bench: Bench, honest: RolloutFile) -> None:
     written = io.BytesIO()
     write_table(table_of(honest).replace_schema_metadata({VERSION_KEY: b"1"}), written)
     found = bench.conclude(written.getvalue(), of=honest)
@@ -232,12 +236,12 @@ def test_a_file_of_a_former_version_is_rejected_in_words_and_slashes_nobody(benc
     assert "upgrade the task's image" in found.words
 
 
-def test_a_file_larger_than_an_honest_one_of_its_lease_is_forged_unread(bench: Bench, honest: RolloutFile) -> None:
+def test_a_file_larger_than_its_lease_permits_is_forged_without_reading(bench: Bench, honest: RolloutFile) -> None:
     found = bench.conclude(with_rows(honest, honest.samples * 5))
     assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.FORMAT_TOO_LARGE)
 
 
-def test_between_limits_and_margin_work_is_not_paid_and_costs_nothing_more(bench: Bench, honest: RolloutFile) -> None:
+def test_between_limits_and_margin_work_is_unpaid_and_not_slashed(bench: Bench, honest: RolloutFile) -> None:
     off = [replace(one, logprobs=one.logprobs - np.float32(0.0002)) for one in honest.samples]  # the limit is 0.0001
     found = bench.conclude(with_rows(honest, off))
     assert (found.outcome, found.reason) == (Outcome.REJECTED, ReasonCode.LOG_PROBABILITIES_UNCONFIRMED)
@@ -246,14 +250,14 @@ def test_between_limits_and_margin_work_is_not_paid_and_costs_nothing_more(bench
     assert (found.outcome, found.reason) == (Outcome.FORGED, ReasonCode.LOG_PROBABILITIES_DIFFER)
 
 
-def test_nobody_is_slashed_for_one_log_probability_however_far_it_is_off(bench: Bench, honest: RolloutFile) -> None:
+def test_one_wrong_log_probability_alone_is_not_slashed(bench: Bench, honest: RolloutFile) -> None:
     off = honest.samples[0].logprobs.copy()
     off[0] -= 0.03  # 30 times the limit for one token; on average over the file less than a tenth of it
     found = bench.conclude(with_row(honest, 0, replace(honest.samples[0], logprobs=off)))
     assert (found.outcome, found.reason) == (Outcome.REJECTED, ReasonCode.LOG_PROBABILITIES_UNCONFIRMED)
 
 
-def test_nobody_is_slashed_for_one_proof_while_replay_and_averages_agree(
+def test_one_wrong_proof_alone_is_not_slashed_while_replay_and_averages_agree(
     bench: Bench, version: CheckedVersion, honest: RolloutFile, tmp_path: Path
 ) -> None:
     older = make(version, facts=facts_of(version), weights=changed_weights(tmp_path, "older"))
@@ -266,7 +270,9 @@ def test_nobody_is_slashed_for_one_proof_while_replay_and_averages_agree(
 
 @pytest.mark.parametrize("factor", [12, 20])
 def test_honest_files_are_accepted_where_attention_is_sharp(factor: int, bench: Bench, tmp_path: Path) -> None:
-    """With one kernel and limits for rounding alone, a quarter of these files were not paid, and some forged."""
+    """With one kernel and limits for rounding alone, a quarter of these files were unpaid, and some were judged
+    forged.
+    """
     bench.version = as_version(sharpened(tiny_folder(tmp_path / "sharp"), factor))
     confirmed = 0
     for number in range(24):
@@ -280,7 +286,7 @@ def test_honest_files_are_accepted_where_attention_is_sharp(factor: int, bench: 
     assert confirmed, "none of these files needs a second prefill: they show nothing"
 
 
-def test_wider_limits_let_no_other_weights_through_where_attention_is_sharp(bench: Bench, tmp_path: Path) -> None:
+def test_wider_limits_admit_no_other_weights_where_attention_is_sharp(bench: Bench, tmp_path: Path) -> None:
     bench.version = as_version(sharpened(tiny_folder(tmp_path / "sharp"), 20))
     for kind in ("older", "int8"):
         weights = sharpened(changed_weights(tmp_path, kind), 20)
@@ -288,7 +294,7 @@ def test_wider_limits_let_no_other_weights_through_where_attention_is_sharp(benc
         assert found.outcome is Outcome.FORGED, (kind, found.words)
 
 
-def test_weights_beyond_the_budget_and_broken_folders_are_ours(
+def test_weights_over_the_budget_and_broken_folders_are_not_blamed_on_the_node(
     bench: Bench, version: CheckedVersion, reader: LimitedReader, honest: RolloutFile, tmp_path: Path
 ) -> None:
     bench.procedure = procedure_of(reader, ModelCache(torch.device("cpu"), budget=1000))
@@ -302,7 +308,7 @@ def test_weights_beyond_the_budget_and_broken_folders_are_ours(
     assert found.code == "bad-version-folder"
 
 
-def test_a_row_whose_score_changes_is_excused_and_not_learned_from(
+def test_a_row_with_a_changing_score_is_excused_and_has_no_reward(
     bench: Bench, honest: RolloutFile, version: CheckedVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     planner, calls = type(version.planner), []
@@ -324,12 +330,12 @@ def test_a_row_whose_score_changes_is_excused_and_not_learned_from(
     ("limited", "less", "outcome"),
     [
         (True, 1, Outcome.ACCEPTED),
-        (True, 2, Outcome.REJECTED),  # else a node could keep any group from being learned
+        (True, 2, Outcome.REJECTED),  # otherwise a node could keep any group from being learned
         (True, 12, Outcome.REJECTED),
         (False, 1, Outcome.FORGED),
     ],
 )
-def test_a_slow_machine_may_have_found_less_in_a_few_rows_where_checks_have_limits(
+def test_a_few_rows_may_score_lower_here_where_checks_have_time_limits(
     bench: Bench,
     honest: RolloutFile,
     version: CheckedVersion,
@@ -360,7 +366,7 @@ def test_a_slow_machine_may_have_found_less_in_a_few_rows_where_checks_have_limi
         assert [row.task for row in found.rows] == [1.0] * less + [0.0] * (12 - less)
 
 
-def test_nothing_is_scored_before_draws_and_proofs_are_right(
+def test_no_program_is_scored_before_draws_and_proofs_are_verified(
     bench: Bench, version: CheckedVersion, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = make(version, facts=facts_of(version), seed=b"\5" * 32)
@@ -373,7 +379,7 @@ def test_nothing_is_scored_before_draws_and_proofs_are_right(
 
 
 @pytest.mark.parametrize(("slow", "reason"), [(3, ReasonCode.PASSED), (4, ReasonCode.PASSED_UNDECIDED)])
-def test_answers_that_take_too_long_are_paid_and_have_no_reward(
+def test_answers_that_take_too_long_to_score_are_paid_and_have_no_reward(
     slow: int, reason: ReasonCode, bench: Bench, version: CheckedVersion, honest: RolloutFile,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -391,7 +397,7 @@ def test_answers_that_take_too_long_are_paid_and_have_no_reward(
     assert len(calls) == len(honest.samples), "what ran into a limit is not run again"
 
 
-def test_scoring_ends_when_its_time_is_over_and_the_rest_is_undecided(
+def test_scoring_ends_at_its_time_limit_and_the_remaining_rows_are_undecided(
     bench: Bench, reader: LimitedReader, shelf: ModelCache, version: CheckedVersion, honest: RolloutFile,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -414,7 +420,7 @@ def test_scoring_ends_when_its_time_is_over_and_the_rest_is_undecided(
     assert f"{sum(undecided)} were not scored within the time" in found.words
 
 
-def test_an_accepted_file_never_has_other_rewards_than_its_own(bench: Bench, honest: RolloutFile) -> None:
+def test_rewards_that_differ_from_those_of_an_accepted_file_raise_an_error(bench: Bench, honest: RolloutFile) -> None:
     rows = bench.conclude(honest).rows
     check_rewards(honest, rows)
     check_rewards(honest, [row.model_copy(update={"task": None, "reward": None}) for row in rows])
@@ -423,7 +429,7 @@ def test_an_accepted_file_never_has_other_rewards_than_its_own(bench: Bench, hon
             check_rewards(honest, [rows[0].model_copy(update=changes), *rows[1:]])
 
 
-def test_a_conclusion_fits_an_audit_file_to_the_last_figure(bench: Bench, honest: RolloutFile) -> None:
+def test_a_conclusion_fits_an_audit_file_without_loss(bench: Bench, honest: RolloutFile) -> None:
     found, told = bench.conclude(honest), facts(bench.version, honest, path=bench.folder / "file.parquet").work
     written = AuditFile(
         pool_id=1, key=told.key, validator=told.node, judged_at_ms=1, muster="1", outcome=found.outcome,

@@ -1,4 +1,4 @@
-"""Strangers' bytes: what they do to a decoder is a statement about them, unless it is one about this machine."""
+"""Decoding strangers' bytes: a failure is evidence about the file, unless this machine caused it."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ def path(tmp_path: Path) -> Path:
 
 
 def submitted(path: Path) -> Digest:
-    """The hash of what is there."""
+    """Returns the hash of the file on disk."""
     return digest(hashlib.sha256(path.read_bytes()).digest()) if path.exists() else ZERO_DIGEST
 
 
 def refused(reader: LimitedReader, path: Path, lease: ReadLimits = LEASE) -> ReasonCode:
-    """Why the file is none."""
+    """Returns the reason for refusing the file."""
     found = reader.read(path, sha256=submitted(path), lease=lease)
     assert isinstance(found, CheckResult), found
     return found.findings[0].reason
 
 
-def test_an_honest_file_comes_back_as_it_was(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
+def test_an_honest_file_is_read_unchanged(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
     write_rollouts(path, honest)
     found = reader.read(path, sha256=submitted(path), lease=LEASE)
     assert isinstance(found, tuple)
@@ -54,7 +54,7 @@ def test_an_honest_file_comes_back_as_it_was(reader: LimitedReader, honest: Roll
 
 
 def changed(file: RolloutFile, name: str) -> pa.Table:
-    """A table that is no such file, in one way."""
+    """Returns a table that violates the format in one way."""
     table = table_of(file)
     column = table.schema.get_field_index("reward")
     match name:
@@ -80,7 +80,7 @@ def changed(file: RolloutFile, name: str) -> pa.Table:
         ("too many rows", ReasonCode.FORMAT_TOO_LARGE),
     ],
 )
-def test_tables_that_are_no_file_of_rollouts_are_forged(
+def test_tables_that_are_no_rollout_file_are_forged(
     name: str, reason: ReasonCode, reader: LimitedReader, honest: RolloutFile, path: Path
 ) -> None:
     write_table(changed(honest, name), path)
@@ -94,12 +94,12 @@ def write_table(table: pa.Table, path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"PAR1", b"PAR1" + bytes(1000) + b"PAR1", b"no such thing" * 99])
-def test_other_bytes_are_forged(content: bytes, reader: LimitedReader, path: Path) -> None:
+def test_arbitrary_bytes_are_forged(content: bytes, reader: LimitedReader, path: Path) -> None:
     path.write_bytes(content)
     assert refused(reader, path) is ReasonCode.FORMAT_UNREADABLE
 
 
-def test_text_that_is_none_is_forged(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
+def test_invalid_utf8_text_is_forged(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
     table = table_of(honest)
     spoilt = pa.array([b"\xff\xfe"] * table.num_rows, pa.binary()).cast(pa.string(), safe=False)
     index = table.schema.get_field_index("environment")
@@ -110,21 +110,21 @@ def test_text_that_is_none_is_forged(reader: LimitedReader, honest: RolloutFile,
     assert refused(reader, path) in {ReasonCode.FORMAT_SCHEMA, ReasonCode.FORMAT_UNREADABLE}
 
 
-def test_cut_files_are_forged(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
+def test_truncated_files_are_forged(reader: LimitedReader, honest: RolloutFile, path: Path) -> None:
     write_rollouts(path, honest)
     path.write_bytes(path.read_bytes()[:-40])
     assert refused(reader, path) is ReasonCode.FORMAT_UNREADABLE
 
 
-def test_more_bytes_than_any_honest_file_has_are_not_even_decoded(reader: LimitedReader, path: Path) -> None:
+def test_files_larger_than_any_honest_one_are_not_decoded(reader: LimitedReader, path: Path) -> None:
     path.write_bytes(bytes(LEASE.file_bytes + 1))
     assert refused(reader, path) is ReasonCode.FORMAT_TOO_LARGE
 
 
-def test_a_bomb_ends_its_decoder_and_nothing_else(
+def test_a_decompression_bomb_ends_only_its_decoder(
     reader: LimitedReader, honest: RolloutFile, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Repeated values take no place in a file, not even by its own account; decoded they take a quarter gigabyte."""
+    """Repeated values take no space in the file, nor in the size it declares; decoded they take 256 MB."""
     monkeypatch.setattr("rollouts.sandboxed_decoder._LIBRARIES", 384 << 20)
     table = table_of(honest).slice(0, 1)
     at = table.schema.get_field_index("output_tokens")
@@ -141,7 +141,7 @@ def test_a_bomb_ends_its_decoder_and_nothing_else(
     assert isinstance(reader.read(path, sha256=submitted(path), lease=LEASE), tuple)
 
 
-def test_what_a_lease_allows_and_this_machine_does_not_take_is_not_judged(
+def test_a_file_within_its_lease_but_above_this_machines_limits_is_not_judged(
     sandboxes: Sandboxes, honest: RolloutFile, path: Path
 ) -> None:
     write_rollouts(path, honest)
@@ -172,7 +172,7 @@ def test_what_a_lease_allows_and_this_machine_does_not_take_is_not_judged(
         (ReadLimits(rows=3), "too many bytes"),
     ],
 )
-def test_beyond_the_lease_a_file_is_forged_however_little_else_this_machine_takes(
+def test_a_file_above_its_leases_limits_is_forged_despite_smaller_local_limits(
     smaller: ReadLimits, beyond: int | str, sandboxes: Sandboxes, honest: RolloutFile, path: Path
 ) -> None:
     lease = LEASE
@@ -190,7 +190,7 @@ def test_beyond_the_lease_a_file_is_forged_however_little_else_this_machine_take
     assert refused(reader, path, lease) is ReasonCode.FORMAT_TOO_LARGE
 
 
-def test_a_file_that_was_not_kept_is_judged_by_its_hash_and_its_size(sandboxes: Sandboxes) -> None:
+def test_a_file_not_kept_is_judged_by_its_hash_and_size(sandboxes: Sandboxes) -> None:
     sha256, reader = digest(b"\1" * 32), LimitedReader(sandboxes, most=ReadLimits(file_bytes=100))
     forged = reader.read(HashedFile(sha256=sha256, size=LEASE.file_bytes + 1), sha256=sha256, lease=LEASE)
     assert isinstance(forged, CheckResult)
@@ -203,18 +203,18 @@ def test_a_file_that_was_not_kept_is_judged_by_its_hash_and_its_size(sandboxes: 
     assert other.code == "file-changed"
 
 
-def test_a_file_that_the_disk_does_not_give_is_nobody_s_guilt(reader: LimitedReader, path: Path) -> None:
+def test_a_disk_error_is_not_blamed_on_the_node(reader: LimitedReader, path: Path) -> None:
     found = reader.read(path, sha256=submitted(path), lease=LEASE)
     assert isinstance(found, NotJudged)
     assert (found.code, found.retryable) == ("disk-trouble", True)
 
 
-def test_other_bytes_than_were_fetched_are_nobody_s_guilt(
+def test_bytes_that_changed_after_the_fetch_are_not_blamed_on_the_node(
     reader: LimitedReader, honest: RolloutFile, path: Path
 ) -> None:
     write_rollouts(path, honest)
     before, content = submitted(path), path.read_bytes()
-    for now in (content[:-1], b"", bytes(LEASE.file_bytes + 1)):  # cut, emptied, or another one's
+    for now in (content[:-1], b"", bytes(LEASE.file_bytes + 1)):  # truncated, emptied, or replaced by a larger file
         path.write_bytes(now)
         found = reader.read(path, sha256=before, lease=LEASE)
         assert isinstance(found, NotJudged)
@@ -244,7 +244,7 @@ def ended(ending: JobEnding, *, code: int = 0, waited: bool = False, answer: byt
 
 
 class Scripted:
-    """Decoders that end as they are told to."""
+    """A decoder with scripted outcomes."""
 
     def __init__(self, *outcomes: JobOutcome) -> None:
         self._outcomes = list(outcomes)
@@ -278,7 +278,7 @@ ENDINGS: dict[str, tuple[tuple[JobOutcome, ...], ReasonCode | str]] = {
 
 
 @pytest.mark.parametrize(("outcomes", "said"), ENDINGS.values(), ids=ENDINGS)
-def test_a_decoder_s_end_accuses_nobody_unless_it_says_so_twice(
+def test_a_decoder_crash_accuses_no_node_unless_it_repeats(
     outcomes: tuple[JobOutcome, ...], said: ReasonCode | str, path: Path
 ) -> None:
     path.write_bytes(b"x")

@@ -1,4 +1,4 @@
-"""Folders of versions: what is remembered of those that the operator keeps is bounded."""
+"""Folders of versions: the records of those that the operator keeps are bounded."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from tests.kit.rollout_files import RUN
 from validator.examination.versions import VersionFolders
 
 
-async def test_nothing_is_remembered_for_ever_of_versions_that_come_and_go(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_records_of_removed_versions_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("validator.examination.versions.MOST_LOCAL", 2)
     versions = VersionFolders(cast("PolicyStore", None), policies=tmp_path, keep=KeepRule(most=1))
     publisher = Key.generate().address

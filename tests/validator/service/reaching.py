@@ -22,7 +22,7 @@ from tests.kit.world import POOL
 
 @asynccontextmanager
 async def reachable(pool: PoolWithValidators) -> AsyncIterator[tuple[str, Wire]]:
-    """A second instance on the same Redis and chain: its URL, and the wire that leads there."""
+    """Runs a second instance on the same Redis and chain; yields its URL, and the proxy in front of it."""
     first, listener = pool.run.pool.dependencies, socket.create_server(("127.0.0.1", 0))
     wire = Wire(*listener.getsockname())
     await wire.join()

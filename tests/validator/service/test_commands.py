@@ -1,4 +1,4 @@
-"""What an operator types, against a validator that listens."""
+"""An operator's commands, against a running validator."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.kit.world import POOL
 from validator.examination.interface import NotJudged
 
 
-async def test_an_operator_sees_what_is_parked_and_decides_it(
+async def test_an_operator_lists_parked_work_and_decides_it(
     pool: PoolWithValidators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     validator, clock = pool.validator(), pool.run.pool.clock

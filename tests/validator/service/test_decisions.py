@@ -1,4 +1,4 @@
-"""What the validator decides, without a chain and without a clock: tables, and properties."""
+"""Decisions of the validator without chain or clock: tables and properties."""
 
 from __future__ import annotations
 
@@ -82,24 +82,26 @@ DISPUTED = replace(JUDGED, status=WorkStatus.DISPUTED, disputer=THIRD)
         (ON_LEDGER, ItemKind.FIRST, NODE.address, NOW, Next.LEAVE),
         (ON_LEDGER, ItemKind.FIRST, PROVIDER, NOW, Next.LEAVE),
         (JUDGED, ItemKind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
-        (JUDGED, ItemKind.SECOND_LOOK, OTHER, NOW, Next.LEAVE),  # another one on this Redis wanted it looked at
+        # another validator on this Redis requested a second look
+        (JUDGED, ItemKind.SECOND_LOOK, OTHER, NOW, Next.LEAVE),
         (ON_LEDGER, ItemKind.SECOND_LOOK, ME, NOW, Next.DROP),
         (DISPUTED, ItemKind.SECOND_LOOK, ME, NOW, Next.DROP),
         (DISPUTED, ItemKind.DISPUTE, ME, NOW, Next.EXAMINE),
         (DISPUTED, ItemKind.DISPUTE, OTHER, NOW, Next.LEAVE),
         (DISPUTED, ItemKind.DISPUTE, THIRD, NOW, Next.LEAVE),
         (DISPUTED, ItemKind.DISPUTE, PROVIDER, NOW, Next.LEAVE),
-        (replace(DISPUTED, juror=ME), ItemKind.DISPUTE, ME, NOW, Next.LEAVE),  # contradicted it; a second one decides
+        # it contradicted the verdict; a second one decides
+        (replace(DISPUTED, juror=ME), ItemKind.DISPUTE, ME, NOW, Next.LEAVE),
         (replace(DISPUTED, juror=VALIDATOR), ItemKind.DISPUTE, ME, NOW, Next.EXAMINE),
         (JUDGED, ItemKind.PAID_LOOK, ME, NOW, Next.EXAMINE),
         (JUDGED, ItemKind.PAID_LOOK, OTHER, NOW, Next.LEAVE),
-        (replace(JUDGED, looker=VALIDATOR), ItemKind.PAID_LOOK, ME, NOW, Next.DROP),  # one look is paid
+        (replace(JUDGED, looker=VALIDATOR), ItemKind.PAID_LOOK, ME, NOW, Next.DROP),  # one second look is paid
         (replace(JUDGED, looker=VALIDATOR), ItemKind.SECOND_LOOK, ME, NOW, Next.EXAMINE),
         (DISPUTED, ItemKind.PAID_LOOK, ME, NOW, Next.DROP),
         (replace(DISPUTED, status=WorkStatus.FINAL, deadline=None), ItemKind.DISPUTE, ME, NOW, Next.DROP),
     ],
 )
-def test_who_examines_what_follows_from_the_ledgers_word(
+def test_the_next_action_follows_from_the_works_state_on_the_ledger(
     found: WorkRecord | None, kind: ItemKind, me: Address, now: datetime, expected: Next
 ) -> None:
     assert standing_of(found, submitted=SUBMITTED, kind=kind, me=me, now=now).next is expected
@@ -116,7 +118,7 @@ def test_who_examines_what_follows_from_the_ledgers_word(
     tries=st.integers(0, 10_000),
     left=st.timedeltas(timedelta(days=-1), timedelta(days=1)),
 )
-def test_what_ends_by_itself_counts_for_nothing_and_is_never_tried_without_a_pause(
+def test_errors_that_end_by_themselves_do_not_count_and_are_retried_after_a_pause(
     code: str, retryable: bool, tries: int, left: timedelta
 ) -> None:
     patience = RetryPolicy()
@@ -126,7 +128,7 @@ def test_what_ends_by_itself_counts_for_nothing_and_is_never_tried_without_a_pau
 
 
 @given(asked=st.timedeltas(timedelta(), timedelta(days=365)), code=st.sampled_from(["rate-limited", "x"]))
-def test_nobody_s_word_puts_work_off_until_it_is_too_late(asked: timedelta, code: str) -> None:
+def test_a_requested_wait_never_delays_work_beyond_its_deadline(asked: timedelta, code: str) -> None:
     left = timedelta(minutes=20)
     step = after_trouble(code, retryable=True, tries=0, left=left, policy=RetryPolicy(), asked_to_wait=asked)
     assert step.pause <= left / 4
@@ -134,7 +136,7 @@ def test_nobody_s_word_puts_work_off_until_it_is_too_late(asked: timedelta, code
 
 
 @given(tries=st.integers(0, 100), left=st.timedeltas(timedelta(), timedelta(days=1)))
-def test_other_troubles_count_and_what_can_not_be_tried_again_in_time_is_given_up(tries: int, left: timedelta) -> None:
+def test_other_errors_count_and_work_that_cannot_be_retried_in_time_is_given_up(tries: int, left: timedelta) -> None:
     patience = RetryPolicy(attempts=5)
     step = after_trouble("x", retryable=True, tries=tries, left=left, policy=patience)
     assert step.counted
@@ -158,9 +160,7 @@ def test_other_troubles_count_and_what_can_not_be_tried_again_in_time_is_given_u
         ("a-code-of-tomorrow", True, ErrorClass.UNSURE, GivesUp.NOT),
     ],
 )
-def test_troubles_are_told_apart_by_whose_they_are(
-    code: str, retryable: bool, expected: ErrorClass, gives_up: GivesUp
-) -> None:
+def test_errors_are_classified_by_cause(code: str, retryable: bool, expected: ErrorClass, gives_up: GivesUp) -> None:
     assert classify_error(code, retryable=retryable) is expected
     left = timedelta(hours=1)
     step = after_trouble(code, retryable=retryable, tries=0, left=left, policy=RetryPolicy())
@@ -169,7 +169,7 @@ def test_troubles_are_told_apart_by_whose_they_are(
     assert not ENDS_EXAMINERS & WAITED_FOR
 
 
-def test_whoever_names_its_troubles_itself_makes_no_metric_without_end() -> None:
+def test_error_codes_from_outside_create_a_bounded_number_of_metrics() -> None:
     registry = CollectorRegistry()
     measures = ValidatorMetrics(registry, clock=SystemClock())
     for number in range(10 * MOST_CODES):
@@ -184,7 +184,7 @@ def test_whoever_names_its_troubles_itself_makes_no_metric_without_end() -> None
 
 
 @given(key=st.integers(0, 2**64), count=st.integers(1, 6), ours=st.integers(1, 6))
-def test_of_validators_that_share_nothing_exactly_one_begins_at_once(key: int, count: int, ours: int) -> None:
+def test_exactly_one_of_several_independent_validators_begins_at_once(key: int, count: int, ours: int) -> None:
     everybody = VALIDATORS[:count]
     ranks = sorted(rank_here(sha(key), here=[each], awake=everybody) for each in everybody)
     assert ranks == list(range(count))
@@ -195,7 +195,7 @@ def test_of_validators_that_share_nothing_exactly_one_begins_at_once(key: int, c
 VALIDATORS = [Key.generate().address for _ in range(6)]
 
 
-def test_nobody_waits_for_a_validator_that_is_not_heard_of() -> None:
+def test_silent_validators_are_not_waited_for() -> None:
     heard = {OTHER: NOW - timedelta(minutes=5), THIRD: NOW - timedelta(hours=3), PROVIDER: NOW}
     awake = awake_of([ME, OTHER, THIRD], heard, now=NOW, within=timedelta(hours=1))
     assert awake == {OTHER}, "one is silent, one is no validator, and of us the ledger has heard nothing"
@@ -285,7 +285,7 @@ def plan(*events: LedgerEvent | tuple[LedgerEvent, str]) -> QueueChanges:
     return plan_of(told, pool_id=POOL, at=1000, periods=PERIODS)
 
 
-def test_of_ten_thousand_events_only_what_nobody_judged_is_put_into_the_queue() -> None:
+def test_only_unjudged_submissions_of_ten_thousand_events_are_queued() -> None:
     events: list[LedgerEvent] = []
     for number in range(1, 10_001):
         events.append(submitted(number))
@@ -312,7 +312,7 @@ def test_of_ten_thousand_events_only_what_nobody_judged_is_put_into_the_queue() 
         ([judged(1, pool=POOL + 1)], False, None, set()),
     ],
 )
-def test_what_events_mean_to_the_queue(
+def test_the_effect_of_events_on_the_queue(
     events: Sequence[LedgerEvent], put: bool, due: int | None, dropped: set[ItemKind]
 ) -> None:
     found = plan(*events)
@@ -321,14 +321,14 @@ def test_what_events_mean_to_the_queue(
     assert found.drop == {item_id(sha(1), kind) for kind in dropped}
 
 
-def test_a_verdict_that_a_reorg_took_back_has_its_work_looked_for() -> None:
+def test_a_verdict_removed_by_a_reorg_has_its_work_looked_up() -> None:
     assert plan((judged(1), "gone")).lost == {sha(1): NODE.address}
     assert plan((judged(1), "gone"), judged(1)).lost == {}, "it was mined again at once"
     both = plan((judged(1), "gone"), (submitted(1), "gone"))
     assert (both.lost, both.put) == ({}, {}), "the submission went with it"
 
 
-def test_a_validator_is_heard_of_when_it_judges_confirms_or_begins_an_epoch() -> None:
+def test_a_validator_is_seen_alive_when_it_judges_confirms_or_begins_an_epoch() -> None:
     begun = SecretCommitted(log=LOG, pool_id=POOL, validator=ME, epoch=1, commitment=sha(2))
     assert plan(judged(1), begun).heard == {OTHER: 1000, ME: 1000}
     assert plan(contradicted(1)).heard == plan(confirmed(1)).heard == {THIRD: 1000}
@@ -341,7 +341,7 @@ def item(kind: ItemKind = ItemKind.FIRST) -> Item:
     return Item(work=work(1), kind=kind, deadline_s=0, seen_ms=0)
 
 
-def test_an_audit_file_says_all_that_was_found_and_reads_back_as_it_was() -> None:
+def test_an_audit_file_contains_all_findings_and_is_read_back_unchanged() -> None:
     drawn = DrawnRows(draw=RowDraw(seed=b"s" * 32, share=0.5), epoch=3, block=2, why="a node that proves itself")
     found = concluded(Outcome.FORGED, ReasonCode.REWARD_DIFFERS, audited=(1,), words="row 1 earns 0, and says 1")
     made = audit_file(item(), found, drawn=drawn, validator=ME, at=NOW)
@@ -353,7 +353,7 @@ def test_an_audit_file_says_all_that_was_found_and_reads_back_as_it_was() -> Non
     assert audit_file(item(ItemKind.DISPUTE), found, drawn=drawn, validator=ME, at=NOW).second_look
 
 
-def test_where_nothing_was_computed_again_no_draw_is_claimed() -> None:
+def test_an_audit_file_without_recomputation_claims_no_draw() -> None:
     drawn = DrawnRows(draw=RowDraw(seed=None, share=1.0), why="a new node")
     found = concluded(Outcome.FORGED, ReasonCode.FORMAT_UNREADABLE, audited=(), rows=())
     assert audit_file(item(), found, drawn=drawn, validator=ME, at=NOW).draw is None
@@ -362,7 +362,7 @@ def test_where_nothing_was_computed_again_no_draw_is_claimed() -> None:
 
 
 @given(values=st.lists(st.floats(0, 100), min_size=1), share=st.floats(0.01, 1))
-def test_a_quantile_is_a_value_that_is_not_exceeded_by_that_share(values: list[float], share: float) -> None:
+def test_a_quantile_is_the_value_that_the_given_share_does_not_exceed(values: list[float], share: float) -> None:
     found = quantile(values, share)
     assert found in values
     assert sum(value <= (found or 0) for value in values) >= share * len(values) - 1e-9

@@ -19,7 +19,7 @@ from validator.settings import ValidatorSettings
 
 
 @pytest.mark.parametrize(("length", "refused"), [(59, True), (60, False), (3600, False)])
-def test_an_epoch_is_no_shorter_than_the_judge_period(length: int, refused: bool) -> None:
+def test_an_epoch_is_at_least_as_long_as_the_judge_period(length: int, refused: bool) -> None:
     told = pytest.raises(EpochTooShort, match="epoch_s is 59, and the pool gives validators 60 s to judge")
     with told if refused else nullcontext() as refusal:
         check_epoch_length(timedelta(seconds=length), judge_period=timedelta(seconds=60))
@@ -28,7 +28,7 @@ def test_an_epoch_is_no_shorter_than_the_judge_period(length: int, refused: bool
 
 
 @pytest.mark.parametrize("answers", [True, False])
-async def test_the_pool_is_asked_before_the_service_starts_unless_the_chain_is_down(
+async def test_the_epoch_length_is_checked_at_startup_unless_the_chain_is_down(
     answers: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     closed: list[bool] = []
@@ -52,8 +52,8 @@ async def test_the_pool_is_asked_before_the_service_starts_unless_the_chain_is_d
     assert closed == [True]
 
 
-async def test_no_epoch_begins_that_is_too_short(pool: PoolWithValidators) -> None:
-    """Also where the chain was down when the validator started; without an epoch all rows are computed again."""
+async def test_an_epoch_that_would_be_too_short_does_not_begin(pool: PoolWithValidators) -> None:
+    """This also holds if the chain was down when the validator started; without an epoch all rows are recomputed."""
     validator = pool.validator(epoch_s=3599)
     with pytest.raises(EpochTooShort):
         await validator.looking.epochs()

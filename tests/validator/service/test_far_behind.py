@@ -1,4 +1,6 @@
-"""Two validators on one real Redis that come back 10,000 submissions behind; only the chain is a list of events."""
+"""Two validators on one real Redis that are 10,000 submissions behind; only the chain is simulated as a list of
+events.
+"""
 
 from __future__ import annotations
 
@@ -37,12 +39,12 @@ LEASE = timedelta(seconds=30)
 
 
 class Killed(BaseException):
-    """As `kill -9`: nothing after it runs."""
+    """Simulates `kill -9`: no later code runs."""
 
 
 @dataclass
 class Chapters:
-    """The ledger's events, some thousands at a time; who reads keeps the place, for all."""
+    """The ledger's events, some thousands at a time; all readers share one position."""
 
     events: list[LedgerEvent]
     place: int = 0
@@ -63,11 +65,11 @@ class Chapters:
         return batch.position.next_block > batch.head
 
     def forget_position(self) -> None:
-        """It is remembered once for all."""
+        """Does nothing: the position is shared."""
 
 
 class Far:
-    """One of them."""
+    """One of the two validators."""
 
     def __init__(self, redis: Redis, chapters: Any, name: str) -> None:
         keys, clock = keys_of(POOL), ManualClock()
@@ -83,7 +85,7 @@ class Far:
             return terms
 
         async def no_ledger() -> None:
-            """Whatever is asked of it, once per piece of work, would be ten thousand questions."""
+            """Fails any ledger query, because one query per work would be ten thousand."""
 
         chain: Any = SimpleNamespace(pool_id=POOL, terms=told, ledger=no_ledger)
         self.intake = LedgerIntake(
@@ -102,7 +104,7 @@ class Far:
         )
 
     async def dies_in_the_middle(self, chapter: int) -> None:
-        """Reads until it has put half of a chapter into the queue."""
+        """Reads until half of a chapter is in the queue, and dies."""
         put, seen = self.queue.put, 0
 
         async def half(new: list[NewItem]) -> int:
@@ -119,7 +121,7 @@ class Far:
         self.queue.put = put  # type: ignore[method-assign]
 
 
-async def test_validators_that_are_ten_thousand_submissions_behind_judge_each_once_and_forget_none(
+async def test_validators_ten_thousand_submissions_behind_judge_each_once_and_forget_none(
     redis: Redis,
 ) -> None:
     verdicts = [judged(number) for number in range(1, WORKS + 1) if number not in UNJUDGED]

@@ -1,4 +1,4 @@
-"""When a validator stands aside and when it comes back, on a turned clock."""
+"""When a validator pauses and when it resumes, on a manual clock."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TROUBLE = Unavailable("it could not be judged", code="x", hint="look")
 
 
 class Patient:
-    """A validator that is as well as the test says."""
+    """A validator whose health the test controls."""
 
     def __init__(self, redis: Redis) -> None:
         self.clock = ManualClock()
@@ -51,7 +51,7 @@ async def add_another(redis: Redis) -> None:
     await other.say(Condition(state=MemberState.WELL), since=timedelta())
 
 
-async def test_nothing_is_taken_before_the_first_self_test_has_passed(patient: Patient) -> None:
+async def test_no_work_is_taken_before_the_first_self_test_has_passed(patient: Patient) -> None:
     assert not patient.health.may_take(held=0)
     with pytest.raises(NotWell, match="has not ended"):
         await patient.health.check()
@@ -62,7 +62,9 @@ async def test_nothing_is_taken_before_the_first_self_test_has_passed(patient: P
     assert patient.tests == 1, "who is well is not tested without a reason"
 
 
-async def test_one_that_fails_tries_itself_with_growing_pauses_and_comes_back_when_it_passes(patient: Patient) -> None:
+async def test_an_unhealthy_validator_tests_itself_with_growing_pauses_and_resumes_when_it_passes(
+    patient: Patient,
+) -> None:
     patient.broken = Unavailable("no room", code="disk-full", hint="make some")
     for _ in range(600):
         await patient.pass_time(timedelta(seconds=1))
@@ -78,7 +80,7 @@ async def test_one_that_fails_tries_itself_with_growing_pauses_and_comes_back_wh
     assert (await patient.members.all())[0].condition.state is MemberState.WELL
 
 
-async def test_troubles_that_come_together_cost_one_self_test_and_a_crash_of_it_is_a_failure(patient: Patient) -> None:
+async def test_simultaneous_errors_cause_one_self_test_and_its_crash_is_a_failure(patient: Patient) -> None:
     await patient.health.round()
     assert all(await asyncio.gather(*(patient.health.doubt() for _ in range(50))))
     assert patient.tests == 2
@@ -90,7 +92,7 @@ async def test_troubles_that_come_together_cost_one_self_test_and_a_crash_of_it_
     assert patient.health.condition.code == "self-test-crashed"
 
 
-async def test_who_fails_at_everything_leaves_it_to_others_if_there_are_any_and_comes_back_for_one(
+async def test_a_validator_that_always_fails_pauses_if_another_is_available_and_then_tries_one_item(
     patient: Patient, redis: Redis
 ) -> None:
     await patient.health.round()
@@ -112,7 +114,7 @@ async def test_who_fails_at_everything_leaves_it_to_others_if_there_are_any_and_
     assert patient.health.may_take(held=7)
 
 
-async def test_the_same_piece_of_work_again_and_again_sends_nobody_away(patient: Patient, redis: Redis) -> None:
+async def test_repeated_failure_of_one_item_does_not_pause_a_validator(patient: Patient, redis: Redis) -> None:
     await patient.health.round()
     await add_another(redis)
     for _ in range(10 * IN_A_ROW):
@@ -120,7 +122,7 @@ async def test_the_same_piece_of_work_again_and_again_sends_nobody_away(patient:
     assert patient.health.well
 
 
-async def test_one_that_reaches_no_store_rests_though_nobody_else_is_there(patient: Patient) -> None:
+async def test_a_validator_that_reaches_no_store_pauses_even_if_it_is_the_only_one(patient: Patient) -> None:
     await patient.health.round()
     for number in range(IN_A_ROW):
         assert patient.health.may_take(held=0)
@@ -135,7 +137,7 @@ async def test_one_that_reaches_no_store_rests_though_nobody_else_is_there(patie
     assert "could not be judged here" in patient.health.condition.why
 
 
-async def test_it_is_unwell_since_the_first_of_several_reasons(patient: Patient) -> None:
+async def test_the_unhealthy_period_begins_with_the_first_of_several_reasons(patient: Patient) -> None:
     await patient.health.round()
     for seconds in range(60):
         patient.broken = Unavailable("no", code=f"reason-{seconds % 2}")

@@ -1,4 +1,4 @@
-"""From a submission on the ledger to a verdict there, whatever breaks in between."""
+"""From a submission to a verdict on the ledger, with failures in between."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ async def verdicts(pool: PoolWithValidators) -> list[VerdictGiven]:
 
 
 async def queued(validator: ValidatorUnderTest) -> tuple[int, int]:
-    """What is to be done, now or later, and what is parked."""
+    """Returns the number of items to do, now or later, and of parked ones."""
     found = await validator.dependencies.queue.lengths()
     return found.waiting + found.ready + found.in_hand, found.parked
 
 
-async def test_a_submission_becomes_a_verdict_whose_evidence_anybody_can_read(pool: PoolWithValidators) -> None:
+async def test_a_submission_becomes_a_verdict_with_readable_evidence(pool: PoolWithValidators) -> None:
     validator = pool.validator()
     key = await pool.submit(b"rollouts")
     assert await validator.judge() == 1
@@ -69,7 +69,7 @@ async def test_a_submission_becomes_a_verdict_whose_evidence_anybody_can_read(po
     assert still_open == 0, "the store was asked whether it has the evidence, which closes the upload's ticket"
 
 
-async def test_forged_work_costs_stake_when_it_is_final_and_what_nobody_judges_costs_nobody_anything(
+async def test_forged_work_costs_stake_when_final_and_unjudged_work_costs_nothing(
     pool: PoolWithValidators,
 ) -> None:
     validator = pool.validator()
@@ -95,7 +95,7 @@ async def test_forged_work_costs_stake_when_it_is_final_and_what_nobody_judges_c
 
 
 class Killed(BaseException):
-    """As `kill -9`: nothing after it runs."""
+    """Simulates `kill -9`: no later code runs."""
 
 
 async def _die(*_: object, **__: object) -> None:
@@ -132,7 +132,7 @@ STAGES: tuple[tuple[Callable[[ValidatorUnderTest, pytest.MonkeyPatch], None], bo
 """Where it dies, and whether its heir has to examine the work again."""
 
 
-async def test_a_validator_that_is_killed_in_any_stage_forgets_nothing_and_judges_nothing_twice(
+async def test_a_validator_killed_at_any_stage_forgets_nothing_and_judges_nothing_twice(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, (kill, examined_again) in enumerate(STAGES):
@@ -151,11 +151,11 @@ async def test_a_validator_that_is_killed_in_any_stage_forgets_nothing_and_judge
         assert len(await verdicts(pool)) == number + 1
         assert len(heir.examiner.asked) == int(examined_again), kill.__name__
         assert await queued(heir) == (0, 0)
-        for each in (dying, heir):  # the next one need not wait until their leases end in Redis' own time
+        for each in (dying, heir):  # so that the next one need not wait for the end of their leases in Redis' own time
             await each.dependencies.intake.aclose()
 
 
-async def test_validators_that_share_redis_share_the_work_and_a_staged_verdict_is_said_by_who_found_it(
+async def test_validators_with_a_shared_redis_share_the_work_and_a_staged_verdict_is_sent_by_its_finder(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, second = pool.validator("validator"), pool.validator("second")
@@ -172,11 +172,11 @@ async def test_validators_that_share_redis_share_the_work_and_a_staged_verdict_i
         assert (await pool.audit(second, key)).validator == second.key.address, "who says it keeps the evidence"
 
 
-async def test_validators_that_share_nothing_take_turns_and_stand_in_for_a_dead_one(pool: PoolWithValidators) -> None:
+async def test_independent_validators_take_turns_and_replace_a_dead_one(pool: PoolWithValidators) -> None:
     turns: dict[str, Any] = {"takeover_s": 50, "awake_s": 3600}
     pair = [pool.validator("validator", redis=1, **turns), pool.validator("second", redis=2, **turns)]
     for each in pair:
-        await each.looking.epochs()  # a sign of life on the ledger
+        await each.looking.epochs()  # so that the ledger shows it as alive
         await each.read()
     keys = [await pool.submit() for _ in range(3)]
     for each in pair:
@@ -197,9 +197,7 @@ async def test_validators_that_share_nothing_take_turns_and_stand_in_for_a_dead_
     assert len(dead.examiner.asked) + len(alive.examiner.asked) == 6, "the late one finds them judged"
 
 
-async def test_a_chain_that_is_down_stops_nothing_but_the_clock(
-    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_chain_outage_only_delays_verdicts(pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch) -> None:
     validator = pool.validator()
     key = await pool.submit()
     await validator.read()
@@ -217,7 +215,7 @@ async def test_a_chain_that_is_down_stops_nothing_but_the_clock(
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED
 
 
-async def test_a_verdict_whose_fate_is_unknown_is_looked_up_before_it_is_sent_again(
+async def test_a_verdict_with_an_unknown_outcome_is_looked_up_before_it_is_sent_again(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validator = pool.validator()
@@ -242,14 +240,14 @@ async def test_a_verdict_whose_fate_is_unknown_is_looked_up_before_it_is_sent_ag
         assert (await validator.status())["verdicts"][0]["count"] == number
 
 
-@pytest.mark.parametrize("waited", [timedelta(seconds=3), timedelta()], ids=["waited", "on-its-way"])
+@pytest.mark.parametrize("waited", [timedelta(seconds=3), timedelta()], ids=["waited", "being-sent"])
 async def test_a_late_first_verdict_never_decides_a_dispute(pool: PoolWithValidators, waited: timedelta) -> None:
-    """One that waited is looked up before it is sent; one that is on its way is refused by the contract."""
+    """A waiting verdict is looked up before it is sent; the contract refuses one that was already sent."""
     late, other = pool.validator("validator", redis=1), pool.validator("second", redis=2)
     key = await pool.submit()
     late.examiner.answers[key] = FORGED
     await late.read()
-    await late.dependencies.judging.round()  # found, staged, and then nothing goes out for a while
+    await late.dependencies.judging.round()  # the verdict is staged, and then no transaction is sent for a while
     await pool.turn(waited)
     other.examiner.answers[key] = FORGED
     assert await other.judge() == 1
@@ -278,7 +276,7 @@ async def its_turn(pool: PoolWithValidators, validator: ValidatorUnderTest, key:
 async def in_order(
     pool: PoolWithValidators, key: Digest, validators: list[ValidatorUnderTest]
 ) -> list[ValidatorUnderTest]:
-    """Those that may decide a dispute, as the ledger orders them."""
+    """Returns the validators that may decide a dispute, in the ledger's order."""
     await pool.world.controls.mine(2)
     ledger = await pool.ledger()
     turns = [await ledger.work.turn_of(key, each.key.address) for each in validators]
@@ -286,7 +284,7 @@ async def in_order(
     return [validators[number] for _, number in ranked]
 
 
-async def test_disputes_are_decided_in_the_ledgers_order_and_nobody_examines_before_its_turn(
+async def test_disputes_are_decided_in_the_ledgers_order_without_early_examinations(
     pool: PoolWithValidators,
 ) -> None:
     judge, *others = [
@@ -310,7 +308,7 @@ async def test_disputes_are_decided_in_the_ledgers_order_and_nobody_examines_bef
     assert (await queued(later), later.examiner.asked) == ((0, 0), [])
 
 
-async def test_a_verdict_out_of_turn_is_refused_and_sent_again_at_its_turn_without_another_examination(
+async def test_a_verdict_out_of_turn_is_sent_again_at_its_turn_without_another_examination(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judge, *others = [
@@ -338,7 +336,7 @@ async def test_a_verdict_out_of_turn_is_refused_and_sent_again_at_its_turn_witho
     assert len(later.examiner.asked) == 1
 
 
-async def test_rewards_that_a_judge_made_up_are_disputed_with_evidence_that_names_the_rows(
+async def test_invented_rewards_are_disputed_with_evidence_that_names_the_rows(
     pool: PoolWithValidators,
 ) -> None:
     wrong, right = pool.validator(), pool.validator("second", redis=2, looks_at_accepted=1)
@@ -360,7 +358,7 @@ async def test_rewards_that_a_judge_made_up_are_disputed_with_evidence_that_name
 
 
 @pytest.mark.parametrize("content", [None, b"other bytes"], ids=["missing", "other"])
-async def test_an_audit_file_that_is_not_what_the_ledger_names_is_told_from_a_store_that_is_down(
+async def test_a_wrong_audit_file_is_distinguished_from_a_store_outage(
     pool: PoolWithValidators, content: bytes | None
 ) -> None:
     validator = pool.validator()
@@ -384,7 +382,7 @@ async def test_an_audit_file_that_is_not_what_the_ledger_names_is_told_from_a_st
         await validator.dependencies.files.audit(given.validator, given.audit_hash)
 
 
-async def test_a_look_that_the_terms_pay_for_is_confirmed_on_the_ledger_and_counted(
+async def test_a_paid_second_look_is_confirmed_on_the_ledger_and_counted(
     pool: PoolWithValidators,
 ) -> None:
     owner = await pool.world.as_("owner")
@@ -414,7 +412,7 @@ async def test_a_look_that_the_terms_pay_for_is_confirmed_on_the_ledger_and_coun
     assert [await queued(each) for each in others] == [(0, 0), (0, 0)]
 
 
-async def test_rows_are_drawn_only_while_the_secret_of_the_draw_can_not_have_been_shown(
+async def test_rows_are_drawn_only_while_the_secret_cannot_have_been_revealed(
     pool: PoolWithValidators,
 ) -> None:
     """A node that uploads after the reveal knows which rows are drawn."""
@@ -437,7 +435,7 @@ async def test_rows_are_drawn_only_while_the_secret_of_the_draw_can_not_have_bee
     share, _, epoch = await judged(await pool.submit())
     assert (share, epoch) == (0.5, 1), "the epoch goes on"
     late = await pool.submit()
-    await epochs.commit_next()  # from now on the secret may be shown
+    await epochs.commit_next()  # from now on the secret may be revealed
     share, why, epoch = await judged(late)
     assert (share, why, epoch) == (1.0, "epoch 1 was over before the file was complete here; then all rows", None)
     share, _, epoch = await judged(await pool.submit())
@@ -449,7 +447,7 @@ async def test_rows_are_drawn_only_while_the_secret_of_the_draw_can_not_have_bee
     assert (share, why, epoch) == (1.0, "the file was not in the store at the first look; then all rows", None)
 
 
-async def test_forged_work_of_a_sibling_has_all_rows_of_a_proven_node_computed_again(pool: PoolWithValidators) -> None:
+async def test_after_a_siblings_forgery_all_rows_of_a_proven_node_are_recomputed(pool: PoolWithValidators) -> None:
     validator = pool.validator(trial=1)
     await validator.looking.epochs()
     await pool.submit()
@@ -471,7 +469,7 @@ async def test_forged_work_of_a_sibling_has_all_rows_of_a_proven_node_computed_a
     assert drawn[-1].why.startswith("another node of its provider forged work on ")
 
 
-async def test_a_file_that_is_not_there_is_waited_for_and_its_work_expires_without_blame(
+async def test_a_missing_file_is_waited_for_and_its_work_expires_without_blame(
     pool: PoolWithValidators,
 ) -> None:
     validator = pool.validator()
@@ -488,9 +486,7 @@ async def test_a_file_that_is_not_there_is_waited_for_and_its_work_expires_witho
     assert await queued(validator) == (0, 0)
 
 
-async def test_a_store_that_is_down_for_long_leaves_nothing_to_a_person(
-    pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_store_outage_parks_nothing(pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch) -> None:
     validator = pool.validator(attempts=2)
     key = await pool.submit()
 
@@ -507,7 +503,7 @@ async def test_a_store_that_is_down_for_long_leaves_nothing_to_a_person(
     assert (await pool.work(key)).outcome is Outcome.ACCEPTED
 
 
-async def test_work_that_ends_whoever_takes_it_is_left_to_a_person(pool: PoolWithValidators) -> None:
+async def test_work_that_ends_every_validator_that_takes_it_is_parked(pool: PoolWithValidators) -> None:
     validator = pool.validator(attempts=2)
     await pool.submit()
     await validator.read()
@@ -520,7 +516,7 @@ async def test_work_that_ends_whoever_takes_it_is_left_to_a_person(pool: PoolWit
     assert validator.examiner.asked == []
 
 
-async def test_a_verdict_that_was_written_down_is_sent_however_often_its_holder_died(pool: PoolWithValidators) -> None:
+async def test_a_staged_verdict_is_sent_however_often_its_holder_dies(pool: PoolWithValidators) -> None:
     validator = pool.validator(attempts=1)
     key = await pool.submit()
     await validator.read()
@@ -532,7 +528,7 @@ async def test_a_verdict_that_was_written_down_is_sent_however_often_its_holder_
     assert len(validator.examiner.asked) == 1
 
 
-async def test_a_verdict_that_was_written_down_outlives_a_chain_that_is_down_when_its_holder_comes_back(
+async def test_a_staged_verdict_survives_a_chain_outage_and_its_holders_return(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validator = pool.validator(attempts=1)
@@ -555,10 +551,10 @@ async def test_a_verdict_that_was_written_down_outlives_a_chain_that_is_down_whe
     assert len(validator.examiner.asked) == 1
 
 
-async def test_a_file_stays_for_its_holder_when_an_earlier_one_in_this_process_is_done_with_it(
+async def test_a_file_is_kept_for_its_holder_when_an_earlier_holder_in_the_process_finishes(
     pool: PoolWithValidators,
 ) -> None:
-    """A process that stood still for longer than a lease goes on with what it had, and takes it anew beside that."""
+    """A process suspended for longer than a lease continues with its old item, and also takes the item again."""
     validator = pool.validator()
     await pool.submit()
     await validator.read()
@@ -572,7 +568,7 @@ async def test_a_file_stays_for_its_holder_when_an_earlier_one_in_this_process_i
         assert ours.exists()
 
 
-async def test_a_store_that_gives_other_bytes_is_never_the_nodes_guilt(pool: PoolWithValidators) -> None:
+async def test_a_store_that_returns_other_bytes_is_never_blamed_on_the_node(pool: PoolWithValidators) -> None:
     validator = pool.validator(attempts=3)
     key = await pool.submit(b"honest")
     path = pool.path_of((await pool.work(key)).sha256)
@@ -589,7 +585,7 @@ async def test_a_store_that_gives_other_bytes_is_never_the_nodes_guilt(pool: Poo
     assert await validator.judge() == 1
 
 
-async def test_a_file_larger_than_is_read_is_hashed_and_not_kept(
+async def test_a_file_above_the_reading_limit_is_hashed_and_not_kept(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("validator.files.LARGEST_OBJECT", 5000)
@@ -612,7 +608,7 @@ async def test_a_file_larger_than_is_read_is_hashed_and_not_kept(
     assert "may take 5000" in item["why"]
 
 
-async def test_other_bytes_of_a_large_file_are_never_the_nodes_guilt(
+async def test_other_bytes_of_a_large_file_are_never_blamed_on_the_node(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Only bytes with the hash on the ledger prove how long a submitted file is."""
@@ -638,7 +634,7 @@ async def test_other_bytes_of_a_large_file_are_never_the_nodes_guilt(
     assert [each.outcome for each in await verdicts(pool)] == [Outcome.ACCEPTED]
 
 
-async def test_without_its_evidence_in_the_store_nothing_is_judged(
+async def test_no_verdict_is_given_without_its_evidence_in_the_store(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     validator = pool.validator(attempts=2)
@@ -662,7 +658,7 @@ async def test_without_its_evidence_in_the_store_nothing_is_judged(
     assert (await pool.work(key)).outcome is Outcome.FORGED
 
 
-async def test_what_can_not_be_judged_waits_for_a_person_whose_word_stands_on_the_ledger(
+async def test_unjudgeable_work_is_parked_and_a_persons_decision_is_written_to_the_ledger(
     pool: PoolWithValidators,
 ) -> None:
     validator = pool.validator()
@@ -690,7 +686,7 @@ async def test_what_can_not_be_judged_waits_for_a_person_whose_word_stands_on_th
     assert (again.status_code, again.json()["code"]) == (404, "not-parked")
 
 
-async def test_an_examiner_that_crashes_or_has_no_policy_yet_is_asked_again(pool: PoolWithValidators) -> None:
+async def test_an_examiner_that_crashes_or_lacks_a_policy_is_tried_again(pool: PoolWithValidators) -> None:
     validator = pool.validator()
     missing, crashing = await pool.submit(), await pool.submit()
     validator.examiner.answers[missing] = NotJudged(code="no-policy", why="no relay has it", retryable=True)
@@ -702,7 +698,7 @@ async def test_an_examiner_that_crashes_or_has_no_policy_yet_is_asked_again(pool
     assert {given.outcome for given in await verdicts(pool)} == {Outcome.ACCEPTED}
 
 
-async def test_a_redis_that_is_lost_is_read_from_the_ledger_again(pool: PoolWithValidators) -> None:
+async def test_after_a_loss_of_redis_the_state_is_restored_from_the_ledger(pool: PoolWithValidators) -> None:
     validator = pool.validator()
     judged = [await pool.submit(), await pool.submit()]
     assert await validator.judge() == 2
@@ -716,7 +712,7 @@ async def test_a_redis_that_is_lost_is_read_from_the_ledger_again(pool: PoolWith
     assert await reborn.dependencies.deadlines.count() == 3, "and all of them will be let go of"
 
 
-async def test_a_verdict_that_the_chain_lost_is_given_again(pool: PoolWithValidators, world: World) -> None:
+async def test_a_verdict_lost_by_the_chain_is_given_again(pool: PoolWithValidators, world: World) -> None:
     validator = pool.validator()
     key = await pool.submit()
     await validator.read()
@@ -734,7 +730,7 @@ async def test_a_verdict_that_the_chain_lost_is_given_again(pool: PoolWithValida
 
 
 async def again(pool: PoolWithValidators, event: WorkSubmitted) -> SignedWorkClaim:
-    """The submission that an event tells of, under another lease for the same slot."""
+    """Returns the submission of an event under another lease for the same slot."""
     ledger = await pool.ledger()
     lease = Lease(
         pool_id=event.pool_id,
@@ -760,7 +756,7 @@ async def again(pool: PoolWithValidators, event: WorkSubmitted) -> SignedWorkCla
     )
 
 
-async def test_a_verdict_on_what_a_reorganisation_has_replaced_is_refused_and_what_is_there_now_is_judged(
+async def test_a_verdict_on_a_replaced_submission_is_refused_and_the_new_one_is_judged(
     pool: PoolWithValidators, world: World
 ) -> None:
     validator, ledger = pool.validator(), await pool.ledger()
@@ -768,7 +764,7 @@ async def test_a_verdict_on_what_a_reorganisation_has_replaced_is_refused_and_wh
     replaced, other = await pool.submit(), await pool.submit()
     events = {each.key: each for each in await ledger.history(WorkSubmitted, pool_id=POOL)}
     await validator.read()
-    await validator.dependencies.judging.round()  # both are examined, and their verdicts on their way
+    await validator.dependencies.judging.round()  # both are examined, and their verdicts are being sent
     await world.controls.revert(before)
     another = await again(pool, replace(events[replaced], units=6))
     assert await ledger.work.submit_batch([another, await again(pool, events[other])]) == []
@@ -782,9 +778,7 @@ async def test_a_verdict_on_what_a_reorganisation_has_replaced_is_refused_and_wh
     assert await queued(validator) == (0, 0)
 
 
-async def test_nothing_is_judged_by_a_version_that_a_reorganisation_took_back(
-    pool: PoolWithValidators, world: World
-) -> None:
+async def test_no_work_is_judged_by_a_version_removed_by_a_reorg(pool: PoolWithValidators, world: World) -> None:
     validator, ledger = pool.validator(), await pool.ledger()
     before = await world.controls.snapshot()
     await publish(pool.run, world, 1)
@@ -803,7 +797,7 @@ async def test_nothing_is_judged_by_a_version_that_a_reorganisation_took_back(
     assert await queued(validator) == (1, 0), "it may be announced again"
 
 
-async def test_outputs_that_were_there_before_are_a_copy_for_the_examiner(pool: PoolWithValidators) -> None:
+async def test_outputs_seen_before_are_reported_to_the_examiner_as_a_copy(pool: PoolWithValidators) -> None:
     validator = pool.validator()
     said: list[tuple[Digest, bool]] = []
 
@@ -817,7 +811,7 @@ async def test_outputs_that_were_there_before_are_a_copy_for_the_examiner(pool: 
     assert {key for key, _ in said} == {first, second}
 
 
-async def test_who_has_neither_the_key_nor_a_token_learns_and_changes_nothing(pool: PoolWithValidators) -> None:
+async def test_callers_without_the_key_or_a_token_can_read_and_change_nothing(pool: PoolWithValidators) -> None:
     validator = pool.validator()
     for path, method in (
         ("/v1/status", "GET"),
@@ -828,7 +822,7 @@ async def test_who_has_neither_the_key_nor_a_token_learns_and_changes_nothing(po
     assert (await validator.get("/v1/parked/nonsense/retry", "POST")).status_code == 400
 
 
-async def test_a_key_that_the_pool_does_not_seat_takes_no_work_and_parks_none(pool: PoolWithValidators) -> None:
+async def test_a_key_that_is_no_validator_of_the_pool_takes_no_work_and_parks_none(pool: PoolWithValidators) -> None:
     stranger = pool.validator("provider", redis=2)
     await pool.submit()
     await stranger.read()

@@ -1,4 +1,4 @@
-"""A validator's process that is ended by SIGKILL in any stage, next to another validator of the same pool and Redis."""
+"""A validator's process killed by SIGKILL at any stage, beside another validator of the same pool and Redis."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Victims:
     process: subprocess.Popen[bytes]
 
     async def die(self, stage: str) -> int:
-        """Lets one live; returns how its process ended."""
+        """Starts one validator; returns how its process ended."""
         deployment = self.pool.directory / "deployment.json"
         self.pool.world.deployment.save(deployment)
         order = Order(
@@ -58,7 +58,7 @@ class Victims:
 
 @asynccontextmanager
 async def victims(pool: PoolWithValidators) -> AsyncIterator[Victims]:
-    """Where processes can be born that are to be killed."""
+    """Yields a starter of processes that are to be killed."""
     command = [sys.executable, "-m", "tests.validator.service.victim"]
     async with reachable(pool) as (url, _):
         with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -66,12 +66,12 @@ async def victims(pool: PoolWithValidators) -> AsyncIterator[Victims]:
 
 
 async def given(pool: PoolWithValidators) -> Counter[Digest]:
-    """How many verdicts there are on each piece of work."""
+    """Returns the number of verdicts on each work."""
     return Counter(each.key for each in await (await pool.ledger()).history(VerdictGiven, pool_id=POOL))
 
 
 async def takes_over(pool: PoolWithValidators, heir: ValidatorUnderTest, key: Digest, stage: str) -> None:
-    """The other one comes to the work when the dead one's leases have ended, and not before."""
+    """Has the other validator take the work, once the dead one's leases have ended."""
     await heir.judge()
     taken_at_once = [each.facts.work.key for each in heir.examiner.asked]
     assert taken_at_once == ([key] if stage == READ_ONLY else []), f"{stage}: what it began is the dead one's, for now"
@@ -88,7 +88,7 @@ async def takes_over(pool: PoolWithValidators, heir: ValidatorUnderTest, key: Di
     assert (lengths.waiting, lengths.ready, lengths.in_hand, lengths.parked) == (0, 0, 0, 0), stage
 
 
-async def test_what_a_killed_validator_had_begun_another_takes_over_and_nothing_is_judged_or_paid_twice(
+async def test_another_validator_takes_over_from_a_killed_one_without_judging_or_paying_twice(
     pool: PoolWithValidators,
 ) -> None:
     heir, ledger = pool.validator("second"), await pool.ledger()
@@ -97,7 +97,7 @@ async def test_what_a_killed_validator_had_begun_another_takes_over_and_nothing_
     async with victims(pool) as dying:
         for stage in [name for name in STAGES if name not in FINALISING]:
             keys.append(await pool.submit())
-            await heir.dependencies.intake.aclose()  # so that the other one reads the ledger for both
+            await heir.dependencies.intake.aclose()  # so that the other validator reads the ledger for both
             assert await dying.die(stage) == -signal.SIGKILL, stage
             await takes_over(pool, heir, keys[-1], stage)
         assert await given(pool) == Counter(keys)

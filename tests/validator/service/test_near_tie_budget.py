@@ -1,4 +1,4 @@
-"""From an examined file to a rejection on the ledger: near-ties of a node's files are counted where work is judged."""
+"""From an examined file to a rejection on the ledger: near-ties of a node's files are counted during judging."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from tests.kit.validators import PoolWithValidators
 STEERED = NearTieCount(tokens=3_000, deviations=3.5 * 0.0025 * 3_000 * 0.075, rate=0.0025, size=0.075)
 
 
-async def test_files_that_pass_alone_are_rejected_when_the_node_s_budget_is_used_up(pool: PoolWithValidators) -> None:
+async def test_files_that_pass_alone_are_rejected_once_the_nodes_near_tie_budget_is_used_up(
+    pool: PoolWithValidators,
+) -> None:
     validator = pool.validator()
     validator.examiner.otherwise = concluded(near_ties=STEERED, engine="torch", dtype="bfloat16")
     outcomes, reasons = [], []

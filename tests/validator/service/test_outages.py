@@ -1,6 +1,6 @@
-"""Outages that are none of a script's: Redis is killed and started again, the chain is cut off, the store misbehaves.
+"""Outages of real systems: Redis is killed and restarted, the chain is disconnected, the store misbehaves.
 
-Nothing is forgotten, judged twice, or held against the node.
+No item is lost, judged twice, or blamed on the node.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ LEASE = timedelta(seconds=31)
 
 
 async def given(pool: PoolWithValidators) -> Counter[Digest]:
-    """How many verdicts there are on each piece of work."""
+    """Returns the number of verdicts on each work."""
     return Counter(each.key for each in await (await pool.ledger()).history(VerdictGiven, pool_id=POOL))
 
 
 async def left(validator: ValidatorUnderTest) -> tuple[int, int]:
-    """What is still in the queue, and what is parked."""
+    """Returns the remaining queue, and the parked items."""
     lengths = await validator.dependencies.queue.lengths()
     return lengths.waiting + lengths.ready + lengths.in_hand, lengths.parked
 
 
 async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, count: int, pause: timedelta) -> None:
-    """Each has its turn, again and again, whatever is down."""
+    """Runs each validator in turn repeatedly, whatever is down."""
     for _ in range(count):
         for each in validators:
             with suppress(MusterError):
@@ -51,16 +51,16 @@ async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, coun
 # Redis
 
 
-@pytest.fixture(params=[True, False], ids=["append-only", "nothing-kept"])
+@pytest.fixture(params=[True, False], ids=["append-only", "without-append-only-file"])
 def own_redis(request: pytest.FixtureRequest, tmp_path: Path, redis_url: str) -> Iterator[RestartedRedis]:
-    """A Redis for the validators alone, with and without its append-only file."""
+    """Runs a Redis for the validators alone, with and without its append-only file."""
     server = RestartedRedis(tmp_path, appendonly=request.param)
     server.start()
     yield server
     server.kill()
 
 
-async def test_a_redis_that_is_killed_and_started_again_costs_no_work_and_no_second_verdict(
+async def test_killing_and_restarting_redis_loses_no_work_and_causes_no_second_verdict(
     pool: PoolWithValidators, own_redis: RestartedRedis, request: pytest.FixtureRequest
 ) -> None:
     kept = "append-only" in request.node.name
@@ -104,9 +104,7 @@ async def test_a_redis_that_is_killed_and_started_again_costs_no_work_and_no_sec
 
 
 @pytest.mark.parametrize("how", ["between two questions", "when a verdict has come there, and nobody heard"])
-async def test_a_chain_that_is_cut_off_for_a_minute_costs_nothing_but_the_minute(
-    pool: PoolWithValidators, how: str
-) -> None:
+async def test_a_minute_without_the_chain_only_delays_verdicts(pool: PoolWithValidators, how: str) -> None:
     async with wire_to(pool.world.url) as wire:
         host = Host(chain_url=f"http://127.0.0.1:{wire.port}", sending=replace(SENDING, deadline=timedelta(seconds=5)))
         cut = pool.validator(attempts=2, host=host)
@@ -143,7 +141,7 @@ async def _fails(_: bytes, writer: asyncio.StreamWriter) -> None:
 
 
 async def _is_silent(_: bytes, __: asyncio.StreamWriter) -> None:
-    """It never answers."""
+    """Never answers."""
 
 
 async def _stops(_: bytes, writer: asyncio.StreamWriter) -> None:
@@ -180,7 +178,7 @@ async def _lies(_: bytes, writer: asyncio.StreamWriter) -> None:
     ],
     ids=["500", "silent", "stops", "hangs-up", "slow", "other-bytes"],
 )
-async def test_a_store_that_fails_in_whatever_way_is_waited_for_and_is_nobodys_guilt(
+async def test_any_failure_of_the_store_is_waited_for_and_never_blamed_on_a_node(
     pool: PoolWithValidators, mood: Mood, *, judged: bool, parked: bool
 ) -> None:
     async def answer(request: bytes, writer: asyncio.StreamWriter) -> bool:
@@ -190,7 +188,7 @@ async def test_a_store_that_fails_in_whatever_way_is_waited_for_and_is_nobodys_g
         return asked
 
     async with reachable(pool) as (url, wire):
-        patient = timedelta(seconds=2)  # for the store's next sign of life: a busy machine may take one of them
+        patient = timedelta(seconds=2)  # for the store's next sign of life: a busy machine may use up one of them
         validator = pool.validator(attempts=2, host=Host(orchestrator=url, store_patience=patient))
         key = await pool.submit(FILE)
         wire.answer = answer

@@ -1,4 +1,4 @@
-"""The queue: who has what, what a dead holder leaves, what a person does; on a real Redis, with a turned clock."""
+"""The queue: holders, work of dead holders and a person's decisions, on a real Redis with a manual clock."""
 
 from __future__ import annotations
 
@@ -41,18 +41,18 @@ def queue(redis: Redis) -> WorkQueue:
 
 
 def queue_of(redis: Redis, member: MemberId, *, tries: int = 4, clock: ManualClock | None = None) -> WorkQueue:
-    """The queue as one member sees it."""
+    """Returns the queue as seen by one member."""
     told: Any = {"clock": clock or ManualClock(), "lease": LEASE, "retry_policy": RetryPolicy(attempts=tries)}
     return WorkQueue(redis, keys=keys_of(POOL), member=member, **told)
 
 
 async def passes(redis: Redis, by: timedelta) -> None:
-    """Time passes for Redis."""
+    """Lets time pass for Redis."""
     await age(redis, keys_of(POOL).prefix, by)
 
 
 async def here(redis: Redis, *members: MemberId, state: MemberState = MemberState.WELL) -> None:
-    """These say that they are there."""
+    """Marks these members as present."""
     for member in members:
         sign = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place=member)
         sign.me = member
@@ -70,13 +70,13 @@ async def lengths(queue: WorkQueue) -> tuple[int, int, int, int]:
     return found.waiting, found.ready, found.in_hand, found.parked
 
 
-async def test_what_is_due_first_is_examined_first_whatever_came_first(queue: WorkQueue) -> None:
+async def test_work_is_examined_in_the_order_of_its_deadlines(queue: WorkQueue) -> None:
     assert await queue.put([new(1, deadline_s=300), new(2, deadline_s=100), new(3, deadline_s=200)]) == 3
     assert [(await taken(queue)).work for _ in range(3)] == [work(2), work(3), work(1)]
     assert await queue.take() is None
 
 
-async def test_work_that_is_told_of_again_is_not_there_twice_whatever_its_state(queue: WorkQueue) -> None:
+async def test_work_announced_again_is_not_queued_twice_in_any_state(queue: WorkQueue) -> None:
     await queue.put([new(1)])
     assert await queue.put([new(1)]) == 0
     item = await taken(queue)
@@ -87,7 +87,7 @@ async def test_work_that_is_told_of_again_is_not_there_twice_whatever_its_state(
     assert await queue.put([new(1, kind=ItemKind.DISPUTE)]) == 1, "a dispute of it is another matter"
 
 
-async def test_what_was_submitted_otherwise_under_the_same_key_takes_the_place_of_what_was_there(
+async def test_a_different_submission_under_the_same_key_replaces_the_queued_one(
     queue: WorkQueue,
 ) -> None:
     await queue.put([new(1)])
@@ -99,14 +99,14 @@ async def test_what_was_submitted_otherwise_under_the_same_key_takes_the_place_o
     assert await lengths(queue) == (0, 0, 1, 0)
 
 
-async def test_others_have_their_turn_before_ours(queue: WorkQueue, redis: Redis) -> None:
+async def test_an_item_is_left_to_other_validators_for_its_delay(queue: WorkQueue, redis: Redis) -> None:
     await queue.put([new(1, delay=timedelta(seconds=20))])
     assert await queue.take() is None
     await passes(redis, timedelta(seconds=20))
     assert (await taken(queue)).work == work(1)
 
 
-async def test_the_work_of_a_dead_holder_comes_back_and_what_it_still_writes_is_refused(
+async def test_work_of_a_dead_holder_is_taken_again_and_its_late_writes_are_refused(
     queue: WorkQueue, redis: Redis
 ) -> None:
     await queue.put([new(1)])
@@ -122,7 +122,7 @@ async def test_the_work_of_a_dead_holder_comes_back_and_what_it_still_writes_is_
     assert await queue.stage(heir, STAGED)
 
 
-async def test_a_holder_that_lives_keeps_its_work(queue: WorkQueue, redis: Redis) -> None:
+async def test_a_holder_that_renews_its_lease_keeps_its_work(queue: WorkQueue, redis: Redis) -> None:
     await queue.put([new(1)])
     item = await taken(queue)
     for _ in range(5):
@@ -133,14 +133,14 @@ async def test_a_holder_that_lives_keeps_its_work(queue: WorkQueue, redis: Redis
     assert await lengths(queue) == (0, 0, 0, 0)
 
 
-async def test_a_verdict_that_was_staged_is_there_for_who_comes_after_a_crash(queue: WorkQueue, redis: Redis) -> None:
+async def test_a_staged_verdict_is_available_to_the_next_holder_after_a_crash(queue: WorkQueue, redis: Redis) -> None:
     await queue.put([new(1)])
     await queue.stage(await taken(queue), STAGED)
     await passes(redis, LEASE + timedelta(seconds=1))
     assert (await taken(queue)).staged == STAGED
 
 
-async def test_a_failed_attempt_is_counted_and_comes_later_and_what_was_not_tried_is_not(
+async def test_a_failed_attempt_is_counted_and_delayed_and_a_returned_item_is_not(
     queue: WorkQueue, redis: Redis
 ) -> None:
     await queue.put([new(1)])
@@ -153,7 +153,7 @@ async def test_a_failed_attempt_is_counted_and_comes_later_and_what_was_not_trie
     assert (await taken(queue)).attempts == 1
 
 
-async def test_what_one_could_not_judge_another_has_at_once_and_the_first_only_after_its_pause(
+async def test_failed_work_goes_to_another_validator_at_once_and_to_the_same_after_a_pause(
     queue: WorkQueue, redis: Redis
 ) -> None:
     other = queue_of(redis, OTHER)
@@ -171,13 +171,13 @@ async def test_what_one_could_not_judge_another_has_at_once_and_the_first_only_a
 @pytest.mark.parametrize(
     ("others", "steps", "parked_by"),
     [
-        pytest.param([], [AGAIN] * 4, 4, id="alone-it-has-all-the-tries"),
-        pytest.param([], [replace(AGAIN, gives_up=GivesUp.LACKS)], 1, id="alone-it-lacks-something"),
-        pytest.param([OTHER], [AGAIN] * 9, None, id="another-is-well-and-was-not-asked"),
-        pytest.param([OTHER], [replace(AGAIN, gives_up=GivesUp.ENDS)] * 9, None, id="another-has-yet-to-try"),
+        pytest.param([], [AGAIN] * 4, 4, id="alone-after-all-attempts"),
+        pytest.param([], [replace(AGAIN, gives_up=GivesUp.LACKS)], 1, id="alone-without-a-resource"),
+        pytest.param([OTHER], [AGAIN] * 9, None, id="another-healthy-one-has-not-tried"),
+        pytest.param([OTHER], [replace(AGAIN, gives_up=GivesUp.ENDS)] * 9, None, id="another-has-attempts-left"),
     ],
 )
-async def test_work_is_left_to_a_person_only_when_nobody_here_is_left_to_try(
+async def test_work_is_parked_only_when_no_validator_here_is_left_to_try(
     queue: WorkQueue, redis: Redis, others: list[MemberId], steps: list[Step], parked_by: int | None
 ) -> None:
     await queue.put([new(1)])
@@ -189,9 +189,7 @@ async def test_work_is_left_to_a_person_only_when_nobody_here_is_left_to_try(
     assert (await lengths(queue))[3] == (parked_by is not None)
 
 
-async def test_two_that_failed_for_half_of_the_tries_each_are_enough_and_a_third_is_not_troubled(
-    queue: WorkQueue, redis: Redis
-) -> None:
+async def test_two_validators_with_half_of_the_attempts_each_are_enough_to_park(queue: WorkQueue, redis: Redis) -> None:
     third = MemberId("333333333333")
     await here(redis, ONE, OTHER, third)
     await queue.put([new(1)])
@@ -203,7 +201,9 @@ async def test_two_that_failed_for_half_of_the_tries_each_are_enough_and_a_third
     assert found == [Put.AGAIN] * 3 + [Put.PARKED]
 
 
-async def test_who_lacks_what_it_takes_is_no_witness_against_the_work(queue: WorkQueue, redis: Redis) -> None:
+async def test_a_validator_that_lacks_a_resource_does_not_count_against_the_work(
+    queue: WorkQueue, redis: Redis
+) -> None:
     lacks = replace(AGAIN, gives_up=GivesUp.LACKS)
     third = MemberId("333333333333")
     await here(redis, ONE, OTHER, third)
@@ -215,10 +215,10 @@ async def test_who_lacks_what_it_takes_is_no_witness_against_the_work(queue: Wor
 
 
 @pytest.mark.parametrize("barred_first", [True, False])
-async def test_who_may_not_judge_it_is_nobody_to_leave_work_to(
+async def test_a_validator_that_may_not_judge_the_work_does_not_delay_its_parking(
     queue: WorkQueue, redis: Redis, barred_first: bool
 ) -> None:
-    """Such as a dispute of a verdict that the other validator on this Redis gave."""
+    """An example is a dispute of a verdict that the other validator on this Redis gave."""
     other, lacks = queue_of(redis, OTHER), replace(AGAIN, gives_up=GivesUp.LACKS)
     await here(redis, ONE, OTHER)
     await queue.put([new(1)])
@@ -232,7 +232,7 @@ async def test_who_may_not_judge_it_is_nobody_to_leave_work_to(
     assert [each.code for each in await queue.parked()] == ["no-calibration"]
 
 
-async def test_what_one_may_not_judge_is_no_persons_business_while_nobody_else_has_tried_it(
+async def test_work_that_only_this_validator_may_not_judge_is_not_parked_before_another_tried(
     queue: WorkQueue, redis: Redis
 ) -> None:
     await here(redis, ONE)
@@ -245,7 +245,7 @@ async def test_what_one_may_not_judge_is_no_persons_business_while_nobody_else_h
 
 
 @pytest.mark.parametrize("state", [MemberState.UNWELL, MemberState.STARTING])
-async def test_one_that_stands_aside_is_waited_for_by_nobody_and_one_that_starts_is(
+async def test_a_paused_validator_is_not_waited_for_before_parking_and_a_starting_one_is(
     queue: WorkQueue, redis: Redis, state: MemberState
 ) -> None:
     await here(redis, ONE)
@@ -254,7 +254,7 @@ async def test_one_that_stands_aside_is_waited_for_by_nobody_and_one_that_starts
     step = replace(AGAIN, gives_up=GivesUp.LACKS)
     put = await queue.failed(await taken(queue), step, code="x", why="y")
     assert put is (Put.PARKED if state is MemberState.UNWELL else Put.AGAIN)
-    if state is MemberState.STARTING:  # and dies: then what was left to it is parked after all
+    if state is MemberState.STARTING:  # and dies: then the work left to it is parked after all
         await passes(redis, timedelta(minutes=2))
         await here(redis, ONE)
         again = await taken(queue)
@@ -262,7 +262,7 @@ async def test_one_that_stands_aside_is_waited_for_by_nobody_and_one_that_starts
         assert await queue.failed(again, STILL_GIVEN_UP, code="x", why="y") is Put.PARKED
 
 
-async def test_what_is_so_for_everybody_waits_for_everybody_and_counts_for_nothing(
+async def test_an_error_common_to_all_validators_delays_the_item_for_all_and_is_not_counted(
     queue: WorkQueue, redis: Redis
 ) -> None:
     absent = replace(AGAIN, for_all=True, counted=False)
@@ -276,7 +276,7 @@ async def test_what_is_so_for_everybody_waits_for_everybody_and_counts_for_nothi
     assert (await taken(other)).attempts == 0
 
 
-async def test_a_person_s_retry_begins_anew_for_everybody(queue: WorkQueue, redis: Redis) -> None:
+async def test_a_persons_retry_resets_the_attempts_of_every_validator(queue: WorkQueue, redis: Redis) -> None:
     await queue.put([new(1)])
     await queue.failed(await taken(queue), replace(AGAIN, gives_up=GivesUp.ENDS), code="x", why="y")
     assert await queue.unpark(new(1).work.key + ".first")  # type: ignore[arg-type]
@@ -285,7 +285,7 @@ async def test_a_person_s_retry_begins_anew_for_everybody(queue: WorkQueue, redi
     assert await queue.failed(item, AGAIN, code="x", why="y") is Put.AGAIN
 
 
-async def test_the_work_of_a_dead_holder_goes_to_others_first_and_ends_with_a_person_when_it_killed_two(
+async def test_work_of_a_dead_holder_goes_to_others_first_and_is_parked_after_two_deaths(
     queue: WorkQueue, redis: Redis
 ) -> None:
     other = queue_of(redis, OTHER)
@@ -302,8 +302,8 @@ async def test_the_work_of_a_dead_holder_goes_to_others_first_and_ends_with_a_pe
     assert (item.spent, item.attempts) == (True, 4)
 
 
-async def test_work_that_kills_its_holders_costs_no_more_lives_the_more_validators_there_are(redis: Redis) -> None:
-    """Five here, or one that has another name after each of its deaths."""
+async def test_deaths_caused_by_an_item_are_bounded_with_any_number_of_validators(redis: Redis) -> None:
+    """Five validators here, or one that has another name after each of its deaths."""
     members = [MemberId(str(number) * 12) for number in range(1, 6)]
     await queue_of(redis, ONE).put([new(1)])
     for number, member in enumerate(members[:4]):
@@ -320,7 +320,7 @@ async def test_work_that_kills_its_holders_costs_no_more_lives_the_more_validato
     assert (await taken(last)).spent is False, "a person wants it tried again"
 
 
-async def test_a_long_row_of_what_one_may_not_try_hides_nothing_behind_it(queue: WorkQueue, redis: Redis) -> None:
+async def test_many_items_that_one_validator_may_not_try_do_not_hide_later_ones(queue: WorkQueue, redis: Redis) -> None:
     await here(redis, ONE, OTHER)
     await queue.put([new(number, deadline_s=number) for number in range(1, 202)])
     for _ in range(200):
@@ -329,7 +329,7 @@ async def test_a_long_row_of_what_one_may_not_try_hides_nothing_behind_it(queue:
     assert await queue.take() is None
 
 
-async def test_what_one_may_try_is_found_however_much_stands_before_it(queue: WorkQueue, redis: Redis) -> None:
+async def test_an_item_that_may_be_tried_is_found_behind_any_number_of_others(queue: WorkQueue, redis: Redis) -> None:
     await here(redis, ONE, OTHER)
     await queue.put([new(number, deadline_s=number) for number in range(1, 301)])
     wait, other = replace(AGAIN, pause=timedelta(minutes=9)), queue_of(redis, OTHER)
@@ -341,7 +341,7 @@ async def test_what_one_may_try_is_found_however_much_stands_before_it(queue: Wo
     assert looks.index(next(filter(None, looks))) <= 300 // 32
 
 
-async def test_one_that_starts_again_and_again_and_is_never_well_is_waited_for_no_longer(
+async def test_a_validator_that_restarts_repeatedly_without_becoming_healthy_is_not_waited_for(
     queue: WorkQueue, redis: Redis
 ) -> None:
     other = Members(redis, keys=keys_of(POOL), validator=ZERO_ADDRESS, place="one that looks")
@@ -359,7 +359,7 @@ async def test_one_that_starts_again_and_again_and_is_never_well_is_waited_for_n
 
 
 @pytest.mark.parametrize("off", [timedelta(hours=-1), timedelta(hours=1)], ids=["behind", "ahead"])
-async def test_a_host_whose_clock_is_off_steals_no_lease_and_loses_none(redis: Redis, off: timedelta) -> None:
+async def test_a_host_with_a_wrong_clock_neither_steals_nor_loses_a_lease(redis: Redis, off: timedelta) -> None:
     clock = ManualClock()
     wrong, right = queue_of(redis, ONE, clock=clock), queue_of(redis, OTHER)
     clock.jump(off)
@@ -378,7 +378,7 @@ async def test_a_host_whose_clock_is_off_steals_no_lease_and_loses_none(redis: R
     assert (await taken(right)).lost == 1, "a lease that nobody renews ends by Redis' time"
 
 
-async def test_parked_work_says_why_and_a_person_has_it_tried_again_or_decides(queue: WorkQueue) -> None:
+async def test_parked_work_states_the_reason_and_a_person_retries_or_decides_it(queue: WorkQueue) -> None:
     await queue.put([new(1), new(2)])
     first, second = await taken(queue), await taken(queue)
     await queue.park(first, code="no-calibration", why="no limits for it", hint="calibrate")
@@ -396,7 +396,7 @@ async def test_parked_work_says_why_and_a_person_has_it_tried_again_or_decides(q
     assert (await taken(queue)).resolution == decided
 
 
-async def test_work_that_was_judged_elsewhere_leaves_whoever_holds_it(queue: WorkQueue) -> None:
+async def test_work_judged_elsewhere_is_removed_from_every_holder(queue: WorkQueue) -> None:
     await queue.put([new(1), new(2), new(3)])
     held, parked = await taken(queue), await taken(queue)
     await queue.park(parked, code="x", why="y", hint="")
@@ -406,7 +406,7 @@ async def test_work_that_was_judged_elsewhere_leaves_whoever_holds_it(queue: Wor
     assert not await queue.done(held)
 
 
-async def test_a_holder_from_before_redis_was_lost_writes_nothing(queue: WorkQueue, redis: Redis) -> None:
+async def test_a_holder_from_before_a_loss_of_redis_cannot_write(queue: WorkQueue, redis: Redis) -> None:
     await queue.put([new(1)])
     before = await taken(queue)
     await redis.flushall()
@@ -416,7 +416,7 @@ async def test_a_holder_from_before_redis_was_lost_writes_nothing(queue: WorkQue
     assert await queue.done(after)
 
 
-async def test_ten_thousand_pieces_of_work_wait_in_a_few_megabytes(queue: WorkQueue, redis: Redis) -> None:
+async def test_ten_thousand_waiting_items_need_a_few_megabytes(queue: WorkQueue, redis: Redis) -> None:
     before = int((await redis.info("memory"))["used_memory"])
     assert await queue.put([new(number, deadline_s=number) for number in range(1, 10_001)]) == 10_000
     assert (await taken(queue)).work == work(1)
@@ -425,7 +425,7 @@ async def test_ten_thousand_pieces_of_work_wait_in_a_few_megabytes(queue: WorkQu
 
 
 @pytest.mark.parametrize("text", ["", "0x12", "first", sha(1) + ".", sha(1) + ".third", sha(1) + ".first.x"])
-def test_what_names_no_item_is_refused(text: str) -> None:
+def test_an_invalid_item_id_is_refused(text: str) -> None:
     if text == sha(1) + ".":
         assert read_item_id(text) == item_id(sha(1), ItemKind.FIRST)
         return
@@ -433,7 +433,7 @@ def test_what_names_no_item_is_refused(text: str) -> None:
         read_item_id(text)
 
 
-def test_a_verdict_and_a_decision_survive_redis_as_they_were() -> None:
+def test_a_verdict_and_a_decision_are_read_back_from_redis_unchanged() -> None:
     forged = Staged(
         validator=ZERO_ADDRESS, outcome=Outcome.FORGED, reason=ReasonCode.SAMPLING_REPLAY, audit_hash=sha(5)
     )
@@ -443,7 +443,7 @@ def test_a_verdict_and_a_decision_survive_redis_as_they_were() -> None:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Whatever happens in whatever order, each piece of work is in one place, and one holder at most can write."""
+    """Under any sequence of events each work is in one state, and at most one holder can write."""
 
     server = ""
 
@@ -548,7 +548,8 @@ class QueueMachine(RuleBasedStateMachine):
             assert {
                 "queued": name in places["waiting"] | places["ready"] | places["again"],
                 "leased": name
-                in places["leased"] | places["ready"] | places["again"],  # a lease that ended is back among the ready
+                # an expired lease is among the ready items again
+                in places["leased"] | places["ready"] | places["again"],
                 "parked": name in places["parked"],
             }[state], (name, state, places)
 
@@ -556,7 +557,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.redis.close()
 
 
-def test_every_order_of_events_leaves_each_piece_of_work_in_one_place(redis_url: str) -> None:
+def test_every_order_of_events_keeps_each_item_in_exactly_one_state(redis_url: str) -> None:
     QueueMachine.server = redis_url
     case = QueueMachine.TestCase
     case.settings = settings(max_examples=40, stateful_step_count=25, suppress_health_check=list(HealthCheck))

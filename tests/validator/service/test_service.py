@@ -1,4 +1,4 @@
-"""The whole service with its loops, in this process: it starts, judges by itself, and stops in order."""
+"""The whole service with its loops in this process: it starts, judges by itself, and stops in order."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_a_service_that_runs_judges_by_itself_and_leaves_what_it_had_begun_when_it_is_stopped(
+async def test_a_running_service_judges_by_itself_and_releases_started_work_when_stopped(
     pool: PoolWithValidators,
 ) -> None:
     validator = pool.validator(live=True, poll_s=0.05)

@@ -1,7 +1,7 @@
-"""`python -m tests.validator.service.victim`: validators that end themselves by SIGKILL in a stage that a test names.
+"""`python -m tests.validator.service.victim`: validators that end themselves by SIGKILL at a stage named by a test.
 
-One order a line comes on standard input; for each a process is forked from this one, which has imported everything, and
-how it ended goes to standard output: minus the signal, or its exit code.
+Standard input has one order per line; for each a process is forked from this one, which has imported everything. The
+result goes to standard output: minus the signal, or the exit code.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from validator.settings import ValidatorSettings
 
 @dataclass(frozen=True, kw_only=True)
 class Order:
-    """What a victim is told.
+    """The order for a victim.
 
     Args:
-        stage: Where it dies; one of `STAGES`.
-        orchestrator: The URL at which a process of its own reaches it.
-        redis: The URL that it shares with the other validator.
-        chain: JSON-RPC endpoint.
-        deployment: File with the contracts' addresses.
-        directory: Its own.
+        stage: The stage at which it dies; one of `STAGES`.
+        orchestrator: The orchestrator's URL for a separate process.
+        redis: The URL of the Redis shared with the other validator.
+        chain: The JSON-RPC endpoint.
+        deployment: The file with the contracts' addresses.
+        directory: The victim's folder.
         pool_id: The pool.
-        secret: Its key, hex.
-        now_s: The orchestrator's time.
+        secret: The victim's key, hex.
+        now_s: The orchestrator's time, in seconds.
     """
 
     stage: str
@@ -60,7 +60,7 @@ class Order:
     now_s: float
 
     def line(self) -> bytes:
-        """As it is written to a victim's input."""
+        """Returns the line for a victim's input."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
 
@@ -130,7 +130,7 @@ async def _arm(parts: Dependencies, stage: str) -> None:
 
 
 async def live(order: Order) -> None:
-    """One round of everything, until it dies."""
+    """Runs one round of every loop, until it dies."""
     key, clock = Key.from_hex(order.secret), ManualClock(start=datetime.fromtimestamp(order.now_s, UTC))
     settings = ValidatorSettings(
         pool_id=order.pool_id,
@@ -174,12 +174,12 @@ async def live(order: Order) -> None:
 
 
 def main() -> None:
-    """Obeys until its input ends."""
+    """Obeys orders until its input ends."""
     for line in sys.stdin.buffer:
         child = os.fork()
         if child == 0:
             try:
-                os.dup2(2, 1)  # what it logs is no answer
+                os.dup2(2, 1)  # its log must not mix with the results
                 asyncio.run(live(Order(**json.loads(line))))
             except BaseException:  # noqa: BLE001 - the test sees that it was no signal, and reads why
                 traceback.print_exc()

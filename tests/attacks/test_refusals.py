@@ -1,4 +1,4 @@
-"""What never becomes work, or never becomes money: every door of docs/attacks.md before the validator's checks."""
+"""Attacks that other services stop before the validator's checks (docs/attacks.md)."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ async def stage(world: World, redis_url: str, tmp_path: Path) -> AsyncIterator[S
 
 
 async def submitted(stage: Stage, work: SignedWorkClaim) -> WorkStatus | None:
-    """Where the node's work is on the ledger."""
+    """Returns the state of the node's work on the ledger."""
     found = await (await stage.world.as_("owner")).work.get(work.lease.lease.key.hash)
     return None if found is None else found.status
 
 
-async def test_a_file_that_was_swapped_after_it_was_signed_is_not_taken_and_leaves_nothing(stage: Stage) -> None:
+async def test_a_file_swapped_after_signing_is_refused_and_not_stored(stage: Stage) -> None:
     grant = await stage.run.lease(stage.key, groups=2)
     stage.hand_over(grant)
     waiting = await stage.deliver(SwappedUpload)
@@ -54,14 +54,14 @@ async def test_a_file_that_was_swapped_after_it_was_signed_is_not_taken_and_leav
     assert await submitted(stage, stage.run.signed(stage.key, grant)) is None
 
 
-async def test_work_without_its_file_is_carried_by_nobody_and_carried_alone_it_expires_unpaid(stage: Stage) -> None:
+async def test_work_without_a_file_is_not_relayed_and_expires_unpaid_if_submitted_directly(stage: Stage) -> None:
     grant = await stage.run.lease(stage.key, groups=2)
     work = stage.run.signed(stage.key, grant)
     answer = await stage.run.hand_in(stage.key, work, uploaded=False)
     assert (answer.status_code, answer.json()["code"]) == (409, "no-file")
     assert await stage.run.relayer.round() == 0
     assert await submitted(stage, work) is None
-    # With gas of its own it needs no relayer. Then nobody can judge it, and nobody has to.
+    # With its own gas the node needs no relayer. Then no validator can judge the work, and none needs to.
     ledger = await stage.world.as_("owner")
     provider = stage.world.keys["provider"].address
     await (await stage.world.as_("node")).work.submit(work.lease, sha256=work.sha256, units=work.units)
@@ -75,7 +75,9 @@ async def test_work_without_its_file_is_carried_by_nobody_and_carried_alone_it_e
     assert (await ledger.stake.of(provider)).active == before.active
 
 
-async def test_a_ghost_occupies_no_place_of_its_step_and_rests(world: World, redis_url: str, tmp_path: Path) -> None:
+async def test_a_ghost_submission_does_not_occupy_its_step_and_the_node_is_throttled(
+    world: World, redis_url: str, tmp_path: Path
+) -> None:
     async with on_stage(world, redis_url, tmp_path) as stage:
         before = (await stage.run.step(stage.key)).need
         for number in range(MOST_GHOSTS):
@@ -93,7 +95,7 @@ async def test_a_ghost_occupies_no_place_of_its_step_and_rests(world: World, red
         assert stage.objects() == []
 
 
-async def test_a_late_upload_comes_after_its_submission(stage: Stage) -> None:
+async def test_a_late_upload_arrives_after_its_submission(stage: Stage) -> None:
     grant = await stage.run.lease(stage.key, groups=2)
     stage.hand_over(grant)
     waiting = await stage.deliver(ATTACKS["late-upload"].delivery)
@@ -105,7 +107,7 @@ async def test_a_late_upload_comes_after_its_submission(stage: Stage) -> None:
     assert (await stage.run.step(stage.key)).need > 0
 
 
-async def test_who_leased_nothing_gets_no_room_in_the_store(stage: Stage) -> None:
+async def test_an_upload_without_a_lease_is_refused_by_the_store(stage: Stage) -> None:
     grant = await stage.run.lease(stage.key, groups=2)
     stage.hand_over(grant)
     waiting = await stage.deliver(ATTACKS["unleased-upload"].delivery)
@@ -115,7 +117,7 @@ async def test_who_leased_nothing_gets_no_room_in_the_store(stage: Stage) -> Non
     assert await submitted(stage, stage.run.signed(stage.key, grant)) is None
 
 
-async def test_who_was_banned_gets_no_slots_and_what_it_had_leased_before_still_counts(stage: Stage) -> None:
+async def test_a_banned_node_gets_no_slots_but_its_earlier_lease_is_still_accepted(stage: Stage) -> None:
     grant = await stage.run.lease(stage.key, groups=2)
     await (await stage.world.as_("manager")).pools.ban(POOL, stage.key.address, "seen cheating")
     stage.hand_over(grant)
@@ -127,7 +129,7 @@ async def test_who_was_banned_gets_no_slots_and_what_it_had_leased_before_still_
     assert answer.status_code in {403, 409}
 
 
-async def test_a_lease_that_outlasts_the_notice_is_worth_nothing_after_a_ban(stage: Stage) -> None:
+async def test_a_lease_longer_than_the_notice_period_is_refused_after_a_ban(stage: Stage) -> None:
     item = await stage.world.submission(index=77)
     ends = int((await (await stage.world.as_("owner")).now()).timestamp())
     later = replace(item.lease.lease, expiry=ends + int(TERMS.notice_period.total_seconds()) + 600)
@@ -138,7 +140,7 @@ async def test_a_lease_that_outlasts_the_notice_is_worth_nothing_after_a_ban(sta
         await (await stage.world.as_("node")).work.submit(signed, sha256=item.sha256, units=item.units)
 
 
-async def test_a_lease_is_good_for_one_file_and_for_no_more_units_than_it_says(stage: Stage) -> None:
+async def test_a_lease_admits_one_file_and_no_more_units_than_it_allows(stage: Stage) -> None:
     one, other = [await stage.run.lease(stage.key, groups=2) for _ in range(2)]
     first, second = (stage.run.signed(stage.key, one, file=file) for file in (1, 2))
     inflated = stage.run.signed(stage.key, other, units=other.lease.max_units + 1)
@@ -148,7 +150,7 @@ async def test_a_lease_is_good_for_one_file_and_for_no_more_units_than_it_says(s
 
 
 @pytest.mark.parametrize(("by", "words"), [(FUTURE, "too far ahead"), (STALE, "step 0 is closed")])
-async def test_a_step_that_is_over_or_has_not_come_has_no_slots(by: int, words: str, make_run: MakeRun) -> None:
+async def test_a_finished_step_and_a_future_step_have_no_slots(by: int, words: str, make_run: MakeRun) -> None:
     run = await running(make_run())
     key = await run.member()
     await run.demand(0, 0, closed=True)
@@ -157,18 +159,18 @@ async def test_a_step_that_is_over_or_has_not_come_has_no_slots(by: int, words: 
     assert words in answer.json()["detail"]
 
 
-def test_while_no_step_is_over_the_stale_node_asks_for_none_that_is_open() -> None:
+def test_the_stale_node_requests_a_far_future_step_until_a_step_is_over() -> None:
     assert [OtherStep(STALE).wish(step) for step in (0, 8, 9, 12)] == [1000, 1008, 0, 3]
 
 
 @pytest.mark.parametrize("asynchrony", list(AsynchronyChoice))
-def test_what_the_stale_node_asks_for_is_over_in_every_asynchrony_of_a_devnet(asynchrony: AsynchronyChoice) -> None:
+def test_the_stale_node_requests_a_finished_step_at_every_devnet_asynchrony(asynchrony: AsynchronyChoice) -> None:
     newest = 20
     window = Window.of(floor=0, version=newest, async_level=RunOptions(asynchrony=asynchrony.value).async_level)
     assert OtherStep(STALE).wish(window.last) < window.first
 
 
-async def test_who_keeps_one_slot_in_four_has_to_rest(make_run: MakeRun) -> None:
+async def test_a_node_that_delivers_one_slot_in_four_is_throttled(make_run: MakeRun) -> None:
     run = await running(make_run(run_delivery_least=4, run_rest_s=300, run_slots_per_node=2))
     await run.demand(0, 100)
     key = await run.member()
@@ -189,7 +191,7 @@ async def running(run: RunUnderTest) -> RunUnderTest:
     return run
 
 
-def test_every_cheat_has_an_end_and_says_who_stops_it() -> None:
+def test_every_attack_declares_its_end_and_its_reason_codes() -> None:
     for name, cheat in ATTACKS.items():
         assert name == cheat.name
         assert bool(cheat.reasons) == (cheat.end in {End.SLASHED, End.UNPAID}), name

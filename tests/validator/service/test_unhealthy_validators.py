@@ -1,4 +1,6 @@
-"""Two validators on one Redis, one of them sick: the other judges everything, and nothing is parked or judged twice."""
+"""Two validators on one Redis, one of them unhealthy: the other judges everything, and nothing is parked or judged
+twice.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ WORKS = 4
 
 
 def broken(code: str, *, tested: bool = True, retryable: bool = True) -> Callable[[ValidatorUnderTest], None]:
-    """An examiner that can't examine anything; its self-test says so, or does not."""
+    """Breaks the examiner for all files, with or without a failing self-test."""
 
     def breaks(validator: ValidatorUnderTest) -> None:
         validator.examiner.otherwise = NotJudged(code=code, why=f"{code} here", retryable=retryable, hint="mend it")
@@ -41,18 +43,18 @@ def broken(code: str, *, tested: bool = True, retryable: bool = True) -> Callabl
 
 
 def crashes(validator: ValidatorUnderTest) -> None:
-    """An examiner of ours with a fault that its self-test shows."""
+    """Makes the examiner crash, which its self-test shows."""
     validator.examiner.otherwise = ZeroDivisionError("a fault of ours")
     validator.examiner.broken = NotJudged(code="examiner-failed", why="ZeroDivisionError", retryable=True)
 
 
 def loses_its_folder(validator: ValidatorUnderTest) -> None:
-    """The disk went away."""
+    """Removes the validator's folder, as a lost disk does."""
     shutil.rmtree(validator.dependencies.settings.directory / "work")
 
 
 def reaches_no_store(validator: ValidatorUnderTest) -> None:
-    """The way from here to the object store is cut, and nowhere else."""
+    """Cuts the connection from this validator to the object store."""
 
     async def down(*_: object, **__: object) -> None:
         raise TransferError("no route to the store")
@@ -61,18 +63,18 @@ def reaches_no_store(validator: ValidatorUnderTest) -> None:
 
 
 def nothing(_validator: ValidatorUnderTest) -> None:
-    """Its host is sick already."""
+    """Does nothing: the host is already unhealthy."""
 
 
 def wrong_clock(clock: datetime) -> Host:
-    """A host that is an hour behind."""
+    """Returns a host whose clock is an hour behind."""
     turned = ManualClock()
     turned.jump(clock - turned.now() - timedelta(hours=1))
     return Host(clock=turned)
 
 
 def reaches_no_orchestrator(validator: ValidatorUnderTest) -> None:
-    """The way from here to the orchestrator is cut, and nowhere else."""
+    """Cuts the connection from this validator to the orchestrator."""
 
     async def down(*_: object, **__: object) -> httpx.Response:
         raise Unavailable("no route to the orchestrator", code="unreachable")
@@ -83,7 +85,7 @@ def reaches_no_orchestrator(validator: ValidatorUnderTest) -> None:
 
 @dataclass(frozen=True)
 class Sickness:
-    """How a validator is sick, and what it says of itself."""
+    """A fault of a validator and the error code that it reports."""
 
     breaks: Callable[[ValidatorUnderTest], None]
     code: str | None
@@ -113,7 +115,9 @@ SICKNESSES = {
 
 
 async def rounds(pool: PoolWithValidators, *validators: ValidatorUnderTest, count: int, pause_s: float = 2) -> set[str]:
-    """Each has its turn, again and again; what is down for one is its own matter. Returns what the first one had."""
+    """Runs each validator in turn repeatedly; an error of one does not stop the others. Returns the first one's
+    results.
+    """
     had = set()
     for _ in range(count):
         for each in validators:
@@ -130,7 +134,7 @@ async def judged(pool: PoolWithValidators) -> list[Digest]:
 
 
 @pytest.mark.parametrize("name", SICKNESSES)
-async def test_next_to_a_sick_validator_the_other_judges_everything_and_nothing_is_parked(
+async def test_a_healthy_validator_judges_everything_beside_an_unhealthy_one_and_nothing_is_parked(
     pool: PoolWithValidators, name: str
 ) -> None:
     sickness = SICKNESSES[name]
@@ -140,7 +144,7 @@ async def test_next_to_a_sick_validator_the_other_judges_everything_and_nothing_
     await rounds(pool, sick, well, count=1)
     sickness.breaks(sick)
     keys = sorted([await pool.submit() for _ in range(WORKS)])
-    await pool.turn(timedelta(seconds=6))  # the self-test that it passed a moment ago counts no more
+    await pool.turn(timedelta(seconds=6))  # the self-test that it passed earlier no longer counts
     had = await rounds(pool, sick, well, count=6)
     assert await judged(pool) == keys, "all of it, and none of it twice"
     assert {(await pool.work(key)).outcome for key in keys} == {Outcome.ACCEPTED}
@@ -150,7 +154,7 @@ async def test_next_to_a_sick_validator_the_other_judges_everything_and_nothing_
     assert had - {""} == ({sickness.code} if sickness.code else set())
     await well.dependencies.health.check()
     if sickness.code in {None, FAILS}:
-        return  # it tries one more now and then, and nothing that it can be tested for is wrong
+        return  # it tries one more item now and then, and its self-test finds no error
     with pytest.raises(NotWell, match=sickness.code):
         await sick.dependencies.health.check()
     shown = {each["place"].partition(":")[2]: each for each in (await well.status())["members"]}
@@ -159,7 +163,7 @@ async def test_next_to_a_sick_validator_the_other_judges_everything_and_nothing_
     assert told["why"]
 
 
-async def test_a_sick_validator_alone_parks_nothing_and_goes_on_when_it_is_mended(pool: PoolWithValidators) -> None:
+async def test_an_unhealthy_validator_alone_parks_nothing_and_resumes_when_repaired(pool: PoolWithValidators) -> None:
     validator = pool.validator(attempts=2)
     broken("no-sandbox")(validator)
     key = await pool.submit()
@@ -174,7 +178,7 @@ async def test_a_sick_validator_alone_parks_nothing_and_goes_on_when_it_is_mende
     assert validator.dependencies.health.well
 
 
-async def test_a_file_that_ends_examiners_ends_no_validator_and_waits_for_a_person(pool: PoolWithValidators) -> None:
+async def test_a_file_that_crashes_examiners_stops_no_validator_and_is_parked(pool: PoolWithValidators) -> None:
     both = [pool.validator(), pool.validator("second")]
     await rounds(pool, *both, count=1)
     poison, *others = [await pool.submit() for _ in range(4)]
@@ -189,7 +193,7 @@ async def test_a_file_that_ends_examiners_ends_no_validator_and_waits_for_a_pers
     assert asked == [1, 1]
 
 
-async def test_files_that_fail_everywhere_send_no_two_validators_away_at_once(pool: PoolWithValidators) -> None:
+async def test_files_that_fail_everywhere_do_not_pause_two_validators_at_once(pool: PoolWithValidators) -> None:
     both = [pool.validator(attempts=100), pool.validator("second", attempts=100)]
     for each in both:
         each.examiner.otherwise = NotJudged(code="examiner-failed", why="a crafted file", retryable=True)
@@ -206,13 +210,13 @@ async def test_files_that_fail_everywhere_send_no_two_validators_away_at_once(po
     assert await judged(pool) == sorted(honest)
 
 
-async def test_what_a_validator_holds_that_can_not_go_on_is_given_to_the_other(
+async def test_work_of_a_validator_that_cannot_continue_is_given_to_the_other(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cut, well = pool.validator(), pool.validator("second")
     key = await pool.submit()
     await cut.read()
-    await cut.dependencies.judging.round()  # its verdict is written down, and waits for a lane
+    await cut.dependencies.judging.round()  # its verdict is staged, and waits for a sender
 
     async def down(*_: object) -> None:
         raise ChainUnavailable("no route from here")
@@ -232,7 +236,7 @@ async def test_what_a_validator_holds_that_can_not_go_on_is_given_to_the_other(
     assert await judged(pool) == [key], "the late verdict is looked up, and dropped"
 
 
-async def test_one_that_can_not_finalise_leaves_it_to_the_other(
+async def test_a_validator_that_cannot_finalise_leaves_it_to_the_other(
     pool: PoolWithValidators, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     poor, well = pool.validator(), pool.validator("second")
@@ -251,7 +255,7 @@ async def test_one_that_can_not_finalise_leaves_it_to_the_other(
     assert (await pool.work(key)).status is WorkStatus.FINAL
 
 
-async def test_a_redis_that_two_validators_lose_costs_no_work_and_no_second_verdict(pool: PoolWithValidators) -> None:
+async def test_two_validators_that_lose_redis_lose_no_work_and_give_no_second_verdict(pool: PoolWithValidators) -> None:
     both = [pool.validator(), pool.validator("second")]
     keys = [await pool.submit() for _ in range(3)]
     await rounds(pool, *both, count=1)
@@ -270,7 +274,7 @@ async def test_a_redis_that_two_validators_lose_costs_no_work_and_no_second_verd
 Stop = Callable[[ValidatorUnderTest], Awaitable[None]]
 
 
-async def test_a_validator_that_leaves_is_waited_for_by_nobody(pool: PoolWithValidators) -> None:
+async def test_a_validator_that_leaves_is_not_waited_for(pool: PoolWithValidators) -> None:
     leaving, alone = pool.validator(), pool.validator("second")
     for each in (leaving, alone):
         await each.read()

@@ -1,4 +1,4 @@
-"""What gets through discovery's door: signed requests, each once, for this service, and no larger than they may be."""
+"""Requests that discovery accepts: signed, unique, for this service and within the size limit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OPEN = ("/healthz", "/readyz", "/metrics", "/v1/identity")
 OWN = f"/v1/nodes/{NODE.address}"
 
 
-async def test_everything_but_identity_and_health_wants_a_signature(place: Place) -> None:
+async def test_every_route_except_identity_and_health_requires_a_signature(place: Place) -> None:
     found = [one for one in operations(place.app) if one[1] not in OPEN]
     assert len(found) == 7
     for method, path in found:
@@ -38,7 +38,7 @@ async def test_everything_but_identity_and_health_wants_a_signature(place: Place
         ("under another name", 401, "bad-signature"),
     ],
 )
-async def test_a_request_counts_as_it_was_signed_and_once(
+async def test_an_altered_late_or_repeated_request_is_refused(
     place: Place, what: str, status: int, code: str | None
 ) -> None:
     shift = {"too late": timedelta(seconds=-61), "too early": timedelta(seconds=61)}.get(what, timedelta())
@@ -70,7 +70,7 @@ async def test_a_request_counts_as_it_was_signed_and_once(
         assert answer.headers["content-type"].startswith("application/problem+json")
 
 
-async def test_one_node_may_not_call_without_end(place: Place) -> None:
+async def test_the_request_rate_of_one_node_is_limited(place: Place) -> None:
     statuses, http = [], place.http()
     for _ in range(220):
         stamp = sign_request(NODE, audience=SERVICE.address, method="GET", target=OWN, at=place.clock.now())

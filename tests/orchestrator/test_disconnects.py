@@ -1,7 +1,7 @@
-"""Redis is cut off at every single command of a change, before it or before its answer: nothing half-done is left.
+"""Redis disconnects at every single command of a change, before it or before its answer: no change stays half-done.
 
-The manager signs, so that admission (rate and nonce) is the first of those commands. Whoever got no answer asks again,
-with a fresh nonce, and then everything is as if nothing had happened.
+The manager signs, so that admission (rate and nonce) is the first of those commands. A caller without an answer asks
+again with a fresh nonce, and the state is then as without the disconnect.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def line(redis_url: str, tmp_path: Path) -> AsyncIterator[CutLine]:
 
 @pytest.fixture
 async def pool(line: CutLine, clock: ManualClock, tmp_path: Path) -> AsyncIterator[PoolUnderTest]:
-    """An orchestrator behind the line, whose client of Redis tries everything once."""
+    """Returns an orchestrator behind the proxy, with a Redis client that does not retry."""
     key = Key.generate()
     made = under_test(line.url, clock, MemoryLedger(orchestrator=key.address), key, tmp_path / "secrets.key")
     yield made
@@ -55,7 +55,7 @@ Ask = Callable[[], Awaitable[httpx.Response]]
 async def asked(
     pool: PoolUnderTest, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
 ) -> httpx.Response:
-    """A request of the pool's manager, signed anew."""
+    """Sends a newly signed request of the pool's manager."""
     signer = RequestSigner(MANAGER, audience=pool.dependencies.key.address, clock=pool.clock)
     content = b"" if body is None else json.dumps(body).encode()
     async with pool.http(signer) as http:
@@ -63,10 +63,10 @@ async def asked(
 
 
 async def cut_somewhere(line: CutLine, ask: Ask, *, at: int, cut: Cut) -> tuple[bool, int]:
-    """Asks while the line is cut at one command, and again until there is an answer.
+    """Sends a request while the connection is cut at one command, and again until it is answered.
 
     Returns:
-        Whether it had so many commands; and the status of the last answer.
+        Whether the request had that many commands, and the status of the last answer.
     """
     line.break_at(at, cut)
     first = await ask()
@@ -86,11 +86,12 @@ async def events(pool: PoolUnderTest) -> list[str]:
 
 async def begin_anew(pool: PoolUnderTest, redis: Redis) -> None:
     await redis.flushall()
-    await pool.owner("GET", "/v1/tasks")  # scripts and connections are there: what is cut are commands of the change
+    # scripts and connections exist already, so only commands of the change are cut
+    await pool.owner("GET", "/v1/tasks")
 
 
 @pytest.mark.parametrize("cut", Cut)
-async def test_a_posted_task_is_there_once_and_whole(
+async def test_a_posted_task_is_complete_and_stored_once_after_any_disconnect(
     pool: PoolUnderTest, line: CutLine, redis: Redis, cut: Cut
 ) -> None:
     reached, at = True, -1
@@ -108,11 +109,11 @@ async def test_a_posted_task_is_there_once_and_whole(
         assert (task["state"], task["generation"], task["secret_names"]) == ("pending", 1, ["TOKEN"])
         assert await events(pool) == ["task.created"]
         assert len(await pool.dependencies.tasks.open_ids()) == 1
-    assert at > 3  # admission, the count, the write, the reading back
+    assert at > 3  # admission, count, write and read
 
 
 @pytest.mark.parametrize("cut", Cut)
-async def test_a_changed_task_has_one_new_generation(
+async def test_a_changed_task_has_one_new_generation_after_any_disconnect(
     pool: PoolUnderTest, line: CutLine, redis: Redis, cut: Cut
 ) -> None:
     reached, at = True, -1
@@ -132,7 +133,7 @@ async def test_a_changed_task_has_one_new_generation(
 
 
 @pytest.mark.parametrize("cut", Cut)
-async def test_a_deleted_task_is_gone_with_all_that_named_it(
+async def test_a_deleted_task_is_removed_completely_after_any_disconnect(
     pool: PoolUnderTest, line: CutLine, redis: Redis, cut: Cut
 ) -> None:
     reached, at = True, -1
@@ -142,7 +143,8 @@ async def test_a_deleted_task_is_gone_with_all_that_named_it(
         await begin_anew(pool, redis)
         task = (await pool.owner("POST", "/v1/tasks", {"spec": SPEC}))["id"]
         reached, status = await cut_somewhere(line, partial(asked, pool, "DELETE", f"/v1/tasks/{task}"), at=at, cut=cut)
-        assert status == 204 or (cut is Cut.AFTER and status == 404)  # gone by the first request, whose answer was lost
+        # deleted by the first request, whose answer was lost
+        assert status == 204 or (cut is Cut.AFTER and status == 404)
         assert (await pool.owner("GET", "/v1/tasks"))["tasks"] == []
         assert await pool.dependencies.tasks.open_ids() == []
         assert not [key for key in await redis.keys() if task.encode() in key]
@@ -151,7 +153,7 @@ async def test_a_deleted_task_is_gone_with_all_that_named_it(
 
 
 @pytest.mark.parametrize("cut", Cut)
-async def test_a_banned_node_is_banned_here_and_on_the_ledger(
+async def test_a_banned_node_is_banned_here_and_on_the_ledger_after_any_disconnect(
     pool: PoolUnderTest, line: CutLine, redis: Redis, cut: Cut
 ) -> None:
     reached, at = True, -1
@@ -173,28 +175,28 @@ async def test_a_banned_node_is_banned_here_and_on_the_ledger(
     assert at > 3
 
 
-async def test_a_key_that_was_used_for_another_task_is_refused(pool: PoolUnderTest) -> None:
+async def test_an_idempotency_key_used_for_another_task_is_refused(pool: PoolUnderTest) -> None:
     headers = {IDEMPOTENCY_HEADER: "a" * 32}
     first = await asked(pool, "POST", "/v1/tasks", {"spec": SPEC}, headers)
     again = await asked(pool, "POST", "/v1/tasks", {"spec": SPEC}, headers)
     assert again.json()["id"] == first.json()["id"]
     other = await asked(pool, "POST", "/v1/tasks", {"spec": {**SPEC, "name": "other"}}, headers)
     assert (other.status_code, other.json()["code"]) == (409, "idempotency-key-reused")
-    mine = await pool.owner("POST", "/v1/tasks", {"spec": SPEC})  # no key: another task each time
+    mine = await pool.owner("POST", "/v1/tasks", {"spec": SPEC})  # without a key each request creates a task
     assert mine["id"] != first.json()["id"]
 
 
-async def test_the_client_posts_a_task_once_although_the_store_was_cut_off(pool: PoolUnderTest, line: CutLine) -> None:
+async def test_the_client_posts_a_task_once_although_redis_disconnected(pool: PoolUnderTest, line: CutLine) -> None:
     await pool.owner("GET", "/v1/tasks")
     transport = httpx.ASGITransport(app=pool.app, raise_app_exceptions=False)
     async with OrchestratorClient("http://127.0.0.1:1", token=pool.token, transport=transport) as owner:
-        line.break_at(1, Cut.AFTER)  # the count, and then the write
+        line.break_at(1, Cut.AFTER)  # the count and then the write
         task = await owner.create_task(NewTask(spec=TaskSpec.model_validate(SPEC)))
         assert line.at < 0
         assert [each.id async for each in owner.tasks()] == [task.id]
 
 
-async def test_an_admission_whose_answer_was_lost_is_no_replay(line: CutLine, clock: ManualClock) -> None:
+async def test_retrying_an_admission_after_a_lost_answer_is_no_replay(line: CutLine, clock: ManualClock) -> None:
     redis = connect_redis(line.url, retries=1)
     rate = Rate(count=1000, per=timedelta(seconds=1), burst=1000)
     admission = ReplayGuard(redis, keys=RedisKeys("7"), rate=rate, clock=clock)

@@ -1,4 +1,4 @@
-"""Heartbeats to an orchestrator of the test's own, with real signatures: what is believed, and what is done."""
+"""Heartbeats to a test orchestrator with real signatures: which answers are accepted, and their effects."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 class ScriptedChain:
-    """A ledger that says what the test wants."""
+    """A ledger with scripted answers."""
 
     def __init__(self, orchestrator: Address) -> None:
         self.key = orchestrator
@@ -121,7 +121,7 @@ class ScriptedChain:
 
 
 class Side:
-    """The orchestrator's side: answers what it is told, signs with what it is told, remembers what it heard."""
+    """The orchestrator's side: scripted answers and signatures, and a record of the heartbeats."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.key = Key.generate()
@@ -209,13 +209,15 @@ async def heart(side: Side, clock: ManualClock, state: StateDirectory, node: Add
 
 
 async def turned(clock: ManualClock, seconds: float) -> None:
-    """Turns the clock in small steps, and lets threads keep up."""
+    """Advances the clock in small steps, and lets threads keep up."""
     for _ in range(int(seconds * 2)):
         await clock.turn(timedelta(seconds=0.5))
         await at_rest()
 
 
-async def test_it_beats_at_the_orchestrators_pace(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:
+async def test_heartbeats_follow_the_orchestrators_interval(
+    heart: HeartbeatLoop, side: Side, clock: ManualClock
+) -> None:
     beating = asyncio.create_task(heart.run())
     await at_rest()
     assert len(side.beats) == 1
@@ -232,7 +234,7 @@ async def test_it_beats_at_the_orchestrators_pace(heart: HeartbeatLoop, side: Si
 
 
 @pytest.mark.parametrize(("signature", "tamper"), [(False, False), (True, True)], ids=["unsigned", "altered"])
-async def test_an_answer_that_the_orchestrator_did_not_sign_changes_nothing(
+async def test_an_answer_not_signed_by_the_orchestrator_is_ignored(
     heart: HeartbeatLoop, side: Side, clock: ManualClock, signature: bool, tamper: bool
 ) -> None:
     side.signature, side.tamper = signature, tamper
@@ -250,7 +252,7 @@ async def test_an_answer_that_the_orchestrator_did_not_sign_changes_nothing(
     beating.cancel()
 
 
-async def test_an_orchestrator_that_is_down_is_tried_again_with_bounded_pauses_for_ever(
+async def test_an_unreachable_orchestrator_is_retried_forever_with_bounded_pauses(
     heart: HeartbeatLoop, side: Side, clock: ManualClock
 ) -> None:
     side.status = 503
@@ -268,7 +270,7 @@ async def test_an_orchestrator_that_is_down_is_tried_again_with_bounded_pauses_f
 
 
 @pytest.mark.parametrize("wrong", ["down", "another service"])
-async def test_a_silent_orchestrator_is_looked_for_elsewhere(
+async def test_after_a_silence_the_worker_looks_for_the_orchestrators_new_address(
     heart: HeartbeatLoop, side: Side, clock: ManualClock, wrong: str
 ) -> None:
     side.status, side.signature = (503, True) if wrong == "down" else (200, False)
@@ -283,7 +285,7 @@ async def test_a_silent_orchestrator_is_looked_for_elsewhere(
 
 
 @pytest.mark.parametrize("answered", [False, True], ids=["no answer", "one answer in five"])
-async def test_an_overloaded_orchestrator_has_its_workers_look_elsewhere_seldom(
+async def test_workers_of_an_overloaded_orchestrator_look_for_a_new_address_rarely(
     heart: HeartbeatLoop, side: Side, clock: ManualClock, answered: bool
 ) -> None:
     answer = HeartbeatAnswer(
@@ -310,11 +312,13 @@ async def test_an_overloaded_orchestrator_has_its_workers_look_elsewhere_seldom(
         assert len(set(gaps[-10:])) > 1  # jitter
 
 
-async def test_an_answer_begins_the_count_anew(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:
+async def test_an_answer_resets_the_count_of_failed_heartbeats(
+    heart: HeartbeatLoop, side: Side, clock: ManualClock
+) -> None:
     side.moved = True
     beating = asyncio.create_task(heart.run())
     for _ in range(3):
-        side.signature = False  # a refused answer is not asked for again, so one request is one beat
+        side.signature = False  # a refused answer is not requested again, so one request is one heartbeat
         before = len(side.beats)
         while not beating.done() and len(side.beats) < before + SILENT_AFTER - 1:
             await turned(clock, 0.5)
@@ -329,7 +333,7 @@ async def test_an_answer_begins_the_count_anew(heart: HeartbeatLoop, side: Side,
     [(replace(MEMBER, member=False), True), (MEMBER, False), (Unavailable("the chain is down"), False)],
     ids=["removed", "member", "chain down"],
 )
-async def test_a_node_that_was_removed_while_nobody_answered_waits_for_an_invite(
+async def test_a_node_removed_during_an_outage_waits_for_an_invite(
     heart: HeartbeatLoop, side: Side, clock: ManualClock, ledger: NodeStatus | Unavailable, ends: bool
 ) -> None:
     side.status = 503
@@ -339,7 +343,7 @@ async def test_a_node_that_was_removed_while_nobody_answered_waits_for_an_invite
     else:
         chain.down = True
     beating = asyncio.create_task(heart.run())
-    await turned(clock, 120)  # two looks, 15 s or more apart
+    await turned(clock, 120)  # two checks, 15 s or more apart
     assert beating.done() is ends
     if ends:
         assert await beating is HeartbeatStop.NOT_A_MEMBER
@@ -347,7 +351,7 @@ async def test_a_node_that_was_removed_while_nobody_answered_waits_for_an_invite
 
 
 @pytest.mark.parametrize("said", ["nothing", "discovered"])
-async def test_one_reading_of_a_ledger_that_lags_behind_ends_no_membership(
+async def test_a_single_read_of_a_lagging_ledger_ends_no_membership(
     heart: HeartbeatLoop, side: Side, clock: ManualClock, said: str
 ) -> None:
     if said == "nothing":
@@ -367,11 +371,11 @@ async def test_one_reading_of_a_ledger_that_lags_behind_ends_no_membership(
     assert not beating.done()
     chain.at = replace(MEMBER, member=False)
     del chain.node_status
-    await turned(clock, 1800)  # two looks, up to five minutes apart
+    await turned(clock, 1800)  # two checks, up to five minutes apart
     assert await asyncio.wait_for(beating, 60) is HeartbeatStop.NOT_A_MEMBER
 
 
-async def test_a_machine_whose_clock_jumps_goes_on_signing_with_the_right_time(
+async def test_after_a_clock_jump_requests_are_signed_with_the_right_time(
     heart: HeartbeatLoop, side: Side, clock: ManualClock
 ) -> None:
     stamps: list[int] = []
@@ -394,7 +398,7 @@ async def test_a_machine_whose_clock_jumps_goes_on_signing_with_the_right_time(
 
 
 @pytest.mark.parametrize("said", ["discovered", "invited", "dead", "evicted"])
-async def test_a_node_that_the_pool_lost_goes_back_to_waiting_for_an_invite(
+async def test_a_node_unknown_to_the_pool_waits_for_an_invite_again(
     heart: HeartbeatLoop, side: Side, clock: ManualClock, said: str
 ) -> None:
     chain = heart._chain
@@ -402,13 +406,13 @@ async def test_a_node_that_the_pool_lost_goes_back_to_waiting_for_an_invite(
     side.answer.update(state=said, reason="gone")
     beating = asyncio.create_task(heart.run())
     await turned(clock, 3)
-    assert not beating.done()  # the ledger still has it: the orchestrator lags behind
+    assert not beating.done()  # the ledger still lists the node: the orchestrator lags behind
     chain.at = replace(MEMBER, member=False)
     await turned(clock, 25)
     assert await asyncio.wait_for(beating, 60) is HeartbeatStop.NOT_A_MEMBER
 
 
-async def test_a_banned_node_says_why_and_asks_again_slowly(
+async def test_a_banned_node_reports_the_reason_and_retries_slowly(
     heart: HeartbeatLoop, side: Side, clock: ManualClock
 ) -> None:
     chain = heart._chain
@@ -428,7 +432,7 @@ async def test_a_banned_node_says_why_and_asks_again_slowly(
     assert await asyncio.wait_for(beating, 60) is HeartbeatStop.NOT_A_MEMBER
 
 
-async def test_a_rotated_key_is_believed_when_the_ledger_says_so(
+async def test_a_rotated_key_is_accepted_once_the_ledger_confirms_it(
     heart: HeartbeatLoop, side: Side, clock: ManualClock
 ) -> None:
     chain = heart._chain
@@ -442,7 +446,7 @@ async def test_a_rotated_key_is_believed_when_the_ledger_says_so(
     assert await asyncio.wait_for(beating, 60) is HeartbeatStop.KEY_CHANGED
 
 
-async def test_commands_are_carried_out_once_and_acknowledged_until_that_is_heard(
+async def test_commands_are_executed_once_and_acknowledged_until_confirmed(
     heart: HeartbeatLoop, side: Side, clock: ManualClock
 ) -> None:
     side.answer["commands"] = [{"id": "c" * 32, "kind": "show-notice", "text": "maintenance at noon"}]
@@ -455,9 +459,7 @@ async def test_commands_are_carried_out_once_and_acknowledged_until_that_is_hear
     assert [beat.acknowledged for beat in side.beats] == [(), ("c" * 32,), ("c" * 32,), ()]
 
 
-async def test_what_is_remembered_of_commands_is_bounded_and_one_that_comes_again_stays_known(
-    heart: HeartbeatLoop, side: Side
-) -> None:
+async def test_the_memory_of_commands_is_bounded_and_keeps_repeated_ones(heart: HeartbeatLoop, side: Side) -> None:
     steady = {"id": "f" * 32, "kind": "show-notice", "text": "once"}
     for number in range(2 * MOST_REMEMBERED):
         side.answer["commands"] = [steady, {"id": f"{number:032x}", "kind": "resume"}]
@@ -468,7 +470,7 @@ async def test_what_is_remembered_of_commands_is_bounded_and_one_that_comes_agai
     assert list(heart._situation.notices) == []
 
 
-async def test_logs_are_pushed_while_somebody_reads(side: Side, clock: ManualClock, state: StateDirectory) -> None:
+async def test_logs_are_pushed_while_a_reader_follows(side: Side, clock: ManualClock, state: StateDirectory) -> None:
     store = LogStore(state.logs / "x")
     store.append(
         "c", [OutputLine(time_ns=number + 1, stream="stdout", text=f"line {number}") for number in range(1200)]
@@ -481,7 +483,7 @@ async def test_logs_are_pushed_while_somebody_reads(side: Side, clock: ManualClo
     pusher.orchestrator = orchestrator
     pushing = asyncio.create_task(pusher.run())
     pusher.want("a" * 32, since=100, until_ms=unix_ms(clock.now()) + 10_000)
-    pusher.want("d" * 32, since=0, until_ms=unix_ms(clock.now()) + 10_000)  # nobody has that one
+    pusher.want("d" * 32, since=0, until_ms=unix_ms(clock.now()) + 10_000)  # a key without any role
     await turned(clock, 3)
     pushed = [line.sequence for batch in side.batches for line in batch.lines]
     assert pushed == list(range(100, 1200))
@@ -496,11 +498,13 @@ async def test_logs_are_pushed_while_somebody_reads(side: Side, clock: ManualClo
     await orchestrator.aclose()
 
 
-async def test_no_orchestrator_makes_a_worker_spin(heart: HeartbeatLoop, side: Side, clock: ManualClock) -> None:
+async def test_no_orchestrator_can_make_a_worker_loop_without_pause(
+    heart: HeartbeatLoop, side: Side, clock: ManualClock
+) -> None:
     side.answer["next_interval_seconds"] = 1e-9
     beating = asyncio.create_task(heart.run())
     await at_rest()
-    assert len(side.beats) == 1  # the clock stands still, and so does the heart
+    assert len(side.beats) == 1  # the clock stands still, and so do the heartbeats
     await turned(clock, 5)
     assert len(side.beats) > 2
     heart._stopping.set()

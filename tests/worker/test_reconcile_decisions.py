@@ -1,4 +1,4 @@
-"""Convergence: every case of what was asked for and what is there, and what must hold whatever happens."""
+"""Reconciling: every case of desired and observed state, and invariants under any history."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ def kinds(actions: tuple[Action, ...]) -> str:
         (wanted(attempts=0), [there(EXITED, 1)], so_far(), "", "failed"),
         # counted already, but the worker died before it removed the container
         (wanted(), [there(EXITED, 1)], so_far(AssignmentState.RESTARTING, counted="c-1"), "Remove:c-1", "restarting"),
-        # ended for good: stays so, and the container stays as evidence
+        # permanently ended: stays ended, and the container is kept as evidence
         (wanted(), [there(EXITED, 0)], so_far(AssignmentState.COMPLETED), "", "completed"),
         (wanted(), [], so_far(AssignmentState.COMPLETED), "", "completed"),
         (wanted(), [], so_far(AssignmentState.FAILED), "", "failed"),
-        # new content, or an asked-for restart: the old container ends before a new one starts
+        # new content or a requested restart: the old container ends before a new one starts
         (wanted(content="g"), [there(RUNNING)], so_far(), "Stop:c-1", "pending"),
         (wanted(content="g"), [], so_far(AssignmentState.FAILED), "Launch", "pending"),
         (wanted(nonce=1), [there(RUNNING)], so_far(), "Stop:c-1", "pending"),
@@ -109,14 +109,14 @@ def kinds(actions: tuple[Action, ...]) -> str:
         (wanted(nonce=1), [there(RUNNING, nonce=1)], so_far(), "", "running"),
         # another assignment's container
         (wanted(), [there(RUNNING, assignment="b")], None, "Stop:c-1", "pending"),
-        # two of ours: the running one is kept
+        # two of our containers: the running one is kept
         (wanted(), [there(EXITED, 1, name="c-1"), there(RUNNING, name="c-2")], so_far(), "Remove:c-1", "running"),
         (wanted(), [there(RUNNING, name="c-1"), there(RUNNING, name="c-2")], so_far(), "Stop:c-1", "running"),
         # it vanished
         (wanted(), [], so_far(), "Launch", "restarting"),
     ],
 )
-def test_what_is_there_becomes_what_was_asked_for(
+def test_the_observed_state_is_moved_to_the_desired_state(
     desired: Desired | None,
     observed: list[Container],
     progress: AssignmentProgress | None,
@@ -128,7 +128,7 @@ def test_what_is_there_becomes_what_was_asked_for(
     assert (decision.progress.state if decision.progress else None) == state
 
 
-def test_a_restart_waits_for_its_backoff_and_no_longer() -> None:
+def test_a_restart_waits_exactly_for_its_backoff() -> None:
     ended = reconcile(wanted(), [there(EXITED, 1)], so_far(), now=100.0, jitter=1.0)
     assert ended.progress is not None
     assert ended.progress.retry_at == 101.0
@@ -139,7 +139,7 @@ def test_a_restart_waits_for_its_backoff_and_no_longer() -> None:
     assert due.actions == (LaunchContainer(number=2),)
 
 
-def test_an_exit_is_counted_once_however_often_it_is_seen() -> None:
+def test_an_exit_is_counted_once_however_often_it_is_observed() -> None:
     progress: AssignmentProgress | None = so_far()
     for _ in range(5):
         progress = reconcile(wanted(), [there(EXITED, 1)], progress, now=0.0, jitter=0.0).progress
@@ -155,7 +155,7 @@ def test_a_change_that_needs_no_new_container_keeps_the_old_one() -> None:
     assert decision.progress.generation == 7
 
 
-def test_a_stale_generation_is_known() -> None:
+def test_an_offer_of_an_older_generation_is_stale() -> None:
     progress = so_far(generation=5)
     assert is_stale(offered_id="a", offered_generation=4, progress=progress)
     assert not is_stale(offered_id="a", offered_generation=5, progress=progress)
@@ -163,7 +163,7 @@ def test_a_stale_generation_is_known() -> None:
     assert not is_stale(offered_id="a", offered_generation=1, progress=None)
 
 
-def test_an_engine_that_is_down_is_nobodys_failure() -> None:
+def test_an_unreachable_container_engine_is_not_counted_as_a_failure() -> None:
     progress = so_far(AssignmentState.PULLING)
     for _ in range(50):
         progress = launch_failed(
@@ -173,18 +173,18 @@ def test_an_engine_that_is_down_is_nobodys_failure() -> None:
     assert progress.failures == 0
 
 
-def test_what_can_never_start_fails_at_once() -> None:
+def test_a_permanent_launch_error_fails_at_once() -> None:
     failed = launch_failed(so_far(), RestartRule(attempts=99), detail="no GPU", permanent=True, now=0.0, jitter=0.0)
     assert failed.state is AssignmentState.FAILED
 
 
-def test_a_long_run_forgives_earlier_failures() -> None:
+def test_a_long_run_resets_earlier_failures() -> None:
     assert stable(so_far(failures=2), uptime=STABLE_AFTER).failures == 0
     assert stable(so_far(failures=2), uptime=STABLE_AFTER / 2).failures == 2
 
 
 @given(failures=st.integers(1, 10_000), jitter=st.floats(0, 1, exclude_max=True))
-def test_backoff_grows_is_jittered_and_bounded(failures: int, jitter: float) -> None:
+def test_the_backoff_grows_is_jittered_and_bounded(failures: int, jitter: float) -> None:
     wait = restart_pause(failures, jitter)
     assert timedelta() < wait <= LONGEST_BACKOFF
     assert restart_pause(failures + 1, jitter) >= wait
@@ -195,17 +195,19 @@ def test_backoff_grows_is_jittered_and_bounded(failures: int, jitter: float) -> 
     codes=st.lists(st.integers(0, 2), min_size=1, max_size=12),
     crash_after=st.integers(0, 30),
 )
-def test_any_history_ends_as_its_rule_says_and_never_runs_two_at_once(
+def test_any_history_follows_the_restart_rule_and_never_runs_two_containers(
     rule: RestartRule, codes: list[int], crash_after: int
 ) -> None:
-    """Plays a whole life: launches exit with the given codes; once, the worker is killed right after a decision."""
+    """Simulates a whole assignment: launches exit with the given codes, and the worker is killed once after a
+    decision.
+    """
     desired = replace(wanted(), restart=rule)
     progress: AssignmentProgress | None = None
     container: Container | None = None
     now, launches, crashed = 0.0, 0, False
     for step in range(200):
         decision = reconcile(desired, [container] if container else [], progress, now=now, jitter=0.5)
-        if step == crash_after and not crashed:  # what was decided was not carried out; what is on disk stays
+        if step == crash_after and not crashed:  # the decision was not carried out; the state on disk stays
             crashed = True
             progress = decision.progress and replace(decision.progress, retry_at=None)
             continue

@@ -1,4 +1,4 @@
-"""Weights within a budget: the least used go first, and nothing is taken for something else."""
+"""Weights within a memory budget: the least used are evicted first, and no version is mistaken for another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from validator.settings import ValidatorSettings
 CPU = torch.device("cpu")
 
 
-def test_weights_stay_within_the_budget_and_the_least_used_go_first(tmp_path: Path) -> None:
+def test_weights_stay_within_the_budget_and_the_least_used_are_evicted_first(tmp_path: Path) -> None:
     one, other = (as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
     size = 4 * one.model.parameters
     shelf = ModelCache(CPU, budget=size + size // 2)
@@ -30,13 +30,13 @@ def test_weights_stay_within_the_budget_and_the_least_used_go_first(tmp_path: Pa
     half = shelf.policy(one, Dtype.BFLOAT16)
     assert shelf.held == size + size // 2
     assert shelf.policy(one, Dtype.FLOAT32) is first
-    shelf.policy(other, Dtype.BFLOAT16)  # takes the place of the half that was not used since
+    shelf.policy(other, Dtype.BFLOAT16)  # replaces the half that was not used since
     assert shelf.held == size + size // 2
     assert shelf.policy(one, Dtype.FLOAT32) is first
     assert shelf.policy(one, Dtype.BFLOAT16) is not half
 
 
-def test_no_more_policies_are_held_than_work_names_however_large_the_budget_is(
+def test_no_more_policies_are_held_than_open_work_names_at_any_budget(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("validator.examination.model_cache.MOST_LOADED", 2)
@@ -52,8 +52,8 @@ def test_a_version_beyond_the_budget_is_refused(version: CheckedVersion) -> None
         ModelCache(CPU, budget=1000).policy(version, Dtype.FLOAT32)
 
 
-def test_without_a_setting_a_version_beyond_the_budget_is_held_alone(tmp_path: Path) -> None:
-    """Its process's part of the memory is a guess; whether there is room is known when it is loaded."""
+def test_without_a_setting_a_version_over_the_budget_is_held_alone(tmp_path: Path) -> None:
+    """The process's share of memory is an estimate; whether a version fits is known when it is loaded."""
     one, other = (as_version(tiny_folder(tmp_path / str(seed), seed=seed)) for seed in (1, 2))
     shelf = ModelCache(CPU, budget=1000, strict=False)
     for version in (one, other):
@@ -69,7 +69,7 @@ def test_a_folder_that_is_another_version_is_refused(version: CheckedVersion) ->
 
 
 @pytest.mark.parametrize(("told", "each"), [({}, 1000), ({"workers": 5}, 400), ({"policy_memory_bytes": 7}, 7)])
-def test_workers_share_half_of_the_machines_memory_unless_they_are_told_otherwise(
+def test_workers_share_half_of_the_machines_memory_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: dict[str, int], each: int
 ) -> None:
     for module in ("service", "examination.process"):

@@ -1,4 +1,4 @@
-"""The watch that tests of deadlines hold: it counts what a process does and waits for, and no queue for a processor."""
+"""Tests of the watch used for deadlines: it counts a process's own work and waits, but no queue for a processor."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from tests.kit.own_time import OwnTime
 _NAP = 0.4
 
 
-def test_sleep_counts_as_own() -> None:
+def test_sleeping_counts_as_own_time() -> None:
     took = OwnTime(os.getpid())
     time.sleep(_NAP)
     assert _NAP * 0.5 < took.seconds() < 60
 
 
-async def test_a_process_that_sleeps_on_is_found_late_and_one_that_ends_at_once_is_not() -> None:
+async def test_a_process_that_keeps_sleeping_is_detected_and_one_that_ends_at_once_is_not() -> None:
     for nap in (0, 3 * _NAP):
         with subprocess.Popen(
             [sys.executable, "-S", "-c", f"import time; print(flush=True); time.sleep({nap})"], stdout=subprocess.PIPE
@@ -36,8 +36,8 @@ async def test_a_process_that_sleeps_on_is_found_late_and_one_that_ends_at_once_
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel counts no waits for a processor")
-def test_a_queue_for_the_processor_does_not_count() -> None:
-    """Three that never rest, bound to the processor that this one is bound to."""
+def test_waiting_for_a_busy_processor_does_not_count_as_own_time() -> None:
+    """Three busy processes are pinned to this process's processor."""
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:

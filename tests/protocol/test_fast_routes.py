@@ -1,4 +1,4 @@
-"""A route that the front door calls itself is held to all that the door holds other routes to."""
+"""A fast route in the middleware obeys the same limits as other routes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ async def http(app: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_it_is_answered_with_the_doors_own_headers(http: httpx.AsyncClient) -> None:
+async def test_a_fast_route_answers_with_the_middlewares_headers(http: httpx.AsyncClient) -> None:
     answer = await http.post("/v1/echo", content=b"hello")
     assert (answer.status_code, answer.content) == (200, b"hello")
     assert len(answer.headers["x-request-id"]) == 16
@@ -81,7 +81,7 @@ async def test_other_methods_and_paths_go_through_the_framework(http: httpx.Asyn
         (b"x", {"X-Muster-Version": "7"}, 426, "upgrade-required"),
     ],
 )
-async def test_whatever_goes_wrong_is_a_problem(
+async def test_every_error_is_a_problem_document(
     http: httpx.AsyncClient, content: bytes, headers: dict[str, str], status: int, code: str
 ) -> None:
     answer = await http.post("/v1/echo", content=content, headers=headers)
@@ -91,7 +91,7 @@ async def test_whatever_goes_wrong_is_a_problem(
     assert "hunter2" not in answer.text
 
 
-async def test_a_body_without_a_length_is_stopped_at_the_doors_limit(http: httpx.AsyncClient) -> None:
+async def test_a_body_without_a_length_is_stopped_at_the_limit(http: httpx.AsyncClient) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(3):
             yield b"x" * (LIMIT // 2)
@@ -100,12 +100,12 @@ async def test_a_body_without_a_length_is_stopped_at_the_doors_limit(http: httpx
     assert (answer.status_code, answer.json()["code"]) == (413, "too-large")
 
 
-async def test_it_counts_towards_the_rate_of_its_ip(http: httpx.AsyncClient) -> None:
+async def test_a_fast_route_counts_towards_the_rate_of_its_ip(http: httpx.AsyncClient) -> None:
     answers = [await http.post("/v1/echo", content=b"x") for _ in range(21)]
     assert [answer.status_code for answer in answers] == [200] * 20 + [429]
 
 
-async def test_it_has_its_own_line_in_the_metrics(http: httpx.AsyncClient) -> None:
+async def test_a_fast_route_has_its_own_metrics_series(http: httpx.AsyncClient) -> None:
     await http.post("/v1/echo", content=b"x")
     await http.post("/v1/echo", content=b"forbidden")
     text = (await http.get("/metrics")).text
@@ -114,7 +114,7 @@ async def test_it_has_its_own_line_in_the_metrics(http: httpx.AsyncClient) -> No
     assert "muster_http_open_requests 1.0" in text  # this one
 
 
-async def test_a_caller_that_hangs_up_in_mid_body_is_no_error_of_ours(app: FastAPI) -> None:
+async def test_a_caller_that_disconnects_within_the_body_causes_no_error(app: FastAPI) -> None:
     messages: list[Message] = [
         {"type": "http.request", "body": b"half", "more_body": True},
         {"type": "http.disconnect"},
@@ -140,7 +140,7 @@ async def test_a_caller_that_hangs_up_in_mid_body_is_no_error_of_ours(app: FastA
     assert not sent
 
 
-def test_a_signed_answer_is_for_its_request_only() -> None:
+def test_a_signed_answer_is_valid_for_its_request_only() -> None:
     request = SignedRequest(address=NODE.address, audience=SERVICE.address, nonce="a" * 32, timestamp_ms=1, body=b"")
     answer = request.fast_answer(SERVICE, b"{}")
     headers = httpx.Headers(answer.headers)

@@ -1,4 +1,4 @@
-"""What goes wrong while a run trains: bad files, a full disk, an orchestrator that is down, an unusable base."""
+"""Failures during a run: bad files, a full disk, an orchestrator outage, an unusable base."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from trainer.errors import BadSettings, NothingToLearn, NotWritten
 from trainer.policy.base_model import open_base
 
 
-async def test_one_bad_file_costs_that_file_and_groups_without_signal_are_asked_for_again(pool: TrainedPool) -> None:
-    """Of step 0: what is no Parquet, what has vanished, what could not be decided, what has no signal."""
+async def test_one_bad_file_is_dropped_and_groups_without_signal_are_requested_again(pool: TrainedPool) -> None:
+    """Files of step 0: one is no Parquet, one has vanished, one has undecided rows, one has no signal."""
     order: list[int] = []
 
     def number(step: int, index: int) -> int:
-        """How many files were made before this one."""
+        """Returns how many files were made before this one."""
         if index not in order:
             order.append(index)
         return order.index(index) if step == 0 else 9
@@ -59,10 +59,10 @@ async def test_one_bad_file_costs_that_file_and_groups_without_signal_are_asked_
     assert second["files"]["dropped"] == {}
 
 
-async def test_a_validator_that_inverts_rewards_teaches_the_run_nothing_and_the_owner_sees_it(
+async def test_a_validator_that_inverts_rewards_is_reported_and_not_learned_from(
     pool: TrainedPool,
 ) -> None:
-    """The first file of step 0 is audited upside down: it is dropped, named in the log, and others are asked for."""
+    """The first file of step 0 has inverted rewards: it is dropped and logged, and more groups are requested."""
     first: list[int] = []
 
     def upside_down(step: int, index: int, group: int) -> list[float | None]:
@@ -82,10 +82,10 @@ async def test_a_validator_that_inverts_rewards_teaches_the_run_nothing_and_the_
     assert pool.world.keys["validator"].address in line["why"]
 
 
-async def test_rewards_that_the_ledger_does_not_know_are_not_learned(
+async def test_rewards_that_do_not_match_the_ledger_are_not_learned(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An orchestrator that names another audit file than the verdict did, with better rewards."""
+    """The orchestrator names another audit file than the verdict did, with higher rewards."""
     owner, judge = pool.run.pool.dependencies.run_control, pool.world.keys["validator"].address
     assert owner is not None
     listed = owner.rollouts
@@ -108,7 +108,7 @@ async def test_rewards_that_the_ledger_does_not_know_are_not_learned(
     assert step["reward"] == 0.5
 
 
-async def test_an_orchestrator_that_is_down_and_loses_its_redis_is_waited_for_and_told_everything_again(
+async def test_after_an_orchestrator_outage_with_lost_redis_the_trainer_repeats_its_settings(
     pool: TrainedPool,
 ) -> None:
     class Down(httpx.AsyncBaseTransport):
@@ -133,7 +133,7 @@ async def test_an_orchestrator_that_is_down_and_loses_its_redis_is_waited_for_an
     assert [each["step"] for each in pool.progress("step")] == [0, 1, 2]
 
 
-async def test_a_full_disk_ends_it_with_words_and_the_same_command_goes_on(
+async def test_a_full_disk_ends_the_run_and_the_same_command_resumes_it(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = os.fsync
@@ -153,7 +153,7 @@ async def test_a_full_disk_ends_it_with_words_and_the_same_command_goes_on(
         assert (await pool.train(steps=1)).step == 1
 
 
-async def test_steps_without_anything_to_learn_end_the_run_with_words(pool: TrainedPool) -> None:
+async def test_steps_without_reward_differences_end_the_run_with_a_reason(pool: TrainedPool) -> None:
     pool.rewards = lambda step, index, group: [0.0] * 4
     pool.run.leasing.terms = replace(pool.run.leasing.terms, max_rounds=1)
     async with pool.working():
@@ -161,7 +161,7 @@ async def test_steps_without_anything_to_learn_end_the_run_with_words(pool: Trai
             await pool.train(most_empty_steps=0)
 
 
-async def test_groups_become_gradients_as_they_come_and_are_learned_again_in_the_same_parts(
+async def test_streamed_groups_are_relearned_in_the_same_parts(
     pool: TrainedPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with pool.working():
@@ -174,7 +174,7 @@ async def test_groups_become_gradients_as_they_come_and_are_learned_again_in_the
     assert list(pool.learned_at_once(recorded).values()) == digests[1:]
 
 
-def test_a_base_that_can_not_be_learned_from_is_refused_before_anything_else(tmp_path: Path) -> None:
+def test_an_unsuitable_base_is_refused_before_the_run_starts(tmp_path: Path) -> None:
     base = base_folder(tmp_path / "base")
     write_recipe(base, RECIPE.model_copy(update={"sampling": SamplingChoice(max_new_tokens=6, top_p=0.9)}))
     with pytest.raises(BadSettings, match=r"top_p 0\.9"):
@@ -190,7 +190,7 @@ def test_a_base_that_can_not_be_learned_from_is_refused_before_anything_else(tmp
         open_base(base)
 
 
-def test_a_run_lists_no_held_out_prompt_of_a_range(tmp_path: Path) -> None:
+def test_a_run_over_a_range_excludes_held_out_prompts(tmp_path: Path) -> None:
     base = base_folder(tmp_path / "base")
     write_recipe(base, RECIPE.model_copy(update={"held_out": 0.3, "prompts": PromptRange(first=10, count=90)}))
     letters = load_environment("letters")

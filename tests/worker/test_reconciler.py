@@ -1,4 +1,4 @@
-"""The reconciler on real runtimes: what was asked for runs, survives the worker, and is reported in words."""
+"""The reconciler on real runtimes: assignments run, survive the worker, and are reported with reasons."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ TICK = "import time\nfor i in range(1000): print(i, flush=True); time.sleep(.05)
 
 @pytest.fixture(params=["docker", "process"])
 def runtime(request: pytest.FixtureRequest) -> Any:
-    """Each runtime in turn."""
+    """Yields each runtime in turn."""
     return request.getfixturevalue(f"{request.param}_runtime")
 
 
@@ -75,7 +75,7 @@ def converger_of(runtime: Any, state: StateDirectory) -> Reconciler:
 
 @asynccontextmanager
 async def running(reconciler: Reconciler) -> AsyncIterator[Reconciler]:
-    """Runs it, and stops it as abruptly as a kill: nothing is handed over."""
+    """Runs the reconciler, and stops it as abruptly as a kill: nothing is handed over."""
     task = asyncio.create_task(reconciler.run())
     try:
         yield reconciler
@@ -110,7 +110,9 @@ async def nothing_left(runtime: Runtime) -> None:
         await asyncio.sleep(0.05)
 
 
-async def test_a_task_runs_to_its_end_and_its_output_is_kept(runtime: Any, image: str, state: StateDirectory) -> None:
+async def test_a_task_runs_to_completion_and_its_output_is_kept(
+    runtime: Any, image: str, state: StateDirectory
+) -> None:
     async with running(converger_of(runtime, state)) as reconciler:
         reconciler.offer(asked(image, "import os; print(os.environ['MUSTER_TASK_NAME'], '${MUSTER_GPU_COUNT}')"))
         await until(state_is(reconciler, COMPLETED), "it completes")
@@ -122,7 +124,9 @@ async def test_a_task_runs_to_its_end_and_its_output_is_kept(runtime: Any, image
         await nothing_left(runtime)
 
 
-async def test_what_ran_runs_on_when_the_worker_comes_back(runtime: Any, image: str, state: StateDirectory) -> None:
+async def test_a_running_task_continues_when_the_worker_restarts(
+    runtime: Any, image: str, state: StateDirectory
+) -> None:
     assignment = asked(image, TICK)
     async with running(converger_of(runtime, state)) as first:
         first.offer(assignment)
@@ -163,7 +167,7 @@ async def test_a_completed_task_is_not_run_again_after_a_restart(
         assert second.progress.launches == 1
 
 
-async def test_a_failing_task_is_tried_again_then_given_up(runtime: Any, image: str, state: StateDirectory) -> None:
+async def test_a_failing_task_is_retried_and_then_given_up(runtime: Any, image: str, state: StateDirectory) -> None:
     async with running(converger_of(runtime, state)) as reconciler:
         reconciler.offer(asked(image, "raise SystemExit(3)", restart={"kind": "on-failure", "attempts": 1}))
         await until(state_is(reconciler, FAILED), "it is given up")
@@ -205,7 +209,7 @@ async def test_a_failure_is_reported_with_the_last_lines_of_output(
     assert again.detail == report.detail, "it outlives the worker"
 
 
-async def test_new_content_replaces_the_container_and_keeps_the_volume(
+async def test_a_changed_task_replaces_the_container_and_keeps_the_volume(
     runtime: Any, image: str, state: StateDirectory
 ) -> None:
     write = "open('/muster/data/kept', 'w').write('x'); import time; time.sleep(600)"
@@ -231,7 +235,7 @@ async def test_new_content_replaces_the_container_and_keeps_the_volume(
         ({"volumes": [{"target": "/data/../etc"}]}, "can't be mounted at"),
     ],
 )
-async def test_what_can_never_run_here_fails_at_once_and_in_words(
+async def test_a_task_that_cannot_run_here_fails_at_once_with_a_reason(
     runtime: Any, image: str, state: StateDirectory, changes: dict[str, Any], words: str
 ) -> None:
     async with running(converger_of(runtime, state)) as reconciler:
@@ -244,9 +248,7 @@ async def test_what_can_never_run_here_fails_at_once_and_in_words(
         assert await runtime.containers() == ()
 
 
-async def test_an_image_that_does_not_exist_is_reported_by_its_name(
-    docker_runtime: DockerRuntime, state: StateDirectory
-) -> None:
+async def test_a_missing_image_is_reported_by_its_name(docker_runtime: DockerRuntime, state: StateDirectory) -> None:
     missing = f"127.0.0.1:9/nobody/{secrets.token_hex(4)}:1"
     async with running(converger_of(docker_runtime, state)) as reconciler:
         reconciler.offer(asked(missing, "print()", restart={"kind": "never"}))
@@ -256,7 +258,7 @@ async def test_an_image_that_does_not_exist_is_reported_by_its_name(
         assert missing in report.detail
 
 
-async def test_an_engine_that_is_down_is_waited_for_and_named(
+async def test_an_unreachable_engine_is_waited_for_and_reported(
     engine: Engine, docker_runtime: DockerRuntime, state: StateDirectory, tmp_path: Path
 ) -> None:
     socket = tmp_path / "docker.sock"
@@ -269,7 +271,9 @@ async def test_an_engine_that_is_down_is_waited_for_and_named(
     await late.close()
 
 
-async def test_handing_over_stops_the_task_within_its_grace(runtime: Any, image: str, state: StateDirectory) -> None:
+async def test_a_hand_over_stops_the_task_within_its_grace_period(
+    runtime: Any, image: str, state: StateDirectory
+) -> None:
     async with running(converger_of(runtime, state)) as reconciler:
         reconciler.offer(asked(image, TICK))
         await until(state_is(reconciler, RUNNING), "it runs")
