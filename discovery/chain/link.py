@@ -139,7 +139,7 @@ class LedgerLink:
             clock=self._clock,
         )
         self._lease = LeaderLease(ScriptRunner(redis, keys=KEYS), "ledger", lifetime=LEASE_LIFETIME)
-        # Strangers can cause role reads; a connection of their own keeps them from delaying the events.
+        # Any caller can cause role reads. They have a separate connection, so that they can't delay the event reader.
         self._for_events = _Connection(chain_url, deployment, clock=self._clock)
         self._for_roles = _Connection(chain_url, deployment, clock=self._clock)
         self._pools = 0

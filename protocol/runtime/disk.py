@@ -100,7 +100,7 @@ class DiskClaim:
         """Context manager for writing the next `size` bytes; releases their reservation after success.
 
         Raises:
-            DiskReserved: Others have filled the disk since the reservation; the caller must not write.
+            DiskReserved: Other processes have filled the disk since the reservation; the caller must not write.
         """
         with self._space._piece(size):
             yield

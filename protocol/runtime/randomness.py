@@ -15,7 +15,7 @@ __all__ = ["Random", "generator", "jittered", "shuffled", "unit"]
 T = TypeVar("T")
 
 generator = Random()  # noqa: S311 - protects no secret
-"""The process's generator; `generator.seed(number)` makes what follows repeatable."""
+"""The process's generator; `generator.seed(number)` makes the following numbers repeatable."""
 
 
 def jittered(pause: timedelta, *, least: float = 0.5) -> timedelta:
