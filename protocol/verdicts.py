@@ -79,7 +79,7 @@ class ReasonCode(IntEnum):
     """The validator computes another reward for a row."""
 
     COMPUTATION_PROOF_MALFORMED = 800
-    """A proof has the wrong length, count or modulus, or is not a proof."""
+    """A proof has the wrong length, count or modulus, or is malformed otherwise."""
     COMPUTATION_OTHER_MODEL = 801
     """Proofs do not fit the policy's hidden states."""
     COMPUTATION_UNCONFIRMED = 802

@@ -35,7 +35,7 @@ V = TypeVar("V")
 ANSWER_PATIENCE = timedelta(seconds=5)
 """Time limit of one chain read; a caller waits for it."""
 COUNT_GOOD_FOR = timedelta(seconds=1)
-"""How long the number of pools is cached. Requests for unknown pools cause one read per period at most."""
+"""Time for which the number of pools is cached. Requests for unknown pools cause one read per period at most."""
 READS_AT_ONCE = 16
 LEASE_LIFETIME = timedelta(seconds=15)
 """Time after which another instance replaces one that crashed while it read events."""
@@ -190,7 +190,7 @@ class LedgerLink:
             await self._following.commit(batch)
             if at_head:
                 return
-        self._following.forget_position()  # another instance continues
+        self._following.forget_position()  # this instance has lost the lease; another one continues
 
     async def aclose(self) -> None:
         """Closes the connections."""

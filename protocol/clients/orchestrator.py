@@ -224,7 +224,7 @@ class OrchestratorClient(TypedClient):
         return answer.read(CheckpointRef)
 
     async def hold_trainer_lease(self, wish: TrainerWish) -> TrainerLease:
-        """Acquires or renews the lease of the run's only trainer.
+        """Acquires or renews the trainer lease, which only one trainer of the run can hold.
 
         Raises:
             Conflict: Another trainer holds the lease.
@@ -289,7 +289,7 @@ class OrchestratorClient(TypedClient):
             yield read
 
     async def relays(self) -> tuple[KnownRelay, ...]:
-        """Yields all allowed checkpoint relays."""
+        """Returns all allowed checkpoint relays."""
         return (await self._get("/v1/relays", RelayList)).relays
 
     async def allow_relay(self, relay: Address) -> KnownRelay:
@@ -305,7 +305,7 @@ class OrchestratorClient(TypedClient):
         return (await self.call("POST", "/v1/webhooks", body=webhook)).read(CreatedWebhook)
 
     async def webhooks(self) -> tuple[Webhook, ...]:
-        """Yields webhooks with the state of their deliveries."""
+        """Returns all webhooks with the state of their deliveries."""
         return (await self._get("/v1/webhooks", WebhookList)).webhooks
 
     async def delete_webhook(self, webhook_id: str) -> None:

@@ -135,13 +135,13 @@ class ServiceResponse:
         try:
             return parse_answer(model, self.body)
         except ValidationError as error:
-            places = ", ".join(_trouble(item["loc"], item["type"], item["msg"]) for item in error.errors()[:5])
+            places = ", ".join(_field_problem(item["loc"], item["type"], item["msg"]) for item in error.errors()[:5])
             raise BadAnswer(
                 f"the answer is no {model.__name__}: {places}", hint="the two ends may be of different versions"
             ) from None
 
 
-def _trouble(place: tuple[int | str, ...], kind: str, message: str) -> str:
+def _field_problem(place: tuple[int | str, ...], kind: str, message: str) -> str:
     """Returns the path of the faulty field in a body, with the message if a validator of our models raised it."""
     words = ".".join(map(str, place)) or "body"
     return f"{words}: {plain_message(message)}" if kind == "value_error" else words

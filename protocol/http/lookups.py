@@ -64,9 +64,9 @@ class Lookups(Generic[K, V]):
     """A small cache in front of a slow source.
 
     Callers that want the same key share one read. While the source is unavailable, a cached answer is used up to the
-    age `stale`.
-    While a read is in progress or too many reads are queued, a cached answer is used up to `CROWDED` times the age
-    `fresh`. The least recently used answers are dropped first; those protected by `keep` have a cache of their own.
+    age `stale`. While a read is in progress or too many reads are queued, a cached answer is used up to `CROWDED` times
+    the age `fresh`. The least recently used answers are dropped first; those protected by `keep` have a cache of their
+    own.
 
     Args:
         read: Reads the source.

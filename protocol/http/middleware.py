@@ -2,8 +2,8 @@
 
 Before the route, the middleware checks rate per IP, protocol version and size. After the route, it adds request id and
 version range to the response, and writes a log line and metrics. An unexpected error becomes a problem response, and
-its traceback goes to the log. Because every heartbeat passes through it, it reads
-raw headers and prepares no log lines or metrics that are not recorded.
+its traceback goes to the log. Because every heartbeat passes through it, it reads raw headers and prepares no log lines
+or metrics that are not recorded.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class HttpMetrics:
         self._series: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def refuse(self, limit: str) -> None:
-        """Counts a connection or a request that reached a limit before this middleware."""
+        """Counts a connection or a request that the server refused or closed at a limit."""
         self._refused.labels(limit).inc()
 
     def count(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -211,7 +211,7 @@ class _RequestContext:
 
     @property
     def instance(self) -> str:
-        """Returns the name of the request in problem responses."""
+        """Returns the request's URN, which identifies it in problem responses."""
         return f"urn:muster:request:{self.identifier}"
 
     @property

@@ -37,7 +37,7 @@ from protocol.runtime.loops import BackgroundLoops
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[None]]
 
 Check = Callable[[], Awaitable[None]]
-"""Returns if a dependency is available; raises an error otherwise."""
+"""Readiness check: returns if a dependency is available, and raises an error otherwise."""
 
 CHECK_PATIENCE = timedelta(seconds=2)
 DRAIN = timedelta(seconds=20)
@@ -71,10 +71,8 @@ def create_service(
     """Builds the application that a service adds its routes to.
 
     The application has `/healthz` (the process runs), `/readyz` (it can serve), `/metrics` (Prometheus; own series go
-    into
-    `app.state.registry`) and `/docs`. The event `app.state.stopping` is set at shutdown; long polls and streams watch
-    it and end
-    early.
+    into `app.state.registry`) and `/docs`. The event `app.state.stopping` is set at shutdown; long polls and streams
+    watch it and end early.
 
     Args:
         name: The service's name in OpenAPI, logs and metrics.

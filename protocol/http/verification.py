@@ -214,8 +214,7 @@ def signed_request(
     """Returns a FastAPI dependency that yields the `SignedRequest`; the app's verifier is `app.state.verifier`.
 
     The route parses the body with `signed.read(Model)` and declares no body parameter, because FastAPI would read a
-    declared body
-    before any check.
+    declared body before any check.
 
     Args:
         authorize: Checks that the signer may make this request.

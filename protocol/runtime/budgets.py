@@ -43,10 +43,10 @@ class StoredVersion:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Needs:
-    """Tells which versions of a run leases and open work need, as known at one moment.
+    """Determines which versions of a run are needed by leases and by work that is not final.
 
     Args:
-        at: Time of this knowledge, in seconds since 1970.
+        at: Time for which `work` was read, in seconds since 1970.
         leases: Longest life of a lease.
         work: Numbers of the versions that are named by work that is not final.
     """
@@ -59,9 +59,8 @@ class Needs:
         """Returns the versions with the needed ones marked; `versions` has their numbers, newest first.
 
         The orchestrator leases slots for version v until it learns of the next version. The trainer announces that
-        version
-        before it writes the one after it. So the last leases for v end within `leases` after the arrival of the second
-        version after v.
+        version before it writes the one after it. So the last leases for v end within `leases` after the arrival of the
+        second version after v.
         """
         marked = []
         for place, (number, version) in enumerate(versions):
@@ -115,12 +114,12 @@ class KeepRule:
 
 
 def keep_rule(folder: Path, *, told: int | None, most: int, least: int = 1) -> KeepRule:
-    """Makes the rule for a folder of versions, and logs it.
+    """Returns the rule for a folder of versions, and logs it.
 
     Args:
         folder: Folder of the versions; it may not exist yet.
         told: Number of versions to keep, set by the operator. If given, free space is ignored.
-        most: Maximum number to keep otherwise, if they fit.
+        most: Maximum number of versions to keep within the disk budget, if `told` is None.
         least: Number of versions that are kept even beyond the budget.
     """
     if told is not None:

@@ -44,8 +44,7 @@ def atomic_file(path: Path, *, mode: int = 0o600) -> Iterator[IO[bytes]]:
 
     The file and its directory entry are on disk after the block. After an exception the temporary file is removed. The
     temporary file's name is always `.NAME.part`, so the next write replaces the leftover of a crash. One process at a
-    time may write
-    `path`.
+    time may write `path`.
     """
     partial = path.with_name(f".{path.name}.part")
     descriptor = _open_new(partial, os.O_TRUNC, mode=mode)

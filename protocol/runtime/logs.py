@@ -104,8 +104,7 @@ def redacted(value: object, *, name: str = "", depth: int = 0) -> object:  # noq
     """Returns the value without secrets.
 
     Values under names of secrets are redacted entirely. Values under names that end in `key` are redacted only if they
-    look like keys. In
-    all other text, passwords in URLs, presigned queries and bearer tokens are redacted.
+    look like keys. In all other text, passwords in URLs, presigned queries and bearer tokens are redacted.
     """
     if value is None or isinstance(value, bool):
         return value

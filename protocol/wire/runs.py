@@ -1,9 +1,8 @@
 """Wire formats of a run: terms, policy version, steps, and the trainer's lease.
 
 Numbering, common to all packages: **version v is the policy that has learned every step below v** (version 0 is the
-base
-model; if a version is published every second step, versions have even numbers). In step s, the trainer makes version
-s + 1 from rollouts of version s and slightly older ones.
+base model; if a version is published every second step, versions have even numbers). In step s, the trainer makes
+version s + 1 from rollouts of version s and slightly older ones.
 """
 
 from __future__ import annotations
@@ -105,8 +104,7 @@ class Demand(WireModel):
     """Body of `PUT /v1/run/demand`: the trainer's total demand of a step, in groups.
 
     Each raise begins a round. A raise beyond the run's maximum of rounds closes the step with the rollouts that it has.
-    A
-    demand that is not above the previous one changes nothing, so the request may be sent twice.
+    A demand that is not above the previous one changes nothing, so the request may be sent twice.
     """
 
     step: Step

@@ -121,5 +121,5 @@ class RolloutOf(WireModel):
     step: Step
     index: SlotIndex
     units: Units
-    """Generated tokens in the file; at most the lease's `max_units`, and validators count again."""
+    """Number of generated tokens in the file, at most the lease's `max_units`. Validators recount them."""
     figures: Figures = {}

@@ -13,7 +13,7 @@ class Registered(NamedTuple):
     """Outcome of a registration."""
 
     refused: str
-    """`origin` or `pool` if that is full; empty if the record was stored."""
+    """`origin` or `pool`, whichever has no room; empty if the record was stored."""
     wait_s: int
     """Seconds until the origin has room."""
     first_seen_ms: int

@@ -52,7 +52,7 @@ class AnswerBudget:
         self._total = 0
 
     def hold(self, connection: asyncio.Transport, address: str) -> float:
-        """Counts the bytes that a transport buffers until `release`, and closes connections above the limits.
+        """Counts the bytes that a transport buffers, until `release`; closes connections if a budget is exceeded.
 
         Args:
             connection: Transport that sends the answer.

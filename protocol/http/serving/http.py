@@ -1,8 +1,7 @@
 """HTTP server of every service except shardcast: uvicorn with limits on heads, trailers, bodies, answers and time.
 
 uvicorn and httptools have no such limits. The deadlines of all connections are checked once a second, because a timer
-for
-each request would cost every heartbeat two system calls.
+for each request would cost every heartbeat two system calls.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Serving:
         refused: Callable[[str], None],
         streams: tuple[str, ...] = (),
     ) -> Serving:
-        """Builds the shared limits and state.
+        """Returns the limits and state for a new server.
 
         Args:
             limits: Maximum numbers of connections.
