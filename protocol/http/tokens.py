@@ -197,7 +197,9 @@ def _bearer(request: Request) -> str:
 
 def _unknown() -> Unauthenticated:
     return Unauthenticated(
-        "the token is unknown", hint="check that the token is complete and belongs to this pool", code="bad-token"
+        "the token is not known to this pool",
+        hint="check that the token is complete and belongs to this pool",
+        code="bad-token",
     )
 
 
